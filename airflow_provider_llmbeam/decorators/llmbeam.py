@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.literal import plain
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import TaskDecorator
@@ -106,7 +107,7 @@ class _LLMBeamDecoratedOperator(DecoratedOperator, RunInferenceOperator):
                     "was sent or billed."
                 )
             for part, value in returned.items():
-                setattr(self, part, value)
+                setattr(self, part, plain(value))
         elif self.key is None:
             raise JobSpecError(
                 f"{name!r} returned a {type(returned).__name__}; without `key` it returns a mapping of parts of "

@@ -6,23 +6,30 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from airflow_provider_llmbeam.google_cloud.authentication import authentication_of
+from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import Model
 
+#: An address, or a part of a spec that names one: a source, a sink or an audit.
+Place = str | SpecModel
+
 
 @contextmanager
-def google_credentials(spec: JobSpec, gcp_conn_id: str, others: Collection[Model] = ()) -> Iterator[None]:
+def google_credentials(
+    spec: JobSpec, gcp_conn_id: str, others: Collection[Model] = (), places: Collection[Place | None] = ()
+) -> Iterator[None]:
     """Makes a connection's key the default credentials while the body runs, if the job needs Google Cloud.
 
     Args:
         spec: The job.
         gcp_conn_id: The connection.
         others: Models that the job asks besides its own.
+        places: What is read and written besides the places of the spec.
 
     Raises:
         JobSpecError: The connection cannot be used.
     """
-    if not uses_google(spec, others):
+    if not uses_google(spec, others, places):
         yield
         return
     from airflow_provider_llmbeam.google_cloud.base import GoogleHook
@@ -37,11 +44,18 @@ def google_credentials(spec: JobSpec, gcp_conn_id: str, others: Collection[Model
         key_file.__exit__(None, None, None)
 
 
-def uses_google(spec: JobSpec, others: Collection[Model] = ()) -> bool:
-    """Whether a job sends requests to Google Cloud with the credentials of an account."""
+def uses_google(spec: JobSpec, others: Collection[Model] = (), places: Collection[Place | None] = ()) -> bool:
+    """Whether a job sends requests to Google Cloud with the credentials of an account; for arguments see above."""
     if any(authentication_of(model) in ("access_token", "id_token") for model in (*spec.models, *others)):
         return True
-    if {"bigquery", "pubsub"} & {spec.source.type, spec.sink.type}:
+    safety = spec.safety
+    if safety.privacy is not None and safety.privacy.dlp is not None:
         return True
-    places = (spec.state_uri, getattr(spec.source, "uri", None), getattr(spec.sink, "uri", None))
-    return any(place is not None and place.startswith("gs://") for place in places)
+    media = (uri for each in spec.prompt.media for uri in (each.uri, each.root))
+    return any(map(_is_on_google, (spec.source, spec.sink, spec.state_uri, safety.audit, *media, *places)))
+
+
+def _is_on_google(place: Place | None) -> bool:
+    if not isinstance(place, SpecModel):
+        return place is not None and place.startswith("gs://")
+    return getattr(place, "type", None) in ("bigquery", "pubsub") or _is_on_google(getattr(place, "uri", None))

@@ -84,6 +84,9 @@ class LLMBeamHook(BaseHook):
     def complete_model(self, model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Adds the fields that the model does not set and the connection provides.
 
+        The key of the default connection may be that of Gemini: a server with the OpenAI API gets it only if its
+        address is the host of that connection.
+
         Args:
             model: A model spec as plain data.
 
@@ -104,11 +107,28 @@ class LLMBeamHook(BaseHook):
         }
         fields = _FIELDS.get(model.get("type", ""), ())
         filled = {name: provided[name] for name in fields if provided[name] and not model.get(name)}
+        completed = {**model, **filled}
         key_variable = api_key_variable(model)
         if not connection.password or key_variable is None:
-            return {**model, **filled}, {}
+            return completed, {}
+        if self.llmbeam_conn_id == self.default_conn_name and _is_at_another_address(completed, connection.host):
+            self.log.info(
+                "The key of connection %r is left out, as its host is not the address of model %r: `%s` of the "
+                "environment is used. Name a connection in `llmbeam_conn_id` to send its key.",
+                self.llmbeam_conn_id,
+                model.get("name"),
+                key_variable,
+            )
+            return completed, {}
         mask_secret(connection.password)
-        return {**model, **filled}, {key_variable: connection.password}
+        return completed, {key_variable: connection.password}
+
+
+def _is_at_another_address(model: Mapping[str, Any], host: str | None) -> bool:
+    """Returns whether a model, as plain data, is on a server with the OpenAI API other than that of a host."""
+    if model.get("type") != "openai":
+        return False
+    return not host or str(model.get("base_url")).rstrip("/") != host.rstrip("/")
 
 
 def open_model(

@@ -162,19 +162,11 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         from airflow_provider_llmbeam.hooks.privacy import privacy_environment
 
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
-        data = self._spec_data(self.job_name or self._own_job_name(context["ti"]), inference)
-        data["owner"] = owner_of(context["ti"])
-        data["airflow_run"] = airflow_run_of(context["ti"])
+        data = self._identified_data(context, inference)
         data["model"], secrets = self._connected_model()
         if self.safety is not None:
             models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
             data["safety"] = models.completed_guard(self.safety)
-        runner = from_text(self.runner)
-        runner_type = runner.get("type") if isinstance(runner, Mapping) else None
-        data["deployment"] = required_deployment() if runner_type in ("dataflow", "flink") else own_deployment()
-        if runner_type == "dataflow" and not runner.get("project"):
-            location = str(runner.get("location"))
-            data["runner"] = {**runner, "project": self._launcher(context).project(location)}
         spec = _with_end_of_duration(JobSpec.parse(data), context)
         model_there = with_base_url(spec.model, os.environ, self.log)
         spec = spec.model_copy(update={"model": model_there})
@@ -184,11 +176,28 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment
 
+    def _identified_data(self, context: Context, inference: Any) -> dict[str, Any]:
+        """Returns the spec as plain data, with all by which a job elsewhere is found again.
+
+        Raises:
+            JobSpecError: This Airflow has no name for a job on Dataflow or Flink, or the project is not known.
+        """
+        data = self._spec_data(self.job_name or self._own_job_name(context["ti"]), inference)
+        data["owner"] = owner_of(context["ti"])
+        data["airflow_run"] = airflow_run_of(context["ti"])
+        runner = from_text(self.runner)
+        runner_type = runner.get("type") if isinstance(runner, Mapping) else None
+        data["deployment"] = required_deployment() if runner_type in ("dataflow", "flink") else own_deployment()
+        if runner_type == "dataflow" and not runner.get("project"):
+            location = str(runner.get("location"))
+            data["runner"] = {**runner, "project": self._launcher(context).project(location)}
+        return data
+
     def _connected_model(self) -> tuple[Any, dict[str, str]]:
         """Returns the model with the fields of its connection, as plain data, and variables with its secrets."""
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 
-        model = model_data(self.model)
+        model = model_data(plain(self.model))
         if not isinstance(model, Mapping):
             return model, {}
         return LLMBeamHook(self.llmbeam_conn_id).complete_model({**model})

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
+from airflow_provider_llmbeam.google_cloud.credentials import Place, google_credentials
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import Model, key_variables
@@ -30,6 +30,7 @@ class InProcessOperator(InferenceJobOperator):
         spec: JobSpec,
         environment: Mapping[str, str],
         others: Sequence[Model] = (),
+        places: Sequence[Place | None] = (),
     ) -> Iterator[JobProcess]:
         """Provides the process of a job, with the credentials that it needs.
 
@@ -37,6 +38,7 @@ class InProcessOperator(InferenceJobOperator):
             spec: The job.
             environment: Variables with its secrets.
             others: Models that it asks besides its own, whose keys it gets as well.
+            places: What it reads and writes besides the places of the spec.
         """
         if self.impersonation_chain:
             self.log.warning(
@@ -47,7 +49,7 @@ class InProcessOperator(InferenceJobOperator):
         names = [name for model in others for name in key_variables(model)]
         keys = {name: os.environ[name] for name in names if name in os.environ}
         self._process = JobProcess(spec, {**keys, **environment}, self.log)
-        with google_credentials(spec, self.gcp_conn_id, others):
+        with google_credentials(spec, self.gcp_conn_id, others, places):
             yield self._process
 
     def _refuse_problems(self, kind: type[SpecModel], data: Mapping[str, Any], *never_rendered: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.model import model_data
+from airflow_provider_llmbeam.tasks.literal import plain
 
 
 class OtherModels:
@@ -20,7 +21,7 @@ class OtherModels:
     """
 
     def __init__(self, job_model: Any, llmbeam_conn_id: str, environment: dict[str, str]) -> None:
-        found = model_data(job_model)
+        found = model_data(plain(job_model))
         self._type = found.get("type") if isinstance(found, Mapping) else None
         self._llmbeam_conn_id = llmbeam_conn_id
         self._environment = environment
@@ -37,7 +38,7 @@ class OtherModels:
         """
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 
-        data = model_data(model)
+        data = model_data(plain(model))
         if not isinstance(data, Mapping):
             return data
         conn_id = conn_id or (self._llmbeam_conn_id if data.get("type") == self._type else None)
@@ -62,7 +63,7 @@ class OtherModels:
         Raises:
             JobSpecError: See `completed`.
         """
-        found = from_text(safety)
+        found = from_text(plain(safety))
         moderation = from_text(found.get("moderation")) if isinstance(found, Mapping) else None
         if not isinstance(moderation, Mapping):
             return safety

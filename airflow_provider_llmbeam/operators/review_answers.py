@@ -90,7 +90,8 @@ class SampleAnswersOperator(InProcessOperator):
             self.job_name = self.manifest["name"]
             spec, environment = self._job(context)
             sample = _kind("AnswerSample").parse(self._sample_data())
-            with self._running(spec, environment) as process:
+            places = (sample.golden, sample.review_uri)
+            with self._running(spec, environment, places=places) as process:
                 found = process.sample_answers(sample)
         reviews: list[str] = found.pop("reviews")
         context["ti"].xcom_push(key="manifest", value=found)
@@ -160,7 +161,8 @@ class AddGoldenRowsOperator(InProcessOperator):
             spec, environment = self._job(context)
             verdicts: Any = self.verdicts  # a sequence that reads the XComs of mapped tasks as it is iterated
             addition = _kind("GoldenAddition").parse({"golden_uri": self.golden_uri, "verdicts": [*verdicts]})
-            with self._running(spec, environment) as process:
+            places = (addition.golden_uri, *(verdict.review_uri for verdict in addition.verdicts))
+            with self._running(spec, environment, places=places) as process:
                 return process.add_golden_rows(addition)
 
     def _own_job_name(self, ti: Any) -> str:

@@ -183,7 +183,11 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         except (TaskDeferralError, TaskDeferralTimeout) as error:
             # Airflow 3.3 replaces the arguments of `defer` with the error: the job is found by its label.
             why = f"Waiting for the job ended with {type(error).__name__}."
-            spec, _ = self._job(context)
+            try:
+                spec = self._left_spec(context)
+            except LLMBeamError:  # its project is that of a connection which cannot be read
+                self.log.exception("%s Its job was not cancelled, and may still be running and billing.", why)
+                raise error from None
             if isinstance(spec.runner, DetachedRunner):
                 self._launcher_on(context, isinstance(spec.runner, FlinkRunner)).abandon_left(spec, why)
             else:
@@ -197,6 +201,16 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             self._remote.stop()
             if self._submitted is not None:
                 self._remote.abandon(self._submitted, "The task was killed.")
+
+    def _left_spec(self, context: Context) -> JobSpec:
+        """Returns the spec by which the job is found again.
+
+        What a connection or a deadline adds is left out if it cannot be read any more: the job would run on.
+        """
+        with suppress(Exception):
+            return self._job(context)[0]
+        data = self._identified_data(context, with_stand_in(self.inference, None))
+        return JobSpec.model_validate(data, context={"has_connection": True})
 
     def _execute(self, context: Context) -> dict[str, Any]:
         spec, environment = self._job(context)

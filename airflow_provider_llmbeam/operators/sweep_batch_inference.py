@@ -152,7 +152,8 @@ class SweepBatchInferenceOperator(HasLineage, BaseOperator):
         if not headers():  # raises an error by itself for Gemini
             raise JobSpecError(
                 f"`llmbeam_conn_id`: model {model.name!r} needs a key: found neither a password in the connection "
-                f"{self.llmbeam_conn_id!r} nor the variable that `model.api_key_env` names. Nothing was sent."
+                f"{self.llmbeam_conn_id!r} (the default one needs the address of OpenAI as its host) nor the "
+                "variable that `model.api_key_env` names. Nothing was sent."
             )
         return sweep(
             open_provider(model, output_uri="", session=session_with(headers)),

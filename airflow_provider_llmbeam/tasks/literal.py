@@ -9,6 +9,10 @@ from pydantic import BaseModel
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, SpecModel, SpecProblem
 
+#: Levels of mappings above a spec value, one more than the most: `demand`, `safety`, `moderation` above `model`.
+#: Data of users, such as `prompt.variables`, may be deeper than Python can recurse.
+_LEVELS = 4
+
 
 class Unrendered:
     """A value that Airflow shows among the rendered fields of a task, and does not render.
@@ -47,13 +51,36 @@ def with_unrendered(data: Any) -> Any:
     return [with_unrendered(value) for value in data] if isinstance(data, list) else data
 
 
-def plain(value: Any) -> Any:
-    """Converts a spec value to plain data: Airflow renders neither frozen values nor values without fields."""
-    if not isinstance(value, BaseModel):
+def plain(value: Any, levels: int = _LEVELS) -> Any:
+    """Converts a spec value to plain data, also one within mappings; plain data is returned as it is.
+
+    Airflow renders neither frozen values nor values without fields, and a connection completes plain data alone.
+
+    Args:
+        value: A spec value, or plain data.
+        levels: Levels of mappings in which a spec value is looked for.
+    """
+    if isinstance(value, SpecModel):
+        # Only the fields that were set, so that a connection can provide the rest.
+        return _with_types(value.model_dump(mode="json", exclude_unset=True), value)
+    if not isinstance(value, Mapping) or not levels:
         return value
-    # Only the fields that were set, so that a connection can provide the rest; the type is always included.
-    given = value.model_dump(mode="json", exclude_unset=True)
-    return {"type": value.type, **given} if hasattr(value, "type") else given
+    parts = {name: plain(part, levels - 1) for name, part in value.items()}
+    return parts if any(parts[name] is not part for name, part in value.items()) else value
+
+
+def _with_types(data: Any, value: Any) -> Any:
+    """Returns the plain data of a spec value with the types in it, which need not have been set."""
+    match value:
+        case SpecModel():
+            given = {name: _with_types(part, getattr(value, name)) for name, part in data.items()}
+            return {"type": value.type, **given} if hasattr(value, "type") else given
+        case Mapping():
+            parts = zip(data.items(), value.values(), strict=True)
+            return {name: _with_types(part, inner) for (name, part), inner in parts}
+        case list() | tuple():
+            return [_with_types(part, inner) for part, inner in zip(data, value, strict=True)]
+    return data
 
 
 def literal_problems(

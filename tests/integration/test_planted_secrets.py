@@ -114,7 +114,7 @@ def worker(monkeypatch, tmp_path, server, private_key):
         "private_key": private_key,
     }
     connections = {
-        "LLMBEAM_DEFAULT": {"conn_type": "llmbeam", "password": PLANTED["connection key"]},
+        "MODELS": {"conn_type": "llmbeam", "password": PLANTED["connection key"]},
         "URL": {"conn_type": "llmbeam", "host": f"{server}/v1?key={PLANTED['URL key']}"},
         "ANSWERS_DB": {
             "conn_type": "postgres",
@@ -186,7 +186,7 @@ def seen(worker, tmp_path, private_key):
 
 def spec(folder, model, **parts):
     (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    model, secrets = LLMBeamHook().complete_model({"type": "openai", "name": "m", **model})
+    model, secrets = LLMBeamHook("models").complete_model({"type": "openai", "name": "m", **model})
     made = JobSpec.parse(
         {
             "name": "job",

@@ -129,8 +129,8 @@ def test_jobs_of_openai_are_swept_with_the_key_of_the_connection(run_dag, google
     with monkeypatch.context() as patched:
         patched.setenv("OPENAI_API_KEY", "k")
         jobs = Jobs(open_provider(model, output_uri=""))
-    monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps({"conn_type": "llmbeam", "password": "k"}))
-    manifest, state = swept(run_dag, model=model)
+    monkeypatch.setenv("AIRFLOW_CONN_OPENAI", json.dumps({"conn_type": "llmbeam", "password": "k"}))
+    manifest, state = swept(run_dag, model=model, llmbeam_conn_id="openai")
     assert (manifest["cancelled"], state) == (jobs.names[:1], "success")
     assert jobs.phases == ["cancelled", "queued"]
 

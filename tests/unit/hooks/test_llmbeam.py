@@ -7,8 +7,8 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import uses_google
-from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
-from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook, open_model
+from airflow_provider_llmbeam.spec import JobSpec, OpenAIModel
 
 ENDPOINT = {"type": "vertex_endpoint", "name": "g", "endpoint": "projects/p/locations/us-central1/endpoints/1"}
 CLOUD_RUN = {
@@ -18,12 +18,14 @@ CLOUD_RUN = {
     "id_token_audience": "https://a.run.app",
 }
 SERVER = {"type": "openai", "name": "g", "base_url": "http://127.0.0.1:9/v1"}
+BEARER = {"Authorization": "Bearer of-the-worker"}
 
 
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> LLMBeamHook:
     connection = {"conn_type": "llmbeam", "host": "http://other", "password": "the-key"}
-    monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps(connection))
+    for name in ("LLMBEAM_DEFAULT", "MINE"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
     return LLMBeamHook()
 
 
@@ -42,10 +44,27 @@ def test_an_endpoint_of_google_cloud_gets_neither_key_nor_address_of_the_connect
         (SERVER | {"id_token_audience": None}, {"OPENAI_API_KEY": "the-key"}),
     ],
 )
-def test_a_server_that_takes_a_key_gets_that_of_the_connection(
+def test_a_server_that_takes_a_key_gets_that_of_a_connection_that_was_named(
     hook: LLMBeamHook, model: dict[str, Any], environment: dict[str, str]
 ) -> None:
-    assert hook.complete_model(model) == (model, environment)
+    assert LLMBeamHook("mine").complete_model(model) == (model, environment)
+
+
+def test_the_key_of_the_default_connection_is_sent_to_no_openai_server_but_that_of_its_host(
+    hook: LLMBeamHook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "of-the-worker")
+    own = {"type": "openai", "name": "g", "base_url": "http://other"}
+    assert hook.complete_model({"type": "openai", "name": "g"}) == (own, {"OPENAI_API_KEY": "the-key"})
+    assert hook.complete_model(own | {"base_url": "http://other/"})[1] == {"OPENAI_API_KEY": "the-key"}
+    for address in (SERVER["base_url"], "http://other.example", "http://other/v1"):
+        model, headers = open_model(own | {"base_url": address})
+        assert (model, headers()) == (OpenAIModel(**own | {"base_url": address}), BEARER)
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps({"conn_type": "llmbeam", "password": "gemini's"})
+    )
+    assert open_model({"type": "openai", "name": "g"})[1]() == BEARER
+    assert open_model("gemini-2.5-flash")[1]() == {"x-goog-api-key": "gemini's"}
 
 
 @pytest.mark.parametrize("host", ["https://user:topsecret@host/v1", "https://host/v1?key=topsecret"])
@@ -63,7 +82,7 @@ def test_a_host_that_holds_a_secret_is_refused_and_not_repeated(
 def test_airflow_masks_the_key_of_the_connection(hook: LLMBeamHook, monkeypatch: pytest.MonkeyPatch) -> None:
     masked = []
     monkeypatch.setattr("airflow_provider_llmbeam.hooks.llmbeam.mask_secret", masked.append)
-    hook.complete_model(SERVER)
+    hook.complete_model({"type": "openai", "name": "g"})
     assert masked == ["the-key"]
 
 

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.spec import EchoModel, FilesSource, GeminiModel, JobSpec, Limits
+from airflow_provider_llmbeam.spec.evaluation import Alternative
+from airflow_provider_llmbeam.spec.safety import Moderation, PatternsDetector, Privacy, Safety
 from airflow_provider_llmbeam.tasks.literal import is_pending, literal_problems, plain
 
 
@@ -115,9 +117,28 @@ def test_only_the_type_and_fields_that_were_set_are_kept() -> None:
     assert plain(Limits(max_attempts=2)) == {"max_attempts": 2}
 
 
-@pytest.mark.parametrize("value", [None, "{{ ds }}", {"uri": "a"}, 3])
+def test_the_types_of_values_within_others_and_within_mappings_are_kept() -> None:
+    model, data = GeminiModel(name="gemini-2.5-pro"), {"type": "gemini", "name": "gemini-2.5-pro"}
+    assert plain(Alternative(model=model)) == plain({"model": model}) == {"model": data}
+    guard = Moderation(model=model, system="x", verdict="json")
+    expected = {"moderation": {"model": data, "system": "x", "verdict": "json"}}
+    assert plain(Safety(moderation=guard)) == plain({"moderation": guard}) == expected
+    privacy = Privacy(key_env="KEY", detectors=(PatternsDetector(type="patterns"),))
+    assert plain({"safety": {"privacy": privacy}})["safety"]["privacy"]["detectors"] == [{"type": "patterns"}]
+    demand = plain(JobSpec.parse(job(safety=Safety(moderation=guard))))
+    assert JobSpec.parse(demand).safety.moderation == guard
+    assert [demand[part]["type"] for part in ("source", "model", "sink")] == ["files", "echo", "files"]
+
+
+@pytest.mark.parametrize("value", [None, "{{ ds }}", {"uri": "a"}, {"a": {"b": ["c"]}}, 3])
 def test_plain_data_is_not_copied(value: Any) -> None:
     assert plain(value) is value
+
+
+def test_data_that_contains_itself_is_left_to_the_check_of_the_spec() -> None:
+    variables: dict[str, Any] = {}
+    variables["again"] = variables
+    assert plain({"variables": variables})["variables"] is variables
 
 
 def test_problems_of_the_whole_spec_are_found_although_the_prompt_has_braces() -> None:

@@ -1,0 +1,80 @@
+"""Arguments that are values of `spec`, within others, within mappings, or returned by a function."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_llmbeam.decorators.llmbeam import _LLMBeamDecoratedOperator
+from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
+from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
+from airflow_provider_llmbeam.operators.other_models import OtherModels
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
+from airflow_provider_llmbeam.spec import FilesSink, FilesSource, GeminiModel, JobSpec, PromptTemplate
+from airflow_provider_llmbeam.spec.evaluation import Alternative, Judge, JudgeMetric
+from airflow_provider_llmbeam.spec.safety import Moderation, Safety
+from tests.unit.operators.test_arguments import SIMPLE, TASK
+
+GATEWAY = "https://gateway.example"
+MODEL = GeminiModel(name="gemini-2.5-flash-lite")
+GUARD = Moderation(model=MODEL, system="x", verdict="json")
+
+
+@pytest.fixture(autouse=True)
+def connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"conn_type": "llmbeam", "host": GATEWAY, "password": "the-key", "extra": {"project": "p"}}
+    monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps(value))
+
+
+@pytest.mark.parametrize("safety", [Safety(moderation=GUARD), {"moderation": GUARD}], ids=["value", "mapping"])
+def test_a_guard_that_is_a_spec_value_gets_what_the_connection_provides(safety: Any) -> None:
+    spec, environment = RunInferenceOperator(**SIMPLE, safety=safety)._job({"ti": TASK})
+    moderation = spec.safety.moderation
+    assert moderation is not None
+    assert moderation.model == MODEL.model_copy(update={"base_url": GATEWAY, "project": "p"})
+    assert environment == {"GOOGLE_API_KEY": "the-key"}
+
+
+def test_a_model_that_a_function_returns_as_a_spec_value_gets_what_the_connection_provides() -> None:
+    task = _LLMBeamDecoratedOperator(python_callable=lambda: None, **SIMPLE)
+    task._take({"model": MODEL, "safety": {"moderation": GUARD}})
+    spec, environment = task._job({"ti": TASK})
+    assert [model.base_url for model in spec.models] == [GATEWAY, GATEWAY]
+    assert environment == {"GOOGLE_API_KEY": "the-key"}
+
+
+def test_a_model_that_is_a_spec_value_when_it_is_rendered_gets_what_the_connection_provides() -> None:
+    """As Airflow hands over an XCom of a class in `[core] allowed_deserialization_classes`."""
+    task = RunInferenceOperator(**{**SIMPLE, "model": "{{ ti.xcom_pull(task_ids='choose') }}"})
+    task.model, task.safety = MODEL, {"moderation": GUARD}
+    spec, _ = task._job({"ti": TASK})
+    assert [model.base_url for model in spec.models] == [GATEWAY, GATEWAY]
+
+
+def test_the_models_of_an_evaluation_and_of_a_comparison_may_be_spec_values() -> None:
+    judge = JudgeMetric(type="judge", model=MODEL, rubric="{{ row.text }} {{ row.answer }}")
+    evaluate = EvaluateInferenceOperator(**SIMPLE, golden={"uri": "g.csv", "key": "id"}, metrics={"good": judge})
+    compare = CompareInferenceOperator(
+        **SIMPLE,
+        other=Alternative(model=MODEL),
+        judge=Judge(rubric="{{ row.first }} {{ row.second }}", model=MODEL),
+    )
+    models = OtherModels(compare.model, "llmbeam_default", {})
+    found = [evaluate._evaluation_data(models)["metrics"]["good"]["model"]]
+    found += [models.completed(compare._comparison_data()[part]["model"]) for part in ("other", "judge")]
+    assert [model["base_url"] for model in found] == [GATEWAY] * 3
+
+
+def test_the_demand_of_a_sensor_may_be_the_spec_of_a_job() -> None:
+    demand: Any = JobSpec(
+        name="night",
+        source=FilesSource(uri="in.csv", key=("ticket_id",)),
+        prompt=PromptTemplate(template=SIMPLE["prompt"]),
+        model=MODEL,
+        sink=FilesSink(uri="out/"),
+    )
+    sensor = QuotaHealthSensor(task_id="gate", model=MODEL, demand=demand)
+    assert sensor.demand["model"] == {"type": "gemini", "name": MODEL.name}
