@@ -159,8 +159,10 @@ def _find(
     # Operations before resources: the result of an operation that finishes in between is found.
     operations = platform.running_operations(key)
     resources, models_error = platform.find(key)
-    if attempt is not None and any(one.attempt not in (None, attempt) for one in resources):
-        # Another try has taken over the endpoint, with its operations and its model, which may have no label.
+    owners = {one.attempt for one in resources if one.kind != "model"} - {None, attempt}
+    if attempt is not None and owners:
+        # Another try has taken over the endpoint, with its operations and its model. The label of a model tells
+        # nothing: it may be missing, or be that of an earlier try.
         return [], [], None
     return resources, operations, models_error
 

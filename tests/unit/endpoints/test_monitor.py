@@ -140,6 +140,19 @@ def test_an_abandoned_try_keeps_what_a_later_one_took_over(sandbox, trigger, kin
     assert first.poll().outcome == "failed"
 
 
+def test_an_abandoned_try_removes_what_it_took_over_although_the_model_has_the_label_of_the_earlier_try(
+    sandbox, trigger
+):
+    poll_until_result(trigger(CONTAINER, "1").make_poller(log))
+    sandbox.faults.queue("vertex.models.patch", Fault(kind="error", http_status=403))
+    second = trigger(CONTAINER, "2").make_poller(log)
+    assert poll_until_result(second).outcome == "ready"
+    made = [one["labels"]["llmbeam-try"] for one in (*sandbox.endpoints, *sandbox.models)]
+    assert made == ["2", "1"]
+    second.abandon("The task was killed.", within_seconds=30.0)
+    assert is_empty(sandbox)
+
+
 def test_an_abandoned_try_reports_what_is_still_billing(sandbox, trigger, caplog):
     monitor = trigger(GARDEN).make_poller(log)
     poll_until_result(monitor)
