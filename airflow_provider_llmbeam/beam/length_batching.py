@@ -110,6 +110,8 @@ class StatefulLengthBatching(beam.PTransform, Generic[ElementT]):
         for name, value in limits.items():
             if value is not None and not 0 < value < math.inf:
                 raise JobSpecError(f"`{name}`: must be a number above 0; got {value!r}. Nothing was read.")
+            if name != "max_delay_seconds" and value is not None and type(value) is not int:
+                raise JobSpecError(f"`{name}`: must be a whole number; got {value!r}. Nothing was read.")
         if any(bound < 1 for bound in boundaries) or list(boundaries) != sorted(set(boundaries)):
             raise JobSpecError(
                 f"`boundaries`: must ascend and be sizes of at least 1, e.g. (128, 512); got {boundaries!r}. "

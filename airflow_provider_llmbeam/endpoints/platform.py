@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
+from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.probe.answer import Answer
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
 
@@ -73,8 +74,12 @@ class EndpointPlatform(Protocol):
     def model_spec(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> dict[str, Any]:
         """Returns the model spec of a job that uses this endpoint."""
 
-    def find(self, key: str | None) -> list[Resource]:
-        """Finds the resources of an endpoint; with `None` those of every endpoint of this package."""
+    def find(self, key: str | None) -> tuple[list[Resource], CloudError | None]:
+        """Finds the resources of an endpoint; with `None` those of every endpoint of this package.
+
+        Returns:
+            The resources, and the error if models, which cost nothing, could not be found.
+        """
 
     def running_operations(self, key: str) -> list[RunningOperation]:
         """Finds the unfinished operations of an endpoint."""

@@ -114,7 +114,7 @@ def sweep(
             manifest,
             log,
             lambda platform=platform: due.extend(  # type: ignore[misc]
-                _due(platform, deployments, now, older_than_seconds, manifest)
+                _due(platform, deployments, now, older_than_seconds, manifest, log)
             ),
         )
     due_ids = frozenset(resource.id for _, _, resources in due for resource in resources)
@@ -157,9 +157,14 @@ def _due(
     now: float,
     older_than_seconds: float,
     manifest: SweepManifest,
+    log: TaskLog,
 ) -> list[tuple[EndpointPlatform, str, list[Resource]]]:
     by_key: dict[str, list[Resource]] = {}
-    for resource in platform.find(None):
+    listed, models_error = platform.find(None)
+    if models_error is not None:
+        manifest.failed.append(str(models_error))
+        log.log(logging.ERROR, "%s", models_error)
+    for resource in listed:
         if resource.deployment not in deployments:
             manifest.foreign.append(resource.name)
             continue

@@ -37,16 +37,26 @@ class RemovalRound:
         resources: Resources that still exist.
         operations: Operations that are still running.
         refusals: Messages of the requests that failed in this round.
+        models_error: The error if models could not be found: they may be left, and cost nothing.
     """
 
     resources: tuple[Resource, ...] = ()
     operations: tuple[RunningOperation, ...] = ()
     refusals: tuple[str, ...] = ()
+    models_error: CloudError | None = None
 
     @property
-    def is_complete(self) -> bool:
-        """Whether nothing is left."""
+    def is_empty(self) -> bool:
+        """Whether nothing is left that was found."""
         return not self.resources and not self.operations
+
+    @property
+    def left(self) -> str:
+        """Sentences that name what is left, its cost and the command that removes it."""
+        known = still_billing(self.resources, self.operations)
+        models = f"Its model may be left, which costs nothing: {self.models_error}" if self.models_error else ""
+        reason = f"Last refusal: {self.refusals[-1]}" if self.refusals else ""
+        return " ".join(filter(None, (known, reason, models)))
 
 
 def removal_step(resources: Sequence[Resource], operations: Sequence[RunningOperation]) -> RemovalStep:
@@ -83,7 +93,7 @@ def removal_round(platform: EndpointPlatform, key: str, log: TaskLog, attempt: s
     Raises:
         CloudError: The resources cannot be listed.
     """
-    resources, operations = _find(platform, key, attempt)
+    resources, operations, models_error = _find(platform, key, attempt)
     step = removal_step(resources, operations)
     refusals = []
     for operation in step.cancel:
@@ -92,7 +102,7 @@ def removal_round(platform: EndpointPlatform, key: str, log: TaskLog, attempt: s
         verb = "undeploying" if resource.deployed else "deleting"
         log.log(logging.INFO, "%s %r: %s.", resource.kind.capitalize(), resource.name, verb)
         refusals += _send(lambda one=resource: platform.remove(one))  # type: ignore[misc]
-    return RemovalRound(tuple(resources), tuple(operations), tuple(refusals))
+    return RemovalRound(tuple(resources), tuple(operations), tuple(refusals), models_error)
 
 
 def remove(
@@ -131,26 +141,30 @@ def remove(
             if not failure.retryable:
                 raise
             error = failure
-        if error is None and result.is_complete:
-            return None
+        if error is None and result.is_empty:
+            if result.models_error is None:
+                return None
+            if not result.models_error.retryable:
+                return result.left
         if now() + ROUND_SECONDS > deadline:
             if error is not None:
                 raise error
-            reason = f" Last refusal: {result.refusals[-1]}" if result.refusals else ""
-            return f"{still_billing(result.resources, result.operations)}{reason}"
+            return result.left
         sleep(ROUND_SECONDS)
 
 
 def _find(
     platform: EndpointPlatform, key: str, attempt: str | None
-) -> tuple[list[Resource], list[RunningOperation]]:
+) -> tuple[list[Resource], list[RunningOperation], CloudError | None]:
     # Operations before resources: the result of an operation that finishes in between is found.
     operations = platform.running_operations(key)
-    resources = platform.find(key)
-    if attempt is not None and any(one.attempt not in (None, attempt) for one in resources):
-        # Another try has taken over the endpoint, with its operations and its model, which may have no label.
-        return [], []
-    return resources, operations
+    resources, models_error = platform.find(key)
+    owners = {one.attempt for one in resources if one.kind != "model"} - {None, attempt}
+    if attempt is not None and owners:
+        # Another try has taken over the endpoint, with its operations and its model. The label of a model tells
+        # nothing: it may be missing, or be that of an earlier try.
+        return [], [], None
+    return resources, operations, models_error
 
 
 def _is_in_use(model: Resource, in_use: set[str]) -> bool:

@@ -47,7 +47,7 @@ class Inference(SpecModel):
     @field_validator("finish_by", mode="wrap")
     @classmethod
     def _time_or_duration(cls, finish_by: Any, validated: ValidatorFunctionWrapHandler) -> Any:
-        if isinstance(finish_by, int | float):  # seconds since 1970, or of a duration?
+        if _is_number(finish_by):  # seconds since 1970, or of a duration?
             raise ValueError(_WANTED)
         try:
             found = validated(finish_by)
@@ -56,3 +56,14 @@ class Inference(SpecModel):
         if isinstance(found, timedelta) and found <= timedelta(0):
             raise ValueError(_WANTED)
         return found
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number, or the text of one, to which Airflow renders a number in a template."""
+    if not isinstance(value, str):
+        return isinstance(value, int | float)
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True

@@ -1,7 +1,9 @@
-"""Depth of nested values, which a recursive encoder or decoder limits."""
+"""Values that JSON does not hold as they are: nested too deep, in no order, or no number."""
 
 from __future__ import annotations
 
+import math
+from itertools import starmap
 from typing import Any
 
 #: Maximum number of levels of lists and objects in a row, an answer or a field of a spec. Python gives up at 1,000
@@ -42,3 +44,27 @@ def text_depth_exceeds(text: str | bytes, value: Any, limit: int = MAX_DEPTH) ->
     """
     opened = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
     return opened > limit and depth_exceeds(value, limit)
+
+
+def changed_by_json(value: Any, name: str = "") -> str | None:
+    """Returns the rest of a sentence, after "has", about a value within another that JSON would change, if any.
+
+    A job is sent as JSON: a set becomes a list in the order of its hashes, which differs between processes, and
+    NaN and infinity become null. The prompts of a retry would be other prompts.
+
+    Args:
+        value: A value with at most `MAX_DEPTH` levels.
+        name: The key of the object that holds it.
+    """
+    match value:
+        case dict():
+            parts = [(inner, str(key)) for key, inner in value.items()]
+        case list() | tuple():
+            parts = [(inner, name) for inner in value]
+        case set() | frozenset():
+            return f"a set in {name!r}, which has another order in each process: pass a list"
+        case float() if not math.isfinite(value):
+            return f"{value} in {name!r}, which JSON does not have: pass None, or a text"
+        case _:
+            return None
+    return next(filter(None, starmap(changed_by_json, parts)), None)

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.spec.csv_options import CsvOptions
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.fields.names import KafkaTopic, PubSubSubscription
 from airflow_provider_llmbeam.spec.fields.text import from_text
-from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
+from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, changed_by_json, depth_exceeds
 from airflow_provider_llmbeam.spec.queues import KafkaCluster
 
 FileFormat = Literal["jsonl", "csv", "parquet", "avro"]
@@ -198,6 +198,8 @@ class RowsSource(_Source):
         for number, row in enumerate(rows):
             if depth_exceeds(row):
                 raise ValueError(f"row {number} is nested more than {MAX_DEPTH} levels deep")
+            if (changed := changed_by_json(row)) is not None:
+                raise ValueError(f"row {number} has {changed}")
         return [valid_value(row) for row in rows]
 
 

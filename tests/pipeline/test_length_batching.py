@@ -225,6 +225,10 @@ def test_sizes_can_be_of_another_unit(lines):
         ({"max_delay_seconds": 0}, "`max_delay_seconds`: must be a number above 0; got 0."),
         ({"max_delay_seconds": float("inf")}, "`max_delay_seconds`: must be a number above 0; got inf."),
         ({"shards": 0}, "`shards`: must be a number above 0; got 0."),
+        ({"shards": 1.5}, "`shards`: must be a whole number; got 1.5."),
+        ({"max_batch_size": 2.5}, "`max_batch_size`: must be a whole number; got 2.5."),
+        ({"max_batch_size": True}, "`max_batch_size`: must be a whole number; got True."),
+        ({"max_batch_weight": 10.5}, "`max_batch_weight`: must be a whole number; got 10.5."),
     ],
 )
 def test_an_argument_out_of_range_is_refused(arguments, message):

@@ -86,11 +86,13 @@ class CloudRunPlatform(HookPlatform[CloudRunHook]):
             "id_token_audience": snapshot.base_url,
         }
 
-    def find(self, key: str | None) -> list[Resource]:
+    def find(self, key: str | None) -> tuple[list[Resource], None]:
         """Finds the service of an endpoint; with `None` those of every endpoint of this package."""
         found = map(_resource, self._hook.list_services())
         ours = [resource for resource in found if resource.key is not None]
-        return ours if key is None else [one for one in ours if one.key == key or one.id == service_id(key)]
+        if key is None:
+            return ours, None
+        return [one for one in ours if one.key == key or one.id == service_id(key)], None
 
     def running_operations(self, key: str) -> list[RunningOperation]:
         """Returns an empty list: a service can be deleted while an operation of it is running."""

@@ -46,8 +46,11 @@ def service(plan: EndpointPlan, spec: CloudRunEndpoint) -> dict[str, Any]:
 
 
 def served_name(model: str) -> str:
-    """Returns the name that the server uses for the model."""
-    return model.rstrip("/").rpartition("/")[2] if model.startswith("gs://") else model
+    """Returns the name that the server uses for the model, and under which answers are kept.
+
+    That of a directory is its whole address, so that no answer is used for weights in another directory.
+    """
+    return model.rstrip("/")
 
 
 def memory_gib(memory: str) -> float:

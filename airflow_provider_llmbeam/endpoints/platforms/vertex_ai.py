@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.endpoints.resource import (
     Resource,
     RunningOperation,
 )
-from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobSpecError
+from airflow_provider_llmbeam.exceptions import CloudError, CloudNotFoundError, JobSpecError
 from airflow_provider_llmbeam.google_cloud.secret_manager import read_secret
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.probe.answer import Answer, ask
@@ -113,19 +113,21 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
             "base_url": snapshot.base_url,
         }
 
-    def find(self, key: str | None) -> list[Resource]:
+    def find(self, key: str | None) -> tuple[list[Resource], CloudError | None]:
         """Finds the resources of an endpoint; with `None` those of every endpoint of this package."""
+        # Those of one endpoint by name: what Model Garden creates has no label until it is adopted.
+        endpoints = self._hook.list_endpoints() if key is None else [self._endpoint(key)]
+        models: list[Any] = []
+        error: CloudError | None = None
+        try:
+            models = self._hook.list_models() if key is None else [self._model(key)]
+        except CloudError as failure:  # must not keep what bills from being removed
+            error = failure
         found = [
-            *map(_endpoint_resource, self._hook.list_endpoints()),
-            *map(_model_resource, self._hook.list_models()),
+            *(_endpoint_resource(one) for one in endpoints if one is not None),
+            *(_model_resource(one) for one in models if one is not None),
         ]
-        ours = [resource for resource in found if resource.key is not None]
-        if key is None:
-            return ours
-        # Also by name: resources of Model Garden have no label in a list until they are adopted.
-        named = _resources(self._endpoint(key), self._model(key))
-        by_name = {resource.name: resource for resource in (*named, *ours)}
-        return [one for one in by_name.values() if one.key == key or one.id == endpoint_id(key)]
+        return [resource for resource in found if key is not None or resource.key is not None], error
 
     def running_operations(self, key: str) -> list[RunningOperation]:
         """Finds the unfinished operations of an endpoint."""

@@ -19,8 +19,9 @@ from airflow_provider_llmbeam.spec.fields.names import ProjectId, Region, Secret
 
 #: Models of the hub that require a token of an account that has accepted their terms.
 _GATED = ("google/gemma-", "meta-llama/")
-#: Arguments of vLLM that are set from fields of the spec, with the field.
+#: Arguments of vLLM that are set already, with the field that they are set from, if there is one.
 _ARGUMENT_FIELDS = {
+    "--port": None,
     "--model": "model",
     "--max-model-len": "max_model_length_tokens",
     "--max-num-seqs": "max_num_seqs",
@@ -41,20 +42,22 @@ _MEMORY_ARGUMENTS = {
 }
 
 
-def _names(args: tuple[str, ...]) -> list[str]:
+def argument_names(args: tuple[str, ...]) -> list[str]:
+    """Returns the names of arguments of vLLM, without their values."""
     return [arg.split("=", 1)[0].replace("_", "-") for arg in args if arg.startswith("-")]
 
 
 def no_field_twice(args: tuple[str, ...]) -> tuple[str, ...]:
-    """Rejects arguments of vLLM that are set from fields."""
-    for name in _names(args):
+    """Rejects arguments of vLLM that are set already."""
+    for name in argument_names(args):
         if name in _ARGUMENT_FIELDS:
-            raise ValueError(f"has {name!r}, which `{_ARGUMENT_FIELDS[name]}` sets already")
+            field = _ARGUMENT_FIELDS[name]
+            raise ValueError(f"has {name!r}, which {f'`{field}` sets' if field else 'is set'} already")
     return args
 
 
 def _memory_is_known(args: tuple[str, ...]) -> bool:
-    return _MEMORY_ARGUMENTS.isdisjoint(_names(args))
+    return _MEMORY_ARGUMENTS.isdisjoint(argument_names(args))
 
 
 class EndpointSpec(SpecModel):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, no_field_twice
+from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, argument_names, no_field_twice
 from airflow_provider_llmbeam.spec.endpoint.gpu_machine import CLOUD_RUN_LADDER, GpuMachine
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import BYTES_PER_NUMBER, architecture_of, smallest_machine
 from airflow_provider_llmbeam.spec.fields.names import CloudRunGpu, Memory, ServiceAccount
@@ -60,6 +60,13 @@ class CloudRunEndpoint(EndpointSpec):
     invoker_service_account: ServiceAccount | None = None
 
     _args = field_validator("args")(no_field_twice)
+
+    @field_validator("args")
+    @classmethod
+    def _answers_to_its_name(cls, args: tuple[str, ...]) -> tuple[str, ...]:
+        if "--served-model-name" in argument_names(args):  # the probe would be refused while the GPU bills
+            raise ValueError("has '--served-model-name', which `model` sets already")
+        return args
 
     @field_validator("model")
     @classmethod

@@ -23,13 +23,18 @@ _OF_THE_CONTAINER = (
     "max_model_length_tokens",
     "max_num_seqs",
 )
+#: Fields that no `DeployRequest` of Model Garden has; its `container_spec` would replace the whole container.
+_NOT_OF_MODEL_GARDEN = ("max_model_length_tokens", "max_num_seqs", "network", "service_account")
+_OF_THE_MACHINE = ("spot", "min_replicas", "max_replicas")
 
 
 class VertexEndpoint(EndpointSpec):
     """An endpoint of Vertex AI with a deployed model.
 
     Without `machine_type` it uses the smallest machine that fits the model, see docs/gpu-memory.md; for a model
-    that is not known there, Model Garden chooses. Its further fields are those of `EndpointSpec`.
+    that is not known there, Model Garden chooses. Model Garden also sets the limits of its server, and takes no
+    network and no account: `max_model_length_tokens`, `max_num_seqs`, `network` and `service_account` need
+    `container_image`. The further fields are those of `EndpointSpec`.
 
     Attributes:
         model: Model of Model Garden, `google/gemma3@gemma-3-4b-it`, or of the Hugging Face hub,
@@ -39,7 +44,8 @@ class VertexEndpoint(EndpointSpec):
         machine_type: Machine type, e.g. `g2-standard-12`.
         accelerator_type: Type of GPU, e.g. `NVIDIA_L4`; implied by machine types that include GPUs.
         accelerator_count: Number of GPUs per replica; the model is split over them.
-        min_replicas: Minimum number of replicas, which are billed without requests, too.
+        min_replicas: Minimum number of replicas, which are billed without requests, too. This, `max_replicas` and
+            `spot` need `machine_type` where Model Garden chooses the machine.
         max_replicas: Maximum number of replicas.
         spot: Whether to use cheaper machines that can be preempted at any time.
         dedicated_dns: Whether the endpoint gets its own address: larger requests, longer answers, isolated from
@@ -140,6 +146,8 @@ class VertexEndpoint(EndpointSpec):
                     "deploys Gemma, which Model Garden does only if you accept its terms "
                     "(ai.google.dev/gemma/terms): set `accept_eula`"
                 )
+            if RegisteredModel.read(self.model) is None:
+                self._check_model_garden_takes_it()
         elif "@" in self.model:
             raise ValueError(
                 "has `container_image`, which takes a model of the Hugging Face hub, and `model` "
@@ -158,6 +166,18 @@ class VertexEndpoint(EndpointSpec):
         if RegisteredModel.read(self.model) is None:
             self._check_memory(self.container_args, VERTEX_LADDER)
         return self
+
+    def _check_model_garden_takes_it(self) -> None:
+        """Rejects fields that a deployment from Model Garden would drop."""
+        for name in _NOT_OF_MODEL_GARDEN:
+            if getattr(self, name) is not None:
+                raise ValueError(f"has `{name}`, which Model Garden does not take: it needs `container_image`")
+        for name in _OF_THE_MACHINE:
+            if self.machine is None and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"has `{name}`, which needs `machine_type`: how much memory {self.model} takes is not known, "
+                    "and Model Garden chooses its machines"
+                )
 
     @property
     def machine(self) -> GpuMachine | None:

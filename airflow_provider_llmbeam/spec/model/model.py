@@ -39,6 +39,11 @@ class GeminiModel(SpecModel):
 
     _address = field_validator("base_url")(http_address)
 
+    @field_validator("project")
+    @classmethod
+    def _none_if_empty(cls, project: str | None) -> str | None:
+        return project or None  # a template of Airflow without a value renders to an empty text
+
     @property
     def address(self) -> str:
         """Address of the model, without the method.

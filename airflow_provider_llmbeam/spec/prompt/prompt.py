@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from airflow_provider_llmbeam.characters import valid_value
 from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
-from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
+from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, changed_by_json, depth_exceeds
 from airflow_provider_llmbeam.spec.prompt.names import missing_variable, no_column, unknown_name, uses_row
 from airflow_provider_llmbeam.spec.prompt.schema_type import checked_schema, schema_of
 from airflow_provider_llmbeam.spec.prompt.template import check_template
@@ -92,6 +92,8 @@ class PromptTemplate(SpecModel):
     def _can_be_encoded(cls, variables: Any) -> Any:
         if depth_exceeds(variables):
             raise ValueError(f"is nested more than {MAX_DEPTH} levels deep")
+        if (changed := changed_by_json(variables)) is not None:
+            raise ValueError(f"has {changed}")
         return valid_value(variables)
 
     @field_validator("output_schema", mode="before")

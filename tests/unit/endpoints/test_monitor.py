@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.endpoints.monitor import ProvisioningResult
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
+from airflow_provider_llmbeam.endpoints.sweep import sweep
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
@@ -139,6 +140,19 @@ def test_an_abandoned_try_keeps_what_a_later_one_took_over(sandbox, trigger, kin
     assert first.poll().outcome == "failed"
 
 
+def test_an_abandoned_try_removes_what_it_took_over_although_the_model_has_the_label_of_the_earlier_try(
+    sandbox, trigger
+):
+    poll_until_result(trigger(CONTAINER, "1").make_poller(log))
+    sandbox.faults.queue("vertex.models.patch", Fault(kind="error", http_status=403))
+    second = trigger(CONTAINER, "2").make_poller(log)
+    assert poll_until_result(second).outcome == "ready"
+    made = [one["labels"]["llmbeam-try"] for one in (*sandbox.endpoints, *sandbox.models)]
+    assert made == ["2", "1"]
+    second.abandon("The task was killed.", within_seconds=30.0)
+    assert is_empty(sandbox)
+
+
 def test_an_abandoned_try_reports_what_is_still_billing(sandbox, trigger, caplog):
     monitor = trigger(GARDEN).make_poller(log)
     poll_until_result(monitor)
@@ -146,6 +160,38 @@ def test_an_abandoned_try_reports_what_is_still_billing(sandbox, trigger, caplog
     monitor.abandon("The task was killed.", within_seconds=0.0)
     assert "is still billing, about $1.15 an hour" in caplog.text
     assert "gcloud ai endpoints undeploy-model" in caplog.text
+
+
+def test_a_teardown_undeploys_the_gpu_without_the_right_to_see_models(sandbox, trigger):
+    made = trigger(CONTAINER)
+    poll_until_result(made.make_poller(log))
+    for method in ("vertex.models.list", "vertex.models.get"):
+        sandbox.faults.every(method, 1, Fault(kind="error", http_status=403))
+    left = remove(platform_of(made), KEY, within_seconds=30.0, log=log)
+    assert (sandbox.endpoints, sandbox.bill.running) == ([], [])
+    assert left.startswith("Its model may be left, which costs nothing: ")
+
+
+def test_a_teardown_needs_no_right_to_list_models(sandbox, trigger):
+    made = trigger(CONTAINER)
+    poll_until_result(made.make_poller(log))
+    sandbox.faults.every("vertex.models.list", 1, Fault(kind="error", http_status=403))
+    assert remove(platform_of(made), KEY, within_seconds=30.0, log=log) is None
+    assert is_empty(sandbox)
+
+
+def test_a_sweep_removes_endpoints_where_no_models_can_be_listed_and_says_so(sandbox, trigger):
+    made = trigger(CONTAINER)
+    poll_until_result(made.make_poller(log))
+    sandbox.faults.every("vertex.models.list", 1, Fault(kind="error", http_status=403))
+    settings = {"dry_run": False, "older_than_seconds": 0.0, "max_job_age_seconds": None, "log": log}
+    now, deployments = time.time() + 120, {"prod"}
+    manifest = sweep(
+        [platform_of(made)], [], deployments=deployments, now=now, gone_within_seconds=30.0, **settings
+    )
+    assert [name.split("/")[-2] for name in manifest.deleted] == ["endpoints"]
+    assert ["list the models" in message for message in manifest.failed] == [True]
+    assert is_empty(sandbox)
 
 
 def test_an_endpoint_that_exceeds_its_time_limit_is_removed(sandbox, trigger, kind):

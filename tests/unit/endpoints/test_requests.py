@@ -1,4 +1,4 @@
-"""Where the Hugging Face token goes."""
+"""What a request for an endpoint holds: the Hugging Face token, and the name of the model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms import cloud_run_requests, vertex_ai_requests
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
+from airflow_provider_llmbeam.spec.model import Generation, parse_model
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 
 KEY = "etl-judge-0123456789ab"
 TOKEN = "hf_planted"
@@ -49,6 +51,20 @@ def test_cloud_run_gets_the_name_and_the_version_of_the_secret_and_reads_it_itse
     assert container["env"] == [
         {"name": "HF_TOKEN", "value_source": {"secret_key_ref": {"secret": SECRET, "version": "7"}}}
     ]
+
+
+def test_models_of_two_directories_on_cloud_storage_share_no_answers():
+    fingerprints, flags = set(), set()
+    for directory in ("gs://a/v1/gemma", "gs://b/tuned-2/gemma/"):
+        found = plan(type="cloud_run", locations=["us-central1"], model=directory, hf_token_secret=None)
+        (container,) = cloud_run_requests.service(found, found.spec)["template"]["containers"]
+        flags |= {arg for arg in container["args"] if arg.startswith("--served-model-name")}
+        name = cloud_run_requests.served_name(directory)
+        fingerprints.add(
+            Fingerprinter(parse_model({"type": "openai", "name": name}), Generation(), None)("p", None)
+        )
+    assert len(fingerprints) == 2
+    assert flags == {"--served-model-name=gs://a/v1/gemma", "--served-model-name=gs://b/tuned-2/gemma"}
 
 
 @pytest.mark.parametrize("variable", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])

@@ -74,7 +74,7 @@ class Platform:
     def find(self, key):
         if self.error:
             raise self.error
-        return [one for one in self.resources if key in (None, one.key)]
+        return [one for one in self.resources if key in (None, one.key)], None
 
     def running_operations(self, key):
         return []

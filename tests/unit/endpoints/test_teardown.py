@@ -32,7 +32,7 @@ class Platform:
         )
 
     def find(self, key):
-        return list(self.resources)
+        return list(self.resources), None
 
     def running_operations(self, key):
         return list(self.operations)
@@ -111,10 +111,17 @@ def test_a_location_that_does_not_answer_is_polled_until_the_time_limit():
         tries.append(key)
         if len(tries) < 4:
             raise CloudUnavailableError("503.")
-        return list(platform.resources)
+        return list(platform.resources), None
 
     platform.find = find
     assert removed(platform) is None
+
+
+def test_a_gpu_is_removed_while_the_service_does_not_show_models():
+    platform = Platform(FULL)
+    platform.find = lambda key: (list(platform.resources), CloudUnavailableError("503."))
+    assert removed(platform) == "Its model may be left, which costs nothing: 503."
+    assert platform.resources == []
 
 
 def test_resources_that_another_try_took_over_are_kept():

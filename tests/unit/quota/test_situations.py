@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_llmbeam.exceptions import AccessDeniedError
 from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
 from airflow_provider_llmbeam.probe.prober import Prober
-from airflow_provider_llmbeam.quota.hook import QuotaHook, unit_of
+from airflow_provider_llmbeam.quota.hook import QuotaHook, situation_of, unit_of
 from airflow_provider_llmbeam.sandbox import (
     EndpointSettings,
     Fault,
@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.sandbox import (
 )
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, Limits, VertexEndpoint, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model import parse_model
+from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 from tests.clouds import use_environment
 
 NOW = 1_700_000_040.0
@@ -380,6 +381,13 @@ def test_a_quota_of_accelerators_that_may_not_be_read_is_no_evidence_to_wait_for
         sandbox.faults.every("cloudquotas.quotaInfos.list", 1, DENIED)
         with pytest.raises(AccessDeniedError, match=r"roles/cloudquotas\.viewer"):
             QuotaHook(endpoint=VertexEndpoint.parse(GPU), project=PROJECT, now=clock).health("us-central1")
+
+
+def test_a_gemini_model_whose_project_is_empty_is_one_of_the_developer_api():
+    model = parse_model({**DEVELOPER, "project": ""})
+    assert model == parse_model(DEVELOPER)
+    assert situation_of(model) == "unpublished_quota"
+    assert QuotaQuestion(model=model).places == ("",)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_cloud_run_gives_a_model_the_smallest_gpu_that_holds_it(
 
 
 def test_a_longer_context_needs_a_larger_machine() -> None:
-    small, large = vertex(max_num_seqs=16), vertex(max_num_seqs=16, max_model_length_tokens=131_072)
+    small, large = container(max_num_seqs=16), container(max_num_seqs=16, max_model_length_tokens=131_072)
     assert small.machine is not None
     assert large.machine is not None
     assert small.machine.accelerator_type == "NVIDIA_L4"
@@ -95,9 +95,9 @@ def test_arguments_that_change_the_sum_leave_it_to_the_server(args: list[str]) -
 
 def test_a_model_that_does_not_fit_is_refused_with_the_memory_sum_and_alternatives() -> None:
     with pytest.raises(JobSpecError) as caught:
-        vertex(machine_type="g2-standard-12", max_num_seqs=128)
+        container(machine_type="g2-standard-12", max_num_seqs=128)
     words = str(caught.value)
-    assert "needs 47.6 GB of GPU memory for google/gemma3@gemma-3-4b-it and has 21.6 GB" in words
+    assert "needs 47.6 GB of GPU memory for google/gemma-3-4b-it and has 21.6 GB" in words
     assert "8.6 GB of weights (4.30 billion parameters × 2 bytes)" in words
     assert "37.0 GB of KV cache (`max_num_seqs` 128 × 0.29 GB for `max_model_length_tokens` 8,192)" in words
     assert "2.0 GB overhead, on 1 × NVIDIA_L4 of 24 GB, 90 % of which vLLM uses" in words
@@ -108,21 +108,21 @@ def test_a_model_that_does_not_fit_is_refused_with_the_memory_sum_and_alternativ
 
 def test_the_suggested_alternatives_fit() -> None:
     with pytest.raises(JobSpecError) as caught:
-        vertex(machine_type="g2-standard-12", max_num_seqs=64)
+        container(machine_type="g2-standard-12", max_num_seqs=64)
     found = re.search(
         r"`max_num_seqs` of at most (\d+), or `max_model_length_tokens` of at most ([\d,]+)", str(caught.value)
     )
     assert found
     sequences, length = int(found[1]), int(found[2].replace(",", ""))
-    vertex(machine_type="g2-standard-12", max_num_seqs=sequences)
-    vertex(machine_type="g2-standard-12", max_num_seqs=64, max_model_length_tokens=length)
+    container(machine_type="g2-standard-12", max_num_seqs=sequences)
+    container(machine_type="g2-standard-12", max_num_seqs=64, max_model_length_tokens=length)
     with pytest.raises(JobSpecError, match="GB of GPU memory"):
-        vertex(machine_type="g2-standard-12", max_num_seqs=sequences + 1)
+        container(machine_type="g2-standard-12", max_num_seqs=sequences + 1)
 
 
 def test_weights_that_do_not_fit_leave_only_a_larger_gpu() -> None:
     with pytest.raises(JobSpecError, match=r"uses; use a larger or second GPU, e\.g\. g2-standard-48"):
-        vertex(model="google/gemma3@gemma-3-27b-it", machine_type="g2-standard-12", max_num_seqs=1)
+        vertex(model="google/gemma3@gemma-3-27b-it", machine_type="g2-standard-12")
 
 
 def test_heads_that_cannot_be_divided_among_the_gpus_are_refused() -> None:
@@ -132,7 +132,7 @@ def test_heads_that_cannot_be_divided_among_the_gpus_are_refused() -> None:
 
 def test_a_context_longer_than_the_models_is_refused() -> None:
     with pytest.raises(JobSpecError, match=r"of 65,536, and .*gemma-3-1b-it takes sequences of at most 32,768"):
-        vertex(model="google/gemma3@gemma-3-1b-it", max_model_length_tokens=65_536)
+        container(model="google/gemma-3-1b-it", max_model_length_tokens=65_536)
 
 
 @pytest.mark.parametrize(
@@ -169,10 +169,38 @@ def test_an_invalid_vertex_ai_endpoint_is_refused(fields: dict[str, Any], words:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("network", "projects/1/global/networks/private"),
+        ("service_account", "server@acme.iam.gserviceaccount.com"),
+        ("max_model_length_tokens", 4096),
+        ("max_num_seqs", 8),
+    ],
+)
+@pytest.mark.parametrize("model", ["google/gemma3@gemma-3-4b-it", "Qwen/Qwen3-4B"])
+def test_what_model_garden_would_drop_is_refused_and_a_container_takes_it(
+    model: str, name: str, value: object
+) -> None:
+    with pytest.raises(JobSpecError, match=f"has `{name}`, which Model Garden does not take: .*`container_image`"):
+        vertex(model=model, **{name: value})
+    assert getattr(container(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(("name", "value"), [("spot", True), ("min_replicas", 2), ("max_replicas", 3)])
+def test_what_describes_machines_that_model_garden_chooses_is_refused(name: str, value: object) -> None:
+    fields = {"model": "Qwen/Qwen3-4B", "max_replicas": 3 if name == "min_replicas" else 1, name: value}
+    with pytest.raises(JobSpecError, match=r"has `.*`, which needs `machine_type`"):
+        vertex(**fields)
+    assert getattr(vertex(**fields, machine_type="g2-standard-12"), name) == value
+    assert getattr(vertex(**fields | {"model": "google/gemma3@gemma-3-4b-it"}), name) == value
+
+
+@pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"container_args": ["--max-model-len=4096"]}, "which `max_model_length_tokens` sets already"),
         ({"container_args": ["--max_num_seqs", "4"]}, "which `max_num_seqs` sets already"),
+        ({"container_args": ["--port=9000"]}, "has '--port', which is set already"),
         ({"container_env": {"HF_TOKEN": "hf_abc"}}, "name the secret that holds it in `hf_token_secret`; got '…'"),
         ({"model": "someone/else"}, "needs `machine_type`: how much memory someone/else takes is not known"),
     ],
@@ -190,6 +218,11 @@ def test_an_invalid_container_is_refused(fields: dict[str, Any], words: str) -> 
         ({"model": "google/gemma3@gemma-3-4b-it"}, "or a directory on Cloud Storage"),
         ({"hf_token_secret": None}, "needs `hf_token_secret`"),
         ({"args": ["--model=other"]}, "which `model` sets already"),
+        (
+            {"args": ["--enforce-eager", "--served_model_name=mine"]},
+            "'--served-model-name', which `model` sets already",
+        ),
+        ({"args": ["--port", "9000"]}, "has '--port', which is set already"),
         ({"gpu_count": 2}, r"asks for 2 GPUs \(`gpu_count`\), and Cloud Run gives an instance one"),
         ({"cpu": 2}, r"has 2 cores \(`cpu`\), and Cloud Run requires at least 4 with nvidia-l4"),
         ({"memory": "8Gi"}, r"has 8Gi \(`memory`\), and Cloud Run requires at least 16Gi"),
@@ -226,6 +259,12 @@ def test_a_registered_model_runs_on_the_given_machine_with_its_own_container(mod
 
 def test_a_registered_model_is_not_sized_by_its_name() -> None:
     assert registered(model=f"{REGISTERED.replace('support', 'gemma-3-27b-4bit')}@3").machine is not None
+
+
+def test_a_registered_model_is_deployed_with_the_network_the_account_and_the_machines_that_are_given() -> None:
+    network, account = "projects/1/global/networks/private", "server@acme.iam.gserviceaccount.com"
+    endpoint = registered(network=network, service_account=account, spot=True, max_replicas=2)
+    assert (endpoint.network, endpoint.service_account, endpoint.spot) == (network, account, True)
 
 
 @pytest.mark.parametrize(

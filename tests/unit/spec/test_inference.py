@@ -105,7 +105,14 @@ def test_the_time_is_a_moment_or_a_duration_or_the_deadline_of_a_dag(given, fini
     assert Inference(finish_by=given).finish_by == finish_by
 
 
-@pytest.mark.parametrize("given", ["2026-11-25 06:00:00", "tonight", "PT0S", timedelta(hours=-1), 3600, 1e9])
+@pytest.mark.parametrize("given", [3600, 1e9, "28800", " 0.5", "1e9"])
+def test_a_number_is_neither_a_time_nor_a_duration_also_as_the_text_that_airflow_renders_it_to(given):
+    (found,) = Inference.problems({"finish_by": given})
+    assert (found.field, found.got) == ("finish_by", given)
+    assert "e.g. 'PT6H'" in found.want
+
+
+@pytest.mark.parametrize("given", ["2026-11-25 06:00:00", "tonight", "PT0S", timedelta(hours=-1)])
 def test_a_time_without_a_zone_and_a_duration_of_nothing_are_refused(given):
     (found,) = Inference.problems({"finish_by": given})
     assert found.field == "finish_by"

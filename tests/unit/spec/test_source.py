@@ -99,6 +99,19 @@ def test_a_row_of_the_spec_that_is_nested_too_deep_is_refused_with_its_number() 
     assert problem.want == "row 1 is nested more than 100 levels deep"
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"), [({"x", "y"}, "row 1 has a set in 'tags', "), (float("nan"), "row 1 has nan in 'tags', ")]
+)
+def test_a_value_of_a_row_that_another_process_would_read_in_another_way_is_refused(
+    value: object, reason: str
+) -> None:
+    (problem,) = RowsSource.problems(
+        {"type": "rows", "key": ["id"], "rows": [{"id": 1}, {"id": 2, "tags": value}]}
+    )
+    assert problem.field == "rows"
+    assert problem.want.startswith(reason)
+
+
 def test_half_a_surrogate_pair_in_a_row_of_the_spec_is_replaced_and_the_spec_can_be_written() -> None:
     row = {"id": "cut \ud83d", "more": {"\ude00": ["\ud83d\ude00", 1]}}
     source = RowsSource(type="rows", key=("id",), rows=(row,))

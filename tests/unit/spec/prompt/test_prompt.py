@@ -86,6 +86,20 @@ def test_variables_that_are_nested_too_deep_are_refused():
         PromptTemplate.parse({"template": "{{ row.t }}", "variables": {"a": deep}})
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"x", "y"}, "has a set in 'tags', which has another order in each process: pass a list"),
+        ([{"tags": frozenset()}], "has a set in 'tags'"),
+        (float("nan"), "has nan in 'tags', which JSON does not have: pass None, or a text"),
+        ([1.5, -1e999], "has -inf in 'tags'"),
+    ],
+)
+def test_a_variable_that_another_process_would_read_in_another_way_is_refused(value, reason):
+    with pytest.raises(JobSpecError, match=f"`variables`: {reason}"):
+        PromptTemplate.parse({"template": "{{ row.t }}", "variables": {"a": 1, "tags": value}})
+
+
 def test_half_a_surrogate_pair_in_a_variable_is_replaced_and_the_spec_can_be_written():
     prompt = PromptTemplate(template="{{ row.t }}", variables={"a": ["cut \ud83d"]})
     assert PromptTemplate.model_validate_json(prompt.model_dump_json()).variables == {"a": ["cut \ufffd"]}
