@@ -440,7 +440,8 @@ def strays(run_dag, sandbox, here):
 
 def sweeping(project, **kwargs):
     with DAG("sweep", schedule=None) as dag:
-        SweepEndpointsOperator(task_id="sweep", locations=list(LOCATIONS), project=project, retries=0, **kwargs)
+        arguments = {"locations": list(LOCATIONS), "project": project, "retries": 0, **kwargs}
+        SweepEndpointsOperator(task_id="sweep", **arguments)
     return dag
 
 
@@ -472,6 +473,16 @@ def test_expired_resources_are_deleted_and_foreign_ones_kept(run_dag, google, sa
     assert not sandbox.services
     assert not sandbox.models
     assert not sandbox.bill.running
+
+
+def test_arguments_that_airflow_renders_to_text_name_the_same_regions_and_deployments(
+    run_dag, google, sandbox, strays, monkeypatch
+):
+    later(monkeypatch)
+    rendered = {"locations": "{{ %r }}" % [*LOCATIONS], "deployments": "{{ %r }}" % [own_deployment()]}
+    dag_run, _ = run_dag(sweeping(google.project, **rendered))
+    assert len(dag_run.get_task_instance("sweep").xcom_pull(task_ids="sweep")["deleted"]) == 5
+    assert nothing_is_left(sandbox)
 
 
 def test_one_failure_does_not_stop_the_sweeper(run_dag, google, sandbox, strays, monkeypatch):
