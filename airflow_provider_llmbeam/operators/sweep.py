@@ -36,7 +36,7 @@ class SweepEndpointsOperator(HasLineage, BaseOperator):
     `deployments` names it, and unlabelled ones never.
 
     Args:
-        locations: Regions to sweep.
+        locations: Regions to sweep: those of the endpoints, and those of the Dataflow jobs.
         project: Google Cloud project; by default that of the connection or the credentials.
         deployments: Names of the Airflow deployments whose resources are swept, see `[llmbeam] deployment`; by
             default this one.
