@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.deployment import is_deployment_name
+from airflow_provider_llmbeam.spec.fields.text import from_text
 
 OPTION = "[llmbeam] deployment"
 #: Hosts of a `[api] base_url` that many deployments share.
@@ -81,6 +83,25 @@ def required_deployment() -> str:
         "cancel its jobs and delete its endpoints. Nothing was sent or billed. Set AIRFLOW__LLMBEAM__DEPLOYMENT, "
         "e.g. to 'production', for all components of this Airflow."
     )
+
+
+def deployment_names(deployments: Any) -> tuple[str, ...]:
+    """Returns the names of deployments that a sweeper was given, perhaps as a text that Airflow rendered.
+
+    Raises:
+        JobSpecError: It is not a list, or one is not a name: jobs that no Airflow started belong to no deployment.
+    """
+    names = from_text(deployments)
+    if names is None:
+        return ()
+    if not isinstance(names, list | tuple | set | frozenset) or not all(
+        isinstance(name, str) and is_deployment_name(name) for name in names
+    ):
+        raise JobSpecError(
+            "`deployments` must be a list of names, each at most 40 of a-z, 0-9 and -, beginning with a letter; "
+            f"got {deployments!r}."
+        )
+    return tuple(names)
 
 
 def _digest(text: str) -> str:

@@ -1,8 +1,8 @@
 """Batch inference of the Gemini Developer API for the `LLMBatchOperator` of the provider common-ai.
 
 common-ai finds the adapter by the entry point `google` in the group `airflow.providers.common.ai.batch_adapters`,
-for a `model_id` such as `google:gemini-3.5-flash-lite`. It submits, polls, retries and writes the results; the requests
-to Google are those of this package.
+for a `model_id` such as `google:gemini-3.5-flash-lite`. It submits, polls, retries and writes the results; the
+requests to Google are those of this package.
 """
 
 from __future__ import annotations

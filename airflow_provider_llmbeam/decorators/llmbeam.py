@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import (
+    AirflowNotFoundException,
+    BaseHook,
     DecoratedOperator,
     context_merge,
     determine_kwargs,
@@ -125,18 +127,25 @@ class _LLMBeamDecoratedOperator(DecoratedOperator, RunInferenceOperator):
         """Returns the answers, or the directory with them if they are too many for an XCom."""
         from airflow.sdk import ObjectStoragePath
 
-        first = manifest["answers_uris"][0]
-        conn_id = self.gcp_conn_id if first.startswith("gs://") else None
-        paths = [ObjectStoragePath(uri, conn_id=conn_id) for uri in manifest["answers_uris"]]
-        size = sum(path.stat().st_size for path in paths)
-        if manifest["rows"]["answered"] > MAX_ANSWERS or size > MAX_BYTES or paths[0].suffix != ".jsonl":
-            self.log.info(
-                "%d answers of %d bytes are not returned as an XCom, but the path of their directory.",
-                manifest["rows"]["answered"],
-                size,
-            )
-            return ObjectStoragePath(first.rpartition("/")[0], conn_id=conn_id)
-        return [json.loads(line) for path in paths for line in path.read_text().split("\n") if line]
+        from airflow_provider_llmbeam.hooks.object_storage import files_at
+
+        uris, count = manifest["answers_uris"], manifest["rows"]["answered"]
+        if count <= MAX_ANSWERS and uris[0].endswith(".jsonl"):
+            texts = [files_at(uri, self.gcp_conn_id).read(uri) for uri in uris]
+            if sum(len(text.encode()) for text in texts) <= MAX_BYTES:
+                return [json.loads(line) for text in texts for line in text.split("\n") if line]
+        self.log.info("%d answers are not returned as an XCom, but the path of their directory.", count)
+        return ObjectStoragePath(uris[0].rpartition("/")[0], conn_id=self._conn_id(uris[0]))
+
+    def _conn_id(self, uri: str) -> str | None:
+        """Returns the connection with the credentials for a file; `None` stands for those of the machine."""
+        if not uri.startswith("gs://"):
+            return None
+        try:
+            BaseHook.get_connection(self.gcp_conn_id)
+        except AirflowNotFoundException:
+            return None  # the default connection, as in `GoogleHook`: a job with any other one has failed
+        return self.gcp_conn_id
 
 
 def llmbeam_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:

@@ -208,8 +208,9 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
 class TeardownEndpointOperator(HasLineage, BaseOperator):
     """Removes an endpoint with all its resources, and polls until they are gone.
 
-    It covers every location of the endpoint, by name and by label: it cancels the Dataflow jobs that use it,
-    undeploys models, and deletes endpoints, models and services. If nothing is left, it does nothing.
+    It covers every location of the endpoint, by name and by label: it cancels the Dataflow jobs there that use it,
+    undeploys models, and deletes endpoints, models and services. If nothing is left, it does nothing. It does not
+    look for jobs in other regions or another project.
 
     Args:
         endpoint: Endpoint to remove, as passed to `ProvisionEndpointOperator`.

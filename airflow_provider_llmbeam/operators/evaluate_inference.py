@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
     DownstreamTasksSkipped,
 )
+from airflow.providers.standard.utils.skipmixin import XCOM_SKIPMIXIN_KEY, XCOM_SKIPMIXIN_SKIPPED
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
@@ -45,7 +46,8 @@ class EvaluateInferenceOperator(InProcessOperator):
             compares with none.
         on_failure: What follows if a score is not accepted: `fail`, `skip`, `report` or `branch`.
         refused_task_ids: With `branch`, the direct downstream tasks that follow if a score is not accepted; the
-            other ones follow if all are. Those of the other side are skipped.
+            other ones follow if all are. Those of the other side are skipped, except teardowns, which always
+            follow. A mapped task needs all of them in its mapped task group.
         max_cases: Maximum number of wrong answers that are listed.
         seed: Seed of the bootstrap intervals.
         judge_conn_id: Connection of the judges' models. `None`: that of the job for a model of the same type; for
@@ -67,6 +69,8 @@ class EvaluateInferenceOperator(InProcessOperator):
         JobFailedError: The server left rows unanswered; a retry sends only those.
     """
 
+    #: Airflow's name: a skipped task is skipped again when it alone is cleared.
+    inherits_from_skipmixin = True
     template_fields: Sequence[str] = (
         *InProcessOperator.template_fields,
         "golden",
@@ -141,9 +145,28 @@ class EvaluateInferenceOperator(InProcessOperator):
         if not found["passed"]:
             self.log.warning("The evaluation did not pass: %s", " ".join(found["faults"]))
         refused = self.downstream_task_ids & set(self.refused_task_ids)
-        skipped = refused if found["passed"] else self.downstream_task_ids - refused
-        context["ti"].xcom_push(key="return_value", value=found)
-        raise DownstreamTasksSkipped(tasks=sorted(skipped))  # type: ignore[no-untyped-call]
+        other_side = refused if found["passed"] else self.downstream_task_ids - refused
+        # Skipping a teardown would leave a GPU that bills.
+        skipped = [task for task in self.downstream_list if task.task_id in other_side and not task.is_teardown]
+        names = sorted(task.task_id for task in skipped)
+        ti = context["ti"]
+        map_index = -1 if ti.map_index is None else ti.map_index
+        ti.xcom_push(key="return_value", value=found)
+        if map_index >= 0 and (
+            outside := sorted(task.task_id for task in skipped if not self._is_mapped_with(task))
+        ):
+            raise AirflowFailException(
+                f"`on_failure` 'branch': one instance of the mapped task {self.task_id!r} cannot skip {outside}, "
+                "which are not in its mapped task group. Move them into it, or use `on_failure` 'skip'."
+            )
+        ti.xcom_push(key=XCOM_SKIPMIXIN_KEY, value={XCOM_SKIPMIXIN_SKIPPED: names})
+        # Not `SkipMixin.skip`: from Airflow 3.2 on it skips nothing in a mapped task group, apache/airflow#67265.
+        raise DownstreamTasksSkipped(tasks=[(name, map_index) for name in names])  # type: ignore[no-untyped-call]
+
+    def _is_mapped_with(self, task: Any) -> bool:
+        """Returns whether a task has an instance for each one of this mapped task."""
+        group = self.get_closest_mapped_task_group()
+        return group is not None and task.get_closest_mapped_task_group() is group
 
     def _evaluation_data(self, models: OtherModels | None = None) -> dict[str, Any]:
         """Returns the evaluation as plain data.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -115,11 +116,12 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     _remote: JobLauncher | None = None
     _submitted: SubmittedJob | None = None
+    _started_at: float
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
-        with errors_of_airflow(), counted_outcome(context["ti"]), self._told_failure(context):
-            return self._execute(context)
+        self._started_at = time.time()
+        return self._run(context)
 
     def preview(
         self,
@@ -156,9 +158,12 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         with google_credentials(spec, self.gcp_conn_id):
             return Preview.of(JobProcess(spec, secrets, self.log).preview(sample))
 
-    def continue_batch(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+    def continue_batch(
+        self, context: Context, event: dict[str, Any], started_at: float | None = None
+    ) -> dict[str, Any]:
         """Polls batch inference, and goes on with the job once that is over; Airflow calls it."""
-        return self.execute(context)
+        self._started_at = started_at or time.time()  # `dag.test` of Airflow 3.3 drops the arguments
+        return self._run(context)
 
     def execute_complete(
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
@@ -212,6 +217,10 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         data = self._identified_data(context, with_stand_in(self.inference, None))
         return JobSpec.model_validate(data, context={"has_connection": True})
 
+    def _run(self, context: Context) -> dict[str, Any]:
+        with errors_of_airflow(), counted_outcome(context["ti"]), self._told_failure(context):
+            return self._execute(context)
+
     def _execute(self, context: Context) -> dict[str, Any]:
         spec, environment = self._job(context)
         if self.impersonation_chain and not isinstance(spec.runner, DataflowRunner):
@@ -236,10 +245,14 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         seconds = max(wait_seconds, MIN_DEFERRED_SECONDS)
         self.log.info("Batch inference goes on at the provider. The task frees its slot for %.0f s.", seconds)
         self._is_resumed = False  # `dag.test` reads the links of a deferred task, where no XCom can be read
+        now, timeout = time.time(), self.execution_timeout
+        if timeout is not None:  # it counts all waits; Airflow fails a task that is deferred with none left
+            timeout = max(timeout - timedelta(seconds=now - self._started_at), timedelta(0))
         self.defer(
-            trigger=WaitTrigger(until=time.time() + seconds),
+            trigger=WaitTrigger(until=now + seconds),
             method_name="continue_batch",
-            timeout=self.execution_timeout,
+            kwargs={"started_at": self._started_at},
+            timeout=timeout,
         )
 
     def _launcher_on(self, context: Context, is_on_flink: bool) -> JobLauncher:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_llmbeam.deployment import required_deployment
+from airflow_provider_llmbeam.deployment import deployment_names, required_deployment
 from airflow_provider_llmbeam.endpoints.platforms.factory import ENDPOINT_TYPES, platform_factory
 from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
 from airflow_provider_llmbeam.lineage.operators import HasLineage, sweep_lineage
+from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.tasks.arguments import check_arguments
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.literal import is_pending
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -34,7 +36,7 @@ class SweepEndpointsOperator(HasLineage, BaseOperator):
     `deployments` names it, and unlabelled ones never.
 
     Args:
-        locations: Regions to sweep.
+        locations: Regions to sweep: those of the endpoints, and those of the Dataflow jobs.
         project: Google Cloud project; by default that of the connection or the credentials.
         deployments: Names of the Airflow deployments whose resources are swept, see `[llmbeam] deployment`; by
             default this one.
@@ -53,6 +55,8 @@ class SweepEndpointsOperator(HasLineage, BaseOperator):
         The resources that were deleted, that failed, that were kept, and those of other deployments.
 
     Raises:
+        JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
+        AirflowFailException: A rendered argument is invalid.
         StillBillingError: A resource past its expiry could not be removed; raised after all others were handled.
     """
 
@@ -85,8 +89,13 @@ class SweepEndpointsOperator(HasLineage, BaseOperator):
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
         self._manifest: dict[str, Any] | None = None
-        if not locations:
-            raise JobSpecError(f"Task {self.task_id!r}: `locations` must name a region; got {locations!r}.")
+        try:
+            if not is_pending(locations):
+                _regions(locations)
+            if not is_pending(deployments):
+                deployment_names(deployments)
+        except JobSpecError as error:
+            raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Sweeps every location."""
@@ -128,19 +137,24 @@ def swept(
     gone_within_seconds: float,
     log: TaskLog,
 ) -> SweepManifest:
-    """Sweeps with the hooks of a connection, see `SweepEndpointsOperator`."""
+    """Sweeps with the hooks of a connection, see `SweepEndpointsOperator`.
+
+    Raises:
+        JobSpecError: `locations` or `deployments` is invalid; nothing was swept.
+    """
     from airflow_provider_llmbeam.endpoints.sweep import sweep
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
 
+    regions, names = _regions(locations), deployment_names(deployments) or (required_deployment(),)
     sites = [
         platform_factory(kind, project, gcp_conn_id, impersonation_chain)(location)
         for kind in ENDPOINT_TYPES
-        for location in locations
+        for location in regions
     ]
     return sweep(
         sites,
-        [DataflowJobHook(location, project, gcp_conn_id, impersonation_chain) for location in locations],
-        deployments=frozenset(deployments or (required_deployment(),)),
+        [DataflowJobHook(location, project, gcp_conn_id, impersonation_chain) for location in regions],
+        deployments=frozenset(names),
         now=time.time(),
         dry_run=dry_run,
         older_than_seconds=older_than_seconds,
@@ -148,3 +162,21 @@ def swept(
         gone_within_seconds=gone_within_seconds,
         log=log,
     )
+
+
+def _regions(locations: Any) -> tuple[str, ...]:
+    """Returns the regions to sweep.
+
+    Raises:
+        JobSpecError: It is not a list, or it names none: a sweep of no region would succeed.
+    """
+    regions = from_text(locations)
+    if (
+        not isinstance(regions, list | tuple | set | frozenset)
+        or not regions
+        or not all(isinstance(region, str) and region for region in regions)
+    ):
+        raise JobSpecError(
+            f"`locations` must be a list of regions, e.g. ['us-central1']; got {locations!r}. Nothing was swept."
+        )
+    return tuple(regions)

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_llmbeam.deployment import required_deployment
+from airflow_provider_llmbeam.deployment import deployment_names, required_deployment
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.lineage.operators import HasLineage, sweep_lineage
-from airflow_provider_llmbeam.spec.deployment import is_deployment_name
-from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import Model, model_data, model_problems, parse_model
 from airflow_provider_llmbeam.tasks.arguments import check_arguments
@@ -112,7 +110,7 @@ class SweepBatchInferenceOperator(HasLineage, BaseOperator):
             if not problems:
                 check_batch_model(parse_model(self.model))
             if not is_pending(deployments):
-                _deployment_names(deployments)
+                deployment_names(deployments)
         except JobSpecError as error:
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
 
@@ -141,7 +139,7 @@ class SweepBatchInferenceOperator(HasLineage, BaseOperator):
         from airflow_provider_llmbeam.batch.sweep import sweep
         from airflow_provider_llmbeam.hooks.llmbeam import open_model
 
-        names = _deployment_names(self.deployments) or (required_deployment(),)
+        names = deployment_names(self.deployments) or (required_deployment(),)
         model, headers = open_model(
             self.model,
             llmbeam_conn_id=self.llmbeam_conn_id,
@@ -163,22 +161,3 @@ class SweepBatchInferenceOperator(HasLineage, BaseOperator):
             older_than_seconds=self.older_than_seconds,
             log=self.log,
         )
-
-
-def _deployment_names(deployments: Any) -> tuple[str, ...]:
-    """Returns the names of deployments.
-
-    Raises:
-        JobSpecError: It is not a list, or one is not a name: jobs that no Airflow started belong to no deployment.
-    """
-    names = from_text(deployments)
-    if names is None:
-        return ()
-    if not isinstance(names, list | tuple | set | frozenset) or not all(
-        isinstance(name, str) and is_deployment_name(name) for name in names
-    ):
-        raise JobSpecError(
-            "`deployments` must be a list of names, each at most 40 of a-z, 0-9 and -, beginning with a letter; "
-            f"got {deployments!r}."
-        )
-    return tuple(names)

@@ -31,7 +31,9 @@ def test_the_custom_pipeline_example_runs(tmp_path):
     from apache_beam.testing.util import assert_that, equal_to
 
     shown, *_ = blocks_of_python(ROOT / "docs" / "beam.md")
-    own = shown.replace('GeminiModel(name="gemini-3.5-flash-lite", project="my-project")', "EchoModel(type='echo')")
+    own = shown.replace(
+        'GeminiModel(name="gemini-3.5-flash-lite", project="my-project")', "EchoModel(type='echo')"
+    )
     own = own.replace("import GeminiModel,", "import EchoModel,").replace("gs://my-bucket", str(tmp_path))
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         scope = {"prompts": pipeline | beam.Create(["a", "b"])}

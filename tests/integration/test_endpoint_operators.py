@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, task, task_group
+from airflow.sdk import DAG, TaskGroup, task, task_group
 from click.testing import CliRunner
 from waiting import until
 
@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.operators.endpoint import (
     ReserveEndpointOperator,
     TeardownEndpointOperator,
 )
+from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
@@ -145,6 +146,36 @@ def test_failed_work_fails_the_run_and_leaves_no_resource(run_dag, sandbox, here
     assert states["endpoint.work"] == "failed"
     assert states["endpoint.teardown"] == "success"
     assert dag_run.state == "failed"
+    assert nothing_is_left(sandbox)
+
+
+def test_a_refused_evaluation_skips_what_follows_the_block_and_leaves_no_resource(
+    run_dag, sandbox, here, tmp_path
+):
+    golden = tmp_path / "golden.jsonl"
+    golden.write_text('{"id": 1, "expected_mood": "no answer of the model"}\n')
+
+    def work(made):
+        evaluate = EvaluateInferenceOperator(
+            task_id="evaluate",
+            source={"uri": str(golden), "key": "id"},
+            golden={"uri": str(golden), "key": "id"},
+            prompt={"template": "Say {{ row.id }}", "output_schema": {"properties": {"mood": {"type": "string"}}}},
+            metrics={"mood": "exact"},
+            minimum={"mood": 1},
+            on_failure="branch",
+            refused_task_ids=["tell_us"],
+            model=made.model,
+            sink=str(tmp_path / "out"),
+        )
+        with TaskGroup("after", prefix_group_id=False, parent_group=evaluate.dag.task_group):
+            evaluate >> [EmptyOperator(task_id="publish"), EmptyOperator(task_id="tell_us")]
+            made.done >> EmptyOperator(task_id="promote")
+
+    dag_run, states = run_dag(block(here["garden"], work=work))
+    skipped = {name for name, state in states.items() if state == "skipped"}
+    assert (dag_run.state, states["endpoint.teardown"], states["tell_us"]) == ("success",) * 3
+    assert skipped == {"publish", "endpoint.done", "promote"}
     assert nothing_is_left(sandbox)
 
 
@@ -409,7 +440,8 @@ def strays(run_dag, sandbox, here):
 
 def sweeping(project, **kwargs):
     with DAG("sweep", schedule=None) as dag:
-        SweepEndpointsOperator(task_id="sweep", locations=list(LOCATIONS), project=project, retries=0, **kwargs)
+        arguments = {"locations": list(LOCATIONS), "project": project, "retries": 0, **kwargs}
+        SweepEndpointsOperator(task_id="sweep", **arguments)
     return dag
 
 
@@ -441,6 +473,16 @@ def test_expired_resources_are_deleted_and_foreign_ones_kept(run_dag, google, sa
     assert not sandbox.services
     assert not sandbox.models
     assert not sandbox.bill.running
+
+
+def test_arguments_that_airflow_renders_to_text_name_the_same_regions_and_deployments(
+    run_dag, google, sandbox, strays, monkeypatch
+):
+    later(monkeypatch)
+    rendered = {"locations": "{{ %r }}" % [*LOCATIONS], "deployments": "{{ %r }}" % [own_deployment()]}
+    dag_run, _ = run_dag(sweeping(google.project, **rendered))
+    assert len(dag_run.get_task_instance("sweep").xcom_pull(task_ids="sweep")["deleted"]) == 5
+    assert nothing_is_left(sandbox)
 
 
 def test_one_failure_does_not_stop_the_sweeper(run_dag, google, sandbox, strays, monkeypatch):

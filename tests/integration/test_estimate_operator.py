@@ -83,7 +83,9 @@ def gate(google, monkeypatch, tmp_path):
 def test_with_headroom_at_night_the_job_runs_at_the_recommended_rate(run_dag, gate, sandbox, tmp_path):
     for location in ("global", "us-central1"):
         used = 240 if location == "global" else 60
-        sandbox.monitoring.add_traffic("gemini-3.5-flash-lite", location=location, minutes=30, requests_per_minute=used)
+        sandbox.monitoring.add_traffic(
+            "gemini-3.5-flash-lite", location=location, minutes=30, requests_per_minute=used
+        )
     _, states = run_dag(gate)
     assert states == {
         "estimate": "success",

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.models.serialized_dag import SerializedDagModel
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task, task_group
+from airflow.utils.session import create_session
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
@@ -44,8 +46,8 @@ def night(connection, monkeypatch, tmp_path):
 
 
 def change_prompt(dag):
-    for task in dag.tasks:
-        task.prompt = {**task.prompt, "template": BAD}
+    for one in dag.tasks:
+        one.prompt = {**one.prompt, "template": BAD}
 
 
 def test_the_night_runs_after_a_good_evaluation_which_costs_nothing_the_next_time_and_a_bad_prompt_stops_it(
@@ -104,6 +106,64 @@ def test_the_tasks_of_one_side_follow_a_refused_evaluation_and_those_of_the_othe
         assert states == {"evaluate": "success", followed: "success", skipped: "skipped"}
         found = run.get_task_instance("evaluate").xcom_pull(task_ids="evaluate")
         assert found["passed"] == (followed == "publish")
+
+
+def branching(night, *refused_task_ids, **arguments):
+    evaluated = {"golden": night.evaluate.golden, "metrics": {"mood": "exact"}}
+    job = night.JOB | {"prompt": night.JOB["prompt"] | {"template": BAD}}
+    return EvaluateInferenceOperator(
+        task_id="evaluate", on_failure="branch", refused_task_ids=refused_task_ids, **evaluated, **arguments, **job
+    )
+
+
+def test_each_instance_of_a_mapped_group_goes_on_with_the_side_of_its_own_evaluation(run_dag, night):
+    with DAG("mapped_branch", schedule=None) as dag:
+
+        @task
+        def limits():
+            return [{"mood": 0}, {"mood": 1}]
+
+        @task_group
+        def shop(minimum):
+            publish, tell_us = EmptyOperator(task_id="publish"), EmptyOperator(task_id="tell_us")
+            branching(night, "shop.tell_us", minimum=minimum) >> [publish, tell_us]
+
+        shop.expand(minimum=limits())
+    run, _ = run_dag(dag)
+    states = {(ti.task_id, ti.map_index): str(ti.state) for ti in run.get_task_instances()}
+    assert {name: state for name, state in states.items() if state != "success"} == {
+        ("shop.tell_us", 0): "skipped",
+        ("shop.publish", 1): "skipped",
+    }
+
+
+def test_a_mapped_evaluation_fails_if_it_cannot_skip_a_task_for_one_of_its_instances(run_dag, night, capfd):
+    with DAG("mapped_alone", schedule=None) as dag:
+
+        @task_group
+        def shop(minimum):
+            branching(night, "tell_us", minimum=minimum)
+
+        shop.expand(minimum=[{"mood": 1}]) >> [EmptyOperator(task_id="publish"), EmptyOperator(task_id="tell_us")]
+    _, states = run_dag(dag)
+    assert states == {"shop.evaluate": "failed", "publish": "upstream_failed", "tell_us": "upstream_failed"}
+    assert "cannot skip ['publish'], which are not in its mapped task group" in "".join(capfd.readouterr())
+
+
+def test_a_task_of_the_other_side_is_skipped_again_when_it_alone_is_cleared(run_dag, night):
+    with DAG("cleared", schedule=None) as dag:
+        publish, tell_us = EmptyOperator(task_id="publish"), EmptyOperator(task_id="tell_us")
+        branching(night, "tell_us", minimum={"mood": 1}) >> [publish, tell_us]
+    run, states = run_dag(dag)
+    assert states["publish"] == "skipped"
+    with create_session() as session:
+        run = session.merge(run)
+        run.state, run.get_task_instance("publish", session=session).state = "running", None
+        session.flush()
+        run.dag = SerializedDagModel.get_dag(dag.dag_id, session=session)
+        ready, _ = run.update_state(session=session)
+        assert ready == []
+        assert str(run.get_task_instance("publish", session=session).state) == "skipped"
 
 
 def test_a_branch_to_a_task_that_is_not_downstream_fails_and_says_which_ones_are(run_dag, night):

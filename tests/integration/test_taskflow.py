@@ -173,6 +173,32 @@ def test_answers_that_are_too_many_for_an_xcom_are_the_path_of_their_directory(
     assert len([*Path(path.path).glob("answers-*.jsonl")]) == 1
 
 
+@pytest.mark.parametrize("max_answers", [3, 2])
+def test_answers_on_cloud_storage_need_no_connection_to_google_cloud(
+    run_dag, google, connection, job, monkeypatch, max_answers
+):
+    monkeypatch.delenv("AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT", raising=False)
+    monkeypatch.setattr(llmbeam, "MAX_ANSWERS", max_answers)
+    found = []
+    with DAG("stored", schedule=None) as dag:
+
+        @task.llmbeam(key="id", return_answers=True, **job | {"sink": {"uri": "gs://rows/out"}})
+        def answer():
+            return REVIEWS
+
+        @task
+        def load(answers):
+            found.append(answers)
+
+        load(answer())
+    assert run_dag(dag)[1] == {"answer": "success", "load": "success"}
+    (answers,) = found
+    if max_answers == 3:
+        assert sorted(each["id"] for each in answers) == [0, 1, 2]
+    else:
+        assert (type(answers), str(answers)) == (ObjectStoragePath, "gs://rows/out")
+
+
 def test_the_dag_of_the_folder_answers_each_file_with_a_mapped_task(
     run_dag, connection, tmp_path, monkeypatch, sandbox
 ):

@@ -21,7 +21,7 @@ class GeminiModel(SpecModel):
     needs the environment variable `GOOGLE_API_KEY`.
 
     Attributes:
-        name: Name of the model, e.g. `gemini-3.5-flash-lite`; a tuned model is `projects/…/locations/…/endpoints/…`.
+        name: Name, e.g. `gemini-3.5-flash-lite`; a tuned model is `projects/…/locations/…/endpoints/…`.
         project: Google Cloud project that is billed.
         location: Region, or `global`, which has the most capacity under dynamic shared quota.
         base_url: Another address of the same API, e.g. a private endpoint.

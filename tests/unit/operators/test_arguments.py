@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from pydantic import BaseModel
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -153,6 +153,31 @@ def test_an_airflow_without_a_name_sweeps_no_batch_inference(monkeypatch: pytest
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "")
     with pytest.raises(JobSpecError, match="this Airflow has no name of its own"):
         SweepBatchInferenceOperator(task_id="sweep", model="gemini-2.5-flash")._swept()
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"deployments": "production"}, "`deployments` must be a list of names, each at most 40 of a-z"),
+        ({"deployments": ["Tests"]}, "beginning with a letter; got ['Tests']."),
+        ({"locations": "us-central1"}, "`locations` must be a list of regions, e.g. ['us-central1']; got 'us-c"),
+        ({"locations": []}, "got []. Nothing was swept."),
+        ({"locations": ["us-central1", None]}, "got ['us-central1', None]. Nothing was swept."),
+    ],
+)
+def test_a_sweep_of_endpoints_without_a_list_is_refused_when_the_dag_is_parsed_and_after_templates_are_rendered(
+    changes: dict[str, Any], fault: str
+) -> None:
+    message = refusal(SweepEndpointsOperator, **{"locations": ["us-central1"], **changes})
+    assert message.startswith("Task 'judge': ")
+    assert fault in message
+    pending = {"locations": "{{ params.locations }}", "deployments": "{{ params.deployments }}"}
+    task = SweepEndpointsOperator(task_id="sweep", **pending)
+    for name, value in ({"locations": ["us-central1"], "deployments": None} | changes).items():
+        setattr(task, name, value)
+    with pytest.raises(AirflowFailException) as caught:
+        task.execute({})  # type: ignore[arg-type]
+    assert fault in str(caught.value)
 
 
 def test_arguments_of_airflow_are_accepted() -> None:
