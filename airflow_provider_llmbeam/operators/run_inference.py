@@ -194,9 +194,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         """Ends the job. The journal keeps the answers so far."""
         super().on_kill()
         if self._remote is not None:
-            self._remote.stop()
-            if self._submitted is not None:
-                self._remote.abandon(self._submitted, "The task was killed.")
+            self._remote.kill(self._submitted)
 
     def _execute(self, context: Context) -> dict[str, Any]:
         spec, environment = self._job(context)
@@ -237,10 +235,10 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         return FlinkLauncher(self.gcp_conn_id, store, self.log)
 
     def _run_elsewhere(self, spec: JobSpec, launcher: JobLauncher, context: Context) -> dict[str, Any]:
-        job = launcher.obtain(spec)
+        self._submitted = job = launcher.obtain(spec)
         self._show_links(spec, job, context)
         trigger = self._trigger(spec, job)
-        self._submitted, watch = job, trigger.make_poller(self.log)
+        watch = trigger.make_poller(self.log)
         seen = watch.poll()  # a job that has ended needs no trigger
         if isinstance(seen, Wait) and self.deferrable:
             self.defer(
@@ -253,7 +251,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             try:
                 seen = poll_until_result(watch)
             except BaseException as error:  # such as Airflow's `execution_timeout`
-                self._submitted = None
+                self._remote = None
                 launcher.abandon(job, f"Waiting for the job ended with {type(error).__name__}.")
                 raise
         self._submitted = None
