@@ -289,7 +289,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     def _conclude(self, job: SubmittedJob, seen: JobResult, context: Context) -> dict[str, Any]:
         assert self._remote is not None
         if seen.outcome == "cancelled" and job.is_attached:
-            # A clear cancels the job of the previous try, sometimes after this try has found it.
+            # A clear cancels the job of the previous try, sometimes after this try has found it. A cancellation in
+            # the console looks the same; the job that is submitted now is not attached.
             self.log.warning("%s It was that of an earlier try; submitting it again.", seen.message)
             return self._execute(context)
         manifest = self._remote.collect(job, seen)
