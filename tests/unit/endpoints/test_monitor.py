@@ -155,6 +155,22 @@ def test_an_endpoint_that_exceeds_its_time_limit_is_removed(sandbox, trigger, ki
     assert is_empty(sandbox)
 
 
+def test_another_triggerer_goes_on_in_the_location_to_which_the_first_one_had_moved(sandbox, trigger):
+    locations = ("us-central1", "europe-west4", "us-east4")
+    sandbox.faults.queue("vertex.endpoints.deployModel", *[Fault(kind="stock-out")] * 2)
+    worker = trigger(CONTAINER, locations=locations)
+    monitor = worker.make_poller(log)
+    monitor.poll()
+    history = monitor.provisioner.history.to_dict()
+    first = trigger(CONTAINER, locations=locations, history=history).make_poller(log)
+    while first.provisioner.location != "us-east4" or not sandbox.bill.running:
+        poll_times(first, 1)
+    second = trigger(CONTAINER, locations=locations, history=history).make_poller(log)
+    ended = poll_until_result(second)
+    assert (ended.outcome, ended.location) == ("ready", "us-east4")
+    assert len(sandbox.bill.running) == 1
+
+
 def test_a_deployment_whose_reply_was_lost_is_found(sandbox, trigger, kind):
     create = {"vertex": "vertex.modelGarden.deploy", "cloud_run": "run.services.create"}[kind["type"]]
     create = "vertex.endpoints.create" if kind is CONTAINER else create
