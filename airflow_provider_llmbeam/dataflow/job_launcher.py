@@ -11,10 +11,12 @@ from airflow_provider_llmbeam.dataflow.cancellation import cancel_or_leave
 from airflow_provider_llmbeam.dataflow.job import Job
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import Files, SubmittedJob, SubmittedJobs
-from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError, TooManyFailedRowsError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, TooManyFailedRowsError
 from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.tasks.process import JobProcess
+
+_KILLED = "The task was killed."
 
 
 class JobLauncher(ABC):
@@ -29,15 +31,38 @@ class JobLauncher(ABC):
         self._store = store
         self._log = log
         self._process: JobProcess | None = None
+        self._spec: JobSpec | None = None
+        self._is_killed = False
 
-    @abstractmethod
     def obtain(self, spec: JobSpec) -> SubmittedJob:
         """Finds the job of an earlier try, or submits a new one.
 
         Raises:
             JobSpecError: The service refuses the job; nothing was billed.
+            JobFailedError: The task was killed meanwhile; see `kill`.
             LLMBeamError: It is unknown whether the job was submitted; a retry finds it.
         """
+        self._spec, job = spec, None
+        try:
+            job = self._obtain(spec)
+        finally:
+            # The handler of SIGTERM calls `kill` and returns, and what it interrupted goes on (Airflow 3.3.2).
+            if self._is_killed:
+                self.kill(job)
+        self._fail_if_killed()
+        return job
+
+    @abstractmethod
+    def _obtain(self, spec: JobSpec) -> SubmittedJob: ...
+
+    def _fail_if_killed(self) -> None:
+        """Fails after `kill`; called before a job is submitted.
+
+        Raises:
+            JobFailedError: The task was killed.
+        """
+        if self._is_killed:
+            raise JobFailedError(f"{_KILLED} The log says above whether a job of it is still running and billing.")
 
     @abstractmethod
     def cancel(self, job: SubmittedJob) -> None:
@@ -117,7 +142,16 @@ class JobLauncher(ABC):
         for job in found:
             self.abandon(SubmittedJob.of(spec, job.job_id, is_attached=True), reason)
 
-    def stop(self) -> None:
-        """Stops a submission in progress; the next try finds its job by the name."""
+    def kill(self, job: SubmittedJob | None) -> None:
+        """Stops a submission in progress, and cancels the job of a task that was killed, or leaves it running.
+
+        Args:
+            job: The job; `None` if it is not known, in which case it is that of the last call of `obtain`, if any.
+        """
+        self._is_killed = True
         if self._process is not None:
             self._process.stop()
+        if job is not None:
+            self.abandon(job, _KILLED)
+        elif self._spec is not None:
+            self.abandon_left(self._spec, _KILLED)

@@ -49,13 +49,7 @@ class DataflowLauncher(JobLauncher):
         with before_submission():
             return self._hook(location, None).project
 
-    def obtain(self, spec: JobSpec) -> SubmittedJob:
-        """Finds the job of an earlier try, or submits a new one.
-
-        Raises:
-            JobSpecError: Dataflow refuses the job; nothing was billed.
-            LLMBeamError: It is unknown whether the job was submitted; a retry finds it.
-        """
+    def _obtain(self, spec: JobSpec) -> SubmittedJob:
         from airflow_provider_llmbeam.google_cloud.errors import before_submission
 
         runner = _runner(spec)
@@ -126,6 +120,7 @@ class DataflowLauncher(JobLauncher):
         chain = self._chain if isinstance(self._chain, str) else ",".join(self._chain or ())
         from airflow_provider_llmbeam.hooks.kafka import kafka_environment
 
+        self._fail_if_killed()
         self._process = JobProcess(spec, kafka_environment(source=spec.source), self._log)
         with hook.provide_gcp_credential_file_as_context():
             return self._process.submit([f"--impersonate_service_account={chain}"] if chain else [])["id"]
@@ -133,6 +128,7 @@ class DataflowLauncher(JobLauncher):
     def _launch(self, spec: JobSpec, runner: DataflowRunner, template_uri: str, hook: DataflowJobHook) -> str:
         spec_uri = f"{spec.home_uri}spec.json"
         self._storage(runner.project).write(spec_uri, spec.model_dump_json())
+        self._fail_if_killed()
         launched = hook.launch_flex_template(
             template_uri,
             name=dataflow_name(spec),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.dataflow.cancellation import Cancellable, Storage, stop_and_cancel
 from airflow_provider_llmbeam.dataflow.job import Job
-from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobFailedError
+from airflow_provider_llmbeam.exceptions import CloudError, CloudNotFoundError, JobFailedError
 from airflow_provider_llmbeam.flink.job import FlinkAddress
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.manifest import manifest
@@ -301,10 +301,15 @@ class JobRegistry(SubmittedJobs):
         return found
 
     def collect(self, job: SubmittedJob) -> dict[str, Any]:
-        """Reads the report of a finished job and checks it against Dataflow's counters."""
+        """Reads the report of a finished job and checks it against Dataflow's counters, if they can be read."""
+        counted = None
+        try:  # first, as a retry submits the job again once its record is deleted
+            counted = self._dataflow.counts(job.id, running=False).rows
+        except CloudError as error:
+            self._log.warning("The report is not compared with Dataflow's counter of rows: %s", error)
         collected = super().collect(job)
-        counted, read = self._dataflow.counts(job.id, running=False).rows, collected["rows"]["read"]
-        if counted != read:
+        read = collected["rows"]["read"]
+        if counted not in (None, read):
             self._log.warning(
                 "Dataflow's counter says that %d rows were read, the report %d. The report adds up what was "
                 "written; compare it with the source.",

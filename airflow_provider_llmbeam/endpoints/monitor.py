@@ -87,6 +87,7 @@ class EndpointMonitor:
         self._platforms: dict[str, EndpointPlatform] = {}
         self._snapshot = EndpointSnapshot()
         self._is_abandoned = False
+        self._has_surveyed = False
         # Reentrant: a signal handler may call `abandon` during a poll of the same thread.
         self._busy = threading.RLock()
 
@@ -158,23 +159,28 @@ class EndpointMonitor:
             self._log.log(logging.WARNING, "%s Its resources were deleted: nothing bills.", reason)
 
     def _decide(self) -> ProvisioningDecision:
-        location = self._provisioner.location
-        if location is None:
+        if not self._has_surveyed:
             self._survey()
-            location = self._provisioner.location
-            assert location is not None
+            self._has_surveyed = True
+        location = self._provisioner.location
+        assert location is not None
         operation = self._provisioner.history.operation
         self._snapshot = self._platform(location).poll(self._plan, operation)
         return self._provisioner.on_snapshot(self._snapshot, self._now())
 
     def _survey(self) -> None:
-        locations = self._plan.spec.locations
+        before, locations = self._provisioner.location, self._plan.spec.locations
+        if before is not None and len(locations) == 1:
+            return
         snapshots = [self._platform(location).poll(self._plan, None) for location in locations]
-        if all(snapshot.is_empty for snapshot in snapshots):
+        if before is None and all(snapshot.is_empty for snapshot in snapshots):
             for location in locations:
                 self._platform(location).check(self._plan)
         self._provisioner.on_survey(snapshots)
-        self._log_step("starts in location %r.", self._provisioner.location)
+        if self._provisioner.location != before:
+            self._log_step(
+                "%s in location %r.", "starts" if before is None else "goes on", self._provisioner.location
+            )
 
     def _carry_out(self, decision: Create | Adopt | ProbeModel | Remove) -> ProvisioningDecision:
         if self._is_abandoned:

@@ -144,15 +144,23 @@ class Provisioner:
         return None if index is None else self._locations[index]
 
     def on_survey(self, snapshots: Sequence[EndpointSnapshot]) -> None:
-        """Chooses the location after a first poll of all: that of an earlier try, or the first.
+        """Chooses the location after a process has polled all of them for the first time.
+
+        It is that of an earlier try, or the first. The history of a process that goes on with a try may be from
+        before another process moved to the next location: then the resources are there.
 
         Args:
             snapshots: Snapshots, one per location, in their order.
         """
+        present = self.history.location_index
         order = sorted(
             range(len(snapshots)), key=lambda index: (snapshots[index].is_empty, not snapshots[index].is_up, index)
         )
-        self.history = replace(self.history, location_index=order[0])
+        if present is None:
+            self.history = replace(self.history, location_index=order[0])
+        elif snapshots[present].is_empty and not snapshots[order[0]].is_empty:
+            is_ours = self._attempt in snapshots[order[0]].attempts
+            self.history = ProvisioningHistory(self.history.started_at, order[0], is_ours=is_ours)
 
     def on_snapshot(self, snapshot: EndpointSnapshot, now: float) -> ProvisioningDecision:
         """Decides after a poll of the present location.

@@ -30,8 +30,7 @@ class FlinkLauncher(JobLauncher):
         super().__init__(store, log)
         self._gcp_conn_id = gcp_conn_id
 
-    def obtain(self, spec: JobSpec) -> SubmittedJob:
-        """Finds the job of an earlier try, or submits a new one."""
+    def _obtain(self, spec: JobSpec) -> SubmittedJob:
         from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
         from airflow_provider_llmbeam.google_cloud.errors import before_submission
 
@@ -40,6 +39,7 @@ class FlinkLauncher(JobLauncher):
             if (found := jobs.find(spec)) is not None:
                 return found
             jobs.intend(spec)
+        self._fail_if_killed()
         self._process = JobProcess(spec, {}, self._log)
         with google_credentials(spec, self._gcp_conn_id):
             job_id = self._process.submit()["id"]

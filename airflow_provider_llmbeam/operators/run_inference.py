@@ -203,9 +203,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         """Ends the job. The journal keeps the answers so far."""
         super().on_kill()
         if self._remote is not None:
-            self._remote.stop()
-            if self._submitted is not None:
-                self._remote.abandon(self._submitted, "The task was killed.")
+            self._remote.kill(self._submitted)
 
     def _left_spec(self, context: Context) -> JobSpec:
         """Returns the spec by which the job is found again.
@@ -264,10 +262,10 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         return FlinkLauncher(self.gcp_conn_id, store, self.log)
 
     def _run_elsewhere(self, spec: JobSpec, launcher: JobLauncher, context: Context) -> dict[str, Any]:
-        job = launcher.obtain(spec)
+        self._submitted = job = launcher.obtain(spec)
         self._show_links(spec, job, context)
         trigger = self._trigger(spec, job)
-        self._submitted, watch = job, trigger.make_poller(self.log)
+        watch = trigger.make_poller(self.log)
         seen = watch.poll()  # a job that has ended needs no trigger
         if isinstance(seen, Wait) and self.deferrable:
             self.defer(
@@ -280,7 +278,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             try:
                 seen = poll_until_result(watch)
             except BaseException as error:  # such as Airflow's `execution_timeout`
-                self._submitted = None
+                self._remote = None
                 launcher.abandon(job, f"Waiting for the job ended with {type(error).__name__}.")
                 raise
         self._submitted = None
@@ -318,7 +316,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     def _conclude(self, job: SubmittedJob, seen: JobResult, context: Context) -> dict[str, Any]:
         assert self._remote is not None
         if seen.outcome == "cancelled" and job.is_attached:
-            # A clear cancels the job of the previous try, sometimes after this try has found it.
+            # A clear cancels the job of the previous try, sometimes after this try has found it. A cancellation in
+            # the console looks the same; the job that is submitted now is not attached.
             self.log.warning("%s It was that of an earlier try; submitting it again.", seen.message)
             return self._execute(context)
         manifest = self._remote.collect(job, seen)

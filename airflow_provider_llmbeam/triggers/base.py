@@ -68,6 +68,8 @@ class PollingTrigger(BaseTrigger, Generic[PollerT]):
 
     #: Shortest delay of the first poll, in seconds.
     first_poll_delay_seconds: ClassVar[float] = FIRST_POLL_DELAY_SECONDS
+    #: States of the task in which a trigger that is cancelled leaves what it polls alone.
+    awaited_states: ClassVar[frozenset[str]] = frozenset({"deferred"})
 
     def __init__(self, delay_seconds: float = 0.0, jitter_seconds: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -108,21 +110,35 @@ class PollingTrigger(BaseTrigger, Generic[PollerT]):
                     break
                 seconds = result.seconds
         except asyncio.CancelledError:
-            if not CALLS_ON_KILL and not await self._is_awaited():
+            if not CALLS_ON_KILL:
                 await self.on_kill()
             raise
         yield TriggerEvent(result.to_event())  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Does nothing when the task is marked or cleared. Before Airflow 3.3, `run` calls this method."""
+        """Does nothing. Airflow calls this when the task is marked or cleared; before Airflow 3.3, `run` does."""
 
     async def cleanup(self) -> None:
         """Does nothing: this runs whenever a triggerer stops, and what is polled must outlive that."""
 
-    async def _is_awaited(self) -> bool:
-        """Returns whether the task is still deferred. If so, the triggerer is stopping, or another one took over.
+    async def end_unless_awaited(self, end: Callable[[], None]) -> None:
+        """Calls a blocking function in a thread, unless the task is in one of `awaited_states`.
 
-        Source: `safe_to_cancel` of the Dataproc triggers in the google provider 22.8.
+        Airflow 3.3.2 also calls `on_kill` when another triggerer has taken the trigger over, since this one missed
+        heartbeats.
+        """
+        # Airflow cancels `on_kill` after about 1 s (3.3.2, measured), which may be before the reply.
+        await asyncio.shield(self._end_unless_awaited(end))
+
+    async def _end_unless_awaited(self, end: Callable[[], None]) -> None:
+        if not await self._is_awaited():
+            await in_thread(end)
+
+    async def _is_awaited(self) -> bool:
+        """Returns whether the task is in one of `awaited_states`.
+
+        If it is deferred, the triggerer is stopping, or another one took over. Source: `safe_to_cancel` of the
+        Dataproc triggers in the google provider 22.8.
         """
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
@@ -137,7 +153,7 @@ class PollingTrigger(BaseTrigger, Generic[PollerT]):
                     run_ids=[ti.run_id],
                     map_index=ti.map_index,
                 )
-            return "deferred" in states.get(ti.run_id, {}).values()
+            return not self.awaited_states.isdisjoint(states.get(ti.run_id, {}).values())
         except Exception:
             self.log.exception("The state of the task is unknown, so what it waited for is left running.")
             return True

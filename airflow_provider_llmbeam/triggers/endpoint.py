@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.hooks.connections import plain_chain
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
-from airflow_provider_llmbeam.triggers.base import PollingTrigger, in_thread
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 #: Time limit for the removal in `on_kill`, in seconds; Airflow allows 30 s (`[triggerer] on_kill_timeout`).
 KILL_SECONDS = 18.0
@@ -32,6 +32,11 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
         poll_interval_seconds: Interval between polls, in seconds.
         ready_within_seconds: Longest time from the first poll to the first answer, in seconds.
     """
+
+    #: In the states after `deferred`, another triggerer may have reported the endpoint as ready, so that the work
+    #: uses it. A task that was cleared takes the endpoint over; what a task marked as successful leaves, its
+    #: teardown removes.
+    awaited_states = frozenset({"deferred", "scheduled", "queued", "running", "success"})
 
     def __init__(
         self,
@@ -56,9 +61,12 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
         self.ready_within_seconds = ready_within_seconds
 
     async def on_kill(self) -> None:
-        """Tears the endpoint down when the task is marked or cleared."""
-        reason = "The task was marked or cleared while deferred."
-        await in_thread(self.poller.abandon, reason, within_seconds=KILL_SECONDS)
+        """Tears the endpoint down when the task is marked as failed or skipped; see `awaited_states`."""
+        await self.end_unless_awaited(self._abandon)
+
+    def _abandon(self) -> None:
+        reason = "The task was marked while deferred."
+        self.poller.abandon(reason, within_seconds=KILL_SECONDS)
 
     def make_poller(self, log: TaskLog) -> EndpointMonitor:
         """Returns a new monitor that provisions the endpoint and writes to `log`."""

@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.dataflow.job import Address
 from airflow_provider_llmbeam.dataflow.monitor import JobClient, JobMonitor
 from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
 from airflow_provider_llmbeam.polling.task_log import TaskLog
-from airflow_provider_llmbeam.triggers.base import PollingTrigger, in_thread
+from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 
 class JobTrigger(PollingTrigger[JobMonitor]):
@@ -56,9 +56,11 @@ class JobTrigger(PollingTrigger[JobMonitor]):
 
     async def on_kill(self) -> None:
         """Cancels the job, or leaves it running, when the task is marked or cleared."""
+        await self.end_unless_awaited(self._cancel_or_leave)
+
+    def _cancel_or_leave(self) -> None:
         monitor = self.poller
-        await in_thread(
-            cancel_or_leave,
+        cancel_or_leave(
             monitor.address,
             monitor.cancel,
             cancel_on_kill=self.cancel_on_kill,

@@ -48,8 +48,6 @@ DONE, CANCELLED, RUNNING = "DONE", "CANCELLED", "RUNNING"
 #: From Airflow 3.3 on a task has a state store. Below, a finished job is run again, and its journal pays.
 HAS_STATE_STORE = Version(version("apache-airflow-core")) >= Version("3.3")
 COLLECTED = (DONE,) if HAS_STATE_STORE else (DONE, DONE)
-#: From Airflow 3.3 on it calls `on_kill` of a trigger. Below, the next try may attach to the job before its end.
-HAS_ON_KILL = HAS_STATE_STORE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +285,7 @@ def cleared(cloud: Cloud) -> Run:
     run.until_paying()
     run.until_trigger()
     run.clear()
-    run.until(lambda: len(run.jobs) == 2 or (not HAS_ON_KILL and run.has_attached()), "the next try has a job")
+    run.until(lambda: len(run.jobs) == 2 or run.has_attached(), "the next try has a job")
     run.release()
     run.end()
     return run
@@ -342,6 +340,23 @@ def kept(cloud: Cloud) -> Run:
     return run
 
 
+def taken_over(cloud: Cloud) -> Run:
+    run = Run(cloud, "deferred", answered=0)
+    run.until_trigger()
+    # Another triggerer has it until its last heartbeat is 30 s old, then the real one takes it back.
+    another = (
+        "WITH another AS (INSERT INTO job (job_type, state, hostname, start_date, latest_heartbeat)"
+        " VALUES ('TriggererJob', 'running', 'another', now(), now() - interval '10 seconds') RETURNING id)"
+        " UPDATE trigger SET triggerer_id = (SELECT id FROM another)"
+        " WHERE id = (SELECT trigger_id FROM task_instance WHERE run_id = %s)"
+    )
+    cloud.execute(another, run.run_id)
+    run.until_says("trigger completed")
+    run.release()
+    run.end()
+    return run
+
+
 def run_timeout(cloud: Cloud) -> Run:
     run = Run(cloud, "deferred_run_timeout", answered=0)
     run.until_trigger()
@@ -391,9 +406,8 @@ class Case:
 #: In the order in which they begin: long ones first. Those without a function are recorded by `take_down`.
 CASES = {
     "`execution_timeout` while it waits in the worker": Case(timeout_in_worker, (CANCELLED,), "failed"),
-    "cleared while deferred": Case(
-        cleared, (CANCELLED, DONE), paid_twice=IN_FLIGHT, or_jobs=None if HAS_ON_KILL else (DONE,)
-    ),
+    # The old trigger leaves the job alone if the next try waits for it by then.
+    "cleared while deferred": Case(cleared, (CANCELLED, DONE), paid_twice=IN_FLIGHT, or_jobs=(DONE,)),
     "cleared while it waits in the worker": Case(cleared_in_worker, (CANCELLED, DONE), paid_twice=IN_FLIGHT),
     "task killed before the submission": Case(killed_before_it_asks, (DONE,)),
     "task killed during the submission": Case(killed_while_submitting, (DONE,)),
@@ -405,6 +419,7 @@ CASES = {
     "marked failed while it waits in the worker": Case(marked_failed_in_worker, (CANCELLED,), "failed"),
     "marked success while deferred": Case(marked_success, (CANCELLED,)),
     "marked failed, `cancel_on_kill` off": Case(kept, (RUNNING,), "failed"),
+    "trigger taken over by another triggerer": Case(taken_over, (DONE,)),
     "`dagrun_timeout` while deferred": Case(run_timeout, (CANCELLED,), "skipped"),
     "`execution_timeout` while deferred": Case(timeout_deferred, (CANCELLED,), "failed"),
     # A triggerer that comes back may have read the trigger of the marked task before: it starts it, and cancels.

@@ -6,6 +6,7 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -69,6 +70,20 @@ class Log:
 def log():
     """The log of a launcher of jobs."""
     return Log()
+
+
+@pytest.fixture
+def in_state(monkeypatch):
+    """Returns a function that makes a trigger that of a task in a state."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    def make(trigger, state):
+        trigger.task_instance = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1)
+        states = staticmethod(lambda **which: {"r": {"t": state}})
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", states)
+        return trigger
+
+    return make
 
 
 @pytest.fixture

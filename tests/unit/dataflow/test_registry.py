@@ -14,7 +14,12 @@ from airflow_provider_llmbeam.dataflow.registry import (
     JobRegistry,
     SubmittedJob,
 )
-from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobFailedError
+from airflow_provider_llmbeam.exceptions import (
+    AccessDeniedError,
+    CloudNotFoundError,
+    CloudUnavailableError,
+    JobFailedError,
+)
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.identity import dataflow_name, identity, labels
@@ -246,6 +251,30 @@ def test_differing_counts_are_logged(jobs, dataflow, log, spec):
     jobs.collect(SubmittedJob.of(spec, "1", is_attached=False))
     (line,) = log.lines
     assert line.startswith("Dataflow's counter says that 2 rows were read, the report 3.")
+
+
+@pytest.mark.parametrize("error", [CloudUnavailableError, AccessDeniedError])
+def test_a_finished_job_is_collected_although_its_counters_cannot_be_read(
+    jobs, dataflow, log, spec, monkeypatch, error
+):
+    def refuse(job_id, *, running):
+        raise error("no counters")
+
+    monkeypatch.setattr(dataflow, "counts", refuse)
+    assert jobs.collect(SubmittedJob.of(spec, "1", is_attached=False))["rows"] == REPORT["rows"]
+    assert log.lines == ["The report is not compared with Dataflow's counter of rows: no counters"]
+
+
+def test_a_retry_collects_a_job_whose_try_was_killed_while_it_read_the_counters(jobs, dataflow, spec, monkeypatch):
+    def kill(job_id, *, running):
+        raise SystemExit
+
+    job = jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
+    dataflow.add(spec, "1", "JOB_STATE_DONE")
+    monkeypatch.setattr(dataflow, "counts", kill)
+    with pytest.raises(SystemExit):
+        jobs.collect(job)
+    assert jobs.find(spec).id == "1"
 
 
 def test_a_task_job_survives_a_deferral(spec):

@@ -201,6 +201,22 @@ def test_an_endpoint_that_exceeds_its_time_limit_is_removed(sandbox, trigger, ki
     assert is_empty(sandbox)
 
 
+def test_another_triggerer_goes_on_in_the_location_to_which_the_first_one_had_moved(sandbox, trigger):
+    locations = ("us-central1", "europe-west4", "us-east4")
+    sandbox.faults.queue("vertex.endpoints.deployModel", *[Fault(kind="stock-out")] * 2)
+    worker = trigger(CONTAINER, locations=locations)
+    monitor = worker.make_poller(log)
+    monitor.poll()
+    history = monitor.provisioner.history.to_dict()
+    first = trigger(CONTAINER, locations=locations, history=history).make_poller(log)
+    while first.provisioner.location != "us-east4" or not sandbox.bill.running:
+        poll_times(first, 1)
+    second = trigger(CONTAINER, locations=locations, history=history).make_poller(log)
+    ended = poll_until_result(second)
+    assert (ended.outcome, ended.location) == ("ready", "us-east4")
+    assert len(sandbox.bill.running) == 1
+
+
 def test_a_deployment_whose_reply_was_lost_is_found(sandbox, trigger, kind):
     create = {"vertex": "vertex.modelGarden.deploy", "cloud_run": "run.services.create"}[kind["type"]]
     create = "vertex.endpoints.create" if kind is CONTAINER else create
@@ -215,7 +231,7 @@ def test_a_trigger_survives_serialisation(trigger):
     assert arguments["impersonation_chain"] == ["a@x.iam", "b@x.iam"]
 
 
-def test_a_trigger_fires_once_and_removes_the_endpoint_when_killed(sandbox, trigger, monkeypatch, kind):
+def test_a_trigger_fires_once_and_removes_the_endpoint_when_killed(sandbox, trigger, in_state, monkeypatch, kind):
     monkeypatch.setattr("airflow_provider_llmbeam.triggers.base.PollingTrigger.first_poll_delay_seconds", 0.0)
 
     async def run():
@@ -223,18 +239,28 @@ def test_a_trigger_fires_once_and_removes_the_endpoint_when_killed(sandbox, trig
         (event,) = [event.payload async for event in made.run()]
         await made.cleanup()
         assert [*sandbox.endpoints, *sandbox.services], "a triggerer that stops leaves the endpoint alone"
-        await made.on_kill()
+        await in_state(made, "failed").on_kill()
         return ProvisioningResult.from_event(event)
 
     assert asyncio.run(run()).outcome == "ready"
     assert is_empty(sandbox)
 
 
-def test_a_trigger_that_has_not_started_removes_the_endpoint_when_killed(sandbox, trigger):
+@pytest.mark.parametrize("state", ["failed", "skipped", None])
+def test_a_trigger_that_has_not_started_removes_the_endpoint_when_killed(sandbox, trigger, in_state, state):
     before = trigger(CONTAINER).make_poller(log)
     poll_times(before, 3)
-    asyncio.run(trigger(CONTAINER, history=before.provisioner.history.to_dict()).on_kill())
+    made = trigger(CONTAINER, history=before.provisioner.history.to_dict())
+    asyncio.run(in_state(made, state).on_kill())
     assert is_empty(sandbox)
+
+
+@pytest.mark.parametrize("state", ["deferred", "scheduled", "queued", "running", "success"])
+def test_a_trigger_that_another_triggerer_has_taken_over_leaves_the_endpoint(sandbox, trigger, in_state, state):
+    before = trigger(CONTAINER)
+    assert poll_until_result(before.make_poller(log)).outcome == "ready"
+    asyncio.run(in_state(before, state).on_kill())
+    assert len(sandbox.bill.running) == 1
 
 
 def test_resources_carry_labels_of_owner_and_expiry(sandbox, trigger, kind):

@@ -167,13 +167,38 @@ def test_resources_of_model_garden_are_labelled(provisioner):
     assert provisioner.on_snapshot(EndpointSnapshot((bare,), (CREATING,)), 1.0) == Adopt()
 
 
-def test_the_survey_chooses_the_location_of_an_earlier_try(provisioner):
-    provisioner.on_survey([EndpointSnapshot(missing="endpoint"), EndpointSnapshot((EARLIER,))])
-    assert provisioner.location == "europe-west4"
-    provisioner.on_survey([EndpointSnapshot((EARLIER,)), EndpointSnapshot((DEPLOYED,), is_up=True)])
-    assert provisioner.location == "europe-west4"
-    provisioner.on_survey([EndpointSnapshot(), EndpointSnapshot()])
-    assert provisioner.location == "us-central1"
+@pytest.mark.parametrize(
+    ("snapshots", "location"),
+    [
+        ((EndpointSnapshot(missing="endpoint"), EndpointSnapshot((EARLIER,))), "europe-west4"),
+        ((EndpointSnapshot((EARLIER,)), EndpointSnapshot((DEPLOYED,), is_up=True)), "europe-west4"),
+        ((EndpointSnapshot(), EndpointSnapshot()), "us-central1"),
+    ],
+)
+def test_the_survey_chooses_the_location_of_an_earlier_try(snapshots, location):
+    provisioner = provisioner_at(location_index=None)
+    provisioner.on_survey(snapshots)
+    assert provisioner.location == location
+
+
+def test_a_process_with_an_old_history_goes_on_where_the_resources_of_its_try_are():
+    provisioner = provisioner_at(operation="op-1", is_ours=True, leaving="stock_out", leaving_message="None left.")
+    provisioner.on_survey([EndpointSnapshot(missing="endpoint"), EndpointSnapshot((OURS,))])
+    assert provisioner.history == ProvisioningHistory(0.0, location_index=1, is_ours=True)
+
+
+@pytest.mark.parametrize(
+    "snapshots",
+    [
+        (EndpointSnapshot(), EndpointSnapshot()),
+        (EndpointSnapshot((DEPLOYED,), is_up=True), EndpointSnapshot((OURS,))),
+    ],
+)
+def test_a_process_goes_on_with_its_history_if_nothing_contradicts_it(snapshots):
+    provisioner = provisioner_at(location_index=1, operation="op-1", is_ours=True)
+    before = provisioner.history
+    provisioner.on_survey(snapshots)
+    assert provisioner.history == before
 
 
 def test_a_completion_ends_provisioning(provisioner):

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import SubmittedJob
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.flink_job.client import FlinkJobs
 from airflow_provider_llmbeam.flink_job.launcher import FlinkLauncher
 from airflow_provider_llmbeam.hooks.object_storage import files_at
@@ -105,6 +105,13 @@ def test_a_killed_task_cancels_its_job_or_says_how_to(launcher, spec, submitted,
     assert ("curl -X PATCH" in log.lines[-1]) != cancels
     # Flink keeps the workers of a cancelled job.
     assert files_at(spec.stop_uri, "g").exists(spec.stop_uri) == cancels
+
+
+def test_a_task_that_was_killed_submits_no_job(launcher, spec, submitted):
+    launcher.kill(None)
+    with pytest.raises(JobFailedError, match=r"^The task was killed\."):
+        launcher.obtain(spec)
+    assert submitted == []
 
 
 def test_jobs_whose_id_is_not_known_any_more_are_found_by_their_names(launcher, spec, submitted, sandbox, log):

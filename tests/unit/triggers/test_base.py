@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from threading import Barrier
+from threading import Barrier, Event
 from types import SimpleNamespace
 
 import pytest
@@ -161,51 +161,103 @@ def test_a_request_to_the_supervisor_is_not_cancelled_with_the_trigger(monkeypat
 class KilledTrigger(CountdownTrigger):
     def __init__(self):
         super().__init__(3600.0)
-        self.kills = 0
+        self.ends = 0
         self.task_instance = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1)
 
     async def on_kill(self):
-        self.kills += 1
+        await self.end_unless_awaited(self.end)
+
+    def end(self):
+        self.ends += 1
 
 
-def kills_when_cancelled(monkeypatch, *, calls_on_kill, states):
-    """Returns how often a trigger calls its own `on_kill` when the triggerer cancels it."""
-    asked = []
+@pytest.fixture
+def states(monkeypatch):
+    """Replies to the next request for the state of a task; they may be an error."""
+    replies = []
 
     def get_task_states(**which):
-        asked.append(which)
-        if isinstance(states, Exception):
-            raise states
-        return states
+        assert which == {"dag_id": "d", "task_ids": ["t"], "run_ids": ["r"], "map_index": -1}
+        reply = replies.pop()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
-    monkeypatch.setattr(module, "CALLS_ON_KILL", calls_on_kill)
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(get_task_states))
-    trigger = KilledTrigger()
+    yield replies
+    assert not replies
 
+
+async def cancelled(trigger):
     async def events():
         return [event async for event in trigger.run()]
 
+    task = asyncio.create_task(events())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+#: What a trigger ends, and what it leaves: a list of tasks has the map index in its keys.
+ENDED = [{"r": {"t": state}} for state in ("failed", "success", "skipped", "queued", None)]
+LEFT = [{"r": {"t": "deferred"}}, {"r": {"t_7": "deferred"}}, EOFError("stopped")]
+
+
+@pytest.mark.parametrize("reply", ENDED)
+def test_below_airflow_3_3_a_cancelled_trigger_ends_what_a_marked_or_cleared_task_waited_for(
+    reply, states, monkeypatch
+):
+    monkeypatch.setattr(module, "CALLS_ON_KILL", False)
+    states.append(reply)
+    trigger = KilledTrigger()
+    asyncio.run(cancelled(trigger))
+    assert trigger.ends == 1
+
+
+@pytest.mark.parametrize("reply", LEFT)
+def test_below_airflow_3_3_a_trigger_whose_triggerer_stops_ends_nothing(reply, states, monkeypatch):
+    monkeypatch.setattr(module, "CALLS_ON_KILL", False)
+    states.append(reply)
+    trigger = KilledTrigger()
+    asyncio.run(cancelled(trigger))
+    assert trigger.ends == 0
+
+
+def test_from_airflow_3_3_on_only_airflow_calls_on_kill(states, monkeypatch):
+    monkeypatch.setattr(module, "CALLS_ON_KILL", True)
+    trigger = KilledTrigger()
+    asyncio.run(cancelled(trigger))
+    assert trigger.ends == 0
+
+
+@pytest.mark.parametrize(("reply", "ends"), [*((one, 1) for one in ENDED), *((one, 0) for one in LEFT)])
+def test_on_kill_reads_the_state_of_the_task_as_another_triggerer_may_have_taken_over(reply, ends, states):
+    states.append(reply)
+    trigger = KilledTrigger()
+    asyncio.run(trigger.on_kill())
+    assert trigger.ends == ends
+
+
+def test_a_marked_task_is_ended_though_airflow_cancels_on_kill_before_the_state_is_known(monkeypatch):
+    asked, known, ended = Event(), Event(), Event()
+
+    def get_task_states(**which):
+        asked.set()
+        assert known.wait(60)
+        return {"r": {"t": "failed"}}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(get_task_states))
+    trigger = KilledTrigger()
+    trigger.end = ended.set
+
     async def main():
-        task = asyncio.create_task(events())
-        await asyncio.sleep(0)
-        task.cancel()
+        killing = asyncio.create_task(trigger.on_kill())
+        assert await asyncio.to_thread(asked.wait, 60)
+        killing.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await task
+            await killing
+        known.set()
+        return await asyncio.to_thread(ended.wait, 60)
 
-    asyncio.run(main())
-    assert asked in ([], [{"dag_id": "d", "task_ids": ["t"], "run_ids": ["r"], "map_index": -1}])
-    return trigger.kills
-
-
-@pytest.mark.parametrize("state", ["failed", "success", "skipped", "queued", None])
-def test_below_airflow_3_3_a_trigger_whose_task_was_marked_or_cleared_calls_on_kill(state, monkeypatch):
-    assert kills_when_cancelled(monkeypatch, calls_on_kill=False, states={"r": {"t": state}}) == 1
-
-
-@pytest.mark.parametrize("states", [{"r": {"t": "deferred"}}, {"r": {"t_7": "deferred"}}, EOFError("stopped")])
-def test_below_airflow_3_3_a_trigger_whose_triggerer_stops_does_not_call_on_kill(states, monkeypatch):
-    assert kills_when_cancelled(monkeypatch, calls_on_kill=False, states=states) == 0
-
-
-def test_from_airflow_3_3_on_only_airflow_calls_on_kill(monkeypatch):
-    assert kills_when_cancelled(monkeypatch, calls_on_kill=True, states={"r": {"t": "failed"}}) == 0
+    assert asyncio.run(main())

@@ -108,9 +108,9 @@ def test_a_trigger_stops_and_cancels_a_job_over_its_budget_and_reports_it(trigge
     assert ended.error_type == "BudgetExceededError"
 
 
-def test_on_kill_cancels_the_job_at_once_as_it_has_about_a_second(trigger, written, capfd):
+def test_on_kill_cancels_the_job_at_once_as_it_has_about_a_second(trigger, in_state, written, capfd):
     job = RunningJob()
-    asyncio.run(trigger(job).on_kill())
+    asyncio.run(in_state(trigger(job), "failed").on_kill())
     assert job.cancelled
     assert written == []
     lines = capfd.readouterr().out
@@ -118,17 +118,24 @@ def test_on_kill_cancels_the_job_at_once_as_it_has_about_a_second(trigger, writt
     assert "gs://rows/journal/" in lines
 
 
-def test_on_kill_reports_a_job_that_keeps_running_as_billing(trigger, capfd):
+def test_on_kill_leaves_the_job_if_another_triggerer_has_taken_the_trigger_over(trigger, in_state, capfd):
     job = RunningJob()
-    asyncio.run(trigger(job, cancel_on_kill=False).on_kill())
+    asyncio.run(in_state(trigger(job), "deferred").on_kill())
+    assert not job.cancelled
+    assert "was cancelled" not in capfd.readouterr().out
+
+
+def test_on_kill_reports_a_job_that_keeps_running_as_billing(trigger, in_state, capfd):
+    job = RunningJob()
+    asyncio.run(in_state(trigger(job, cancel_on_kill=False), "failed").on_kill())
     assert not job.cancelled
     lines = capfd.readouterr().out
     assert "left running and billing" in lines
     assert "gcloud dataflow jobs cancel job-1" in lines
 
 
-def test_a_failed_cancellation_logs_the_command_that_cancels_the_job(trigger, capfd):
-    asyncio.run(trigger(RunningJob(refuses_cancel=True)).on_kill())
+def test_a_failed_cancellation_logs_the_command_that_cancels_the_job(trigger, in_state, capfd):
+    asyncio.run(in_state(trigger(RunningJob(refuses_cancel=True)), "failed").on_kill())
     lines = capfd.readouterr().out
     assert "may still be running and billing" in lines
     assert "gcloud dataflow jobs cancel job-1" in lines

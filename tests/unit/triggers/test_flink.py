@@ -92,9 +92,9 @@ def test_a_job_above_its_budget_is_told_to_stop_and_cancelled(trigger, sandbox, 
     assert (tmp_path / "stop").exists()
 
 
-def test_a_task_that_is_marked_cancels_the_job(trigger, sandbox):
+def test_a_task_that_is_marked_cancels_the_job(trigger, in_state, sandbox):
     job = sandbox.flink.jobs.add("n")
-    made = trigger(job)
+    made = in_state(trigger(job), "failed")
     asyncio.run(made.on_kill())
     assert job.state == "CANCELED"
     assert Path(made.stop_uri).exists()
