@@ -26,7 +26,7 @@ class Counts:
         input_tokens: Number of tokens in the requests.
         output_tokens: Number of tokens in the answers.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar, as Beam counts whole numbers; 0 if no
-            price is known.
+            price is known, and at `ASSUMED_PRIORITY_RATIO` if only that of the priority tier is not.
     """
 
     rows: int = 0

@@ -1,4 +1,4 @@
-"""The wait that a server advises after a rejected request: `Retry-After`, or `RetryInfo` in the body."""
+"""The wait that a server advises after a rejected request, and whether one for a token may be repeated."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.server_reply import str_of
+
+if TYPE_CHECKING:
+    from google.auth.exceptions import GoogleAuthError
 
 #: Longest advice that is reported. Nothing here waits longer than minutes; a day still shows a daily quota.
 LONGEST_SECONDS = 86_400.0
@@ -29,6 +32,25 @@ def retry_after_seconds(
         if (seconds := _seconds(advice, now)) is not None:
             return min(LONGEST_SECONDS, max(0.0, seconds))
     return None
+
+
+def may_give_token(error: GoogleAuthError) -> bool:
+    """Whether a repeated token request may succeed: the service was not reached, or answered with a 5xx or a 429.
+
+    The credentials of a Google Cloud machine raise a `RefreshError` for every fault of the metadata server, around
+    the `TransportError`. That of a refusal, e.g. a 404 of a machine without a service account, has the response as
+    its last argument. Source: google.auth.compute_engine (google-auth 2.x)
+    """
+    # Imported here, as a Dag file reads advices without a Google client.
+    from google.auth.exceptions import TransportError
+
+    if getattr(error, "retryable", False):
+        return True
+    fault = error if isinstance(error, TransportError) else error.__cause__
+    if not isinstance(fault, TransportError):
+        return False
+    status = getattr(fault.args[-1] if fault.args else None, "status", None)
+    return status is None or status in (408, 429) or status >= 500
 
 
 def _seconds(advice: Any, now: float | None) -> float | None:

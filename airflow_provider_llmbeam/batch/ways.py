@@ -10,16 +10,18 @@ from typing import Literal
 from airflow_provider_llmbeam.batch.decide import CANCEL_SECONDS, ONLINE_MARGIN, BatchPlan
 from airflow_provider_llmbeam.batch.turnaround import Turnaround
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS, TIER_RATIOS, OrdinaryTier, RequestedTier
+from airflow_provider_llmbeam.spec.model.tier import (
+    ASSUMED_PRIORITY_RATIO,
+    MAX_FLEX_SECONDS,
+    TIER_RATIOS,
+    OrdinaryTier,
+    RequestedTier,
+)
 
 #: Time that one request takes at the flex tier, in seconds. Source: ai.google.dev/gemini-api/docs/flex-inference
 TYPICAL_FLEX_SECONDS = 60.0
 #: Share of the flex requests that are shed and sent at the standard tier. Assumed: no provider promises one.
 FLEX_SHED_RATIO = 0.2
-
-#: Price of the priority tier over that of the standard one where it is not known, to compare ways: the least that
-#: Gemini announces, 75 to 100 % more. Source: ai.google.dev/gemini-api/docs/priority-inference (2026-11)
-ASSUMED_PRIORITY_RATIO = 1.75
 
 #: Expected price of a request over that of an ordinary one, by the tier that a job asks for.
 FLEX_RATIOS: dict[RequestedTier, float] = {

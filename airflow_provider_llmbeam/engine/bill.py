@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from airflow_provider_llmbeam.counts import NANO
+from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.tier import ServiceTier
+from airflow_provider_llmbeam.spec.model.tier import ASSUMED_PRIORITY_RATIO, ServiceTier
 
 
 class Bill(NamedTuple):
@@ -49,6 +50,18 @@ class Bill(NamedTuple):
             self.cached_tokens + other.cached_tokens,
             None if None in costs else sum(filter(None, costs)),
         )
+
+
+def charged_nano_usd(bill: Bill | Outcome, price: Price | None) -> int:
+    """Returns what a bill, or an outcome, counts for a budget, in billionths of a US dollar.
+
+    That is its cost. A server may serve a request at the priority tier that did not ask for it: where the price of
+    that tier is not known, it is the cost at `ASSUMED_PRIORITY_RATIO`.
+    """
+    if bill.cost_nano_usd is not None or price is None:
+        return bill.cost_nano_usd or 0
+    tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens)
+    return round(price.cost_usd(*tokens, ASSUMED_PRIORITY_RATIO) * NANO)
 
 
 #: The bill before the first reply.

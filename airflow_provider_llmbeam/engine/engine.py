@@ -300,7 +300,7 @@ class Engine:
 
     def _pay(self, billed: Reply | RequestError) -> None:
         if self._budget is not None:
-            self._budget.add(self._bill(billed))
+            self._budget.add(self._bill(billed), self._price)
             if self._budget.is_spent:
                 self._release_all()
 

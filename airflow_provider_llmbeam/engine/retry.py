@@ -31,6 +31,7 @@ class RequestError(Exception):
         is_unconnected: Whether no connection could be opened, so that the server cannot have received the request.
         category: What the server blocked, see `Failure.category`.
         quota_unit: What the exhausted quota of a 429 counts, if the server says so.
+        is_given_up: Whether it was tried for long enough already, so that only another run tries it again.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class RequestError(Exception):
         is_unconnected: bool = False,
         category: str | None = None,
         quota_unit: QuotaUnit | None = None,
+        is_given_up: bool = False,
     ) -> None:
         self.message = valid_text(message[:2000])
         super().__init__(self.message)
@@ -60,6 +62,7 @@ class RequestError(Exception):
         self.is_unconnected = is_unconnected
         self.category = category
         self.quota_unit: QuotaUnit | None = quota_unit
+        self.is_given_up = is_given_up
 
     @property
     def is_outage(self) -> bool:
@@ -95,6 +98,6 @@ class RetryPolicy:
         """
         if error.kind == "throttled":
             return 0.0 if throttled_seconds < self.max_throttled_seconds else None
-        if error.kind not in TRANSIENT_KINDS or attempts >= self.max_attempts:
+        if error.kind not in TRANSIENT_KINDS or error.is_given_up or attempts >= self.max_attempts:
             return None
         return chance * min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0**attempts)

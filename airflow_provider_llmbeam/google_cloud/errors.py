@@ -24,8 +24,9 @@ from airflow_provider_llmbeam.exceptions import (
 )
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.redirects import redirect_behind
+from airflow_provider_llmbeam.retry_info import may_give_token
 
-_AGAIN = (api.ServerError, api.TooManyRequests, api.RetryError, requests.RequestException, auth.TransportError)
+_AGAIN = (api.ServerError, api.TooManyRequests, api.RetryError, requests.RequestException)
 
 #: Prefix that google-api-core adds to the message of the service.
 _REQUEST_PREFIX = re.compile(r"^(GET|POST|PUT|PATCH|DELETE) \S+: ")
@@ -36,7 +37,7 @@ def is_transient(error: BaseException) -> bool:
     if redirect_behind(error) is not None:
         return False
     if isinstance(error, auth.GoogleAuthError):
-        return isinstance(error, auth.TransportError) or bool(getattr(error, "retryable", False))
+        return may_give_token(error)
     if isinstance(error, api.MethodNotImplemented):
         return False
     # A body with status 200 that is not JSON comes from a proxy, not from the service.

@@ -46,8 +46,13 @@ class AnswerForm:
         return cls(embedding, has_schema, max_repairs if has_schema else 0, refused_since)
 
     def accepts(self, outcome: Outcome) -> bool:
-        """Returns whether an answer has this form, or a refused one need not be requested again."""
+        """Returns whether an answer has this form, or a refused one need not be requested again.
+
+        A vector that cannot be used is a fault of the server, which may be repaired, and no refusal of the model.
+        """
         if isinstance(outcome, Failure):
+            if self.embedding is not None:
+                return False
             is_repaired = outcome.kind != "invalid_output" or outcome.max_repairs >= self.max_repairs
             return is_repaired and outcome.answered_at >= self.refused_since
         return self._fits(outcome)

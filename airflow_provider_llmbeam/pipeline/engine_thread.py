@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.exceptions import JobCancelledError
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditedRecord
 from airflow_provider_llmbeam.pipeline.conversation.dialogues import Dialogues
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, counts_of
+from airflow_provider_llmbeam.spec.model.price import Price
 
 #: Interval between updates of the counters, in seconds. Dataflow reads them about every 10 s.
 SIGNAL_SECONDS = 0.5
@@ -36,6 +37,7 @@ class EngineThread:
     Args:
         open_engine: Opens the engine.
         journal: Journal of the answers; `None` for none.
+        price: Price of the tokens, for the counts; `None` if it is not known.
         stop_is_requested: Returns whether the job is to end; called every two seconds while a batch is answered.
         on_stopped: Called when a batch of such a job has recorded what was in flight, before it fails.
         on_answered: Called when a batch is answered.
@@ -45,11 +47,13 @@ class EngineThread:
         self,
         open_engine: Callable[[], Engine],
         journal: Journal | None,
+        price: Price | None = None,
         stop_is_requested: Callable[[], bool] = lambda: False,
         on_stopped: Callable[[], None] = lambda: None,
         on_answered: Callable[[], None] = lambda: None,
     ) -> None:
         self._journal = journal
+        self._price = price
         self._stop_is_requested = stop_is_requested
         self._on_stopped = on_stopped
         self._on_answered = on_answered
@@ -117,11 +121,11 @@ class EngineThread:
             record = batch if audited is None else audited(batch)
             with closing(record):
                 prompts = dialogues.begin(recorded)
-                on_counts(dialogues.take_counts())
+                on_counts(dialogues.take_counts(self._price))
                 if prompts:
                     record.open()
                 self._send(prompts, record, on_throttled, on_counts, dialogues.next_turn)
-            on_counts(dialogues.take_counts())
+            on_counts(dialogues.take_counts(self._price))
 
     def submit(self, prompts: Sequence[Prompt]) -> Future[list[Outcome]]:
         """Begins to answer prompts, and returns at once; no journal records the outcomes."""
@@ -146,7 +150,7 @@ class EngineThread:
     ) -> list[Outcome]:
         with closing(record):
             missing = [prompt for prompt, known in zip(prompts, record.earlier, strict=True) if known is None]
-            on_counts(counts_of(known for known in record.earlier if known is not None))
+            on_counts(counts_of((known for known in record.earlier if known is not None), self._price))
             if missing:
                 record.open()
             new = iter(self._send(missing, record, on_throttled, on_counts))
@@ -160,7 +164,7 @@ class EngineThread:
         on_counts: Callable[[Counts], None],
         next_turn: NextTurn | None = None,
     ) -> list[Outcome]:
-        counts = BatchCounts()
+        counts = BatchCounts(self._price)
         work = self._engine.answer(prompts, (counts,), record, next_turn)
         answer = asyncio.run_coroutine_threadsafe(work, self._loop)
         while True:

@@ -203,7 +203,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         governor = MachineGovernor(self._model, self._limits, self._rates_uri)
         open_engine = partial(self._open_engine, governor)
         if self._journal_uri is None:
-            return EngineThread(open_engine, None)
+            return EngineThread(open_engine, None, self._price)
         storage.make_private(self._journal_uri)
         journal = Journal(
             self._journal_uri,
@@ -219,6 +219,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         return EngineThread(
             open_engine,
             journal,
+            self._price,
             self._stop_is_requested,
             self._await_cancellation,
             governor.batch_ended,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import uuid
 from collections.abc import Collection, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
@@ -56,11 +57,17 @@ def replace(uri: str, content: bytes, *, is_private: bool = True) -> None:
         # one request, where a file that Beam opens is an upload of two
         bucket.blob(name).upload_from_string(content, "application/octet-stream", retry=DEFAULT_RETRY)
         return
-    target = f"{uri}.part" if _is_local(_filesystem(uri)) else uri  # an object exists once it is closed
-    with create(target, is_private=is_private) as file:
-        file.write(content)
-    if target != uri:
-        Path(target).replace(uri)
+    if not _is_local(_filesystem(uri)):
+        with create(uri) as file:  # an object exists once it is closed
+            file.write(content)
+        return
+    part = Path(f"{uri}.{uuid.uuid4().hex[:8]}.part")  # of this call alone, as others may replace the same file
+    try:
+        with create(str(part), is_private=is_private) as file:
+            file.write(content)
+        part.replace(uri)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def open(uri: str) -> IO[bytes]:  # noqa: A001

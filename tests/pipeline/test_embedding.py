@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quot
 from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.processes import until_job
+from tests.replying import Replying, raw
 
 OPENAI, DEVELOPER, VERTEX = "openai.embeddings", "gemini.batchEmbedContents", "gemini.predict"
 DIMENSIONS = 16
@@ -193,6 +194,28 @@ def test_an_unknown_model_fails_with_the_message_of_the_server(gemini_embed):
     model = {**gemini_embed.spec["model"], "name": "models/nonsense"}
     with pytest.raises(PermanentFailureError, match=r"correct `model.name`. models/nonsense is not found"):
         gemini_embed.run(rows(5), model=model)
+
+
+def test_a_server_that_returned_unusable_vectors_is_asked_again_once_it_is_repaired(embed):
+    """It once was never asked again: the next run had the same error, and sent nothing."""
+    vectors = iter(["[NaN, 0.5]", "[0.25, 0.5]"])
+
+    def answer(request):
+        found = ",".join(
+            f'{{"index": {n}, "embedding": {now}}}' for n, _ in enumerate(json.loads(request.body)["input"])
+        )
+        return raw(f'{{"data": [{found}], "usage": {{"prompt_tokens": 5}}}}')
+
+    with Replying(answer) as server:
+        embed.spec["model"]["base_url"] = f"{server.url}/v1"
+        embed.spec["embedding"] = {"dimensions": 2}
+        now = next(vectors)
+        with pytest.raises(
+            PermanentFailureError, match=r"20 of 20 vectors cannot be used: repair the model server"
+        ):
+            embed.run(rows(20))
+        now = next(vectors)
+        assert [row["answer"] for row in embed.run().answers] == [[0.25, 0.5]] * 20
 
 
 def test_parquet_holds_lists_of_numbers(embed):

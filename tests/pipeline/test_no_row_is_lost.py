@@ -157,8 +157,9 @@ def test_400_for_one_row_in_a_hundred_fails_exactly_those_rows(job, sandbox):
     assert {row["llmbeam_error"]["attempts"] for row in ended.dead_letter} == {1}
 
 
-def test_503_for_every_third_call_costs_retries_and_no_row(job, sandbox):
-    sandbox.faults.every(GEMINI, 3, Fault(kind="error", http_status=503, message="overloaded"))
+@pytest.mark.parametrize("status", [499, 503])
+def test_an_overload_for_every_third_call_costs_retries_and_no_row(job, sandbox, status):
+    sandbox.faults.every(GEMINI, 3, Fault(kind="error", http_status=status, message="overloaded"))
     ended = job.run(rows(60), limits={"max_attempts": 12})
     assert len(ended.answers) == 60
     assert ended.manifest["requests"]["retried"] >= 20

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.spec import JobSpec
@@ -117,6 +118,12 @@ def test_without_the_ratio_the_cost_is_not_known(sandbox, model, tmp_path):
     report = report_of(run(spec))
     assert report["service_tiers"]["priority"] == ROWS - estimate.sample_usage.requests
     assert report["cost_usd"] is None
+
+
+def test_without_the_ratio_the_counters_have_the_cost_that_a_budget_is_charged(sandbox, model, tmp_path):
+    price = {name: value for name, value in PRICE.items() if name != "priority_ratio"}
+    run(job(model, tmp_path, limits={"price": price}))
+    assert PROGRESS.snapshot().cost_usd * 1e9 == pytest.approx(sandbox.token_bill.nano_usd * 1.75 / 1.8, rel=1e-4)
 
 
 def test_a_server_error_is_an_attempt_as_at_the_standard_tier(sandbox, model, tmp_path):

@@ -125,12 +125,19 @@ def test_a_full_disk_at_the_start_is_no_final_error(job, monkeypatch):
         run(JobSpec.parse(job.spec))
 
 
+def silent_metadata_server():
+    error = RefreshError("metadata server unavailable")
+    error.__cause__ = TransportError("timed out")
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "final"),
     [
         (RefreshError("no such account"), True),
         (RefreshError("timed out", retryable=True), False),
         (TransportError("no route"), False),
+        (silent_metadata_server(), False),
         (PermissionError(13, "Permission denied"), True),
         (OSError(28, "No space left on device"), False),
     ],

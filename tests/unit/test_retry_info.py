@@ -3,11 +3,16 @@ from __future__ import annotations
 import math
 
 import pytest
+from google.auth.compute_engine import Credentials
+from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
+from google.auth.transport.requests import Request
+from google.oauth2.credentials import Credentials as UserCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.retry_info import retry_after_seconds
+from airflow_provider_llmbeam.retry_info import may_give_token, retry_after_seconds
 from tests.hostile import examples
+from tests.replying import Replying, raw
 
 RETRY_INFO = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "38.5s"}]
 OTHER = [{"@type": "type.googleapis.com/google.rpc.Help", "links": []}]
@@ -54,3 +59,29 @@ def test_a_retry_delay_of_another_type_is_no_advice(delay):
 def test_any_header_is_read(header):
     seconds = retry_after_seconds(header, [], 1e9)
     assert seconds is None or (math.isfinite(seconds) and 0 <= seconds <= 86_400)
+
+
+@pytest.mark.parametrize(("status", "again"), [(503, True), (404, False), (403, False)])
+def test_a_machine_may_get_a_token_later_unless_its_metadata_server_refuses_it(monkeypatch, status, again):
+    with Replying(lambda _: raw("no", status, Metadata_Flavor="Google", Content_Type="text/plain")) as server:
+        place = server.url.removeprefix("http://")
+        monkeypatch.setattr("google.auth.compute_engine._metadata._GCE_METADATA_HOST", place)
+        monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda _: None)
+        with pytest.raises(RefreshError) as caught:
+            Credentials().refresh(Request())
+    assert may_give_token(caught.value) is again
+
+
+@pytest.mark.parametrize(("status", "again"), [(503, True), (400, False)])
+def test_an_account_may_get_a_token_later_after_an_error_of_the_token_service_alone(monkeypatch, status, again):
+    monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda _: None)
+    with Replying(lambda _: raw({"error": "no"}, status)) as server:
+        account = UserCredentials(None, "refresh", token_uri=server.url, client_id="x", client_secret="x")
+        with pytest.raises(RefreshError) as caught:
+            account.refresh(Request())
+    assert may_give_token(caught.value) is again
+
+
+def test_a_token_service_that_is_not_reached_may_give_a_token_later():
+    assert may_give_token(TransportError("no route"))
+    assert not may_give_token(GoogleAuthError("no such account"))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import requests
-from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.exceptions import GoogleAuthError
 
 from airflow_provider_llmbeam.batch.errors import (
     BatchDeniedError,
@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers.reported import error_text, read_job
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redirects import redirect_behind
-from airflow_provider_llmbeam.retry_info import retry_after_seconds
+from airflow_provider_llmbeam.retry_info import may_give_token, retry_after_seconds
 from airflow_provider_llmbeam.server_reply import parse_json, read_error
 
 T = TypeVar("T")
@@ -215,7 +215,7 @@ class BatchHttp:
             return BatchRefusedError(f"{self._provider}: {redirect}. Check the proxy and `model.base_url`.")
         shown = f"{type(error).__name__}: {error_text(str(error.args[0] if error.args else ''))}"
         if isinstance(error, GoogleAuthError):
-            if isinstance(error, TransportError) or error.retryable:
+            if may_give_token(error):
                 return BatchUnavailableError(f"{self._provider}: no access token. {shown}.", was_processed=False)
             return BatchDeniedError(f"{self._provider}: the Google credentials give no access token. {shown}.")
         if isinstance(error, ValueError):  # an invalid address

@@ -86,6 +86,9 @@ def kind_of_status(http_status: int) -> FailureKind:
             return "not_found"
         case 408:
             return "timeout"
+        # The server gave the request up: Gemini sends a 499 "The operation was cancelled" under load.
+        case 409 | 425 | 499:
+            return "server_error"
         case status if status >= 500:
             return "server_error"
     return "bad_request"

@@ -130,15 +130,19 @@ class GeminiBackend(HttpBackend):
         return read_reply(json_object(content, _NO_ANSWER), prompt, self._model.name, self._usage)
 
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
-        first_token_seconds, text, last = None, StreamedText(), {}
+        first_token_seconds, text = None, StreamedText()
+        last: dict[str, Any] = {}
         async for line in with_idle_timeout(response.lines(), self._generation.stream_idle_timeout_seconds):
             if not line.startswith(b"data:"):
                 continue
             content = line.removeprefix(b"data:").strip()
-            last = json_object(content, "streamed, with a chunk that is no JSON object")
-            if "error" in last:
+            chunk = json_object(content, "streamed, with a chunk that is no JSON object")
+            if "error" in chunk:
                 raise _streamed_error(content)
-            text.add(_text(last))
+            # After the end of the answer, a chunk may have the usage alone.
+            has_ended = _candidate(last).get("finishReason") and not _candidate(chunk)
+            last = {**last, **chunk} if has_ended else chunk
+            text.add(_text(chunk))
             if first_token_seconds is None and text:
                 first_token_seconds = time.monotonic() - started
         if not (_candidate(last).get("finishReason") or last.get("promptFeedback")):

@@ -10,7 +10,7 @@ import google.auth
 import requests
 from google.auth import compute_engine, impersonated_credentials
 from google.auth.credentials import Credentials, TokenState
-from google.auth.exceptions import GoogleAuthError, TransportError
+from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import Request
 from google.oauth2 import service_account
 
@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.engine.backends.http import FixedAccess
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redirects import redirect_behind, without_redirects
+from airflow_provider_llmbeam.retry_info import may_give_token
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 #: A token that is rejected within this time is not renewed: a new one would be rejected, too.
@@ -73,16 +74,16 @@ class _Token:
     async def _renew(self) -> None:
         try:
             await asyncio.to_thread(self._credentials.refresh, _token_request())
-        except TransportError as error:
+        except GoogleAuthError as error:
             if (redirect := redirect_behind(error)) is not None:
                 raise RequestError(
                     "unauthorized",
                     f"no token: {redirect}. If that is the right server, make it `token_uri` of the credentials.",
                 ) from None
-            message = f"{type(error).__name__}: {error}"
-            raise RequestError("connection", message, is_unconnected=True) from None
-        except GoogleAuthError as error:
-            raise RequestError("unauthorized", f"{type(error).__name__}: {error}") from None
+            message = f"no token: {type(error).__name__}: {error}"
+            if may_give_token(error):
+                raise RequestError("connection", message, is_unconnected=True) from None
+            raise RequestError("unauthorized", message) from None
         self._renewed_at = time.monotonic()
 
 

@@ -84,7 +84,8 @@ class MediaLoader:
         """Returns the prompts with the bytes of their files, as `data:` URIs, where the server reads none itself.
 
         Raises:
-            RequestError: A file cannot be read, or the server does not take it; nothing was sent.
+            RequestError: A file cannot be read, or the server does not take it (kind `media_error`), or its
+                service does not answer (`timeout`); nothing was sent.
         """
         run = asyncio.get_running_loop().run_in_executor
         with _as_failure():
@@ -126,5 +127,8 @@ class MediaLoader:
 def _as_failure() -> Iterator[None]:
     try:
         yield
-    except (MediaError, MediaUnavailableError) as error:
+    except MediaError as error:
         raise RequestError("media_error", f"`prompt.media`: {error} {NOT_SENT}") from None
+    except MediaUnavailableError as error:
+        # No `media_error`, which another run would repeat.
+        raise RequestError("timeout", f"`prompt.media`: {error} {NOT_SENT}", is_given_up=True) from None

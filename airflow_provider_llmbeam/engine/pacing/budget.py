@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from airflow_provider_llmbeam.counts import NANO
-from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
+from airflow_provider_llmbeam.engine.bill import Bill, charged_nano_usd
 from airflow_provider_llmbeam.exceptions import BudgetExceededError
+from airflow_provider_llmbeam.spec.model.price import Price
 
 
 class Budget:
@@ -21,16 +22,25 @@ class Budget:
 
     def __init__(self, budget_usd: float) -> None:
         self._budget_usd = budget_usd
-        self._bill = NOTHING
+        self._input_tokens = 0
+        self._output_tokens = 0
+        self._spent_nano_usd = 0
 
-    def add(self, bill: Bill) -> None:
-        """Adds the bill of one reply, valid or not."""
-        self._bill = self._bill.plus(bill)
+    def add(self, bill: Bill, price: Price | None = None) -> None:
+        """Adds the bill of one reply, valid or not.
+
+        Args:
+            bill: The bill.
+            price: Price of the tokens, for a bill of a tier whose price is not known.
+        """
+        self._input_tokens += bill.input_tokens
+        self._output_tokens += bill.output_tokens
+        self._spent_nano_usd += charged_nano_usd(bill, price)
 
     @property
     def spent_usd(self) -> float:
         """Cost so far, in US dollars."""
-        return (self._bill.cost_nano_usd or 0) / NANO
+        return self._spent_nano_usd / NANO
 
     @property
     def is_spent(self) -> bool:
@@ -40,8 +50,8 @@ class Budget:
     def error(self) -> BudgetExceededError:
         """Returns the error that reports the spent budget."""
         return BudgetExceededError(
-            f"This process has spent ${self.spent_usd:,.6g} on {self._bill.input_tokens:,} input and "
-            f"{self._bill.output_tokens:,} output tokens, and `limits.budget_usd` is ${self._budget_usd:,.6g}. "
+            f"This process has spent ${self.spent_usd:,.6g} on {self._input_tokens:,} input and "
+            f"{self._output_tokens:,} output tokens, and `limits.budget_usd` is ${self._budget_usd:,.6g}. "
             "Requests in flight were awaited, and this process sends and bills nothing more. The journal, if "
             "there is one, has the answers so far, and the previous output was kept: clear the task, or run the "
             "job again, to continue from there with a new budget."

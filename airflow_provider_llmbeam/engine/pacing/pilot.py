@@ -25,7 +25,7 @@ class Pilot:
 
     Args:
         max_repairs: Maximum number of further requests for an invalid answer.
-        max_output_tokens: Limit of an answer, for the sentence about answers that are cut at it.
+        max_output_tokens: Limit of an answer, for the sentence about answers that are cut at it; 0 for vectors.
         max_failed_ratio: Fraction of the rows that may fail, unless all do.
     """
 

@@ -32,6 +32,11 @@ _SENTENCES: dict[FailureKind, str] = {
     "timeout": "{rows} rows had no answer in time: check the server, or raise `limits.request_timeout_seconds`.",
     "connection": "{rows} rows lost their connection: start the server, or correct its address or the network.",
 }
+#: That of `invalid_output` for an embedding job.
+_INVALID_VECTORS = (
+    "{rows} vectors cannot be used: repair the model server, or correct `embedding.dimensions`; another run sends "
+    "their rows again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,12 @@ class Verdict:
         """Returns what failed and what to change.
 
         Args:
-            max_output_tokens: `generation.max_output_tokens` of the job.
+            max_output_tokens: `generation.max_output_tokens` of the job; 0 if its answers are vectors.
         """
         rows = f"{self.failed:,} of {self.asked:,}"
         fault = _SENTENCES.get(self.kind, f"{{rows}} rows failed ({self.kind}).")
+        if self.kind == "invalid_output" and not max_output_tokens:
+            fault = _INVALID_VECTORS
         sentence = fault.format(rows=rows, limit=max_output_tokens)
         if self.kind == "truncated":  # what is left of the answer says nothing more
             return sentence

@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.pipeline.conversation.turns import Conversation, D
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.reporting.metrics import counts_of
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.model.price import Price
 
 
 class Dialogues:
@@ -65,19 +66,23 @@ class Dialogues:
         dialogue.finished(outcome)
         return self._next(dialogue)
 
-    def take_counts(self) -> Counts:
-        """Returns the counts since the last call of the turns that are not sent; the engine counts the others."""
-        taken, self._taken = self._taken, self._counts()
+    def take_counts(self, price: Price | None = None) -> Counts:
+        """Returns the counts since the last call of the turns that are not sent; the engine counts the others.
+
+        Args:
+            price: Price of the tokens, see `reporting.metrics.BatchCounts`.
+        """
+        taken, self._taken = self._taken, self._counts(price)
         return self._taken - taken
 
-    def _counts(self) -> Counts:
+    def _counts(self, price: Price | None) -> Counts:
         sent, repeated, others = {*self.fingerprints.values()}, list[Outcome](), list[Outcome]()
         for asked in (
             asked for dialogue in self.each for asked in dialogue.asked if asked.fingerprint not in sent
         ):
             (repeated if asked.fingerprint in self._recorded else others).append(asked.outcome)
         resumed = sum(isinstance(outcome, Completion) for outcome in others)
-        return counts_of(repeated) + Counts(resumed=resumed, failed=len(others) - resumed)
+        return counts_of(repeated, price) + Counts(resumed=resumed, failed=len(others) - resumed)
 
     def _next(self, dialogue: Dialogue) -> Prompt | None:
         if (prompt := dialogue.next_prompt()) is None:

@@ -12,10 +12,12 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 
 from airflow_provider_llmbeam.counts import NAMESPACE, Counts
+from airflow_provider_llmbeam.engine.bill import charged_nano_usd
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
 from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
+from airflow_provider_llmbeam.spec.model.price import Price
 
 _COUNTERS = {name: Metrics.counter(NAMESPACE, name) for name in get_args(Count)}
 
@@ -33,9 +35,13 @@ class BatchCounts:
 
     The event loop of the engine writes, the thread of the bundle reads. The numbers only grow, so no lock is
     needed: a reader gets a missed increment the next time.
+
+    Args:
+        price: Price of the tokens, for outcomes of a tier whose price is not known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, price: Price | None = None) -> None:
+        self._price = price
         self._requests = 0
         self._rejections = 0
         self._answered = 0
@@ -61,7 +67,7 @@ class BatchCounts:
             self._failed += 1
         self._input_tokens += outcome.input_tokens
         self._output_tokens += outcome.output_tokens
-        self._cost_nano_usd += outcome.cost_nano_usd or 0
+        self._cost_nano_usd += charged_nano_usd(outcome, self._price)
 
     def take(self) -> Counts:
         """Returns the counts since the last call."""
@@ -78,8 +84,13 @@ class BatchCounts:
         return now - before
 
 
-def counts_of(outcomes: Iterable[Outcome]) -> Counts:
-    """Returns the counts of outcomes of an earlier attempt of a bundle, whose counters Beam has discarded."""
+def counts_of(outcomes: Iterable[Outcome], price: Price | None = None) -> Counts:
+    """Returns the counts of outcomes of an earlier attempt of a bundle, whose counters Beam has discarded.
+
+    Args:
+        outcomes: The outcomes.
+        price: See `BatchCounts`.
+    """
     known = list(outcomes)
     answered = sum(isinstance(outcome, Completion) for outcome in known)
     return Counts(
@@ -89,7 +100,7 @@ def counts_of(outcomes: Iterable[Outcome]) -> Counts:
         rejections=sum(outcome.rejections for outcome in known),
         input_tokens=sum(outcome.input_tokens for outcome in known),
         output_tokens=sum(outcome.output_tokens for outcome in known),
-        cost_nano_usd=sum(outcome.cost_nano_usd or 0 for outcome in known),
+        cost_nano_usd=sum(charged_nano_usd(outcome, price) for outcome in known),
     )
 
 

@@ -141,9 +141,8 @@ class Publish(beam.DoFn):
     def _check(self, tally: Tally) -> None:
         spec = self._spec
         try:
-            check_ratio(
-                tally, spec.limits.max_dead_letter_ratio, spec.dead_letter_uri, spec.generation.max_output_tokens
-            )
+            longest = 0 if spec.embedding is not None else spec.generation.max_output_tokens
+            check_ratio(tally, spec.limits.max_dead_letter_ratio, spec.dead_letter_uri, longest)
             if spec.alerts.on_drift == "fail":
                 report, _ = self._compared(self._report(tally, [], spec.report_uri, None))
                 check_drift(report.alerts, spec.journal_uri)
@@ -334,7 +333,7 @@ def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str, max_output
         tally: Sums over all rows.
         max_ratio: `limits.max_dead_letter_ratio`.
         dead_letter_uri: Address of the dead letter.
-        max_output_tokens: `generation.max_output_tokens`.
+        max_output_tokens: `generation.max_output_tokens`; 0 if the answers are vectors.
 
     Raises:
         JobSpecError: No row became a request, independent of the ratio.

@@ -25,6 +25,11 @@ OrdinaryTier = Literal["standard", "priority"]
 #: Source: ai.google.dev/gemini-api/docs/pricing, platform.openai.com/docs/pricing (2026-11)
 TIER_RATIOS: dict[ServiceTier, float] = {"standard": 1.0, "flex": 0.5, "batch": 0.5}
 
+#: Price of the priority tier over that of the standard one where it is not known, to compare ways and for budgets:
+#: the least that Gemini announces, 75 to 100 % more.
+#: Source: ai.google.dev/gemini-api/docs/priority-inference (2026-11)
+ASSUMED_PRIORITY_RATIO = 1.75
+
 #: Maximum time of a flex request, in seconds. Source: ai.google.dev/gemini-api/docs/flex-inference (a target of
 #: 1 to 15 minutes), platform.openai.com/docs/guides/flex-processing (15 minutes).
 MAX_FLEX_SECONDS = 900.0

@@ -5,7 +5,6 @@ import pytest
 from airflow_provider_llmbeam.batch.decide import BatchPlan
 from airflow_provider_llmbeam.batch.turnaround import Turnaround
 from airflow_provider_llmbeam.batch.ways import (
-    ASSUMED_PRIORITY_RATIO,
     FLEX_RATIOS,
     Work,
     choose,
@@ -13,7 +12,7 @@ from airflow_provider_llmbeam.batch.ways import (
     ways_of,
 )
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS
+from airflow_provider_llmbeam.spec.model.tier import ASSUMED_PRIORITY_RATIO, MAX_FLEX_SECONDS
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0

@@ -107,7 +107,7 @@ def kinds(outcomes: Sequence[Outcome]) -> Counter[str]:
 @pytest.mark.parametrize("repairs", [0, 1, 2, 3])
 def test_a_systematic_refusal_costs_at_most_64_requests_and_says_what_to_change(run: Run, repairs: int) -> None:
     server = Server(lambda *_: ('{"a": ', "stop"))
-    pilot = Pilot(max_repairs=repairs)
+    pilot = Pilot(max_repairs=repairs, max_output_tokens=20)
     outcomes = run(engine_of(server, pilot=pilot, max_repairs=repairs).answer(rows(5000)))
     assert server.sent <= 64
     assert kinds(outcomes) == {

@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from apache_beam.io.filesystems import FileSystems
@@ -55,6 +56,31 @@ def test_a_file_that_is_replaced_is_never_missing_or_half_written(folder: str) -
     assert storage.match(f"{folder}counts*") == [f"{folder}counts.json"]
     if not folder.startswith("gs://"):
         assert stat.S_IMODE(Path(f"{folder}counts.json").stat().st_mode) == 0o600
+
+
+def test_two_processes_that_replace_one_file_write_neither_into_the_part_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, create = f"{tmp_path}/rate.json", storage.create
+
+    def interrupted(part: str, **options: bool) -> IO[bytes]:
+        file = create(part, **options)
+        monkeypatch.setattr(storage, "create", create)
+        storage.replace(uri, b"of the other process")
+        assert storage.read(uri) == b"of the other process"
+        return file
+
+    monkeypatch.setattr(storage, "create", interrupted)
+    storage.replace(uri, b"mine")
+    assert storage.read(uri) == b"mine"
+    assert [each.name for each in tmp_path.iterdir()] == ["rate.json"]
+
+
+def test_a_file_that_cannot_be_replaced_leaves_no_part(tmp_path: Path) -> None:
+    (tmp_path / "rate.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        storage.replace(f"{tmp_path}/rate.json", b"new")
+    assert [each.name for each in tmp_path.iterdir()] == ["rate.json"]
 
 
 def test_a_file_is_written_found_renamed_read_and_deleted(folder: str) -> None:

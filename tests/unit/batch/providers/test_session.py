@@ -6,11 +6,13 @@ import io
 from pathlib import Path
 
 import pytest
+from google.auth import compute_engine
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2.credentials import Credentials
 
-from airflow_provider_llmbeam.batch.errors import BatchDeniedError, BatchRefusedError
+from airflow_provider_llmbeam.batch.errors import BatchDeniedError, BatchRefusedError, BatchUnavailableError
 from airflow_provider_llmbeam.batch.providers import open_provider
+from airflow_provider_llmbeam.batch.providers.http import BatchHttp
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, OpenAIModel
 from tests.replying import Replying, raw
@@ -70,6 +72,17 @@ def test_a_submission_without_a_token_is_not_an_uncertain_one() -> None:
             provider.submit("night-1", "gs://b/in.jsonl", lambda uri: io.BytesIO(b"x"), 1)
         with pytest.raises(BatchDeniedError, match="Vertex AI: the Google credentials give no access token"):
             provider.find("night-")
+
+
+def test_a_metadata_server_without_an_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("google.auth.compute_engine._metadata._GCE_METADATA_HOST", "127.0.0.1:9")
+    monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda _: None)
+    waits: list[float] = []
+    account = compute_engine.Credentials()  # type: ignore[no-untyped-call]
+    with pytest.raises(BatchUnavailableError, match="no access token") as caught:
+        BatchHttp(AuthorizedSession(account), "Vertex AI", waits.append).get("http://127.0.0.1:9/jobs")
+    assert waits
+    assert not caught.value.was_processed
 
 
 def test_a_model_without_batch_inference_is_refused() -> None:

@@ -207,6 +207,20 @@ def test_an_unreachable_token_service_is_a_connection_error(
     assert caught.value.kind == "connection"
 
 
+@pytest.mark.parametrize(("status", "kind"), [(503, "connection"), (400, "unauthorized")])
+def test_an_error_of_the_token_service_is_a_connection_error_and_a_refusal_is_final(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int, kind: str
+) -> None:
+    monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda _: None)
+    with Replying(lambda _: raw({"error": "no"}, status)) as service:
+        key = service_account(tmp_path / "key.json", f"{service.url}/token")
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
+        with pytest.raises(RequestError, match="no token: RefreshError") as caught:
+            asyncio.run(IdToken(AUDIENCE).headers())
+    assert caught.value.kind == kind
+    assert caught.value.is_unconnected == (status == 503), "it costs no row an attempt"
+
+
 def test_an_impersonated_account_has_id_tokens_of_its_own() -> None:
     source = user_credentials.Credentials("t")  # type: ignore[no-untyped-call]
     found = impersonated_credentials.Credentials(source, "job@p.example", ["s"])  # type: ignore[no-untyped-call]

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.sandbox import Sandbox
 from airflow_provider_llmbeam.spec import GeminiModel, Generation, OpenAIModel
+from tests.replying import Replying, raw
 
 
 def test_pieces_of_a_streamed_answer_are_joined() -> None:
@@ -31,6 +34,36 @@ def test_a_streamed_answer_without_end_is_given_up() -> None:
     with pytest.raises(RequestError, match="of more than 8,388,608 characters") as caught:
         text.add("x")
     assert (caught.value.kind, caught.value.http_status) == ("garbage", 200)
+
+
+ENDED = {"candidates": [{"content": {"parts": [{"text": "Hi."}]}, "finishReason": "STOP"}]}
+USAGE = {"usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": 2}}
+
+
+def streamed(monkeypatch: pytest.MonkeyPatch, *chunks: Any) -> Reply:
+    monkeypatch.setenv("GOOGLE_API_KEY", "k")
+
+    async def main(url: str) -> Reply:
+        backend = open_backend(GeminiModel(base_url=url), Generation(stream=True), None)
+        try:
+            return await backend.complete(Prompt("Hello."))
+        finally:
+            await backend.aclose()
+
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    with Replying(lambda _: raw(body, Content_Type="text/event-stream")) as server:
+        return asyncio.run(main(server.url))
+
+
+def test_an_answer_of_gemini_may_end_with_a_chunk_of_usage_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    reply = streamed(monkeypatch, ENDED, USAGE)
+    assert (reply.text, reply.finish_reason) == ("Hi.", "stop")
+    assert (reply.input_tokens, reply.output_tokens) == (7, 2)
+
+
+def test_a_stream_of_gemini_without_a_reason_for_its_end_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestError, match="broke off"):
+        streamed(monkeypatch, {"candidates": [{"content": {"parts": [{"text": "Hi."}]}}]}, USAGE)
 
 
 @pytest.mark.parametrize("module", [gemini, openai])

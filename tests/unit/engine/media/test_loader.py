@@ -11,12 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.engine.backends.echo import EchoBackend
+from airflow_provider_llmbeam.engine.engine import Engine
+from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.media.data_uri import data_uri, inline_parts, parse_data_uri
 from airflow_provider_llmbeam.engine.media.file import MediaFile
 from airflow_provider_llmbeam.engine.media.loader import ByteLimit, MediaLoader
+from airflow_provider_llmbeam.engine.outcome import PERMANENT, Failure, Outcome
+from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel
+from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
+from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, OpenAIModel
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError, media_rules
 
 DEVELOPER = media_rules(GeminiModel())
@@ -114,21 +120,39 @@ def test_reservations_never_exceed_the_limit_unless_alone_and_none_waits_for_eve
 class Failing:
     def __init__(self, error: Exception) -> None:
         self.error = error
+        self.opened: list[str] = []
 
     def open(self, uri: str) -> MediaFile:
+        self.opened.append(uri)
         raise self.error
 
 
-@pytest.mark.parametrize("error", [MediaError("the file is gone."), MediaUnavailableError("no answer.")])
-def test_a_file_that_cannot_be_read_is_a_failure_before_a_request(error: Exception) -> None:
-    async def main() -> None:
-        async with MediaLoader(DEVELOPER, Failing(error)).loaded([prompt("/a.png")]):
-            pass
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(MediaError("the file is gone."), "media_error"), (MediaUnavailableError("no answer."), "timeout")],
+)
+def test_a_file_that_cannot_be_read_is_a_failure_before_a_request(error: Exception, kind: str) -> None:
+    files = Failing(error)
 
-    with pytest.raises(RequestError) as failed:
-        asyncio.run(main())
-    assert (failed.value.kind, failed.value.http_status) == ("media_error", None)
-    assert failed.value.message == f"`prompt.media`: {error} Nothing was sent for this row."
+    async def main() -> list[Outcome]:
+        engine = Engine(
+            EchoBackend(EchoModel(type="echo")),
+            governor=LearnedRate(),
+            buckets=LengthBuckets((128,), 1024),
+            parser=OutputParser(None),
+            policy=RetryPolicy(max_attempts=3, max_throttled_seconds=60.0),
+            max_in_flight=4,
+            request_timeout_seconds=10.0,
+            media=MediaLoader(DEVELOPER, files),
+        )
+        return await engine.answer([prompt("/a.png")])
+
+    (failed,) = asyncio.run(main())
+    assert isinstance(failed, Failure)
+    assert (failed.kind, failed.http_status, failed.attempts) == (kind, None, 0)
+    assert failed.message == f"`prompt.media`: {error} Nothing was sent for this row."
+    assert files.opened == ["/a.png"], "whoever opens it has tried again for long enough"
+    assert (kind in PERMANENT) == isinstance(error, MediaError), "another run may read it"
 
 
 def test_a_file_that_has_grown_since_it_was_opened_is_refused() -> None:

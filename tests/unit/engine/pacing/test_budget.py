@@ -9,6 +9,7 @@ from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobError
 from airflow_provider_llmbeam.spec import Price
+from airflow_provider_llmbeam.spec.model.tier import ASSUMED_PRIORITY_RATIO
 
 PRICE = Price(input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=10.0)
 
@@ -41,6 +42,22 @@ def test_free_tokens_never_spend_a_budget() -> None:
     budget = Budget(0.01)
     budget.add(bill(10**12, 10**12, Price(input_usd_per_million_tokens=0, output_usd_per_million_tokens=0)))
     assert not budget.is_spent
+
+
+def test_replies_of_a_tier_without_a_known_price_are_charged_and_hide_no_others() -> None:
+    budget = Budget(2.9)
+    budget.add(Bill.of(1_000_000, 0, 0, PRICE, "priority"), PRICE)
+    assert budget.spent_usd == ASSUMED_PRIORITY_RATIO
+    budget.add(Bill.of(1_000_000, 0, 0, PRICE), PRICE)
+    assert budget.spent_usd == ASSUMED_PRIORITY_RATIO + 1
+    budget.add(Bill.of(0, 50_000, 0, PRICE, "flex"), PRICE)
+    assert budget.is_spent
+
+
+def test_the_price_of_the_tier_is_charged_where_it_is_known() -> None:
+    budget, price = Budget(3.0), PRICE.model_copy(update={"priority_ratio": 2.5})
+    budget.add(Bill.of(1_000_000, 0, 0, price, "priority"), price)
+    assert budget.spent_usd == 2.5
 
 
 def test_the_error_has_the_cost_and_how_to_continue() -> None:

@@ -4,11 +4,13 @@ import fcntl
 import logging
 import math
 import os
+import resource
 import signal
 import stat
 import struct
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -135,6 +137,39 @@ def test_a_process_stopped_while_it_holds_the_lock_does_not_stop_the_others(path
     holder.wait()
     assert governor.admit(110.0, 1) == 0
     assert shared(path).admit(110.0, 1) > 0, "the state is shared again"
+
+
+@contextmanager
+def full_disk():
+    """Lets each write to a file fail, as on a disk without room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_process_on_a_full_disk_goes_on_with_its_own_rate_until_there_is_room(path, caplog):
+    governor = shared(path)
+    with caplog.at_level(logging.WARNING), full_disk():
+        admitted = sum(governor.admit(100.0 + number / 100, 1) == 0 for number in range(1000))
+        governor.settle(1, 2, is_answered=True)
+        assert governor.rejected(110.0, 5.0) >= 5
+    assert admitted == pytest.approx(100, abs=5), "its own governor paces it"
+    (warning,) = caplog.messages
+    assert f"{path}, by which the processes of this machine share their rate, cannot be used" in warning
+    assert governor.admit(111.0, 1) > 0
+    assert shared(path).admit(111.0, 1) > 0, "the state is shared again, with the 429"
+
+
+def test_a_file_that_can_no_longer_be_locked_or_read_stops_no_request(path, caplog):
+    governor = shared(path)
+    assert governor.admit(100.0, 1) == 0
+    governor.close()
+    assert governor.admit(100.0, 1) > 0, "its own governor paces it"
+    governor.settle(1, 2, is_answered=True)
+    assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, Cou
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.sandbox import Fault
-from airflow_provider_llmbeam.spec import EchoModel, JobSpec, Limits
+from airflow_provider_llmbeam.spec import EchoModel, JobSpec, Limits, Price
 from tests.outcomes import completion
 
 
@@ -79,6 +79,17 @@ def test_a_batch_is_counted_as_its_engine_works() -> None:
 def test_answers_of_an_earlier_try_count_as_in_that_try() -> None:
     known = [completion(attempts=2, rejections=3, input_tokens=7, output_tokens=1), completion(attempts=0)]
     assert counts_of(known) == Counts(answered=2, requests=5, rejections=3, input_tokens=17, output_tokens=4)
+
+
+def test_answers_of_a_tier_without_a_known_price_count_for_the_budget_that_the_counters_are_compared_with() -> (
+    None
+):
+    price = Price(input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=1.0)
+    served = completion(input_tokens=900, output_tokens=100, cost_nano_usd=None, service_tier="priority")
+    batch = BatchCounts(price)
+    batch.finished(Prompt("a"), served)
+    assert batch.take().cost_nano_usd == counts_of([served], price).cost_nano_usd == 1_750_000
+    assert counts_of([served]).cost_nano_usd == 0, "a model without a price has no budget"
 
 
 def test_a_step_updates_its_counters_periodically_and_at_the_end(bundle: Bundle) -> None:

@@ -123,6 +123,13 @@ def test_duplicate_keys_end_the_job_before_a_request(journal) -> None:
 
 
 VECTOR = AnswerForm.of(Embedding(dimensions=2), None)
+
+
+def test_a_vector_that_could_not_be_used_is_asked_for_again() -> None:
+    (found,) = reuse(ROWS[:1], [("nightly", refusal(kind="invalid_output"))], VECTOR)
+    assert isinstance(found, Request)
+
+
 VALUE = AnswerForm.of(None, {"type": "object"})
 
 
