@@ -57,8 +57,9 @@ def paper_table(case: FleetCase, totals: Totals, journal: FleetJournal) -> str:
         [
             ["quota", f"{case.requests_per_minute:,.0f} requests and {60 * tokens:,.0f} tokens per minute"],
             [
-                "workers",
-                f"{case.workers} of 4 cores; {case.processes} processes, each with {_percent(busy)} of a core",
+                "processes",
+                f"{case.processes}, each with {_percent(busy)} of a core: {case.workers} machines of 4 cores, or "
+                f"{case.processes} workers of Dataflow",
             ],
             ["requests in flight", f"{totals.in_flight:,.0f}, {case.max_in_flight:,} per process"],
             [

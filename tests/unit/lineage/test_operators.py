@@ -26,7 +26,7 @@ SECRET = "planted-password-of-the-sink"
 TEMPLATE = "What is the mood of {{ row.text }}?"
 MANIFEST = {
     "name": "night",
-    "model": "gemini:gemini-2.5-flash",
+    "model": "gemini:gemini-3.5-flash-lite",
     "server": {"kind": "provider", "origin": ""},
     "rows": {"read": 5, "answered": 3, "dead_letter": 2},
     "dead_letter_by_kind": {"template_error": 2},
@@ -88,7 +88,7 @@ def test_the_run_facets_have_the_numbers_and_no_text_of_the_prompt():
     event = sent(job_lineage(facts(manifest=MANIFEST)))
     asked, used = event["run_facets"]["llmbeam_inference"], event["run_facets"]["llmbeam_usage"]
     assert asked["promptSha256"] == hashlib.sha256(TEMPLATE.encode()).hexdigest()
-    assert (asked["modelType"], asked["modelName"]) == ("gemini", "gemini-2.5-flash")
+    assert (asked["modelType"], asked["modelName"]) == ("gemini", "gemini-3.5-flash-lite")
     assert asked["journalUri"] == "gs://b/state/night/journal/"
     assert {name: used[name] for name in ("inputTokens", "cachedInputTokens", "outputTokens")} == {
         "inputTokens": 100,

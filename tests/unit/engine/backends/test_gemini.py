@@ -119,8 +119,8 @@ def refusal(body: dict[str, Any]) -> RequestError:
 
 
 def test_an_answer_is_read_and_thoughts_are_billed() -> None:
-    assert read(response(candidates=[candidate()], modelVersion="gemini-2.5-flash-001")) == Reply(
-        text="Hi.", finish_reason="stop", input_tokens=5, output_tokens=13, model="gemini-2.5-flash-001"
+    assert read(response(candidates=[candidate()], modelVersion="gemini-3.5-flash-lite-001")) == Reply(
+        text="Hi.", finish_reason="stop", input_tokens=5, output_tokens=13, model="gemini-3.5-flash-lite-001"
     )
 
 
@@ -321,14 +321,14 @@ VERTEX = "aiplatform.googleapis.com/v1beta1/projects/p/locations"
 @pytest.mark.parametrize(
     ("given", "address"),
     [
-        ({}, "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash"),
+        ({}, "https://generativelanguage.googleapis.com/v1beta/models/gemini-3.5-flash-lite"),
         ({"name": "models/x"}, "https://generativelanguage.googleapis.com/v1beta/models/x"),
         ({"name": "tunedModels/x"}, "https://generativelanguage.googleapis.com/v1beta/tunedModels/x"),
-        ({"base_url": "http://127.0.0.1:9/"}, "http://127.0.0.1:9/v1beta/models/gemini-2.5-flash"),
-        ({"project": "p"}, f"https://{VERTEX}/global/publishers/google/models/gemini-2.5-flash"),
+        ({"base_url": "http://127.0.0.1:9/"}, "http://127.0.0.1:9/v1beta/models/gemini-3.5-flash-lite"),
+        ({"project": "p"}, f"https://{VERTEX}/global/publishers/google/models/gemini-3.5-flash-lite"),
         (
             {"project": "p", "location": "europe-west4"},
-            f"https://europe-west4-{VERTEX}/europe-west4/publishers/google/models/gemini-2.5-flash",
+            f"https://europe-west4-{VERTEX}/europe-west4/publishers/google/models/gemini-3.5-flash-lite",
         ),
         (
             {"project": "p", "location": "eu", "name": "x"},
@@ -383,7 +383,7 @@ def test_fields_that_are_not_read_may_be_of_any_type() -> None:
 def test_a_prompt_is_answered(sandbox: Sandbox, model: GeminiModel) -> None:
     (reply,) = ask(model, Prompt("How tall is it?", system="Be brief."))
     assert isinstance(reply, Reply)
-    assert (reply.finish_reason, reply.model) == ("stop", "gemini-2.5-flash")
+    assert (reply.finish_reason, reply.model) == ("stop", "gemini-3.5-flash-lite")
     (record,) = sandbox.requests
     assert record.prompt_sha256 == prompt_sha256("How tall is it?", "Be brief.")
     assert (reply.input_tokens, reply.output_tokens) == (record.input_tokens, record.output_tokens)

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 
-HEAD = PromptHead("word " * 2_400, "Be short.")  # 3,003 tokens
+HEAD = PromptHead("word " * 4_800, "Be short.")  # 6,003 tokens
 PROMPTS = [Prompt(f"{HEAD.text}Judge {number}.", HEAD.system) for number in range(3)]
 
 
@@ -29,7 +29,7 @@ def caches(sandbox, monkeypatch):
 @pytest.fixture
 def cached(caches):
     config = {"contents": HEAD.text, "system_instruction": HEAD.system, "ttl": "600s"}
-    return CachedHead(caches.create(model="gemini-2.5-flash", config=config).name, HEAD)
+    return CachedHead(caches.create(model=GeminiModel().name, config=config).name, HEAD)
 
 
 def answers(sandbox, prompts, cached, **generation):
@@ -48,8 +48,8 @@ def test_the_answers_are_equal_and_the_head_is_read_from_the_cache(sandbox, cach
     inline = answers(sandbox, PROMPTS, None)
     found = answers(sandbox, PROMPTS, cached, stream=stream)
     assert [reply.text for reply in found] == [reply.text for reply in inline]
-    assert [reply.cached_tokens for reply in found] == [3_003] * 3
-    assert sum(charge.cached_tokens for charge in sandbox.token_bill.charges) == 3 * 3_003
+    assert [reply.cached_tokens for reply in found] == [6_003] * 3
+    assert sum(charge.cached_tokens for charge in sandbox.token_bill.charges) == 3 * 6_003
 
 
 def test_after_the_cache_is_gone_each_prompt_is_sent_whole_and_paid_once(sandbox, caches, cached):
@@ -64,7 +64,7 @@ def test_after_the_cache_is_gone_each_prompt_is_sent_whole_and_paid_once(sandbox
 
 def test_another_prompt_is_sent_whole_and_the_next_one_uses_the_cache(sandbox, cached):
     found = answers(sandbox, [Prompt("Something else."), PROMPTS[0]], cached)
-    assert [reply.cached_tokens for reply in found] == [0, 3_003]
+    assert [reply.cached_tokens for reply in found] == [0, 6_003]
 
 
 def test_a_server_error_is_no_reason_to_leave_the_cache(sandbox, cached):

@@ -49,7 +49,7 @@ def test_what_changed_since_the_last_run_is_named(job, spec, changes, why):
 def test_another_model_has_no_cost_from_the_last_run(spec):
     assert known_rows_line(spec, COUNTS, [last_run(spec, model="openai:gpt-5-mini")]).endswith(
         "are sent, as the model was 'openai:gpt-5-mini' in the last run, whose answers are not used for "
-        "'gemini:gemini-2.5-flash'."
+        "'gemini:gemini-3.5-flash-lite'."
     )
 
 
