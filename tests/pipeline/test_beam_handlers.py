@@ -124,7 +124,7 @@ def test_each_key_can_have_a_model_of_its_own(sandbox):
     def check(results):
         assert sorted((tier, result.example) for tier, result in results) == sorted(tiers)
         assert {(tier, result.model_id, type(result.inference)) for tier, result in results} == {
-            ("gold", "gemini-2.5-flash", Completion),
+            ("gold", "gemini-3.5-flash-lite", Completion),
             ("silver", "gemma-3-4b-it", Completion),
         }
 

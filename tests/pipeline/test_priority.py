@@ -21,7 +21,7 @@ PRICE = {
     "cached_input_usd_per_million_tokens": 0.03,
     "priority_ratio": 1.8,
 }
-HEAD = "Judge by these rules. " + "Rule: say what the text is about, in one word. " * 250
+HEAD = "Judge by these rules. " + "Rule: say what the text is about, in one word. " * 500
 
 
 @pytest.fixture
