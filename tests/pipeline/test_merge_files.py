@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +10,11 @@ from threading import Barrier, BrokenBarrierError
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_llmbeam.exceptions import JobSpecError, TooManyFailedRowsError
+from airflow_provider_llmbeam.exceptions import JobSpecError, PermanentFailureError, TooManyFailedRowsError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.sinks import files, merge_files
+from airflow_provider_llmbeam.pipeline.transforms import publish
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 
@@ -180,26 +180,48 @@ def test_a_job_that_is_killed_while_it_publishes_loses_no_row(echo_job, monkeypa
     assert ids(echo_job) == list(range(30))
 
 
-def test_jobs_that_merge_at_once_lose_no_row(echo_job, monkeypatch):
-    """Each has read the files before one has written them, unless they take turns."""
-    barrier, read = Barrier(3), merge_files._answers
+def specs_at_once(job, **limits):
+    specs = []
+    for number in range(3):
+        path = job.directory / f"{number}.jsonl"
+        path.write_text(f'{{"id": {number}, "text": "x"}}\n{{"id": {number + 10}}}\n')
+        parts = {"name": f"job-{number}", "source": {"uri": str(path), "key": ["id"]}}
+        specs.append(JobSpec.parse(job.spec | parts | merged(job) | {"limits": job.spec["limits"] | limits}))
+    return specs
 
-    def together(sink):
-        found = read(sink)
-        with suppress(BrokenBarrierError):  # where only one is here
+
+def meeting(function):
+    """Returns a function whose callers wait for each other, unless only one is there."""
+    barrier = Barrier(3)
+
+    def together(*args, **options):
+        found = function(*args, **options)
+        with suppress(BrokenBarrierError):
             barrier.wait(2)
         return found
 
-    specs = []
-    for number in range(3):
-        path = echo_job.directory / f"{number}.jsonl"
-        path.write_text(json.dumps({"id": number, "text": "x"}) + "\n")
-        parts = {"name": f"job-{number}", "source": {"uri": str(path), "key": ["id"]}}
-        specs.append(JobSpec.parse(echo_job.spec | parts | merged(echo_job)))
-    monkeypatch.setattr(merge_files, "_answers", together)
+    return together
+
+
+def test_jobs_that_merge_at_once_lose_no_row(echo_job, monkeypatch):
+    """Each has read the files before one has written them, unless they take turns."""
+    specs = specs_at_once(echo_job)
+    monkeypatch.setattr(merge_files, "_answers", meeting(merge_files._answers))
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(run, specs))
     assert ids(echo_job) == [0, 1, 2]
+    assert sorted(row["id"] for row in read_lines(dead_letter(echo_job))) == [10, 11, 12]
+
+
+def test_jobs_in_which_too_many_rows_fail_at_once_lose_no_failed_row(echo_job, monkeypatch):
+    """Each has merged its dead letter before one has published it, unless they take turns."""
+    specs = specs_at_once(echo_job, max_dead_letter_ratio=0.0)
+    monkeypatch.setattr(publish, "merge_dead_letter", meeting(publish.merge_dead_letter))
+    with ThreadPoolExecutor(3) as pool:
+        ended = [pool.submit(run, spec) for spec in specs]
+    assert {type(each.exception()) for each in ended} == {PermanentFailureError}
+    assert ids(echo_job) == []
+    assert sorted(row["id"] for row in read_lines(dead_letter(echo_job))) == [10, 11, 12]
 
 
 def test_answers_with_other_columns_are_not_merged(echo_job):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 
 import apache_beam as beam
@@ -26,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.audit.load import load as load_audit
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.conversation.store import publish_history
+from airflow_provider_llmbeam.pipeline.lease import merging
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
 from airflow_provider_llmbeam.pipeline.privacy.errors import errors_masked
@@ -50,6 +52,7 @@ from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count,
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DetachedRunner
+from airflow_provider_llmbeam.spec.sink import FilesSink
 from airflow_provider_llmbeam.spec.source import BigQuerySource
 
 _log = logging.getLogger(__name__)
@@ -130,7 +133,9 @@ class Publish(beam.DoFn):
         staged = self._every_shard(answer_files, "answers", shards, file_format)
         publish = partial(self._published_answers, staged, history_files)
         if spec.merges_by_key:
-            text = self._publish_merged(tally, staged, failed, file_format, publish)
+            # Other jobs may merge into a files sink and its dead letter; with any other sink, it is of this job.
+            with merging(spec) if isinstance(spec.sink, FilesSink) else nullcontext():
+                text = self._publish_merged(tally, staged, failed, file_format, publish)
         else:
             move_in({failed: spec.dead_letter_uri})
             self._check(tally)
