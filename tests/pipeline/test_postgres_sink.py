@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import signal
 import subprocess
 import sys
@@ -248,6 +249,17 @@ def test_columns_are_passed_through_to_a_new_table_and_an_existing_one(start, cl
     rows[1]["lang"] = "de"
     start(rows, sink=sink)
     assert table(client, "id, lang, size") == [(0, "en", 0), (1, "de", 1)]
+
+
+def test_numbers_that_are_not_finite_are_passed_through_to_a_new_table_and_an_existing_one(start, client):
+    sink = {"type": "postgres", "table": "answers", "passthrough": ["size"]}
+    rows = [
+        {"id": n, "text": "x", "size": size} for n, size in enumerate([0.5, math.inf, -math.inf, math.nan, None])
+    ]
+    for _ in range(2):
+        start(rows, sink=sink)
+        assert table(client, "size::text") == [("-Infinity",), ("0.5",), ("Infinity",), ("NaN",), (None,)]
+    assert types(client)["size"] == "double precision"
 
 
 def test_the_error_for_a_missing_column_to_pass_through_has_the_statement_that_adds_it(start, client):
