@@ -116,6 +116,20 @@ def test_rows_without_a_key_stay_in_the_dead_letter_once(echo_job):
     assert len(read_lines(dead_letter(echo_job))) == 2
 
 
+def test_rows_that_share_a_key_stay_in_the_dead_letter_when_rows_of_other_keys_are_merged(echo_job):
+    echo_job.spec["source"] = {**echo_job.spec["source"], "on_duplicate_key": "dead_letter"}
+    rows = [{"id": 1, "text": text} for text in "abcc"]
+    echo_job.write(rows)
+    run(JobSpec.parse(echo_job.spec | merged(echo_job)))
+    for number in (2, 3):
+        echo_job.write([{"id": number, "text": "d"}])
+        run(JobSpec.parse(echo_job.spec | merged(echo_job)))
+    assert [row["text"] for row in read_lines(dead_letter(echo_job))] == ["b", "c", "c"]
+    echo_job.write(rows)
+    run(JobSpec.parse(echo_job.spec | merged(echo_job)))
+    assert [row["text"] for row in read_lines(dead_letter(echo_job))] == ["b", "c", "c"]
+
+
 def test_answers_that_are_not_published_leave_their_rows_in_the_dead_letter(echo_job):
     echo_job.run([{"id": 1, "text": "a"}, {"id": 2}, {"id": 3}, {"id": 4, "b": 1}])
     spec = (

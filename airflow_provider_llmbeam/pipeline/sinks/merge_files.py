@@ -116,7 +116,9 @@ def merge_dead_letter(
     seen = {identity(row) for row, _ in _read(new, "jsonl")} | {identify(row) for row in done}
     earlier = _read(uri, "jsonl") if storage.exists(uri) else iter(())
     merged = f"{staging_uri}dead_letter-merged-{uuid.uuid4().hex}.jsonl"
-    lines = chain((line for _, line in _read(new, "jsonl")), _unseen(earlier, identity, seen))
+    # Rows that share a key are kept, as each is one failed row: see `source.on_duplicate_key`.
+    kept = (line for row, line in earlier if identity(row) not in seen)
+    lines = chain((line for _, line in _read(new, "jsonl")), kept)
     write_file(merged, lines, "jsonl", columns, is_private=True)
     return merged
 
