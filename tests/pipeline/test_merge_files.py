@@ -250,6 +250,29 @@ def test_answers_of_another_format_are_not_merged(echo_job):
         run(JobSpec.parse(echo_job.spec | merged(echo_job, format="parquet")))
 
 
+def test_a_file_with_a_name_that_no_job_writes_is_refused_and_stays(echo_job):
+    echo_job.run(ROWS)
+    (file,) = echo_job.out.glob("answers-*")
+    renamed = file.rename(echo_job.out / "answers-2024.jsonl")
+    with pytest.raises(JobSpecError, match=r"answers-2024\.jsonl' has not the name .* 'answers-00000-of-00001\."):
+        run(JobSpec.parse(echo_job.spec | merged(echo_job)))
+    assert [row["id"] for row in read_lines(renamed)] == [1, 2]
+
+
+def test_a_file_that_was_added_during_the_run_is_not_deleted(echo_job, monkeypatch):
+    echo_job.run(ROWS)
+    added = echo_job.out / "answers-2024.jsonl"
+    merging = publish.merging
+
+    def add_first(spec):
+        added.write_text('{"id": 9}\n')
+        return merging(spec)
+
+    monkeypatch.setattr(publish, "merging", add_first)
+    run(JobSpec.parse(echo_job.spec | merged(echo_job)))
+    assert [row["id"] for row in read_lines(added)] == [9]
+
+
 def test_duplicate_keys_are_not_merged(echo_job):
     source = {"uri": str(echo_job.source), "key": ["id"], "on_duplicate_key": "allow"}
     with pytest.raises(JobSpecError, match=r"allows duplicate keys .* 'merge' keeps one row per key"):
