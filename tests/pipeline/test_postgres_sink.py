@@ -188,6 +188,13 @@ def test_a_changed_prompt_updates_its_rows_and_keeps_all_other_values(start, cli
     assert table(client, "id, answer, reviewed") == [*expected, (77, "by hand", False)]
 
 
+def test_a_bundle_that_the_runner_repeats_publishes_once(tmp_path, client, dsn):
+    manifest = run(JobSpec.parse(spec_of(tmp_path, rows_of(5))), ["--direct_runner_bundle_repeat=1"])
+    assert table(client, "id, answer") == [(number, f"row number {number}") for number in range(5)]
+    (address,) = manifest["answers_uris"]
+    assert address.endswith("/public.answers")
+
+
 def test_only_rows_that_differ_are_written(start, client):
     start(rows_of(10))
     before = dict(table(client, "id, xmin::text"))

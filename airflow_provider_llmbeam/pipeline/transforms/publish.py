@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import apache_beam as beam
+from pydantic import ValidationError
 
 from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, PERMANENT
@@ -161,10 +162,20 @@ class Publish(beam.DoFn):
 
     def _published_answers(self, staged: Mapping[int, str], history_files: Iterable[str]) -> list[str]:
         """Publishes the answers, then the turns of conversations; returns the addresses of the answers."""
-        answers = sinks.publish(self._spec, staged)
+        answers = self._published_before(staged) or sinks.publish(self._spec, staged)
         if (conversation := self._spec.conversation) is not None:
             publish_history(self._spec, conversation.ttl_days, history_files, time.time())
         return answers
+
+    def _published_before(self, staged: Mapping[int, str]) -> list[str]:
+        """Returns the addresses in the report of an earlier attempt, which has deleted the staged files."""
+        uri = self._spec.report_uri
+        if not all(map(storage.exists, staged.values())) and storage.exists(uri):
+            with suppress(ValidationError):  # for a report of an earlier release
+                report = Report.model_validate_json(storage.read(uri))
+                # The report is the last file to be published; an earlier run has another start.
+                return report.answers_uris if report.started_at == self._started_at else []
+        return []
 
     def _publish_merged(
         self,
