@@ -46,7 +46,8 @@ class FilesSink(SpecModel):
         shards: Number of answer files. One is enough up to some millions of rows.
         on_existing: Policy for the answers that are there. `replace` replaces those of the job itself, and refuses
             those of another job before anything is sent. `merge` keeps the answers, and the rows of the dead
-            letter, whose keys this run does not have, of whatever job; a row that fails now keeps its answer.
+            letter, whose keys this run does not have, of whatever job; a row that fails now keeps its answer. It
+            refuses a directory with a file `answers-*` whose name no job writes.
             `take_over` replaces the answers of another job, and makes this one the owner.
         answer_columns: Form of an answer with an `output_schema`. `struct`: `answer` has its fields, in Parquet
             with the types of the schema; fields that the schema does not name are in JSON lines only. `flat`: a

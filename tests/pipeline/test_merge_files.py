@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -11,10 +10,11 @@ from threading import Barrier, BrokenBarrierError
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_llmbeam.exceptions import JobSpecError, TooManyFailedRowsError
+from airflow_provider_llmbeam.exceptions import JobSpecError, PermanentFailureError, TooManyFailedRowsError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.sinks import files, merge_files
+from airflow_provider_llmbeam.pipeline.transforms import publish
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 
@@ -116,6 +116,20 @@ def test_rows_without_a_key_stay_in_the_dead_letter_once(echo_job):
     assert len(read_lines(dead_letter(echo_job))) == 2
 
 
+def test_rows_that_share_a_key_stay_in_the_dead_letter_when_rows_of_other_keys_are_merged(echo_job):
+    echo_job.spec["source"] = {**echo_job.spec["source"], "on_duplicate_key": "dead_letter"}
+    rows = [{"id": 1, "text": text} for text in "abcc"]
+    echo_job.write(rows)
+    run(JobSpec.parse(echo_job.spec | merged(echo_job)))
+    for number in (2, 3):
+        echo_job.write([{"id": number, "text": "d"}])
+        run(JobSpec.parse(echo_job.spec | merged(echo_job)))
+    assert [row["text"] for row in read_lines(dead_letter(echo_job))] == ["b", "c", "c"]
+    echo_job.write(rows)
+    run(JobSpec.parse(echo_job.spec | merged(echo_job)))
+    assert [row["text"] for row in read_lines(dead_letter(echo_job))] == ["b", "c", "c"]
+
+
 def test_answers_that_are_not_published_leave_their_rows_in_the_dead_letter(echo_job):
     echo_job.run([{"id": 1, "text": "a"}, {"id": 2}, {"id": 3}, {"id": 4, "b": 1}])
     spec = (
@@ -180,26 +194,48 @@ def test_a_job_that_is_killed_while_it_publishes_loses_no_row(echo_job, monkeypa
     assert ids(echo_job) == list(range(30))
 
 
-def test_jobs_that_merge_at_once_lose_no_row(echo_job, monkeypatch):
-    """Each has read the files before one has written them, unless they take turns."""
-    barrier, read = Barrier(3), merge_files._answers
+def specs_at_once(job, **limits):
+    specs = []
+    for number in range(3):
+        path = job.directory / f"{number}.jsonl"
+        path.write_text(f'{{"id": {number}, "text": "x"}}\n{{"id": {number + 10}}}\n')
+        parts = {"name": f"job-{number}", "source": {"uri": str(path), "key": ["id"]}}
+        specs.append(JobSpec.parse(job.spec | parts | merged(job) | {"limits": job.spec["limits"] | limits}))
+    return specs
 
-    def together(sink):
-        found = read(sink)
-        with suppress(BrokenBarrierError):  # where only one is here
+
+def meeting(function):
+    """Returns a function whose callers wait for each other, unless only one is there."""
+    barrier = Barrier(3)
+
+    def together(*args, **options):
+        found = function(*args, **options)
+        with suppress(BrokenBarrierError):
             barrier.wait(2)
         return found
 
-    specs = []
-    for number in range(3):
-        path = echo_job.directory / f"{number}.jsonl"
-        path.write_text(json.dumps({"id": number, "text": "x"}) + "\n")
-        parts = {"name": f"job-{number}", "source": {"uri": str(path), "key": ["id"]}}
-        specs.append(JobSpec.parse(echo_job.spec | parts | merged(echo_job)))
-    monkeypatch.setattr(merge_files, "_answers", together)
+    return together
+
+
+def test_jobs_that_merge_at_once_lose_no_row(echo_job, monkeypatch):
+    """Each has read the files before one has written them, unless they take turns."""
+    specs = specs_at_once(echo_job)
+    monkeypatch.setattr(merge_files, "_answers", meeting(merge_files._answers))
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(run, specs))
     assert ids(echo_job) == [0, 1, 2]
+    assert sorted(row["id"] for row in read_lines(dead_letter(echo_job))) == [10, 11, 12]
+
+
+def test_jobs_in_which_too_many_rows_fail_at_once_lose_no_failed_row(echo_job, monkeypatch):
+    """Each has merged its dead letter before one has published it, unless they take turns."""
+    specs = specs_at_once(echo_job, max_dead_letter_ratio=0.0)
+    monkeypatch.setattr(publish, "merge_dead_letter", meeting(publish.merge_dead_letter))
+    with ThreadPoolExecutor(3) as pool:
+        ended = [pool.submit(run, spec) for spec in specs]
+    assert {type(each.exception()) for each in ended} == {PermanentFailureError}
+    assert ids(echo_job) == []
+    assert sorted(row["id"] for row in read_lines(dead_letter(echo_job))) == [10, 11, 12]
 
 
 def test_answers_with_other_columns_are_not_merged(echo_job):
@@ -212,6 +248,29 @@ def test_answers_of_another_format_are_not_merged(echo_job):
     echo_job.run(ROWS)
     with pytest.raises(JobSpecError, match=r"`sink\.format` 'parquet': .* has another one, which .* change"):
         run(JobSpec.parse(echo_job.spec | merged(echo_job, format="parquet")))
+
+
+def test_a_file_with_a_name_that_no_job_writes_is_refused_and_stays(echo_job):
+    echo_job.run(ROWS)
+    (file,) = echo_job.out.glob("answers-*")
+    renamed = file.rename(echo_job.out / "answers-2024.jsonl")
+    with pytest.raises(JobSpecError, match=r"answers-2024\.jsonl' has not the name .* 'answers-00000-of-00001\."):
+        run(JobSpec.parse(echo_job.spec | merged(echo_job)))
+    assert [row["id"] for row in read_lines(renamed)] == [1, 2]
+
+
+def test_a_file_that_was_added_during_the_run_is_not_deleted(echo_job, monkeypatch):
+    echo_job.run(ROWS)
+    added = echo_job.out / "answers-2024.jsonl"
+    merging = publish.merging
+
+    def add_first(spec):
+        added.write_text('{"id": 9}\n')
+        return merging(spec)
+
+    monkeypatch.setattr(publish, "merging", add_first)
+    run(JobSpec.parse(echo_job.spec | merged(echo_job)))
+    assert [row["id"] for row in read_lines(added)] == [9]
 
 
 def test_duplicate_keys_are_not_merged(echo_job):

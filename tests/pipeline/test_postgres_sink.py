@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import signal
 import subprocess
 import sys
@@ -187,6 +188,13 @@ def test_a_changed_prompt_updates_its_rows_and_keeps_all_other_values(start, cli
     assert table(client, "id, answer, reviewed") == [*expected, (77, "by hand", False)]
 
 
+def test_a_bundle_that_the_runner_repeats_publishes_once(tmp_path, client, dsn):
+    manifest = run(JobSpec.parse(spec_of(tmp_path, rows_of(5))), ["--direct_runner_bundle_repeat=1"])
+    assert table(client, "id, answer") == [(number, f"row number {number}") for number in range(5)]
+    (address,) = manifest["answers_uris"]
+    assert address.endswith("/public.answers")
+
+
 def test_only_rows_that_differ_are_written(start, client):
     start(rows_of(10))
     before = dict(table(client, "id, xmin::text"))
@@ -248,6 +256,17 @@ def test_columns_are_passed_through_to_a_new_table_and_an_existing_one(start, cl
     rows[1]["lang"] = "de"
     start(rows, sink=sink)
     assert table(client, "id, lang, size") == [(0, "en", 0), (1, "de", 1)]
+
+
+def test_numbers_that_are_not_finite_are_passed_through_to_a_new_table_and_an_existing_one(start, client):
+    sink = {"type": "postgres", "table": "answers", "passthrough": ["size"]}
+    rows = [
+        {"id": n, "text": "x", "size": size} for n, size in enumerate([0.5, math.inf, -math.inf, math.nan, None])
+    ]
+    for _ in range(2):
+        start(rows, sink=sink)
+        assert table(client, "size::text") == [("-Infinity",), ("0.5",), ("Infinity",), ("NaN",), (None,)]
+    assert types(client)["size"] == "double precision"
 
 
 def test_the_error_for_a_missing_column_to_pass_through_has_the_statement_that_adds_it(start, client):

@@ -222,6 +222,17 @@ def test_answers_are_sent_once_with_their_key_and_their_ordering_key(send, spec,
     assert len(found["t2"]["attributes"]["llmbeam_key"]) == 64, "the key is too long for an attribute"
 
 
+def test_a_bundle_that_the_runner_repeats_sends_each_answer_once(google, spec, sandbox):
+    answers = f"{TOPIC}-answers"
+    with PublisherClient(transport="rest") as publisher:
+        publisher.create_topic(name=answers)
+    source = {"type": "rows", "rows": [{"id": n, "text": f"t{n}"} for n in range(3)], "key": ["id"]}
+    job = JobSpec.parse(spec | {"source": source, "sink": {"type": "pubsub", "topic": answers}})
+    assert run(job, ["--direct_runner_bundle_repeat=1"])["answers_uris"] == [f"pubsub://{answers}"]
+    run(job)
+    assert len(sandbox.pubsub.messages(answers)) == 3
+
+
 def test_a_topic_that_does_not_answer_is_asked_again_and_then_fails_the_publication(
     google, tmp_path, sandbox, monkeypatch
 ):

@@ -276,9 +276,8 @@ class Masker:
         return with_vault(masked, sealed_values(row))
 
     def _shown(self, value: Any, column: str | None = None) -> Any:
-        if value is None or isinstance(value, bool | float):
+        if (text := _text_of(value)) is None:
             return value
-        text = value if isinstance(value, str) else str(value)
         return value if (masked := self.message(text, column)) == text else masked
 
     def _masked(self, row: Row, columns: Collection[str] | None) -> tuple[Row, list[str]]:
@@ -297,8 +296,8 @@ class Masker:
     def _value(self, value: Any, issuer: Issuer, column: str, faults: list[str], is_key: bool) -> Any:
         if isinstance(value, str):
             return self._text(value, issuer, column, faults, is_key=is_key)
-        text = str(value)
-        if value is None or isinstance(value, bool | float) or len(text) < _MIN_DIGITS:
+        text = _text_of(value)
+        if text is None or len(text) < _MIN_DIGITS:
             return value
         try:
             found = self._find(text, column)
@@ -306,7 +305,7 @@ class Masker:
             return self._text(text, issuer, column, faults, is_key=is_key)
         if not found:
             return value
-        plain = value if isinstance(value, int) else text
+        plain = value if isinstance(value, int | float) else text
         return self._issued(found[0].kind, plain, issuer, f"column {column!r}", faults, is_key)
 
     def _text(
@@ -375,8 +374,21 @@ def _restored_completion(completion: Completion, values: dict[str, str]) -> Comp
     return replace(completion, citations=restored(completion.citations, values))
 
 
+def _text_of(value: Any) -> str | None:
+    """Returns the text of a value in which personal data is searched for; `None` for a value that has none.
+
+    A float without decimals is searched as an integer: a column of integers that has nulls is read as floats.
+    """
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else None
+    return str(value)
+
+
 def _hidden(value: Any) -> Any:
-    is_harmless = value is None or isinstance(value, bool | float) or len(str(value)) < _MIN_DIGITS
+    text = _text_of(value)
+    is_harmless = text is None or len(text) < _MIN_DIGITS
     return value if is_harmless and not isinstance(value, str) else _NOT_SHOWN
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.lease import merging
 from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, merge_files, milvus, postgres
 from airflow_provider_llmbeam.pipeline.sinks.ownership import check_still_owner
 from airflow_provider_llmbeam.pipeline.sinks.queues import kafka, pubsub
@@ -74,6 +73,8 @@ def check_here(spec: JobSpec) -> None:
 def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
     """Publishes the staged answers; doing it again changes nothing.
 
+    A job that merges into files holds their lease, see `lease.merging`.
+
     Args:
         spec: The job.
         staged: Address of the file of each shard.
@@ -83,8 +84,7 @@ def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
     """
     match spec.sink:
         case FilesSink(on_existing="merge"):
-            with merging(spec):
-                return merge_files.publish(spec.sink, OutputColumns.of(spec), staged, spec.staging_uri)
+            return merge_files.publish(spec.sink, OutputColumns.of(spec), staged, spec.staging_uri)
         case FilesSink():
             check_still_owner(spec)
             return files.publish(spec.sink, staged)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from airflow_provider_llmbeam.exceptions import RowsLostError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
 
-def publish(sink: FilesSink, staged: Mapping[int, str]) -> list[str]:
+def publish(sink: FilesSink, staged: Mapping[int, str], replaced: Iterable[str] | None = None) -> list[str]:
     """Moves the staged files of all shards to their final names, replacing those of an earlier run.
+
+    Args:
+        sink: The sink.
+        staged: Address of the file of each shard.
+        replaced: Addresses of the files of an earlier run. `None`: all answers in the sink.
 
     Returns:
         The addresses of the answers.
@@ -19,7 +24,8 @@ def publish(sink: FilesSink, staged: Mapping[int, str]) -> list[str]:
         uri: f"{sink.uri}answers-{shard:05}-of-{sink.shards:05}.{sink.format}"
         for shard, uri in sorted(staged.items())
     }
-    outdated = {*storage.match(f"{sink.uri}answers-*")} - {*answers.values()}
+    earlier = storage.match(f"{sink.uri}answers-*") if replaced is None else replaced
+    outdated = {*earlier} - {*answers.values()}
     move_in(answers)
     storage.delete(outdated)
     return list(answers.values())

@@ -28,7 +28,7 @@ from airflow_provider_llmbeam.pipeline.sinks.arrow_types import as_text
 from airflow_provider_llmbeam.pipeline.sinks.staged import shard_of, write_file
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
-_SHARD = re.compile(r"answers-(\d+)-of-(\d+)\.\w+$")
+_SHARD = re.compile(r"/answers-(\d+)-of-(\d+)\.\w+$")
 _BATCH_ROWS = 1000
 _MAX_NAMED = 3
 
@@ -40,13 +40,19 @@ def check(sink: FilesSink, columns: OutputColumns) -> None:
     """Checks, before anything is sent, that the files in a sink have the format and the columns of this job.
 
     Raises:
-        JobSpecError: They differ.
+        JobSpecError: They differ, or a file has a name that no job writes.
     """
     for uri in _answers(sink):
         if not uri.endswith(f".{sink.format}"):
             raise JobSpecError(
                 f"`sink.format` {sink.format!r}: {uri!r} has another one, which `sink.on_existing` 'merge' cannot "
                 "change. Nothing was sent or billed."
+            )
+        if not _SHARD.search(uri):
+            raise JobSpecError(
+                f"`sink.on_existing` 'merge': {uri!r} has not the name of a file that a job writes, such as "
+                f"'answers-00000-of-00001.{sink.format}', so its rows would not be merged. Rename it, or move it "
+                "to another directory. Nothing was sent or billed."
             )
         found = _columns(uri, sink.format)
         if found is not None and found != set(columns.names):
@@ -62,11 +68,12 @@ def publish(sink: FilesSink, columns: OutputColumns, staged: Mapping[int, str], 
     Returns:
         The addresses of the answers.
     """
+    shards = [(uri, int(found[1]), int(found[2])) for uri in _answers(sink) if (found := _SHARD.search(uri))]
+    replaced = [uri for uri, _, _ in shards]
     if not all(map(storage.exists, staged.values())):  # An earlier attempt has published and deleted them.
-        return files.publish(sink, staged)
+        return files.publish(sink, staged, replaced)
     identify = key_of(columns, sink.format)
     seen = {identify(row) for uri in staged.values() for row, _ in _read(uri, sink.format)}
-    shards = [(uri, int(found[1]), int(found[2])) for uri in _answers(sink) if (found := _SHARD.search(uri))]
     shards.sort(
         key=lambda shard: shard[2] != sink.shards
     )  # Those of an attempt that was killed are the newer ones.
@@ -80,7 +87,7 @@ def publish(sink: FilesSink, columns: OutputColumns, staged: Mapping[int, str], 
         merged[shard] = f"{staging_uri}merged-{shard}-{uuid.uuid4().hex}.{sink.format}"
         lines = chain((line for _, line in _read(new, sink.format)), _unseen(earlier, identify, seen))
         write_file(merged[shard], lines, sink.format, columns)
-    return files.publish(sink, merged)
+    return files.publish(sink, merged, replaced)
 
 
 def merge_dead_letter(
@@ -116,7 +123,9 @@ def merge_dead_letter(
     seen = {identity(row) for row, _ in _read(new, "jsonl")} | {identify(row) for row in done}
     earlier = _read(uri, "jsonl") if storage.exists(uri) else iter(())
     merged = f"{staging_uri}dead_letter-merged-{uuid.uuid4().hex}.jsonl"
-    lines = chain((line for _, line in _read(new, "jsonl")), _unseen(earlier, identity, seen))
+    # Rows that share a key are kept, as each is one failed row: see `source.on_duplicate_key`.
+    kept = (line for row, line in earlier if identity(row) not in seen)
+    lines = chain((line for _, line in _read(new, "jsonl")), kept)
     write_file(merged, lines, "jsonl", columns, is_private=True)
     return merged
 

@@ -44,6 +44,8 @@ def as_text(value: Any) -> str | None:
     """Encodes a value for a column of any type except JSON."""
     if value is None:
         return None
+    if isinstance(value, float):  # also NaN and infinity, which PostgreSQL has and JSON has not
+        return repr(value)
     return _clean(value if isinstance(value, str) else _to_json(value))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 from apache_beam.io import fileio
 from apache_beam.io.filesystem import FileSystem
 
@@ -248,7 +249,10 @@ def _read_csv_file(file: fileio.ReadableFile, options: CsvOptions) -> Iterator[R
 
 
 def parse_table(table: Any) -> Iterator[Row | FailedRow]:
-    """Converts an Arrow table or batch to rows; a row with a value that Python cannot represent has failed."""
+    """Converts an Arrow table or batch to rows; a row with a value that Python cannot represent has failed.
+
+    Text is often stored in a column of type `binary`: what is UTF-8 there becomes text, and the rest stays bytes.
+    """
     columns: dict[str, list[Any]] = {}
     has_faults = False
     for name, column in zip(table.schema.names, table.columns, strict=True):
@@ -257,6 +261,8 @@ def parse_table(table: Any) -> Iterator[Row | FailedRow]:
         except (ValueError, OverflowError):  # for a text that is not UTF-8, or a date after the year 9999
             columns[name] = [_cell(value) for value in column]
             has_faults = True
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            columns[name] = [*map(_text_if_any, columns[name])]
     for number in range(table.num_rows):
         row = {name: cells[number] for name, cells in columns.items()}
         yield _without_faults(row) if has_faults else row
@@ -266,6 +272,13 @@ class _Fault(str):
     """The reason why a cell cannot be read."""
 
     __slots__ = ()
+
+
+def _text_if_any(cell: bytes | None) -> bytes | str | None:
+    try:
+        return None if cell is None else cell.decode()
+    except UnicodeDecodeError:
+        return cell
 
 
 def _cell(value: Any) -> Any:

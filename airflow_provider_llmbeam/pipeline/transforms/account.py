@@ -9,7 +9,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
-from airflow_provider_llmbeam.engine.outcome import Outcome
+from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, Outcome
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.privacy.usage import add_masked, add_returned
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, latency_class
@@ -85,12 +85,12 @@ class TallyRows(beam.DoFn):
             tally.categories.update((failure.kind, each) for each in failure.category.split(","))
         tally.messages.setdefault(failure.kind, failure.message)
         tally.samples.add_failure(element, self._key)
-        if element.origin in ("batch", "resumed", "cached"):
-            tally.sums["known_failures"] += 1
-        elif element.origin == "fresh":
+        if element.origin == "fresh":
             _add_cost(tally, failure)
             tally.sums.update(input_tokens=failure.input_tokens, output_tokens=failure.output_tokens)
             tally.series.add_failure(failure)
+        elif failure.kind not in BEFORE_ANY_REQUEST:
+            tally.sums["known_failures"] += 1
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Emits the sums."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import apache_beam as beam
+from pydantic import ValidationError
 
 from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, PERMANENT
@@ -26,6 +28,7 @@ from airflow_provider_llmbeam.pipeline.audit.load import load as load_audit
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.conversation.store import publish_history
+from airflow_provider_llmbeam.pipeline.lease import merging
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
 from airflow_provider_llmbeam.pipeline.privacy.errors import errors_masked
@@ -50,6 +53,7 @@ from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count,
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DetachedRunner
+from airflow_provider_llmbeam.spec.sink import FilesSink
 from airflow_provider_llmbeam.spec.source import BigQuerySource
 
 _log = logging.getLogger(__name__)
@@ -130,7 +134,9 @@ class Publish(beam.DoFn):
         staged = self._every_shard(answer_files, "answers", shards, file_format)
         publish = partial(self._published_answers, staged, history_files)
         if spec.merges_by_key:
-            text = self._publish_merged(tally, staged, failed, file_format, publish)
+            # Other jobs may merge into a files sink and its dead letter; with any other sink, it is of this job.
+            with merging(spec) if isinstance(spec.sink, FilesSink) else nullcontext():
+                text = self._publish_merged(tally, staged, failed, file_format, publish)
         else:
             move_in({failed: spec.dead_letter_uri})
             self._check(tally)
@@ -155,10 +161,20 @@ class Publish(beam.DoFn):
 
     def _published_answers(self, staged: Mapping[int, str], history_files: Iterable[str]) -> list[str]:
         """Publishes the answers, then the turns of conversations; returns the addresses of the answers."""
-        answers = sinks.publish(self._spec, staged)
+        answers = self._published_before(staged) or sinks.publish(self._spec, staged)
         if (conversation := self._spec.conversation) is not None:
             publish_history(self._spec, conversation.ttl_days, history_files, time.time())
         return answers
+
+    def _published_before(self, staged: Mapping[int, str]) -> list[str]:
+        """Returns the addresses in the report of an earlier attempt, which has deleted the staged files."""
+        uri = self._spec.report_uri
+        if not all(map(storage.exists, staged.values())) and storage.exists(uri):
+            with suppress(ValidationError):  # for a report of an earlier release
+                report = Report.model_validate_json(storage.read(uri))
+                # The report is the last file to be published; an earlier run has another start.
+                return report.answers_uris if report.started_at == self._started_at else []
+        return []
 
     def _publish_merged(
         self,

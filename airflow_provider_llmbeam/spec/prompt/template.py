@@ -146,6 +146,11 @@ def _finalize(value: Any) -> Any:
         return value
     if isinstance(value, _CONTAINERS):
         allow(size_of(value))
+    elif isinstance(value, bytes):
+        raise TypeError(
+            f"a value of {len(value):,} bytes that are no text; decode it in the template, e.g. with "
+            "`row.text.decode('latin-1')`"
+        )
     elif callable(value) and not isinstance(value, jinja2.Undefined):
         raise jinja2.UndefinedError(f"{value!r} is a method; no column of that name, or the call's () is missing")
     return "" if value is None else value

@@ -49,6 +49,29 @@ def test_the_masked_row_has_no_plain_value(make_masker):
     assert masked[VAULT]["masked"] == {"EMAIL": 2, "NUMBER": 2}
 
 
+@pytest.mark.parametrize("columns", [None, ["phone"]])
+def test_a_number_of_a_column_with_nulls_is_masked_and_restored_as_it_was(make_masker, columns):
+    """Such a column is read as floats."""
+    row = {"id": 1, "phone": 4915112345678.0}
+    masked = make_masker(columns=columns).row(row)
+    assert FORM.fullmatch(masked["phone"])
+    plain = make_masker(columns=columns).plain(masked)
+    assert plain == row
+    assert isinstance(plain["phone"], float)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), 0.123456789, 12345.0, True])
+def test_a_float_that_is_no_number_of_six_digits_is_left_as_it_is(make_masker, value):
+    row = {"id": 1, "text": value}
+    assert make_masker().row(row) is row
+
+
+def test_the_report_shows_no_number_of_a_column_with_nulls(make_masker):
+    source = {"rows": [{"id": 1, "phone": 123456.0, "share": 0.25}]}
+    shown = make_masker().spec({"prompt": {"template": "hi"}, "source": source})
+    assert shown["source"]["rows"] == [{"id": 1, "phone": "<NUMBER>", "share": 0.25}]
+
+
 def test_a_row_without_personal_data_is_left_as_it_is(make_masker):
     row = {"id": 1, "text": "nothing", "none": None}
     assert make_masker().row(row) is row

@@ -8,14 +8,14 @@ import pytest
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
-from airflow_provider_llmbeam.pipeline.reporting.report import Report, build_report
+from airflow_provider_llmbeam.pipeline.reporting.report import Report, RunUsage, build_report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.outcomes import completion
 
 
-def report(spec: JobSpec, tally: Tally) -> Report:
+def report(spec: JobSpec, tally: Tally, estimate_accuracy: Any = None) -> Report:
     return build_report(
         spec,
         tally=tally,
@@ -25,6 +25,7 @@ def report(spec: JobSpec, tally: Tally) -> Report:
         report_html_uri="out/report.html",
         started_at=1000.0,
         finished_at=1012.3456,
+        estimate_accuracy=estimate_accuracy,
     )
 
 
@@ -164,6 +165,17 @@ def test_the_cost_is_not_known_if_that_of_one_answer_is_not(spec: JobSpec) -> No
     ]
     assert report(spec, tally_of(spec, *rows)).cost_usd is None
     assert report(spec, Tally()).cost_usd == 0.0, "a run that sent nothing"
+
+
+def test_rows_that_share_a_failed_request_are_one_prompt_of_the_run(spec: JobSpec) -> None:
+    blocked = Failure(kind="blocked", message="no", attempts=1)
+    unread = Failure(kind="media_error", message="no")
+    rows = [
+        FailedRow({}, each, origin) for each in (blocked, unread) for origin in ("fresh", "duplicate", "duplicate")
+    ]
+    usages: list[RunUsage] = []
+    report(spec, tally_of(spec, *rows), lambda _, usage: usages.append(usage))
+    assert [usage.prompts for usage in usages] == [1]
 
 
 def test_answers_within_zero_seconds_have_no_rate(spec: JobSpec) -> None:

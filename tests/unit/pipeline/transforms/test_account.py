@@ -154,7 +154,8 @@ def test_a_failure_that_was_billed_counts_with_its_cost_once() -> None:
     )
     tally = tally_of([FailedRow({}, failure), FailedRow({}, failure, "duplicate")])
     assert tally.failed == Counter(blocked=2)
-    assert tally.sums == Counter(requests=2, rejections=1, input_tokens=9, output_tokens=8, cost_nano_usd=1)
+    billed = {"requests": 2, "rejections": 1, "input_tokens": 9, "output_tokens": 8, "cost_nano_usd": 1}
+    assert tally.sums == Counter(**billed, known_failures=1)
     assert tally.first_sent_at == math.inf
 
 

@@ -137,6 +137,13 @@ def test_a_table_with_a_value_that_python_cannot_represent_has_one_failed_row() 
     assert bad.row == {"llmbeam_raw": '{"id": 2}'}
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_a_text_in_a_binary_column_of_a_table_is_read_as_text(kind: pa.DataType) -> None:
+    cells = ["Grüße".encode(), None, b"\xff\xd8"]
+    rows = list(parse_table(pa.table({"id": [1, 2, 3], "text": pa.array(cells, kind)})))
+    assert [row["text"] for row in rows] == ["Grüße", None, b"\xff\xd8"]
+
+
 @pytest.mark.parametrize("line", [b"[" * 100_000, b'{"a":' * 100_000])
 def test_a_line_of_nothing_but_brackets_is_unreadable(line: bytes) -> None:
     """The parser fails with `RecursionError`, not `ValueError`; one such line would end the job."""

@@ -50,6 +50,13 @@ def test_a_row_that_looks_like_a_template_is_sent_as_it_is(text: str) -> None:
     assert render("{{ row.text }}", {"text": text}) == text
 
 
+def test_bytes_are_no_part_of_a_prompt_unless_the_template_decodes_them() -> None:
+    row = {"picture": b"\xff\xd8"}
+    assert render("{{ row.picture | length }} {{ row.picture.decode('latin-1') }}", row) == "2 ÿØ"
+    with pytest.raises(TypeError, match="a value of 2 bytes that are no text; decode it in the template"):
+        render("{{ row.picture }}", row)
+
+
 def test_white_space_around_a_template_is_kept() -> None:
     assert render("\n a \n\n") == "\n a \n\n"
 
