@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.dataflow.state_machine import (
     JobStateMachine,
     OverBudget,
 )
-from airflow_provider_llmbeam.exceptions import CloudError
+from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.task_log import TaskLog
@@ -117,6 +117,9 @@ class JobMonitor:
             cost_usd = self._count(job)
         except CloudError as error:
             return self._poller.on_error(error, self._now())
+        except Exception as error:  # noqa: BLE001 - a trigger that fails has its job cancelled, which may be well
+            unknown = CloudUnavailableError(f"Polling failed with {type(error).__name__}: {error}.")
+            return self._poller.on_error(unknown, self._now())
         return self._poller.on_job(job, cost_usd, self._now())
 
     def _service_client(self) -> JobClient:

@@ -112,6 +112,12 @@ def test_a_temporary_outage_is_waited_for():
     assert waiting.waits == [30, 30, 60, 120, 30]
 
 
+def test_a_reply_of_an_unexpected_form_is_polled_again():
+    waiting = Waiting(ScriptedDataflow("RUNNING", KeyError("currentState"), "DONE"))
+    assert waiting.run().outcome == "succeeded"
+    assert any(line.startswith("Polling failed with KeyError: 'currentState'.") for line in waiting.lines)
+
+
 def test_a_permanent_outage_ends_the_wait_without_a_cancellation():
     dataflow = ScriptedDataflow("RUNNING", *[CloudUnavailableError("HTTP 503.")] * 99)
     ended = Waiting(dataflow).run()
