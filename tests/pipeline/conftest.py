@@ -87,7 +87,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 @pytest.fixture
 def make_job():
     """Makes a job against the Gemini Developer API of a sandbox."""
-    return lambda directory, sandbox: Job(directory, {"type": "gemini", "base_url": sandbox.gemini_url})
+    return lambda directory, sandbox: Job(
+        directory, {"type": "gemini", "name": "gemini-2.5-flash", "base_url": sandbox.gemini_url}
+    )
 
 
 @pytest.fixture

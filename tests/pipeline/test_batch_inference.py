@@ -58,7 +58,12 @@ def rows(google, sandbox):
 @pytest.fixture
 def vertex(rows, google, sandbox):
     """A job with a Gemini model of Vertex AI."""
-    model = {"type": "gemini", "project": google.project, "base_url": sandbox.gemini_url}
+    model = {
+        "type": "gemini",
+        "name": "gemini-2.5-flash",
+        "project": google.project,
+        "base_url": sandbox.gemini_url,
+    }
     return {**JOB, "source": {"uri": rows, "key": ["id"]}, "model": model}
 
 
@@ -70,7 +75,7 @@ def developer(sandbox, tmp_path):
     return {
         **JOB,
         "source": {"uri": str(rows), "key": ["id"]},
-        "model": {"type": "gemini", "base_url": sandbox.gemini_url},
+        "model": {"type": "gemini", "name": "gemini-2.5-flash", "base_url": sandbox.gemini_url},
         "sink": {"uri": f"{tmp_path}/out"},
     }
 

@@ -40,7 +40,7 @@ each_server = pytest.mark.parametrize("kind", ["developer", "vertex", "openai"])
 @pytest.fixture
 def media_job(job, sandbox, google, kind, tmp_path):
     """A job whose rows name an image in the column `image`, against each kind of server."""
-    gemini = {"type": "gemini", "base_url": sandbox.gemini_url}
+    gemini = {"type": "gemini", "name": "gemini-2.5-flash", "base_url": sandbox.gemini_url}
     job.spec["model"] = {
         "developer": gemini,
         "vertex": {**gemini, "project": "p", "location": "us-central1"},
