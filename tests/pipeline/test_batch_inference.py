@@ -14,6 +14,8 @@ from google.cloud.storage import Client
 from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
 from airflow_provider_llmbeam.batch.providers import http, open_provider
+from airflow_provider_llmbeam.batch.providers.base import BatchLimits
+from airflow_provider_llmbeam.batch.providers.gemini import GeminiBatches
 from airflow_provider_llmbeam.batch.sweep import sweep
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
@@ -336,5 +338,20 @@ def test_a_wrong_model_is_found_before_anything_is_submitted(developer, sandbox)
 
 def test_a_batch_that_the_provider_refuses_fails_the_job_and_bills_nothing_more(developer, sandbox):
     sandbox.faults.queue("gemini.batches.create", Fault(kind="error", http_status=400, message="no"))
-    with pytest.raises(JobSpecError, match="no"):
+    with pytest.raises(JobSpecError, match=r"no\. No job was created\. Only the pilot was sent"):
         run(JobSpec.parse(developer))
+    assert {charge.tier: charge.answers for charge in sandbox.token_bill.charges} == {"standard": PILOT_ROWS}
+
+
+def test_the_rows_of_a_file_that_the_provider_refuses_beside_another_job_are_sent_online(
+    developer, sandbox, monkeypatch
+):
+    monkeypatch.setattr(GeminiBatches, "limits", BatchLimits(max_rows=30, max_bytes=10**8))
+    sandbox.batches.settings = BatchSettings(run_seconds=0.5)
+    sandbox.faults.every("gemini.batches.create", 2, Fault(kind="error", http_status=403, message="no"))
+    manifest = run(JobSpec.parse(developer))
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert sum(request.method == "gemini.batches.create" for request in sandbox.requests) == 4
+    answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
+    assert answers["batch"] == manifest["origins"]["batch"] > 0
+    assert answers["standard"] == ROWS - answers["batch"] > PILOT_ROWS

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from airflow_provider_llmbeam.batch.decide import (
     MAX_POLL_SECONDS,
+    MAX_SUBMITS,
     BatchPlan,
     Cancel,
     FileState,
@@ -28,6 +29,7 @@ from airflow_provider_llmbeam.batch.errors import (
 )
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, RequestFile, write_manifest
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -114,6 +116,7 @@ class Monitor:
 
         Raises:
             BatchError: The jobs could not be polled for an hour, or a job may have been created and is not found.
+            JobSpecError: The provider refuses the first job.
             BatchPendingError: The jobs have not ended, and this process does not wait for them.
         """
         self._manifest = manifest
@@ -159,13 +162,24 @@ class Monitor:
         self._save(submits={**self._manifest.submits, display_name: self._submits(display_name) + change})
 
     def _submit(self, display_name: str, file: RequestFile) -> bool:
-        """Submits a file; `False` if the provider takes no further job now."""
+        """Submits a file, or leaves it to be sent online; `False` if the provider takes no further job now."""
         try:
             job = self._provider.submit(display_name, file.uri, storage.open, file.size)
         except BatchQuotaError as error:
             self._room = 0
             _log.info("The provider takes no further batch-inference job until another one has ended: %s", error)
             return False
+        except JobSpecError as error:
+            if not self.jobs:
+                raise JobSpecError(
+                    f"{error} Only the pilot was sent, and the journal has its answers for a later run."
+                ) from error
+            # An error would leave the other jobs to run, and their results to expire before anybody reads them.
+            _log.warning(
+                "The %s rows of batch-inference job %s are sent online: %s", f"{file.rows:,}", display_name, error
+            )
+            self._count_submit(display_name, MAX_SUBMITS)
+            return True
         except UncertainSubmitError as error:
             _log.warning("%s Looking for the job by its display name.", error)
             job = self._found_one(display_name, error)
