@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import shutil
 import time
 from pathlib import Path
 
@@ -77,15 +78,18 @@ def developer(sandbox, tmp_path):
     }
 
 
-@pytest.fixture(params=["vertex", "developer", "openai"])
-def job(request, sandbox, monkeypatch):
-    """A job of each provider."""
-    if request.param != "openai":
-        return request.getfixturevalue(request.param)
+@pytest.fixture
+def openai(developer, google, monkeypatch):
+    """The same with a model of OpenAI."""
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    trust_in_aiohttp(request.getfixturevalue("google"), monkeypatch)
-    model = {"type": "openai", "name": "gpt-5-mini"}
-    return request.getfixturevalue("developer") | {"model": model}
+    trust_in_aiohttp(google, monkeypatch)
+    return developer | {"model": {"type": "openai", "name": "gpt-5-mini"}}
+
+
+@pytest.fixture(params=["vertex", "developer", "openai"])
+def job(request):
+    """A job of each provider."""
+    return request.getfixturevalue(request.param)
 
 
 def report_of(manifest):
@@ -168,6 +172,50 @@ def test_a_task_whose_job_was_swept_while_it_was_deferred_sends_its_rows_online(
     manifest = run(spec, waits=False)
     assert manifest["rows"]["answered"] == ROWS
     assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_rows_whose_results_the_provider_has_deleted_are_sent_online(developer, sandbox, caplog, status):
+    sandbox.faults.every("gemini.files.download", 1, Fault(kind="error", http_status=status, message="gone"))
+    manifest = run(JobSpec.parse(developer))
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["origins"]["fresh"] == report_of(manifest)["requests"]["unreturned"] == ROWS - PILOT_ROWS
+    assert "no longer exists, and its rows are sent online" in caplog.text
+
+
+def test_answers_beside_a_deleted_file_of_errors_are_used(openai, sandbox, caplog):
+    sandbox.batches.settings = BatchSettings(fail_ratio=0.1)
+    sandbox.faults.every("openai.files.content", 2, Fault(kind="error", http_status=404, message="gone"))
+    manifest = run(JobSpec.parse(openai))
+    assert caplog.text.count("no longer exists") == 1
+    assert manifest["rows"]["answered"] == ROWS
+    assert 0 < manifest["origins"]["fresh"] < 0.2 * ROWS
+
+
+def test_a_job_whose_state_was_deleted_runs_again_as_a_new_batch(openai, sandbox):
+    """OpenAI still lists the first batch, whose files are deleted."""
+    for runs in (1, 2, 3):
+        manifest = run(JobSpec.parse(openai))
+        assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
+        assert sum(request.method == "openai.batches.create" for request in sandbox.requests) == runs
+        shutil.rmtree(Path(openai["sink"]["uri"]) / ".llmbeam")
+
+
+def test_an_unread_batch_whose_state_was_deleted_is_used(openai, sandbox):
+    with pytest.raises(BatchPendingError):
+        run(JobSpec.parse(openai), waits=False)
+    shutil.rmtree(Path(openai["sink"]["uri"]) / ".llmbeam")
+    manifest = run(JobSpec.parse(openai))
+    assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
+    assert sum(request.method == "openai.batches.create" for request in sandbox.requests) == 1
+
+
+def test_a_deletion_that_the_provider_refuses_keeps_no_later_run_back(developer, sandbox, caplog):
+    sandbox.faults.every("gemini.batches.delete", 1, Fault(kind="error", http_status=403, message="no delete"))
+    for origin in ("batch", "resumed"):
+        caplog.clear()
+        assert run(JobSpec.parse(developer))["origins"][origin] >= ROWS - PILOT_ROWS
+        assert "could not be deleted" in caplog.text
 
 
 def test_a_job_that_somebody_deletes_counts_as_cancelled(developer, sandbox, monkeypatch):

@@ -74,6 +74,7 @@ class Monitor:
         self._clock = clock
         self._sleep = sleep
         self.jobs: dict[str, BatchJob] = {}
+        self._emptied: set[str] = set()
         self._room: int | None = None
         self._unreachable_since: float | None = None
 
@@ -91,10 +92,15 @@ class Monitor:
                 return
 
     def find(self, manifest: BatchManifest) -> dict[str, BatchJob]:
-        """Returns the newest job of each file."""
+        """Returns the newest job of each file, without those of earlier runs whose results are deleted."""
+        jobs = self._provider.find(display_name_prefix(self._spec))
+        jobs = [job for job in jobs if job.display_name in manifest.files]
+        earlier = [job for job in jobs if job.has_ended and job.created_at < manifest.created_at]
+        # OpenAI lists a batch for ever, also after its run has published and deleted the results.
+        self._emptied = {job.name for job in earlier} - {job.name for job in self._provider.deletable(earlier)}
         found: dict[str, BatchJob] = {}
-        for job in self._provider.find(display_name_prefix(self._spec)):
-            if job.display_name in manifest.files:
+        for job in jobs:
+            if job.name not in self._emptied:
                 found.setdefault(job.display_name, job)
         if found:
             _log.info(
@@ -189,7 +195,7 @@ class Monitor:
         return True
 
     def _found_one(self, display_name: str, error: UncertainSubmitError) -> BatchJob:
-        known = {job.name for job in self.jobs.values()}
+        known = {job.name for job in self.jobs.values()} | self._emptied
         for seconds in FIND_SECONDS:
             self._sleep(seconds)
             for job in self._provider.find(display_name):
