@@ -367,6 +367,34 @@ def test_a_provider_that_cannot_be_polled_for_a_while_is_polled_again(developer,
     assert run(spec)["origins"]["batch"] == ROWS - PILOT_ROWS
 
 
+@pytest.mark.parametrize("is_found", [True, False])
+def test_a_job_that_no_list_shows_yet_is_not_submitted_again(developer, sandbox, monkeypatch, is_found):
+    sandbox.batches.settings = BatchSettings(run_seconds=1.0)
+    spec = JobSpec.parse(developer)
+    with pytest.raises(BatchPendingError):
+        run(spec, waits=False)
+    if not is_found:
+        sandbox.faults.queue("gemini.batches.get", Fault(kind="error", http_status=404))
+    with monkeypatch.context() as patched:
+        patched.setattr(GeminiBatches, "find", lambda self, prefix: [])
+        with pytest.raises(BatchPendingError):
+            run(spec, waits=False)
+    assert run(spec)["origins"]["batch"] == ROWS - PILOT_ROWS
+    assert sum(request.method == "gemini.batches.create" for request in sandbox.requests) == 1
+
+
+def test_rows_of_a_job_that_was_deleted_between_two_tries_are_sent_online(developer, sandbox, monkeypatch):
+    monkeypatch.setattr(monitor, "SURE_SECONDS", 0.0)
+    spec = JobSpec.parse(developer)
+    with pytest.raises(BatchPendingError):
+        run(spec, waits=False)
+    provider = open_provider(spec.model, output_uri="")
+    (job,) = provider.find("llmbeam-")
+    provider.delete(job)
+    assert run(spec)["origins"]["fresh"] == ROWS - PILOT_ROWS
+    assert sum(request.method == "gemini.batches.create" for request in sandbox.requests) == 1
+
+
 def test_a_changed_prompt_cancels_the_batch_of_the_earlier_try(developer, sandbox):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
     with pytest.raises(BatchPendingError):

@@ -98,8 +98,10 @@ class Monitor:
         earlier = [job for job in jobs if job.has_ended and job.created_at < manifest.created_at]
         # OpenAI lists a batch for ever, also after its run has published and deleted the results.
         self._emptied = {job.name for job in earlier} - {job.name for job in self._provider.deletable(earlier)}
+        listed = {job.name for job in jobs}
+        jobs += [self._polled(job) for job in manifest.jobs.values() if job.name not in listed]
         found: dict[str, BatchJob] = {}
-        for job in jobs:
+        for job in sorted(jobs, key=lambda job: job.created_at, reverse=True):
             if job.name not in self._emptied:
                 found.setdefault(job.display_name, job)
         if found:
@@ -189,6 +191,7 @@ class Monitor:
         except UncertainSubmitError as error:
             _log.warning("%s Looking for the job by its display name.", error)
             job = self._found_one(display_name, error)
+        self._manifest = self._manifest.changed(jobs={**self._manifest.jobs, display_name: job})
         self._count_submit(display_name, 1)
         self.jobs[display_name] = job
         _log.info("Batch-inference job %s has %s rows: %s", display_name, f"{file.rows:,}", job.name)
@@ -218,11 +221,7 @@ class Monitor:
                 continue
             now = self._clock()
             try:
-                polled = self._provider.get(job.name)
-            except BatchNotFoundError:
-                if now - job.created_at < SURE_SECONDS:
-                    continue
-                polled = replace(job, state="deleted", phase="cancelled", ended_at=now)
+                polled = self._polled(job)
             except BatchError as error:
                 self._unreachable_since = self._unreachable_since or now
                 if now - self._unreachable_since > MAX_UNREACHABLE_SECONDS:
@@ -238,6 +237,16 @@ class Monitor:
                 self._room = None
             if polled.has_ended:
                 _log.info("Batch-inference job %s has ended: %s%s", display_name, polled.state, _error(polled))
+
+    def _polled(self, job: BatchJob) -> BatchJob:
+        """Returns a job as it is now: as it was if the provider does not have it yet, or no longer."""
+        now = self._clock()
+        try:
+            return self._provider.get(job.name)
+        except BatchNotFoundError:
+            if now - job.created_at < SURE_SECONDS:
+                return job
+            return replace(job, state="deleted", phase="cancelled", ended_at=now)
 
     def _save(self, **changes: object) -> None:
         self._manifest = self._manifest.changed(**changes)
