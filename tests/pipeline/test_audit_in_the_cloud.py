@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -132,6 +133,24 @@ def test_objects_of_an_audit_are_never_replaced_or_deleted(sandbox):
     assert first.items() < second.items()
     lines = [line for name in second for line in files.read(f"gs://state/{name}").splitlines()]
     assert len(lines) == 8
+
+
+def fingerprints(prefix: str) -> set[str]:
+    found = [files.read(uri) for uri in files.match(f"gs://state/{prefix}**.jsonl")]
+    return {json.loads(line)["fingerprint"] for line in b"".join(found).splitlines()}
+
+
+@pytest.mark.parametrize("refused", [1, 3])
+def test_an_answer_whose_record_was_not_stored_is_not_in_the_journal(sandbox, refused):
+    spec = spec_of(rows=20, safety={"audit": {"uri": "gs://state/audit"}}, limits={"max_in_flight": 64})
+    fault = Fault(kind="error", http_status=403, message="denied")
+    sandbox.faults.when("storage.objects.insert", "audit/date=", fault, times=refused)
+    with pytest.raises(JobFailedError):
+        run(spec)
+    assert fingerprints("job/journal") <= fingerprints("audit/date=")
+    run(spec)
+    assert fingerprints("job/journal") == fingerprints("audit/date=")
+    assert len(fingerprints("audit/date=")) == 20
 
 
 def _killed(_: object) -> None:
