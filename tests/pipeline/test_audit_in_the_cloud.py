@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +120,21 @@ def test_a_table_that_cannot_be_loaded_keeps_the_answers_back_and_the_records(cl
     assert len(records(client)) == 5
 
 
+@pytest.mark.parametrize("complete", [0, 2])
+def test_a_record_that_was_cut_off_is_left_out_with_one_warning(client, sandbox, tmp_path, caplog, complete):
+    spec = spec_of(safety=TO_TABLE, state_uri=f"{tmp_path}/state/", sink={"uri": f"{tmp_path}/out"})
+    line = b'{"record_id": "%d", "at": "2026-01-01T00:00:00Z"}\n'
+    Path(spec.audit_uri).mkdir(parents=True)
+    for name in ("job-a", "job-b"):
+        content = b"".join(line % number for number in range(complete)) + line[:20]
+        (Path(spec.audit_uri) / f"{name}.jsonl").write_bytes(content)
+    load(spec)
+    assert caplog.text.count("cut off, and that are not loaded: 2") == 1
+    assert not list(Path(spec.audit_uri).iterdir())
+    run(spec)
+    assert len(records(client)) == 2 * complete + 5
+
+
 def test_a_missing_dataset_is_refused_before_anything_is_sent(sandbox):
     with pytest.raises(JobSpecError, match=r"`safety\.audit\.table`.*Nothing was sent"):
         run(spec_of(safety={"audit": {"table": "llmbeam-sandbox.nothing.audit"}}))
@@ -132,6 +149,24 @@ def test_objects_of_an_audit_are_never_replaced_or_deleted(sandbox):
     assert first.items() < second.items()
     lines = [line for name in second for line in files.read(f"gs://state/{name}").splitlines()]
     assert len(lines) == 8
+
+
+def fingerprints(prefix: str) -> set[str]:
+    found = [files.read(uri) for uri in files.match(f"gs://state/{prefix}**.jsonl")]
+    return {json.loads(line)["fingerprint"] for line in b"".join(found).splitlines()}
+
+
+@pytest.mark.parametrize("refused", [1, 3])
+def test_an_answer_whose_record_was_not_stored_is_not_in_the_journal(sandbox, refused):
+    spec = spec_of(rows=20, safety={"audit": {"uri": "gs://state/audit"}}, limits={"max_in_flight": 64})
+    fault = Fault(kind="error", http_status=403, message="denied")
+    sandbox.faults.when("storage.objects.insert", "audit/date=", fault, times=refused)
+    with pytest.raises(JobFailedError):
+        run(spec)
+    assert fingerprints("job/journal") <= fingerprints("audit/date=")
+    run(spec)
+    assert fingerprints("job/journal") == fingerprints("audit/date=")
+    assert len(fingerprints("audit/date=")) == 20
 
 
 def _killed(_: object) -> None:

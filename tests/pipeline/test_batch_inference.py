@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import shutil
 import time
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from google.cloud.storage import Client
 from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
 from airflow_provider_llmbeam.batch.providers import http, open_provider
+from airflow_provider_llmbeam.batch.providers.base import BatchLimits
+from airflow_provider_llmbeam.batch.providers.gemini import GeminiBatches
 from airflow_provider_llmbeam.batch.sweep import sweep
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
@@ -80,15 +83,18 @@ def developer(sandbox, tmp_path):
     }
 
 
-@pytest.fixture(params=["vertex", "developer", "openai"])
-def job(request, sandbox, monkeypatch):
-    """A job of each provider."""
-    if request.param != "openai":
-        return request.getfixturevalue(request.param)
+@pytest.fixture
+def openai(developer, google, monkeypatch):
+    """The same with a model of OpenAI."""
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    trust_in_aiohttp(request.getfixturevalue("google"), monkeypatch)
-    model = {"type": "openai", "name": "gpt-5-mini"}
-    return request.getfixturevalue("developer") | {"model": model}
+    trust_in_aiohttp(google, monkeypatch)
+    return developer | {"model": {"type": "openai", "name": "gpt-5-mini"}}
+
+
+@pytest.fixture(params=["vertex", "developer", "openai"])
+def job(request):
+    """A job of each provider."""
+    return request.getfixturevalue(request.param)
 
 
 def report_of(manifest):
@@ -171,6 +177,50 @@ def test_a_task_whose_job_was_swept_while_it_was_deferred_sends_its_rows_online(
     manifest = run(spec, waits=False)
     assert manifest["rows"]["answered"] == ROWS
     assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_rows_whose_results_the_provider_has_deleted_are_sent_online(developer, sandbox, caplog, status):
+    sandbox.faults.every("gemini.files.download", 1, Fault(kind="error", http_status=status, message="gone"))
+    manifest = run(JobSpec.parse(developer))
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["origins"]["fresh"] == report_of(manifest)["requests"]["unreturned"] == ROWS - PILOT_ROWS
+    assert "no longer exists, and its rows are sent online" in caplog.text
+
+
+def test_answers_beside_a_deleted_file_of_errors_are_used(openai, sandbox, caplog):
+    sandbox.batches.settings = BatchSettings(fail_ratio=0.1)
+    sandbox.faults.every("openai.files.content", 2, Fault(kind="error", http_status=404, message="gone"))
+    manifest = run(JobSpec.parse(openai))
+    assert caplog.text.count("no longer exists") == 1
+    assert manifest["rows"]["answered"] == ROWS
+    assert 0 < manifest["origins"]["fresh"] < 0.2 * ROWS
+
+
+def test_a_job_whose_state_was_deleted_runs_again_as_a_new_batch(openai, sandbox):
+    """OpenAI still lists the first batch, whose files are deleted."""
+    for runs in (1, 2, 3):
+        manifest = run(JobSpec.parse(openai))
+        assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
+        assert sum(request.method == "openai.batches.create" for request in sandbox.requests) == runs
+        shutil.rmtree(Path(openai["sink"]["uri"]) / ".llmbeam")
+
+
+def test_an_unread_batch_whose_state_was_deleted_is_used(openai, sandbox):
+    with pytest.raises(BatchPendingError):
+        run(JobSpec.parse(openai), waits=False)
+    shutil.rmtree(Path(openai["sink"]["uri"]) / ".llmbeam")
+    manifest = run(JobSpec.parse(openai))
+    assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
+    assert sum(request.method == "openai.batches.create" for request in sandbox.requests) == 1
+
+
+def test_a_deletion_that_the_provider_refuses_keeps_no_later_run_back(developer, sandbox, caplog):
+    sandbox.faults.every("gemini.batches.delete", 1, Fault(kind="error", http_status=403, message="no delete"))
+    for origin in ("batch", "resumed"):
+        caplog.clear()
+        assert run(JobSpec.parse(developer))["origins"][origin] >= ROWS - PILOT_ROWS
+        assert "could not be deleted" in caplog.text
 
 
 def test_a_job_that_somebody_deletes_counts_as_cancelled(developer, sandbox, monkeypatch):
@@ -322,6 +372,34 @@ def test_a_provider_that_cannot_be_polled_for_a_while_is_polled_again(developer,
     assert run(spec)["origins"]["batch"] == ROWS - PILOT_ROWS
 
 
+@pytest.mark.parametrize("is_found", [True, False])
+def test_a_job_that_no_list_shows_yet_is_not_submitted_again(developer, sandbox, monkeypatch, is_found):
+    sandbox.batches.settings = BatchSettings(run_seconds=1.0)
+    spec = JobSpec.parse(developer)
+    with pytest.raises(BatchPendingError):
+        run(spec, waits=False)
+    if not is_found:
+        sandbox.faults.queue("gemini.batches.get", Fault(kind="error", http_status=404))
+    with monkeypatch.context() as patched:
+        patched.setattr(GeminiBatches, "find", lambda self, prefix: [])
+        with pytest.raises(BatchPendingError):
+            run(spec, waits=False)
+    assert run(spec)["origins"]["batch"] == ROWS - PILOT_ROWS
+    assert sum(request.method == "gemini.batches.create" for request in sandbox.requests) == 1
+
+
+def test_rows_of_a_job_that_was_deleted_between_two_tries_are_sent_online(developer, sandbox, monkeypatch):
+    monkeypatch.setattr(monitor, "SURE_SECONDS", 0.0)
+    spec = JobSpec.parse(developer)
+    with pytest.raises(BatchPendingError):
+        run(spec, waits=False)
+    provider = open_provider(spec.model, output_uri="")
+    (job,) = provider.find("llmbeam-")
+    provider.delete(job)
+    assert run(spec)["origins"]["fresh"] == ROWS - PILOT_ROWS
+    assert sum(request.method == "gemini.batches.create" for request in sandbox.requests) == 1
+
+
 def test_a_changed_prompt_cancels_the_batch_of_the_earlier_try(developer, sandbox):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
     with pytest.raises(BatchPendingError):
@@ -341,5 +419,20 @@ def test_a_wrong_model_is_found_before_anything_is_submitted(developer, sandbox)
 
 def test_a_batch_that_the_provider_refuses_fails_the_job_and_bills_nothing_more(developer, sandbox):
     sandbox.faults.queue("gemini.batches.create", Fault(kind="error", http_status=400, message="no"))
-    with pytest.raises(JobSpecError, match="no"):
+    with pytest.raises(JobSpecError, match=r"no\. No job was created\. Only the pilot was sent"):
         run(JobSpec.parse(developer))
+    assert {charge.tier: charge.answers for charge in sandbox.token_bill.charges} == {"standard": PILOT_ROWS}
+
+
+def test_the_rows_of_a_file_that_the_provider_refuses_beside_another_job_are_sent_online(
+    developer, sandbox, monkeypatch
+):
+    monkeypatch.setattr(GeminiBatches, "limits", BatchLimits(max_rows=30, max_bytes=10**8))
+    sandbox.batches.settings = BatchSettings(run_seconds=0.5)
+    sandbox.faults.every("gemini.batches.create", 2, Fault(kind="error", http_status=403, message="no"))
+    manifest = run(JobSpec.parse(developer))
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert sum(request.method == "gemini.batches.create" for request in sandbox.requests) == 4
+    answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
+    assert answers["batch"] == manifest["origins"]["batch"] > 0
+    assert answers["standard"] == ROWS - answers["batch"] > PILOT_ROWS

@@ -94,7 +94,13 @@ class GeminiBatches(RestBatches):
     def results(self, job: BatchJob) -> Iterator[tuple[str, Iterator[bytes]]]:
         """See `BatchProvider`."""
         for file in job.results:
-            yield file, self._http.download(f"{self._root}/{file}:download", {"alt": "media"})
+            yield file, self._content(file)
+
+    def _content(self, file: str) -> Iterator[bytes]:
+        try:
+            yield from self._http.download(f"{self._root}/{file}:download", {"alt": "media"})
+        except BatchDeniedError as error:  # its answer for a file that does not exist, see `_delete_file`
+            raise BatchNotFoundError(str(error)) from error
 
     def _delete_file(self, name: str) -> None:
         # 403 is its answer for a file that does not exist, and 400 for a result file, whose name it finds too long

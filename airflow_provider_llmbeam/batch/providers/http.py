@@ -257,7 +257,7 @@ def _before_the_job() -> Iterator[None]:
     try:
         yield
     except (BatchDeniedError, BatchNotFoundError, BatchRefusedError) as error:
-        raise JobSpecError(f"{error} Nothing was sent or billed.") from error
+        raise JobSpecError(f"{error} No job was created.") from error
     except BatchUnavailableError as error:
         if error.http_status != 429:
             raise

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -137,14 +136,33 @@ def _append(client: bigquery.Client, table: str, files: Sequence[str], work_id: 
         ),
     }
 
-    def start() -> bigquery.LoadJob:
-        if files[0].startswith("gs://"):
-            return client.load_table_from_uri(list(files), target, **options)
-        with tempfile.TemporaryFile() as joined:
-            for uri in files:
-                if storage.exists(uri):
-                    with storage.open(uri) as file:
-                        shutil.copyfileobj(file, joined)
-            return client.load_table_from_file(joined, target, rewind=True, **options)
+    if files[0].startswith("gs://"):
+        start = partial(client.load_table_from_uri, list(files), target, **options)
+        run_once(client, job_id, location, start, "Loading audit records")
+        return
+    with tempfile.TemporaryFile() as joined:
+        joined.writelines(_complete_lines(files))
+        if joined.tell():
+            start = partial(client.load_table_from_file, joined, target, rewind=True, **options)
+            run_once(client, job_id, location, start, "Loading audit records")
 
-    run_once(client, job_id, location, start, "Loading audit records")
+
+def _complete_lines(files: Iterable[str]) -> Iterator[bytes]:
+    """Yields the records of local files, of which a full disk or a kill may have cut the last one."""
+    cut: list[str] = []
+    for uri in files:
+        if not storage.exists(uri):
+            continue
+        with storage.open_buffered(uri) as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    yield line
+                else:
+                    cut.append(uri)
+    if cut:
+        _log.warning(
+            "Audit records that a full disk or a kill has cut off, and that are not loaded: %d, the first in %r. "
+            "Each is complete in another file, or its request may be billed and has no answer in the journal.",
+            len(cut),
+            cut[0],
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from array import array
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, Self
 
 from airflow_provider_llmbeam.engine.journal.journal import BatchJournal
@@ -137,8 +139,8 @@ class AuditTrail:
 class AuditedRecord:
     """The record of one batch with an audit; an engine `Record`.
 
-    An outcome counts as stored once both the audit and the journal have it, and the audit is first: an answer that
-    a later attempt finds in the journal has a record.
+    An outcome counts as stored once both the audit and the journal have it. The journal takes it only when the
+    audit has stored its record: an answer that a later attempt finds in the journal has a record.
 
     Args:
         trail: The trail of the job.
@@ -155,11 +157,15 @@ class AuditedRecord:
         self._requests = requests
         self._journal = journal
         self._writer = writer
+        self._lock = threading.Lock()
+        # Outcomes that the journal does not have yet: the last `self._writer.unstored` ones have no stored record.
+        self._waiting: list[tuple[Prompt, Outcome]] = []
 
     @property
     def unstored(self) -> int:
         """Number of outcomes that are lost, from the audit or the journal, if the process is killed now."""
-        return max(self._journal.unstored, self._writer.unstored)
+        with self._lock:
+            return len(self._waiting) + self._journal.unstored
 
     @property
     def max_unstored_seconds(self) -> float:
@@ -186,12 +192,15 @@ class AuditedRecord:
 
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
         """Takes the outcome of a prompt; one that was not sent has no record."""
-        self._journal.finished(prompt, outcome)
-        if was_sent(outcome):
-            request = self._requests[prompt]
-            hashes = key_hashes(request.rows, self._trail.key)
-            masked = masked_in(prompt, request.rows) if request.rows else None
-            line = self._trail.line(outcome, request.fingerprint, hashes, "online", masked, prompt)
+        if not was_sent(outcome):
+            self._journal.finished(prompt, outcome)
+            return
+        request = self._requests[prompt]
+        hashes = key_hashes(request.rows, self._trail.key)
+        masked = masked_in(prompt, request.rows) if request.rows else None
+        line = self._trail.line(outcome, request.fingerprint, hashes, "online", masked, prompt)
+        with self._lock:
+            self._waiting.append((prompt, outcome))
             self._writer.write(0, line)
 
     def store(self, *, is_last: bool = False) -> Future[None] | None:
@@ -201,10 +210,24 @@ class AuditedRecord:
             Exception: Error of a filesystem.
         """
         audited = self._writer.store(is_last=is_last)
-        stored = self._journal.store(is_last=is_last)
-        if audited is None or stored is None:
-            return audited or stored
-        return _both(audited, stored)
+        if audited is None:
+            return self._store_audited(is_last)
+        stored: Future[None] = Future()
+
+        def then(_: Future[None]) -> None:
+            try:
+                audited.result()
+                journaled = self._store_audited(is_last)
+            except Exception as error:  # noqa: BLE001 - the engine raises it
+                stored.set_exception(error)
+                return
+            if journaled is None:
+                stored.set_result(None)
+            else:
+                journaled.add_done_callback(partial(_end, stored))
+
+        audited.add_done_callback(then)
+        return stored
 
     def close(self) -> None:
         """Stores all outcomes.
@@ -215,9 +238,26 @@ class AuditedRecord:
         try:
             self._writer.close()
         except Exception as error:
-            raise self._error(error, "Nothing more is sent; some records of this batch are missing.") from error
+            raise self._error(
+                error,
+                f"Nothing more is sent; {self._writer.unstored} outcomes of this batch, which may be billed, are "
+                "neither in the audit nor in the journal.",
+            ) from error
         finally:
+            self._give_audited()
             self._journal.close()
+
+    def _give_audited(self) -> None:
+        """Gives the journal the outcomes whose records are stored."""
+        with self._lock:
+            audited = len(self._waiting) - self._writer.unstored
+            for prompt, outcome in self._waiting[:audited]:
+                self._journal.finished(prompt, outcome)
+            del self._waiting[:audited]
+
+    def _store_audited(self, is_last: bool) -> Future[None] | None:
+        self._give_audited()
+        return self._journal.store(is_last=is_last)
 
     def _error(self, error: Exception, state: str) -> JobFailedError:
         return JobFailedError(
@@ -231,15 +271,8 @@ def was_sent(outcome: Outcome) -> bool:
     return not isinstance(outcome, Failure) or bool(outcome.attempts or outcome.rejections or outcome.sheds)
 
 
-def _both(first: Future[None], second: Future[None]) -> Future[None]:
-    """Returns the end of two uploads, with the error of one of them."""
-    ended: Future[None] = Future()
-
-    def end(_: Future[None]) -> None:
-        if error := first.exception() or second.exception():
-            ended.set_exception(error)
-        else:
-            ended.set_result(None)
-
-    first.add_done_callback(lambda _: second.add_done_callback(end))
-    return ended
+def _end(stored: Future[None], journaled: Future[None]) -> None:
+    if error := journaled.exception():
+        stored.set_exception(error)
+    else:
+        stored.set_result(None)

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
@@ -86,6 +87,7 @@ class BatchManifest(_Part):
         files: Request files by display name of their job, which is written before the job is submitted: a later
             try finds the job by it.
         submits: Number of submissions by display name.
+        jobs: The newest job of each file as it was submitted, by display name: a list of jobs may lag behind.
         history: `MonitorHistory` of the polls so far.
         pilot: Sums of the prompts that were sent online before.
         pilot_tiers: Its answers by the tier that served them.
@@ -104,6 +106,7 @@ class BatchManifest(_Part):
     online_seconds: float | None = None
     files: dict[str, RequestFile] = {}
     submits: dict[str, int] = {}
+    jobs: dict[str, BatchJob] = {}
     history: dict[str, Any] = {}
     pilot: Sums = Sums()
     pilot_tiers: dict[str, int] = {}

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from airflow_provider_llmbeam.batch.decide import (
     MAX_POLL_SECONDS,
+    MAX_SUBMITS,
     BatchPlan,
     Cancel,
     FileState,
@@ -28,6 +29,7 @@ from airflow_provider_llmbeam.batch.errors import (
 )
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, RequestFile, write_manifest
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -72,6 +74,7 @@ class Monitor:
         self._clock = clock
         self._sleep = sleep
         self.jobs: dict[str, BatchJob] = {}
+        self._emptied: set[str] = set()
         self._room: int | None = None
         self._unreachable_since: float | None = None
 
@@ -89,10 +92,17 @@ class Monitor:
                 return
 
     def find(self, manifest: BatchManifest) -> dict[str, BatchJob]:
-        """Returns the newest job of each file."""
+        """Returns the newest job of each file, without those of earlier runs whose results are deleted."""
+        jobs = self._provider.find(display_name_prefix(self._spec))
+        jobs = [job for job in jobs if job.display_name in manifest.files]
+        earlier = [job for job in jobs if job.has_ended and job.created_at < manifest.created_at]
+        # OpenAI lists a batch for ever, also after its run has published and deleted the results.
+        self._emptied = {job.name for job in earlier} - {job.name for job in self._provider.deletable(earlier)}
+        listed = {job.name for job in jobs}
+        jobs += [self._polled(job) for job in manifest.jobs.values() if job.name not in listed]
         found: dict[str, BatchJob] = {}
-        for job in self._provider.find(display_name_prefix(self._spec)):
-            if job.display_name in manifest.files:
+        for job in sorted(jobs, key=lambda job: job.created_at, reverse=True):
+            if job.name not in self._emptied:
                 found.setdefault(job.display_name, job)
         if found:
             _log.info(
@@ -114,6 +124,7 @@ class Monitor:
 
         Raises:
             BatchError: The jobs could not be polled for an hour, or a job may have been created and is not found.
+            JobSpecError: The provider refuses the first job.
             BatchPendingError: The jobs have not ended, and this process does not wait for them.
         """
         self._manifest = manifest
@@ -159,23 +170,35 @@ class Monitor:
         self._save(submits={**self._manifest.submits, display_name: self._submits(display_name) + change})
 
     def _submit(self, display_name: str, file: RequestFile) -> bool:
-        """Submits a file; `False` if the provider takes no further job now."""
+        """Submits a file, or leaves it to be sent online; `False` if the provider takes no further job now."""
         try:
             job = self._provider.submit(display_name, file.uri, storage.open, file.size)
         except BatchQuotaError as error:
             self._room = 0
             _log.info("The provider takes no further batch-inference job until another one has ended: %s", error)
             return False
+        except JobSpecError as error:
+            if not self.jobs:
+                raise JobSpecError(
+                    f"{error} Only the pilot was sent, and the journal has its answers for a later run."
+                ) from error
+            # An error would leave the other jobs to run, and their results to expire before anybody reads them.
+            _log.warning(
+                "The %s rows of batch-inference job %s are sent online: %s", f"{file.rows:,}", display_name, error
+            )
+            self._count_submit(display_name, MAX_SUBMITS)
+            return True
         except UncertainSubmitError as error:
             _log.warning("%s Looking for the job by its display name.", error)
             job = self._found_one(display_name, error)
+        self._manifest = self._manifest.changed(jobs={**self._manifest.jobs, display_name: job})
         self._count_submit(display_name, 1)
         self.jobs[display_name] = job
         _log.info("Batch-inference job %s has %s rows: %s", display_name, f"{file.rows:,}", job.name)
         return True
 
     def _found_one(self, display_name: str, error: UncertainSubmitError) -> BatchJob:
-        known = {job.name for job in self.jobs.values()}
+        known = {job.name for job in self.jobs.values()} | self._emptied
         for seconds in FIND_SECONDS:
             self._sleep(seconds)
             for job in self._provider.find(display_name):
@@ -198,11 +221,7 @@ class Monitor:
                 continue
             now = self._clock()
             try:
-                polled = self._provider.get(job.name)
-            except BatchNotFoundError:
-                if now - job.created_at < SURE_SECONDS:
-                    continue
-                polled = replace(job, state="deleted", phase="cancelled", ended_at=now)
+                polled = self._polled(job)
             except BatchError as error:
                 self._unreachable_since = self._unreachable_since or now
                 if now - self._unreachable_since > MAX_UNREACHABLE_SECONDS:
@@ -218,6 +237,16 @@ class Monitor:
                 self._room = None
             if polled.has_ended:
                 _log.info("Batch-inference job %s has ended: %s%s", display_name, polled.state, _error(polled))
+
+    def _polled(self, job: BatchJob) -> BatchJob:
+        """Returns a job as it is now: as it was if the provider does not have it yet, or no longer."""
+        now = self._clock()
+        try:
+            return self._provider.get(job.name)
+        except BatchNotFoundError:
+            if now - job.created_at < SURE_SECONDS:
+                return job
+            return replace(job, state="deleted", phase="cancelled", ended_at=now)
 
     def _save(self, **changes: object) -> None:
         self._manifest = self._manifest.changed(**changes)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+
+from airflow_provider_llmbeam.batch.errors import BatchNotFoundError
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
 from airflow_provider_llmbeam.pipeline import storage
 
+_log = logging.getLogger("llmbeam")
+
 
 def result_files(provider: BatchProvider, job: BatchJob, prefix: str) -> list[str]:
     """Returns the addresses of the result files; those that the provider keeps are copied first.
+
+    A file that the provider has deleted is left out: its rows have no answer, and no later try finds it.
 
     Args:
         provider: The provider.
@@ -21,10 +28,19 @@ def result_files(provider: BatchProvider, job: BatchJob, prefix: str) -> list[st
         if place.startswith("gs://")
         for uri in storage.match(f"{place.rstrip('/')}/*.jsonl")
     ]
-    for number, (_, chunks) in enumerate(provider.results(job)):
+    for number, (name, chunks) in enumerate(provider.results(job)):
         uri = f"{prefix}-{number}.jsonl"
-        with storage.create(uri, is_private=True) as file:
-            for chunk in chunks:
-                file.write(chunk)
-        found.append(uri)
+        try:
+            with storage.create(uri, is_private=True) as file:
+                for chunk in chunks:
+                    file.write(chunk)
+        except BatchNotFoundError as error:
+            _log.warning(
+                "Result file %s of batch-inference job %s no longer exists, and its rows are sent online: %s",
+                name,
+                job.name,
+                error,
+            )
+        else:
+            found.append(uri)
     return found

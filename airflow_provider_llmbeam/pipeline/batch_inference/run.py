@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import apache_beam as beam
 
@@ -103,11 +104,9 @@ class BatchInference:
         """Deletes jobs and files, once the job has published; a failure is only logged."""
         if self.manifest is None or not self.manifest.files:
             return
-        try:
+        with _only_logged():
             self._save(is_published=True)  # a later run does not count these answers again
             self._delete(self._monitor.jobs)
-        except Exception as error:  # noqa: BLE001 - the job is complete
-            _log.warning("Jobs or files of the batch inference could not be deleted: %s", error)
 
     def _delete(self, jobs: Mapping[str, BatchJob]) -> None:
         """Deletes jobs that have ended, and all files, the manifest last."""
@@ -129,7 +128,8 @@ class BatchInference:
             return None
         if manifest.is_published:
             _log.info("An earlier try has published; jobs and files of its batch inference are deleted.")
-            self._delete(self._monitor.find(manifest))
+            with _only_logged():
+                self._delete(self._monitor.find(manifest))
             return None
         if manifest.prompts == digest_of(self._spec):
             return manifest
@@ -238,6 +238,15 @@ class BatchInference:
                 "and their rows are sent online.",
                 ", ".join(f"{number:,} of {name}" for name, number in unreturned.items()),
             )
+
+
+@contextmanager
+def _only_logged() -> Iterator[None]:
+    """Logs a failure to delete jobs or files: the job that they are of is complete."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - see above
+        _log.warning("Jobs or files of the batch inference could not be deleted: %s", error)
 
 
 def begin(

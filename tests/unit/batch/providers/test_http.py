@@ -117,7 +117,7 @@ def test_a_submission_is_sent_again_after_an_advised_wait_only() -> None:
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
 def test_a_refused_submission_is_final(status) -> None:
     with Server(error(status, "Because")) as server:
-        with pytest.raises(JobSpecError, match=rf"HTTP {status}: Because\. Nothing was sent or billed\.$"):
+        with pytest.raises(JobSpecError, match=rf"HTTP {status}: Because\. No job was created\.$"):
             server.create()
         assert len(server.received) == 1
 
@@ -206,5 +206,5 @@ def test_a_file_of_another_size_is_not_sent(size, fault) -> None:
     def send() -> Any:
         return server.http.send_file(server.url, {}, data=FileBody(io.BytesIO(b"0123456789"), size))
 
-    with Server(raw({})) as server, pytest.raises(JobSpecError, match=rf"{fault}.*Nothing was sent or billed"):
+    with Server(raw({})) as server, pytest.raises(JobSpecError, match=rf"{fault}.*No job was created"):
         server.http.upload(send)

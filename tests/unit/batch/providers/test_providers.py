@@ -137,7 +137,7 @@ def test_a_job_that_may_have_been_created_is_not_submitted_again(cloud) -> None:
 def test_a_refused_job_costs_nothing_and_the_refusal_is_quoted(cloud) -> None:
     fault = Fault(kind="error", http_status=400, message="The model cannot be used for batch inference.")
     cloud.sandbox.faults.queue(f"{cloud.service}.create", fault)
-    with pytest.raises(JobSpecError, match=r"cannot be used for batch inference\. Nothing was sent or billed\."):
+    with pytest.raises(JobSpecError, match=r"cannot be used for batch inference\. No job was created\."):
         cloud.submit()
 
 

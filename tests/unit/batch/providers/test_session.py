@@ -68,7 +68,7 @@ def test_a_submission_without_a_token_is_not_an_uncertain_one() -> None:
         account = Credentials(None, "refresh", token_uri=server.url, client_id="x", client_secret="x")
         session = AuthorizedSession(account)
         provider = open_provider(GeminiModel(project="p"), output_uri="gs://b/out", session=session)
-        with pytest.raises(JobSpecError, match=r"give no access token.*Nothing was sent or billed"):
+        with pytest.raises(JobSpecError, match=r"give no access token.*No job was created"):
             provider.submit("night-1", "gs://b/in.jsonl", lambda uri: io.BytesIO(b"x"), 1)
         with pytest.raises(BatchDeniedError, match="Vertex AI: the Google credentials give no access token"):
             provider.find("night-")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     RequestFile,
@@ -39,7 +40,12 @@ def spec(job):
 def test_a_manifest_is_read_as_it_was_written(spec):
     assert read_manifest(spec) is None
     manifest = BatchManifest(
-        prompts="p", created_at=1.0, files={"a": FILE}, submits={"a": 1}, harvested={"a": Sums(answered=2)}
+        prompts="p",
+        created_at=1.0,
+        files={"a": FILE},
+        submits={"a": 1},
+        jobs={"a": BatchJob(name="batches/1", display_name="a", state="S", phase="queued", created_at=2.0)},
+        harvested={"a": Sums(answered=2)},
     )
     write_manifest(spec, manifest)
     assert read_manifest(spec) == manifest
