@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from airflow_provider_llmbeam.exceptions import RowsLostError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.sinks.staged import with_equal_types
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
 
@@ -20,7 +21,7 @@ def publish(sink: FilesSink, staged: Mapping[int, str]) -> list[str]:
         for shard, uri in sorted(staged.items())
     }
     outdated = {*storage.match(f"{sink.uri}answers-*")} - {*answers.values()}
-    move_in(answers)
+    move_in(with_equal_types(answers) if sink.format == "parquet" else answers)
     storage.delete(outdated)
     return list(answers.values())
 
