@@ -42,6 +42,32 @@ def test_passed_columns_have_their_types_in_parquet(echo_job):
     assert sorted(table["n"].to_pylist(), key=str) == [1, None]
 
 
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        (["n/a", *range(1, 9)], ["n/a", *map(str, range(1, 9))]),
+        ([7, *[None] * 8], [7, *[None] * 8]),
+        ([0.5, *range(1, 9)], [0.5, *range(1, 9)]),
+        ([0.5, *range(2**60, 2**60 + 8)], ["0.5", *map(str, range(2**60, 2**60 + 8))]),
+    ],
+)
+def test_all_parquet_files_of_a_run_have_the_same_types(echo_job, scores, expected):
+    rows = [{"id": number, "text": "a", "score": score} for number, score in enumerate(scores)]
+    sink = {"uri": str(echo_job.out), "format": "parquet", "shards": 12, "passthrough": ["score"]}
+    echo_job.run(rows, sink=sink)
+    found = pq.read_table([*echo_job.out.glob("answers-*")])
+    assert [row["score"] for row in found.sort_by("id").to_pylist()] == expected
+
+
+def test_an_answer_that_does_not_fit_is_json_text_in_all_parquet_files(echo_job):
+    rows = [{"id": number, "text": json.dumps({"n": number or 10**25})} for number in range(9)]
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    echo_job.spec["prompt"] = {"template": "{{ row.text }}", "output_schema": schema}
+    echo_job.run(rows, sink={"uri": str(echo_job.out), "format": "parquet", "shards": 4})
+    found = pq.read_table([*echo_job.out.glob("answers-*")]).sort_by("id").to_pylist()
+    assert [json.loads(row["answer"])["n"] for row in found] == [10**25, *range(1, 9)]
+
+
 def test_a_column_that_no_row_has_is_refused_before_anything_is_sent(job, sandbox):
     job.write(ROWS)
     with pytest.raises(JobSpecError) as refused:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import bz2
 import errno
+import gzip
 import json
+import random
 import re
 import subprocess
 import sys
@@ -242,6 +245,19 @@ def test_portions_of_other_formats_represent_the_source(job, tmp_path, file_form
     assert (whole.rows, whole.is_sampled, part.is_sampled) == (8_000, False, True)
     assert part.rows == pytest.approx(8_000, rel=0.1)
     assert part.input_tokens == pytest.approx(whole.input_tokens, rel=0.1)
+
+
+@pytest.mark.parametrize(("ending", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress)])
+def test_portions_of_compressed_files_represent_the_source(job, tmp_path, ending, compress):
+    numbers = random.Random(0)
+    for file in ("a", "b"):
+        rows = [{"id": f"{file}{row}", "text": f"{numbers.random()} " * 20} for row in range(8_000)]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{file}.jsonl.{ending}").write_bytes(compress(text.encode()))
+    spec = JobSpec.parse(job.spec | {"source": {"uri": str(tmp_path / "*.jsonl.*"), "key": ["id"]}})
+    part = make_estimate(spec, sample_size=0, max_bytes=600_000)
+    assert part.is_sampled
+    assert part.rows == pytest.approx(16_000, rel=0.1)
 
 
 def write(path, rows):

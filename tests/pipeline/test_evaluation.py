@@ -144,6 +144,20 @@ def test_a_refused_answer_is_wrong_and_shown_with_its_reason(spec, golden, sandb
     assert found.wrong[0].failure.startswith("bad_request: no")
 
 
+@pytest.mark.parametrize("metric", ["exact", "label_f1"])
+def test_an_answer_with_half_of_a_surrogate_pair_is_reported(echo_job, metric):
+    """A model may write it as an escape."""
+    rows = [{"id": 1, "text": r'{"mood":"\ud83d"}', "expected_mood": "good"}]
+    schema = {"type": "object", "properties": {"mood": {"type": "string"}}}
+    spec = JobSpec.parse(echo_job.spec | {"prompt": {"template": "{{ row.text }}", "output_schema": schema}})
+    found = evaluate(spec, of({"type": "rows", "key": "id", "rows": rows}, {"mood": metric}))
+    assert [case.answer for case in found.wrong] == [{"mood": "\ufffd"}]
+    echo_job.write(rows)
+    other = {"prompt": {"template": '{{ row.text and \'{"mood": "good"}\' }}', "output_schema": schema}}
+    compared = compare(spec, Comparison.parse({"other": other, "sample_size": 1}))
+    assert [case.job for case in compared.differences] == [{"mood": "\ufffd"}]
+
+
 def test_a_score_that_drops_below_the_last_accepted_one_is_refused_on_the_same_golden_set_only(spec, golden):
     assert evaluate(spec, of(golden, max_drop=0.0)).accepted_at is None
     accepted = json.loads(Path(spec.home_uri, "accepted.json").read_text())

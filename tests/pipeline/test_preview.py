@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import logging
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -73,6 +76,14 @@ def test_a_key_of_several_columns_is_a_json_list(job, shell):
     source = {"uri": str(job.source), "key": ["id", "text"]}
     shown = shell("preview", "--json", "--dry", "--key", '[1,"word "]', source=source)
     assert keys(shown) == [1]
+
+
+def test_a_date_in_a_key_of_several_columns_is_named_as_text(job, shell, tmp_path):
+    days = [datetime.date(2026, 1, day) for day in (1, 2)]
+    pq.write_table(pa.table({"id": [1, 1], "day": days, "text": ["a", "b"]}), tmp_path / "rows.parquet")
+    source = {"uri": str(tmp_path / "rows.parquet"), "key": ["id", "day"]}
+    shown = shell("preview", "--json", "--dry", "--key", '[1, "2026-01-02"]', source=source)
+    assert [row["prompt"] for row in json.loads(shown)["rows"]] == ["Say it: b"]
 
 
 def test_a_key_that_no_row_has_is_named_and_nothing_is_sent(shell, sandbox, caplog):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_llmbeam.characters import valid_value
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -60,9 +61,12 @@ class Answers:
         return None if cost is None else cost / len(self.by_key) * 1000
 
     def values(self) -> dict[str, Any]:
-        """Returns the answer of each answered row: an object with an output schema, else a text."""
+        """Returns the answer of each answered row: an object with an output schema, else a text.
+
+        Its texts are those of the sink: half of a surrogate pair is U+FFFD.
+        """
         return {
-            key: outcome.text if outcome.parsed is None else outcome.parsed
+            key: valid_value(outcome.text if outcome.parsed is None else outcome.parsed)
             for key, outcome in self.by_key.items()
             if isinstance(outcome, Completion)
         }

@@ -83,7 +83,7 @@ def _rows(spec: JobSpec, sample: PreviewSample) -> KeyedRows:
 def _rows_of_keys(spec: JobSpec, keys: Sequence[str]) -> KeyedRows:
     def name(row: Row) -> str:
         values = [row[column] for column in spec.source.key]
-        return str(values[0]) if len(values) == 1 else json.dumps(values)
+        return str(values[0]) if len(values) == 1 else json.dumps(values, default=str)
 
     wanted = {key if len(spec.source.key) == 1 else _list(key) for key in keys}
     found = set[str]()

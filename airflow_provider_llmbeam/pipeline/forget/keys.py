@@ -22,24 +22,20 @@ def named_keys(keys: Iterable[str], key: tuple[str, ...]) -> frozenset[str]:
 
 def key_values(named: str, key: tuple[str, ...]) -> list[str]:
     """Returns the text of each column of a named key; an empty text for one that is missing."""
-    values = [named] if len(key) == 1 else _json(named)
-    values = values if isinstance(values, list) else [values]
-    return [str(value) for value in (*values, *[""] * len(key))][: len(key)]
+    return [str(value) for value in _values(named, key)]
 
 
 def typed_rows(key: tuple[str, ...], keys: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yields keys as rows: what is derived from them depends on the type, and a named key has none."""
     for named in keys:
-        if len(key) > 1:
-            yield dict(zip(key, json.loads(named), strict=False))
-            continue
-        yield {key[0]: named}
-        try:
-            value: Any = json.loads(named)
-        except ValueError:
-            continue
-        if not isinstance(value, str):
+        yield dict(zip(key, _values(named, key), strict=True))
+        if len(key) == 1 and not isinstance(value := _json(named), str):
             yield {key[0]: value}
+
+
+def _values(named: str, key: tuple[str, ...]) -> list[Any]:
+    values = [named] if len(key) == 1 else _json(named)
+    return [*(values if isinstance(values, list) else [values]), *[""] * len(key)][: len(key)]
 
 
 def _json(text: str) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import reference_of
-from airflow_provider_llmbeam.pipeline.forget.keys import key_values
+from airflow_provider_llmbeam.pipeline.forget.keys import key_values, typed_rows
+from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.sinks.merge import quoted, quoted_table
+from airflow_provider_llmbeam.pipeline.sinks.milvus import entity_id
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.sink import (
     BigQuerySink,
@@ -36,19 +37,11 @@ def statement(spec: JobSpec, keys: Sequence[str]) -> str | None:
             where = _where([f"{_postgres_name(column)}::text" for column in columns], rows, _postgres_text)
             return f"DELETE FROM {'.'.join(map(_postgres_name, sink.table.split('.')))} WHERE {where};"
         case MilvusSink():
-            where = " or ".join(
-                "("
-                + " and ".join(f"{column} in [{value}]" for column, value in zip(columns, row, strict=True))
-                + ")"
-                for row in ([_milvus_value(value) for value in row] for row in rows)
-            )
-            return f"MilvusClient({sink.uri!r}).delete({sink.collection!r}, filter={where!r})"
+            ids = [entity_id(row, columns) for row in typed_rows(columns, keys)]
+            return f"MilvusClient({sink.uri!r}).delete({sink.collection!r}, ids={ids!r})"
         case KafkaSink():
-            tombstones = [
-                "{" + ", ".join(f"{json.dumps(column)}: {_milvus_value(value)}" for column, value in named) + "}"
-                for named in (zip(columns, row, strict=True) for row in rows)
-            ]
-            return f"for key in {tombstones!r}: Producer({{…}}).produce({sink.topic!r}, None, key)"
+            names = [encode_key(row, columns).decode().rstrip("\n") for row in typed_rows(columns, keys)]
+            return f"for key in {names!r}: Producer({{…}}).produce({sink.topic!r}, None, key)"
         case PubSubSink():
             return (
                 "gcloud pubsub subscriptions seek SUBSCRIPTION --time=TIME  # all messages before TIME, for each "
@@ -77,8 +70,3 @@ def _postgres_text(value: str) -> str:
 
 def _postgres_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _milvus_value(value: str) -> str:
-    text = value.replace("\\", "\\\\").replace('"', '\\"')
-    return value if value.lstrip("-").isdecimal() else f'"{text}"'

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from airflow_provider_llmbeam.exceptions import RowsLostError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.sinks.staged import with_equal_types
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
 
@@ -26,7 +27,7 @@ def publish(sink: FilesSink, staged: Mapping[int, str], replaced: Iterable[str] 
     }
     earlier = storage.match(f"{sink.uri}answers-*") if replaced is None else replaced
     outdated = {*earlier} - {*answers.values()}
-    move_in(answers)
+    move_in(with_equal_types(answers) if sink.format == "parquet" else answers)
     storage.delete(outdated)
     return list(answers.values())
 

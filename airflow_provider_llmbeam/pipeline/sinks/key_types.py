@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from airflow_provider_llmbeam.pipeline.elements import Row
@@ -28,38 +29,46 @@ class KeyTypes:
 
     Args:
         columns: The columns: the key, which is never null, and those that are passed through.
+
+    Attributes:
+        kinds: The kinds of values found in each column.
     """
 
-    def __init__(self, columns: tuple[str, ...]) -> None:
-        self._kinds: dict[str, set[type]] = {column: set() for column in columns}
+    def __init__(self, columns: Iterable[str]) -> None:
+        self.kinds: dict[str, set[str]] = {column: set() for column in columns}
 
     def add(self, record: Row) -> None:
         """Adds a record."""
-        for column, kinds in self._kinds.items():
+        for column, kinds in self.kinds.items():
             if (value := record[column]) is not None:
                 kinds.add(_kind(value))
 
+    def add_kinds(self, found: Mapping[str, Iterable[str]]) -> None:
+        """Adds the kinds that were found in other records."""
+        for column, kinds in self.kinds.items():
+            kinds.update(found[column])
+
     def types(self) -> dict[str, KeyType]:
         """Returns the type of each column; text without values."""
-        return {column: _key_type(kinds) for column, kinds in self._kinds.items()}
+        return {column: _key_type(kinds) for column, kinds in self.kinds.items()}
 
 
-class _Long(int):
-    """An integer of 54 to 64 bits."""
+#: An integer of 54 to 64 bits.
+_LONG = "long"
 
 
-def _kind(value: Any) -> type:
+def _kind(value: Any) -> str:
     # A float is exact up to 2**53, a column up to 2**63: larger integers are text.
     if type(value) is not int or abs(value) <= 2**53:
-        return type(value)
-    return _Long if -(2**63) <= value < 2**63 else str
+        return type(value).__name__
+    return _LONG if -(2**63) <= value < 2**63 else "str"
 
 
-def _key_type(kinds: set[type]) -> KeyType:
-    if kinds == {bool}:
+def _key_type(kinds: set[str]) -> KeyType:
+    if kinds == {"bool"}:
         return "boolean"
-    if kinds and kinds <= {int, _Long}:
+    if kinds and kinds <= {"int", _LONG}:
         return "integer"
-    if kinds and kinds <= {int, float}:
+    if kinds and kinds <= {"int", "float"}:
         return "number"
     return "text"

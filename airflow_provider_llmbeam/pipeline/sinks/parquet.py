@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
@@ -28,8 +28,13 @@ _OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in OUTPUT_TYPES.items()}
 #: 32-bit numbers, as models compute.
 _VECTOR = pa.list_(pa.float32())
 _CONTENT = b"llmbeam.content"
+#: Names of the kinds of values in each column of the source, as JSON.
+_KINDS = b"llmbeam.kinds"
 #: The field in a JSON line, where quotes in texts are escaped.
 _ORIGIN = re.compile(rb'"origin":"\w+",')
+
+#: The schema of a file, and the kinds of values in its columns of the source.
+FileTypes = tuple[pa.Schema, dict[str, list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,9 @@ def write_parquet(lines: Iterable[bytes], file: IO[bytes], columns: OutputColumn
             size = _VECTORS_ROW_GROUP if columns.has_vectors else _ROW_GROUP
             while rows := [_typed_row(json.loads(line), converters) for line in _take(spool, size)]:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-            writer.add_key_value_metadata({_CONTENT: f"{content:064x}".encode()})
+            kinds = {column: sorted(found) for column, found in types.kinds.items()}
+            facts = {_CONTENT: f"{content:064x}".encode(), _KINDS: json.dumps(kinds).encode()}
+            writer.add_key_value_metadata(facts)
 
 
 def read_staged(file: IO[bytes]) -> Staged:
@@ -89,6 +96,46 @@ def read_staged(file: IO[bytes]) -> Staged:
     schema = footer.schema.to_arrow_schema()
     types = {field.name: field.type for field in schema}
     return Staged(types, footer.num_rows, footer.metadata[_CONTENT].decode())
+
+
+def read_types(file: IO[bytes]) -> FileTypes:
+    """Reads the types of a file that `write_parquet` wrote."""
+    with pq.ParquetFile(file) as table:
+        return table.schema_arrow.remove_metadata(), json.loads(table.metadata.metadata[_KINDS])
+
+
+def common_schema(types: Sequence[FileTypes]) -> pa.Schema:
+    """Returns the schema that the rows of some files have in one file.
+
+    Args:
+        types: What `read_types` returns for each of them.
+    """
+    (schema, kinds), *others = types
+    common = KeyTypes(kinds)
+    for _, found in types:
+        common.add_kinds(found)
+    # The types of answers differ only where those of a file did not fit.
+    answers = {
+        field.name: field.type if all(other.field(field.name) == field for other, _ in others) else pa.string()
+        for field in schema
+    }
+    return pa.schema(answers | {column: _TYPES[kind] for column, kind in common.types().items()})
+
+
+def rewrite_parquet(source: IO[bytes], file: IO[bytes], schema: pa.Schema) -> None:
+    """Writes the rows of a file that `write_parquet` wrote with other types of the columns."""
+    with pq.ParquetFile(source) as table, pq.ParquetWriter(file, schema) as writer:
+        for number in range(table.num_row_groups):
+            columns = table.read_row_group(number).columns
+            writer.write_table(pa.table([*map(_as_type, columns, schema.types)], schema=schema))
+        facts = table.metadata.metadata
+        writer.add_key_value_metadata({name: facts[name] for name in (_CONTENT, _KINDS)})
+
+
+def _as_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
+    if column.type == kind:
+        return column
+    return pa.array([typed(value, kind) for value in column.to_pylist()], kind)
 
 
 def output_types(columns: OutputColumns) -> dict[str, pa.DataType]:

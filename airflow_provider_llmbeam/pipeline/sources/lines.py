@@ -72,19 +72,22 @@ def plain(file: IO[bytes], path: str) -> IO[bytes]:
     return expanded
 
 
-def read_lines(file: IO[bytes], start: int = 0, max_size: int = MAX_ROW_SIZE) -> Iterator[Line]:
+def read_lines(
+    file: IO[bytes], start: int = 0, max_size: int = MAX_ROW_SIZE, *, block_size: int = _BLOCK_BYTES
+) -> Iterator[Line]:
     r"""Reads the lines that begin at a position or after it, and end in `\n` or `\r\n`.
 
     Args:
         file: The file, at its beginning.
         start: The position; the rest of a line that begins before is skipped.
         max_size: Maximum size of a line, in bytes, to be read completely.
+        block_size: Bytes that are read at once, so at most as many beyond the last line that is taken.
     """
     if start:
         file.seek(start - 1)
     is_skipped = start > 0
     offset, size, parts = max(0, start - 1), 0, list[bytes]()
-    while block := file.read(_BLOCK_BYTES):
+    while block := file.read(block_size):
         for number, part in enumerate(block.split(b"\n")):
             if number:
                 if not is_skipped:

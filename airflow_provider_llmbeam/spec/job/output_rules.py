@@ -84,7 +84,7 @@ def _columns_problem(spec: JobSpec) -> str | None:
         if found.kind != "object" or found.is_nullable:
             return (
                 "has `sink.answer_columns` 'flat', which needs a `prompt.output_schema` of type 'object' with "
-                "`properties`: use 'struct' or 'json'"
+                "`properties`, and no `$ref`, `allOf`, `anyOf` or `oneOf` beside them: use 'struct' or 'json'"
             )
         fields, outputs = dict(found.fields), outputs[1:]
     passthrough = getattr(spec.sink, "passthrough", ())

@@ -19,6 +19,8 @@ _KINDS: dict[str, Kind] = {
     "object": "object",
     "array": "array",
 }
+#: Keywords that describe the value itself.
+_APPLICATORS = {"$ref", "allOf", "anyOf", "oneOf", "properties"}
 _PYTHON: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 
 
@@ -53,6 +55,8 @@ class _Reader:
         """Returns the type of a part of the schema; `above` has the references that it is within."""
         self._count += 1
         if not isinstance(schema, Mapping) or self._count > MAX_TYPES:
+            return AnswerType("any", is_nullable=True)
+        if len(schema.keys() & _APPLICATORS) > 1:  # each may have fields that the others lack
             return AnswerType("any", is_nullable=True)
         if isinstance(reference := schema.get("$ref"), str):
             if reference in above:

@@ -40,6 +40,17 @@ def test_the_type_of_a_schema(schema: dict[str, Any], expected: AnswerType) -> N
     assert answer_type(schema) == expected
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [{"$ref": "#/$defs/a"}, *({keyword: [{"$ref": "#/$defs/a"}]} for keyword in ("allOf", "anyOf", "oneOf"))],
+)
+def test_no_field_of_a_schema_beside_another_one_is_left_out(beside: dict[str, Any]) -> None:
+    defs = {"$defs": {"a": {"properties": {"a": {"type": "string"}}}}}
+    assert answer_type(defs | beside).kind == "object"
+    assert answer_type(defs | beside | {"properties": {"b": {"type": "string"}}}) == ANY
+    assert answer_type(defs | {"anyOf": [{"properties": {"b": {}}}], "allOf": [{}]} | beside) == ANY
+
+
 def test_a_schema_that_refers_to_itself_ends() -> None:
     tree = {"type": "object", "properties": {"value": {"type": "integer"}, "next": {"$ref": "#"}}}
     (_, (name, inner)) = answer_type(tree).fields
