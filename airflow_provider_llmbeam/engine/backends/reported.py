@@ -41,12 +41,14 @@ class BilledTokens(TypedDict):
 
 
 #: Tiers by the names of the Developer API (`usageMetadata.serviceTier`), Vertex AI (`usageMetadata.trafficType`)
-#: and OpenAI (`service_tier`).
+#: and OpenAI (`service_tier`), where `fast` is the newer name of `priority`: replies have had the older one, and
+#: may have either (openai 2.54, `ChatCompletion.service_tier`).
 _TIERS: dict[str, ServiceTier] = {
     "flex": "flex",
     "on_demand_flex": "flex",
     "priority": "priority",
     "on_demand_priority": "priority",
+    "fast": "priority",
 }
 
 

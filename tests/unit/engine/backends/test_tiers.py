@@ -95,6 +95,7 @@ def test_a_server_without_flex_is_believed():
         ("FLEX", "flex"),
         ("ON_DEMAND_FLEX", "flex"),
         ("ON_DEMAND_PRIORITY", "priority"),
+        ("fast", "priority"),
         ("ON_DEMAND", "standard"),
         ("PROVISIONED_THROUGHPUT", "standard"),
         ("default", "standard"),
