@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
-from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.in_process import (
     compare,
     diff,
@@ -68,6 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_logging(redactor, with_time=not options.child)
     if options.child:
         end_with_parent()
+    if (reason := _unwritable(options.result)) is not None:
+        _log.error("`--result` %r cannot be written: %s. Nothing was sent or billed.", str(options.result), reason)
+        return EXIT_BAD_SPEC
     spec = None
     try:
         spec = _spec(options.spec)
@@ -131,11 +134,24 @@ def _spec(address: str) -> JobSpec:
         from airflow_provider_llmbeam.pipeline.launch.reachable import check_uri_reachable
 
         check_uri_reachable("--spec", address)
+    spec = JobSpec.from_json(_content(address))
+    return spec.model_copy(update={"model": with_base_url(spec.model, os.environ, _log)})
+
+
+def _content(address: str) -> bytes:
     try:
-        spec = JobSpec.from_json(_read(address) if "://" in address else Path(address).read_bytes())
+        return _read(address) if "://" in address else Path(address).read_bytes()
     except OSError as error:
         raise JobSpecError(f"The job spec cannot be read: {error}. Nothing was sent or billed.") from error
-    return spec.model_copy(update={"model": with_base_url(spec.model, os.environ, _log)})
+    except Exception as raised:  # of a service, or of Beam for a filesystem that it lacks
+        from airflow_provider_llmbeam.pipeline.launch.writable import is_final, service_error
+
+        found = service_error(raised)
+        is_service = address.startswith("gs://") and not is_final(found)
+        raise (JobFailedError if is_service else JobSpecError)(
+            f"`--spec` {address!r} cannot be read: {str(found).rstrip('.')}. Expected a file, local or on gs://. "
+            "Nothing was sent or billed."
+        ) from raised
 
 
 def _measured(options: argparse.Namespace) -> Measured | None:
@@ -254,6 +270,21 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
         _log.critical("The job ended with an unexpected error.", exc_info=(kind, error, trace))
     else:  # such as a KeyboardInterrupt
         sys.__excepthook__(kind, error, trace)
+
+
+def _unwritable(path: Path | None) -> str | None:
+    """Returns why the outcome cannot be written, before the job is paid for; `None` if it can."""
+    if path is None:
+        return None
+    if path.is_dir():
+        return "it is a directory"
+    staged = path.with_suffix(".part")
+    try:
+        staged.touch()
+        staged.unlink()
+    except OSError as error:
+        return str(error)
+    return None
 
 
 def _write_outcome(path: Path | None, outcome: dict[str, Any]) -> None:

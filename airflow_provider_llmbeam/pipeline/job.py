@@ -151,7 +151,11 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         directory = until_end.enter_context(tempfile.TemporaryDirectory(prefix="llmbeam-"))
         package = build_worker_package(Path(directory), spec) if is_on_dataflow else None
         runner, options = runner_of(spec, beam_options, package)
-        pipeline = beam.Pipeline(runner=runner, options=options)
+        try:
+            pipeline = beam.Pipeline(runner=runner, options=options)
+        except (ValueError, ImportError, AttributeError) as error:  # of a runner that does not exist
+            reason = str(error).rstrip(".")
+            raise JobSpecError(f"The options of Beam: {reason}. Nothing was sent or billed.") from error
         are_elsewhere = workers_are_elsewhere(spec, runner, options)
         workers = ProgressReader(
             spec.progress_uri if are_elsewhere else None, spec_digest(spec) if is_detached else None

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline.__main__ import main
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.spec import JobSpec
 
@@ -69,6 +70,15 @@ def test_an_invalid_spec_exits_with_2_and_one_sentence(echo_job, tmp_path):
     sentence = "`limits.max_in_flight`: must be greater than or equal to 1; got 0."
     assert sentence in ended.stderr
     assert json.loads(result.read_text())["error"]["type"] == "JobSpecError"
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_spec_that_is_not_on_cloud_storage_exits_with_2_and_one_sentence(google, caplog):
+    assert main(["--spec=gs://no-bucket/missing.json"]) == 2
+    (message,) = caplog.messages
+    assert message.startswith("`--spec` 'gs://no-bucket/missing.json' cannot be read: 404 ")
+    assert message.endswith(" Nothing was sent or billed.")
 
 
 def test_requests_go_where_the_variables_of_the_banner_say(echo_job, sandbox, tmp_path):

@@ -260,6 +260,16 @@ def test_portions_of_compressed_files_represent_the_source(job, tmp_path, ending
     assert part.rows == pytest.approx(16_000, rel=0.1)
 
 
+@pytest.mark.parametrize("sign", ["\u2028", "\x85", "\x1c"])
+def test_a_name_in_a_csv_header_may_have_any_sign(job, tmp_path, sign):
+    path = tmp_path / "rows.csv"
+    rows = "".join(f"{number},a,row number {number}\n" for number in range(8_000))
+    path.write_text(f"comment{sign}\nid,no{sign}te,text\n{rows}")
+    source = {"uri": str(path), "key": ["id"], "csv": {"skiprows": 1}}
+    part = make_estimate(JobSpec.parse(job.spec | {"source": source}), sample_size=0, max_bytes=50_000)
+    assert (part.is_sampled, part.failed) == (True, 0)
+
+
 def write(path, rows):
     if path.suffix == ".csv":
         import csv

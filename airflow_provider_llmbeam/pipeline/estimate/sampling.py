@@ -227,8 +227,10 @@ def _lines_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
 
 def _csv_from(stream: IO[bytes], start: int, span: int, size: int, options: CsvOptions) -> Portion:
     """Reads the complete rows of a span, which may begin inside or outside of quotes: the better parse is used."""
-    head = stream.read(_HEAD_BYTES).decode(options.codec, "replace").splitlines(keepends=True)[options.skiprows :]
-    names = options.names or tuple(next(csv.reader(head, **options.dialect)))
+    # `str.splitlines` would also end a line at U+2028 and other characters that a name may have.
+    head = io.StringIO(stream.read(_HEAD_BYTES).decode(options.codec, "replace"), newline="")
+    header = islice(head, options.skiprows, None)
+    names = options.names or tuple(next(csv.reader(header, **options.dialect)))
     inner = options.model_copy(update={"header": None, "names": names, "skiprows": 0})
     stream.seek(start)
     text = stream.read(span).decode(options.encoding, "replace")

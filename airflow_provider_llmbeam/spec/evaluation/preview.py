@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.spec.base import SpecModel
 
 
@@ -25,5 +26,5 @@ class PreviewSample(SpecModel):
     rows: Annotated[int, Field(ge=1, le=100)] = 3
     by: Literal["random", "length"] = "random"
     seed: int = 0
-    keys: tuple[str, ...] = ()
+    keys: tuple[Annotated[str, AfterValidator(valid_text)], ...] = ()
     sends: bool = True

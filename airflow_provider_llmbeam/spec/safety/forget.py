@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.spec.base import SpecModel
 
 
@@ -19,7 +20,7 @@ class RowsToForget(SpecModel):
         dry_run: Whether nothing is removed.
     """
 
-    keys: tuple[str, ...] = ()
+    keys: tuple[Annotated[str, AfterValidator(valid_text)], ...] = ()
     fingerprints: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = ()
     all_jobs: bool = False
     dry_run: bool = False

@@ -69,6 +69,38 @@ def test_a_missing_spec_exits_with_2_and_a_message(tmp_path: Path) -> None:
     assert "job.json" in json.loads(result.read_text())["error"]["message"]
 
 
+@pytest.mark.parametrize("address", ["http://h/job.json", "foo://job.json", "s3://b/job.json", "job\0.json"])
+def test_a_spec_that_is_neither_local_nor_on_cloud_storage_exits_with_2_and_a_message(
+    tmp_path: Path, address: str
+) -> None:
+    result = tmp_path / "result.json"
+    assert main([f"--spec={address}", f"--result={result}"]) == EXIT_BAD_SPEC
+    message = json.loads(result.read_text())["error"]["message"]
+    assert message.startswith(f"`--spec` {address!r} cannot be read: ")
+    assert message.endswith(". Expected a file, local or on gs://. Nothing was sent or billed.")
+
+
+@pytest.mark.parametrize("runner", ["Nonsense", "nonsense.Runner", "os.Nonsense"])
+def test_an_unknown_runner_exits_with_2_and_a_message(job, tmp_path: Path, runner: str) -> None:
+    spec, result = tmp_path / "job.json", tmp_path / "result.json"
+    spec.write_text(job(sink={"uri": str(tmp_path / "out")}).model_dump_json())
+    assert main([f"--spec={spec}", f"--result={result}", f"--runner={runner}"]) == EXIT_BAD_SPEC
+    message = json.loads(result.read_text())["error"]["message"]
+    assert message.startswith("The options of Beam: ")
+    assert "onsense" in message
+
+
+@pytest.mark.parametrize("name", ["missing/result.json", "."])
+def test_a_result_that_cannot_be_written_ends_the_command_before_anything_is_read(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert main(["--spec=missing.json", f"--result={tmp_path / name}"]) == EXIT_BAD_SPEC
+    (message,) = caplog.messages
+    assert message.startswith(f"`--result` {str(tmp_path / name)!r} cannot be written: ")
+    assert message.endswith(" Nothing was sent or billed.")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_missing_key_is_an_error_before_a_row_is_read(job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
     monkeypatch.delenv("GEMINI_API_KEY", raising=False)
