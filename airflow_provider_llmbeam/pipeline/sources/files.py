@@ -248,6 +248,10 @@ def _read_csv_file(file: fileio.ReadableFile, options: CsvOptions) -> Iterator[R
         yield from parse_csv(text, options, path)
 
 
+#: Errors of a text that is not UTF-8, of a date after the year 9999, and of a time zone that does not exist.
+_UNREADABLE = (ValueError, OverflowError, LookupError)
+
+
 def parse_table(table: Any) -> Iterator[Row | FailedRow]:
     """Converts an Arrow table or batch to rows; a row with a value that Python cannot represent has failed.
 
@@ -258,7 +262,7 @@ def parse_table(table: Any) -> Iterator[Row | FailedRow]:
     for name, column in zip(table.schema.names, table.columns, strict=True):
         try:
             columns[name] = column.to_pylist()
-        except (ValueError, OverflowError):  # for a text that is not UTF-8, or a date after the year 9999
+        except _UNREADABLE:
             columns[name] = [_cell(value) for value in column]
             has_faults = True
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
@@ -284,7 +288,7 @@ def _text_if_any(cell: bytes | None) -> bytes | str | None:
 def _cell(value: Any) -> Any:
     try:
         return value.as_py()
-    except (ValueError, OverflowError) as error:
+    except _UNREADABLE as error:
         return _Fault(error)
 
 
