@@ -16,7 +16,7 @@ from tests.otlp import IS_BELOW_3_2, attributes, receiver
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(scaled(600))]
 ROWS = 20
 TEMPLATE = "What is the mood of {{ row.text }}?"
-MODEL = {"gen_ai.provider.name": "gcp.gen_ai", "gen_ai.request.model": "gemini-2.5-flash"}
+MODEL = {"gen_ai.provider.name": "gcp.gen_ai", "gen_ai.request.model": "gemini-3.5-flash-lite"}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_task_on_the_worker_emits_what_it_read_and_wrote(cloud, finished, even
     assert dead_letter["outputFacets"]["outputStatistics"]["rowCount"] == 0
     asked, used = (event["run"]["facets"][name] for name in ("llmbeam_inference", "llmbeam_usage"))
     assert asked["promptSha256"] == hashlib.sha256(TEMPLATE.encode()).hexdigest()
-    assert asked["modelName"] == "gemini-2.5-flash"
+    assert asked["modelName"] == "gemini-3.5-flash-lite"
     assert (used["inputTokens"], used["outputTokens"]) == (
         manifest["tokens"]["input"],
         manifest["tokens"]["output"],
@@ -177,7 +177,7 @@ def test_the_collector_has_the_metrics_of_each_task_and_of_the_triggerer(cloud, 
 def test_the_collector_has_a_span_of_each_job_below_that_of_its_task(finished, collector):
     def jobs():
         spans = {span.span_id: span.name for span in collector.spans}
-        found = [span for span in collector.spans if span.name == "generate_content gemini-2.5-flash"]
+        found = [span for span in collector.spans if span.name == "generate_content gemini-3.5-flash-lite"]
         return {attributes(span)["airflow.task_id"]: spans.get(span.parent_span_id) for span in found}
 
     expected = {"on_worker": "worker.on_worker", "on_dataflow": "worker.on_dataflow"}

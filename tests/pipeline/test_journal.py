@@ -157,7 +157,7 @@ def _trusted(google, monkeypatch):
 def as_production(job: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Returns a job that uses Google's own address, where the sandbox answers unnoticed."""
     monkeypatch.delenv("LLMBEAM_SANDBOX_URL")
-    job.spec["model"] = {"type": "gemini"}
+    job.spec["model"] = {"type": "gemini", "name": "gemini-2.5-flash"}
     return job
 
 
@@ -175,7 +175,7 @@ def test_answers_of_the_sandbox_never_reach_production_by_a_shared_cache(days, s
 @pytest.mark.usefixtures("_trusted")
 def test_answers_of_the_sandbox_behind_its_proxy_never_reach_production(days, monkeypatch):
     monday, tuesday = days
-    monday.spec["model"] = {"type": "gemini"}
+    monday.spec["model"] = {"type": "gemini", "name": "gemini-2.5-flash"}
     assert monday.run(ROWS).report["server"]["kind"] == "loopback"
     assert as_production(tuesday, monkeypatch).run(ROWS).origins == Counter(fresh=10)
 
