@@ -117,7 +117,7 @@ class JobMonitor:
             cost_usd = self._count(job)
         except CloudError as error:
             return self._poller.on_error(error, self._now())
-        except Exception as error:  # noqa: BLE001 - a trigger that fails has its job cancelled, which may be well
+        except Exception as error:  # noqa: BLE001 - a healthy job would be cancelled if its trigger failed
             unknown = CloudUnavailableError(f"Polling failed with {type(error).__name__}: {error}.")
             return self._poller.on_error(unknown, self._now())
         return self._poller.on_job(job, cost_usd, self._now())

@@ -151,38 +151,12 @@ def test_a_wrong_argument_is_refused_when_the_dag_is_parsed(job, changes, messag
             answer()
 
 
-def test_answers_that_are_too_many_for_an_xcom_are_the_path_of_their_directory(
-    run_dag, connection, job, monkeypatch, tmp_path
-):
-    monkeypatch.setattr(llmbeam, "MAX_ANSWERS", 2)
+def returned_answers(run_dag, job):
+    """Returns what the next task gets of a task with `return_answers`."""
     found = []
-    with DAG("many", schedule=None) as dag:
+    with DAG("answers", schedule=None) as dag:
 
         @task.llmbeam(key="id", return_answers=True, **job)
-        def answer():
-            return REVIEWS
-
-        @task
-        def load(path):
-            found.append(path)
-
-        load(answer())
-    assert run_dag(dag)[1] == {"answer": "success", "load": "success"}
-    (path,) = found
-    assert isinstance(path, ObjectStoragePath)
-    assert len([*Path(path.path).glob("answers-*.jsonl")]) == 1
-
-
-@pytest.mark.parametrize("max_answers", [3, 2])
-def test_answers_on_cloud_storage_need_no_connection_to_google_cloud(
-    run_dag, google, connection, job, monkeypatch, max_answers
-):
-    monkeypatch.delenv("AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT", raising=False)
-    monkeypatch.setattr(llmbeam, "MAX_ANSWERS", max_answers)
-    found = []
-    with DAG("stored", schedule=None) as dag:
-
-        @task.llmbeam(key="id", return_answers=True, **job | {"sink": {"uri": "gs://rows/out"}})
         def answer():
             return REVIEWS
 
@@ -193,6 +167,25 @@ def test_answers_on_cloud_storage_need_no_connection_to_google_cloud(
         load(answer())
     assert run_dag(dag)[1] == {"answer": "success", "load": "success"}
     (answers,) = found
+    return answers
+
+
+def test_answers_that_are_too_many_for_an_xcom_are_the_path_of_their_directory(
+    run_dag, connection, job, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(llmbeam, "MAX_ANSWERS", 2)
+    path = returned_answers(run_dag, job)
+    assert isinstance(path, ObjectStoragePath)
+    assert len([*Path(path.path).glob("answers-*.jsonl")]) == 1
+
+
+@pytest.mark.parametrize("max_answers", [3, 2])
+def test_answers_on_cloud_storage_need_no_connection_to_google_cloud(
+    run_dag, google, connection, job, monkeypatch, max_answers
+):
+    monkeypatch.delenv("AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT", raising=False)
+    monkeypatch.setattr(llmbeam, "MAX_ANSWERS", max_answers)
+    answers = returned_answers(run_dag, job | {"sink": {"uri": "gs://rows/out"}})
     if max_answers == 3:
         assert sorted(each["id"] for each in answers) == [0, 1, 2]
     else:

@@ -149,11 +149,10 @@ def _nothing_answered(spec: JobSpec, sample: Sequence[Outcome], usage: SampleUsa
     failures = [outcome for outcome in sample if isinstance(outcome, Failure)]
     sent = [failure for failure in failures if failure.kind != "not_sent"] or failures
     verdict = Verdict(sent[0].kind, sum(each.kind == sent[0].kind for each in sent), len(sent), sent[0].message)
-    longest = 0 if spec.embedding is not None else spec.generation.max_output_tokens
     is_permanent = all(failure.kind in PERMANENT for failure in failures)
     return (PermanentFailureError if is_permanent else NothingAnsweredError)(
         f"The model answered none of {len(sent)} prompts of job {spec.name!r}, so there is no estimate. "
-        f"{verdict.sentence(longest)} "
+        f"{verdict.sentence(spec.max_output_tokens)} "
         f"{usage.input_tokens + usage.output_tokens:,} tokens were billed."
     )
 
@@ -263,8 +262,7 @@ def _projection(
             for estimated, outcome in observed
         ]
         return project(observations, requests, tokens, spread_ratio)
-    longest = 0 if spec.embedding is not None else spec.generation.max_output_tokens
-    return Projection(tokens, requests * longest, (), None, spread_ratio)
+    return Projection(tokens, requests * spec.max_output_tokens, (), None, spread_ratio)
 
 
 def _range(

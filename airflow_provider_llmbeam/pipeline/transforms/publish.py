@@ -147,8 +147,7 @@ class Publish(beam.DoFn):
     def _check(self, tally: Tally) -> None:
         spec = self._spec
         try:
-            longest = 0 if spec.embedding is not None else spec.generation.max_output_tokens
-            check_ratio(tally, spec.limits.max_dead_letter_ratio, spec.dead_letter_uri, longest)
+            check_ratio(tally, spec.limits.max_dead_letter_ratio, spec.dead_letter_uri, spec.max_output_tokens)
             if spec.alerts.on_drift == "fail":
                 report, _ = self._compared(self._report(tally, [], spec.report_uri, None))
                 check_drift(report.alerts, spec.journal_uri)

@@ -114,6 +114,11 @@ class JobSpec(SpecModel):
         return self
 
     @property
+    def max_output_tokens(self) -> int:
+        """Maximum length of an answer, in tokens; 0 if the answers are vectors."""
+        return 0 if self.embedding is not None else self.generation.max_output_tokens
+
+    @property
     def home_uri(self) -> str:
         """Directory of the state of this job."""
         if self.state_uri is not None:

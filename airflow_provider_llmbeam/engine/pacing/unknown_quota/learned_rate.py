@@ -67,8 +67,8 @@ class LearnedRate:
     #: The rate grows by `CREEP` and its uncertainty over so many requests: at least, per request that measured
     #: it, and at most. Then it doubles, as the quota has grown.
     CREEP, GROWTH_SENDS, GROWTH_DOUBLES_SECONDS = 0.02, (5.0, 3.0, 400.0), 15.0
-    #: Least rate per request of the first burst, which no quota takes so long to refill. Without it, 2 requests
-    #: were sent in the 10 minutes after an hour in which a server had rejected nine of ten; else 3,700.
+    #: Least rate per request of the first burst, which no quota takes so long to refill. In the 10 minutes after
+    #: an hour in which a server had rejected nine of ten requests, 3,700 were sent, and 2 without this rate.
     LEAST_BURST_RATIO = 1 / 3000
     #: Cut of the rate after a hold that was too short.
     HOLD_CUT = 0.7
