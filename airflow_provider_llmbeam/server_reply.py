@@ -1,12 +1,15 @@
-"""What a server says, made safe to store and to show: texts, errors and the address of a redirect. Pure."""
+"""Reads the replies of servers: JSON, errors, the wait that they advise, and the address of a redirect. Pure."""
 
 from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import urljoin, urlsplit
 
@@ -17,6 +20,8 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
 #: Longest host name (RFC 1035).
 _HOST_CHARACTERS = 253
+#: Longest advised wait that is reported. Nothing here waits longer than minutes; a day still shows a daily quota.
+_MAX_ADVISED_SECONDS = 86_400.0
 
 #: What a quota counts.
 QuotaUnit = Literal["requests", "tokens"]
@@ -95,6 +100,23 @@ def read_error(text: str) -> ErrorBody:
     )
 
 
+def advised_wait_seconds(
+    header: str | None, details: Iterable[Mapping[str, Any]], now: float | None = None
+) -> float | None:
+    """Returns the advised wait in seconds, from 0 to a day; `None` if there is no advice that can be read.
+
+    Args:
+        header: Value of `Retry-After`, which precedes the body: seconds, or a date.
+        details: `error.details` of the body. Gemini sends only this, as `RetryInfo` with a fraction of a second.
+        now: Seconds of the Unix epoch; without it, a date counts as no advice.
+    """
+    delays = [item.get("retryDelay") for item in details if str_of(item.get("@type")).endswith("RetryInfo")]
+    for advice in [header, *delays]:
+        if (seconds := _seconds(advice, now)) is not None:
+            return min(_MAX_ADVISED_SECONDS, max(0.0, seconds))
+    return None
+
+
 def str_of(value: Any) -> str:
     """Returns a value that is a string, else an empty one."""
     return value if isinstance(value, str) else ""
@@ -141,3 +163,21 @@ def _origin(url: str) -> str:
     if not host or len(host) > _HOST_CHARACTERS or not host.isprintable() or port is None:
         return "an invalid address"
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _seconds(advice: Any, now: float | None) -> float | None:
+    if isinstance(advice, bool) or not isinstance(advice, str | int | float):
+        return None
+    try:
+        seconds = float(advice.removesuffix("s") if isinstance(advice, str) else advice)
+    except (ValueError, OverflowError):
+        return _seconds_until(advice, now) if isinstance(advice, str) and now is not None else None
+    return seconds if math.isfinite(seconds) else None
+
+
+def _seconds_until(text: str, now: float) -> float | None:
+    try:
+        date = parsedate_to_datetime(text)
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now
+    except (ValueError, TypeError, IndexError, OverflowError):  # all four are raised for damaged dates
+        return None

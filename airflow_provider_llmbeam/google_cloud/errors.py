@@ -24,7 +24,7 @@ from airflow_provider_llmbeam.exceptions import (
 )
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.redirects import redirect_behind
-from airflow_provider_llmbeam.retry_info import may_give_token
+from airflow_provider_llmbeam.token_errors import is_transient_token_error
 
 _AGAIN = (api.ServerError, api.TooManyRequests, api.RetryError, requests.RequestException)
 
@@ -37,7 +37,7 @@ def is_transient(error: BaseException) -> bool:
     if redirect_behind(error) is not None:
         return False
     if isinstance(error, auth.GoogleAuthError):
-        return may_give_token(error)
+        return is_transient_token_error(error)
     if isinstance(error, api.MethodNotImplemented):
         return False
     # A body with status 200 that is not JSON comes from a proxy, not from the service.

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_llmbeam.characters import valid_text
-from airflow_provider_llmbeam.retry_info import retry_after_seconds
-from airflow_provider_llmbeam.server_reply import ErrorBody, list_of, parse_json, read_error
+from airflow_provider_llmbeam.server_reply import ErrorBody, advised_wait_seconds, list_of, parse_json, read_error
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.redirects import RedirectRefusedError
@@ -72,7 +71,7 @@ def read_reply(
     """
     body, error = parse_json(text), read_error(text)
     message = f"HTTP {http_status}: {_line(error.message)}"
-    advised = retry_after_seconds(_header(headers, "retry-after"), error.details, now)
+    advised = advised_wait_seconds(_header(headers, "retry-after"), error.details, now)
     if http_status == 200:
         if isinstance(body, dict) and any(map(body.get, answer_fields)) and not _is_without_text(body):
             return ProbeReply(outcome="answered", seconds=seconds, http_status=200)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.characters import valid_text
-from airflow_provider_llmbeam.server_reply import parse_json, read_error, redirect_refusal
+from airflow_provider_llmbeam.server_reply import advised_wait_seconds, parse_json, read_error, redirect_refusal
 from tests.hostile import examples
 
 letters = st.text(st.characters() | st.characters(categories=["Cs"]))
@@ -22,6 +23,8 @@ bodies = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
     max_leaves=8,
 )
+RETRY_INFO = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "38.5s"}]
+OTHER = [{"@type": "type.googleapis.com/google.rpc.Help", "links": []}]
 
 
 @pytest.mark.fuzz
@@ -135,3 +138,46 @@ def test_a_redirect_is_refused_by_the_names_of_both_servers_alone(location, targ
     refusal = redirect_refusal("https://user:secret@model.example/v1?key=secret", location, 307)
     assert refusal.startswith(f"https://model.example:443 redirects to {target} (HTTP 307)")
     assert "secret" not in refusal
+
+
+@pytest.mark.parametrize(
+    ("header", "details", "now", "seconds"),
+    [
+        (None, [], None, None),
+        ("7", [], None, 7.0),
+        ("7", RETRY_INFO, None, 7.0),
+        ("-1", [], None, 0.0),
+        (None, RETRY_INFO, None, 38.5),
+        (None, [*OTHER, *RETRY_INFO], None, 38.5),
+        ("soon", RETRY_INFO, 1e9, 38.5),
+        ("Sun, 09 Sep 2001 01:47:10 GMT", [], 1e9, 30.0),
+        ("Sun, 09 Sep 2001 01:47:10", [], 1e9, 30.0),
+        ("Sun, 09 Sep 2001 01:47:10 GMT", RETRY_INFO, None, 38.5),
+    ],
+)
+def test_the_header_precedes_the_body_and_a_date_needs_the_time(header, details, now, seconds):
+    assert advised_wait_seconds(header, details, now) == seconds
+
+
+@pytest.mark.parametrize("header", ["nan", "inf", "-inf", "1e400", "NaN", "9" * 5000])
+def test_advice_that_is_no_finite_number_is_no_advice(header):
+    assert advised_wait_seconds(header, []) is None
+
+
+def test_advice_of_more_than_a_day_is_a_day():
+    assert advised_wait_seconds("1e9", []) == 86_400
+    assert advised_wait_seconds("Sun, 09 Sep 2040 01:47:10 GMT", [], 1e9) == 86_400
+
+
+@pytest.mark.parametrize("delay", [None, True, [], {}, ["5s"], "nans", 10**400], ids=lambda delay: str(delay)[:9])
+def test_a_retry_delay_of_another_type_is_no_advice(delay):
+    assert advised_wait_seconds(None, [{"@type": "RetryInfo", "retryDelay": delay}]) is None
+    assert advised_wait_seconds(None, [{"@type": [delay], "retryDelay": "5s"}]) is None
+
+
+@pytest.mark.fuzz
+@examples(0.3)
+@given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d{1,12} [A-Z][a-z]{2} \d{1,12} \d+:\d+:\d+ ([+-]\d+|GMT)?"))
+def test_any_header_is_read(header):
+    seconds = advised_wait_seconds(header, [], 1e9)
+    assert seconds is None or (math.isfinite(seconds) and 0 <= seconds <= 86_400)

@@ -23,8 +23,8 @@ from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers.reported import error_text, read_job
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redirects import redirect_behind
-from airflow_provider_llmbeam.retry_info import may_give_token, retry_after_seconds
-from airflow_provider_llmbeam.server_reply import parse_json, read_error
+from airflow_provider_llmbeam.server_reply import advised_wait_seconds, parse_json, read_error
+from airflow_provider_llmbeam.token_errors import is_transient_token_error
 
 T = TypeVar("T")
 
@@ -215,7 +215,7 @@ class BatchHttp:
             return BatchRefusedError(f"{self._provider}: {redirect}. Check the proxy and `model.base_url`.")
         shown = f"{type(error).__name__}: {error_text(str(error.args[0] if error.args else ''))}"
         if isinstance(error, GoogleAuthError):
-            if may_give_token(error):
+            if is_transient_token_error(error):
                 return BatchUnavailableError(f"{self._provider}: no access token. {shown}.", was_processed=False)
             return BatchDeniedError(f"{self._provider}: the Google credentials give no access token. {shown}.")
         if isinstance(error, ValueError):  # an invalid address
@@ -243,7 +243,7 @@ def refusal(provider: str, status: int, text: str, retry_after: str | None, now:
         return BatchUnavailableError(
             message,
             http_status=status,
-            retry_after_seconds=retry_after_seconds(retry_after, body.details, now),
+            retry_after_seconds=advised_wait_seconds(retry_after, body.details, now),
             was_processed=status != 429,
         )
     if status in (401, 403):

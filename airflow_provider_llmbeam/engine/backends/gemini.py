@@ -37,8 +37,14 @@ from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.retry_info import retry_after_seconds as advised_seconds
-from airflow_provider_llmbeam.server_reply import list_of, mapping_of, parse_json, read_error, str_of
+from airflow_provider_llmbeam.server_reply import (
+    advised_wait_seconds,
+    list_of,
+    mapping_of,
+    parse_json,
+    read_error,
+    str_of,
+)
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 from airflow_provider_llmbeam.spec.model.media import place_of
@@ -338,7 +344,7 @@ def error_of(http_status: int, retry_after_seconds: float | None, text: str) -> 
     if kind == "throttled" and body.is_per_day:
         kind = "quota_exhausted"
     if retry_after_seconds is None:
-        retry_after_seconds = advised_seconds(None, body.details)
+        retry_after_seconds = advised_wait_seconds(None, body.details)
     message = body.message or f"HTTP {http_status} without a message"
     return RequestError(
         kind,

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.engine.backends.http import FixedAccess
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redirects import redirect_behind, without_redirects
-from airflow_provider_llmbeam.retry_info import may_give_token
+from airflow_provider_llmbeam.token_errors import is_transient_token_error
 
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 #: A token that is rejected within this time is not renewed: a new one would be rejected, too.
@@ -81,7 +81,7 @@ class _Token:
                     f"no token: {redirect}. If that is the right server, make it `token_uri` of the credentials.",
                 ) from None
             message = f"no token: {type(error).__name__}: {error}"
-            if may_give_token(error):
+            if is_transient_token_error(error):
                 raise RequestError("connection", message, is_unconnected=True) from None
             raise RequestError("unauthorized", message) from None
         self._renewed_at = time.monotonic()

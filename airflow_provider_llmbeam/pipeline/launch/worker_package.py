@@ -56,8 +56,8 @@ _TOP = (
     "py.typed",
     "redaction.py",
     "redirects.py",
-    "retry_info.py",
     "server_reply.py",
+    "token_errors.py",
 )
 _PACKAGES = ("spec", "engine", "batch", "flink", "pipeline", "beam")
 #: The earliest time that a zip archive can store.

@@ -11,10 +11,10 @@ from google.auth.exceptions import GoogleAuthError
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.redirects import RedirectRefusedError
-from airflow_provider_llmbeam.retry_info import may_give_token
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink
+from airflow_provider_llmbeam.token_errors import is_transient_token_error
 
 #: Size of the probe. An empty file can be made on a full disk.
 _PROBE_BYTES = 64 * 2**10
@@ -63,7 +63,7 @@ def service_error(error: Exception) -> Exception:
 def is_final(error: Exception) -> bool:
     """Whether a retry would meet the same error of a service: a 4xx, or a path that cannot be written."""
     if isinstance(error, GoogleAuthError):
-        return not may_give_token(error)
+        return not is_transient_token_error(error)
     if isinstance(error, _FINAL_ERRORS):
         return True
     code = getattr(error, "code", None)
