@@ -46,9 +46,10 @@ def diff(old: str, new: str, as_json: bool) -> None:
 
     The source is read, and nothing is sent.
     """
-    from airflow_provider_llmbeam.difference import Difference
-
     found = outcome(f"--spec={new}", f"--diff={old}", part="difference", as_json=as_json)
+    # Imported after the entry point, which imports Beam in its own way (`pipeline.job.importing_beam`).
+    from airflow_provider_llmbeam.pipeline.evaluation.difference import Difference
+
     click.echo(str(Difference.of(found)))
 
 

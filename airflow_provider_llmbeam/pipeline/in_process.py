@@ -106,7 +106,7 @@ def diff(spec: JobSpec, old: JobSpec) -> dict[str, Any]:
     """Compares a spec with an earlier one, without a request; see `evaluation.difference.difference`.
 
     Returns:
-        The difference as plain data, see `difference.Difference`.
+        The difference as plain data, see `evaluation.difference.Difference`.
 
     Raises:
         JobSpecError: The source has no row to send.

@@ -65,7 +65,7 @@ def test_the_wheel_contains_the_beam_side_and_nothing_of_the_airflow_side(wheel)
     directories = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") > 1}
     assert directories == {"spec", "engine", "batch", "flink", "pipeline", "beam"}
     files = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") == 1}
-    top = {"__init__", "alert", "characters", "counts", "difference", "exceptions", "manifest", "preview"}
+    top = {"__init__", "alert", "characters", "counts", "exceptions", "manifest", "preview"}
     top |= {"redaction", "redirects", "server_reply", "token_errors"}
     assert files - {"py.typed"} == {f"{name}.py" for name in top}
     assert f"{package}/pipeline/sinks/bigquery.py" in names

@@ -50,7 +50,6 @@ _TOP = (
     "characters.py",
     "counts.py",
     "exceptions.py",
-    "difference.py",
     "manifest.py",
     "preview.py",
     "py.typed",
