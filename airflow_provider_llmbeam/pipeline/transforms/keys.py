@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import apache_beam as beam
-from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import FAILED, Row, failed_row
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
-from airflow_provider_llmbeam.pipeline.transforms.line_blocks import LineBlocks
+from airflow_provider_llmbeam.pipeline.transforms.line_blocks import ToLineBlocks
 from airflow_provider_llmbeam.spec.source import Source
 
 #: Number of partitions of the keys: those of a billion rows are 400 MB per partition.
@@ -58,27 +58,16 @@ class DuplicateKeys(beam.PTransform):
         """Groups equal keys, without the rows."""
         return (
             rows
-            | "Pack" >> beam.ParDo(_PackKeys(self._key))
+            | "Pack" >> beam.ParDo(ToLineBlocks(partial(key_line, self._key)))
             | "ByPart" >> beam.GroupByKey()
             | "Find" >> beam.FlatMapTuple(lambda _, blocks: repeated_lines(blocks))
         )
 
 
-class _PackKeys(beam.DoFn):
-    def __init__(self, key: tuple[str, ...]) -> None:
-        self._key = key
-
-    def start_bundle(self) -> None:
-        self._blocks = LineBlocks()
-
-    def process(self, row: Row) -> Iterator[tuple[int, bytes]]:
-        line = encode_key(row, self._key)
-        part = zlib.crc32(line) % _PARTITIONS
-        if (block := self._blocks.add(part, line)) is not None:
-            yield part, block
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield from self._blocks.rest()
+def key_line(key: tuple[str, ...], row: Row) -> tuple[int, bytes]:
+    """Returns the partition of the key of a row, and the key as a JSON line."""
+    line = encode_key(row, key)
+    return zlib.crc32(line) % _PARTITIONS, line
 
 
 def repeated_lines(blocks: Iterable[bytes]) -> list[bytes]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
@@ -12,21 +14,31 @@ from apache_beam.utils.windowed_value import WindowedValue
 BLOCK_BYTES = 64 * 2**10
 
 
-class LineBlocks:
-    """Collects the lines of a bundle in blocks, each of one partition."""
+class ToLineBlocks(beam.DoFn):
+    """Encodes elements as lines, and outputs blocks of lines, each with its partition.
 
-    def __init__(self) -> None:
+    Args:
+        encode: Returns the partition of an element, and its line, which ends in a line break.
+    """
+
+    def __init__(self, encode: Callable[[Any], tuple[int, bytes]]) -> None:
+        self._encode = encode
+
+    def start_bundle(self) -> None:
+        """Starts without lines."""
         self._blocks: dict[int, bytearray] = {}
 
-    def add(self, partition: int, line: bytes) -> bytes | None:
-        """Adds a line, which ends in a line break; returns the block of its partition if it is full."""
+    def process(self, element: Any) -> Iterator[tuple[int, bytes]]:
+        """Adds a line; yields the block of its partition if it is full."""
+        partition, line = self._encode(element)
         block = self._blocks.get(partition)
         if block is None:
             block = self._blocks[partition] = bytearray()
         block += line
-        return None if len(block) < BLOCK_BYTES else bytes(self._blocks.pop(partition))
+        if len(block) >= BLOCK_BYTES:
+            yield partition, bytes(self._blocks.pop(partition))
 
-    def rest(self) -> Iterator[WindowedValue]:
-        """Yields each block that is not full, with its partition, at the end of a bundle."""
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        """Yields the blocks that are not full."""
         for partition, block in self._blocks.items():
             yield GlobalWindows.windowed_value((partition, bytes(block)))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import apache_beam as beam
-from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.records import answer_record, encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.sinks.staged import shard_of, write_file
-from airflow_provider_llmbeam.pipeline.transforms.line_blocks import LineBlocks
+from airflow_provider_llmbeam.pipeline.transforms.line_blocks import ToLineBlocks
 
 _NO_COLUMNS = OutputColumns(())
 
@@ -46,34 +46,19 @@ class WriteStaged(beam.PTransform):
 
     def expand(self, branches: tuple[beam.PCollection, ...]) -> beam.PCollection:
         """Encodes the rows of each branch, so that only blocks of lines are shuffled; then writes each shard."""
+        encode = partial(_shard_and_line, self._columns, self._shards)
         blocks = [
-            rows | f"Encode{number}" >> beam.ParDo(_Encode(self._columns, self._shards))
-            for number, rows in enumerate(branches)
+            rows | f"Encode{number}" >> beam.ParDo(ToLineBlocks(encode)) for number, rows in enumerate(branches)
         ]
         (first, *others) = blocks
         every = blocks | beam.Flatten() if others else first
         return every | beam.GroupByKey() | beam.ParDo(self._write)
 
 
-class _Encode(beam.DoFn):
-    def __init__(self, columns: OutputColumns, shards: int) -> None:
-        self._columns = columns
-        self._shards = shards
-
-    def start_bundle(self) -> None:
-        self._blocks = LineBlocks()
-
-    def process(self, found: AnsweredRow | FailedRow) -> Iterator[tuple[int, bytes]]:
-        if isinstance(found, FailedRow):
-            shard, line = 0, encode_record(failed_record(found))
-        else:
-            shard = shard_of(found.row, self._columns.key, self._shards)
-            line = encode_record(answer_record(found, self._columns))
-        if (block := self._blocks.add(shard, line)) is not None:
-            yield shard, block
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        yield from self._blocks.rest()
+def _shard_and_line(columns: OutputColumns, shards: int, found: AnsweredRow | FailedRow) -> tuple[int, bytes]:
+    if isinstance(found, FailedRow):
+        return 0, encode_record(failed_record(found))
+    return shard_of(found.row, columns.key, shards), encode_record(answer_record(found, columns))
 
 
 class _WriteShard(beam.DoFn):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -14,18 +15,18 @@ from airflow_provider_llmbeam.pipeline.elements import FAILED
 from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.transforms.keys import (
     PickOne,
-    _PackKeys,
+    key_line,
     refuse_duplicates,
     repeated_lines,
 )
-from airflow_provider_llmbeam.pipeline.transforms.line_blocks import BLOCK_BYTES
+from airflow_provider_llmbeam.pipeline.transforms.line_blocks import BLOCK_BYTES, ToLineBlocks
 
 values = st.integers() | st.text(max_size=5) | st.booleans()
 
 
 def packed(rows: list[dict[str, Any]]) -> dict[int, list[bytes]]:
     """Returns the blocks of a bundle by partition."""
-    step = _PackKeys(("id",))
+    step = ToLineBlocks(partial(key_line, ("id",)))
     step.start_bundle()
     parts: dict[int, list[bytes]] = {}
     found = [block for row in rows for block in step.process(row)]
