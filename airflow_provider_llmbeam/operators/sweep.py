@@ -91,7 +91,7 @@ class SweepEndpointsOperator(HasLineage, BaseOperator):
         self._manifest: dict[str, Any] | None = None
         try:
             if not is_pending(locations):
-                _regions(locations)
+                _location_names(locations)
             if not is_pending(deployments):
                 deployment_names(deployments)
         except JobSpecError as error:
@@ -145,15 +145,15 @@ def swept(
     from airflow_provider_llmbeam.endpoints.sweep import sweep
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
 
-    regions, names = _regions(locations), deployment_names(deployments) or (required_deployment(),)
+    places, names = _location_names(locations), deployment_names(deployments) or (required_deployment(),)
     sites = [
         platform_factory(kind, project, gcp_conn_id, impersonation_chain)(location)
         for kind in ENDPOINT_TYPES
-        for location in regions
+        for location in places
     ]
     return sweep(
         sites,
-        [DataflowJobHook(location, project, gcp_conn_id, impersonation_chain) for location in regions],
+        [DataflowJobHook(location, project, gcp_conn_id, impersonation_chain) for location in places],
         deployments=frozenset(names),
         now=time.time(),
         dry_run=dry_run,
@@ -164,19 +164,19 @@ def swept(
     )
 
 
-def _regions(locations: Any) -> tuple[str, ...]:
-    """Returns the regions to sweep.
+def _location_names(locations: Any) -> tuple[str, ...]:
+    """Returns the locations to sweep, perhaps from a text that Airflow rendered.
 
     Raises:
         JobSpecError: It is not a list, or it names none: a sweep of no region would succeed.
     """
-    regions = from_text(locations)
+    names = from_text(locations)
     if (
-        not isinstance(regions, list | tuple | set | frozenset)
-        or not regions
-        or not all(isinstance(region, str) and region for region in regions)
+        not isinstance(names, list | tuple | set | frozenset)
+        or not names
+        or not all(isinstance(name, str) and name for name in names)
     ):
         raise JobSpecError(
             f"`locations` must be a list of regions, e.g. ['us-central1']; got {locations!r}. Nothing was swept."
         )
-    return tuple(regions)
+    return tuple(names)

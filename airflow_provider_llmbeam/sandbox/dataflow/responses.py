@@ -29,10 +29,10 @@ def refused(http_status: int, message: str, reason: str = "") -> RestError:
     return RestError(http_status, f"({secrets.token_hex(8)}): {message}", reason)
 
 
-def not_created(cause: str, http_status: int = 400) -> RestError:
+def not_created(cause: str) -> RestError:
     """Returns the error for a job that cannot be created."""
     message = f"The workflow could not be created. Causes: ({secrets.token_hex(8)}): {cause}"
-    return refused(http_status, message)
+    return refused(400, message)
 
 
 def not_found(job_id: str) -> RestError:
