@@ -17,7 +17,7 @@ from typing import Any
 from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.batch.errors import BatchError, BatchUnavailableError
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
-from airflow_provider_llmbeam.batch.providers.reported import count_of, time_of
+from airflow_provider_llmbeam.batch.providers.reported import count_of, google_next_page, time_of
 from airflow_provider_llmbeam.batch.providers.session import open_session
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead, PromptHead, head_of
@@ -219,11 +219,7 @@ class _Client:
         return self._http.send("PATCH", f"{self._root}/{name}", {"ttl": f"{TTL_SECONDS:.0f}s"})
 
     def _of_this_job(self) -> Iterator[Mapping[str, Any]]:
-        def next_page(page: Mapping[str, Any]) -> Mapping[str, str]:
-            token = str_of(page.get("nextPageToken"))
-            return {"pageToken": token} if token else {}
-
-        for page in self._http.pages(self._url, {"pageSize": "100"}, next_page):
+        for page in self._http.pages(self._url, {"pageSize": "100"}, google_next_page):
             for reply in map(mapping_of, list_of(page.get("cachedContents"))):
                 if str_of(reply.get("displayName")).startswith(self._prefix) and _name(reply):
                     yield reply

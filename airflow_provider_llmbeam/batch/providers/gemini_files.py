@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from airflow_provider_llmbeam.batch.errors import BatchDeniedError, BatchNotFoundError, BatchUnavailableError
 from airflow_provider_llmbeam.batch.job import UploadedFile
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
-from airflow_provider_llmbeam.batch.providers.reported import error_of, time_of
+from airflow_provider_llmbeam.batch.providers.reported import error_of, google_next_page, time_of
 from airflow_provider_llmbeam.batch.providers.upload import FileBody
 from airflow_provider_llmbeam.server_reply import list_of, mapping_of, str_of
 from airflow_provider_llmbeam.spec.model import GeminiModel
@@ -102,7 +102,8 @@ class GeminiFiles:
 
     def uploaded(self, prefix: str) -> Iterator[GeminiFile]:
         """Yields the uploaded files whose display name starts with a prefix."""
-        for page in self._http.pages(f"{self._root}/files", {"pageSize": "100"}, _next_page):  # there is no filter
+        # The API has no filter.
+        for page in self._http.pages(f"{self._root}/files", {"pageSize": "100"}, google_next_page):
             for file in map(file_of, map(mapping_of, list_of(page.get("files")))):
                 if file is not None and file.display_name.startswith(prefix):
                     yield file
@@ -132,8 +133,3 @@ def file_of(reply: Mapping[str, Any]) -> GeminiFile | None:
         error=error_of(reply.get("error")),
         expires_at=time_of(reply.get("expirationTime")) or 0.0,
     )
-
-
-def _next_page(page: Mapping[str, Any]) -> Mapping[str, str]:
-    token = str_of(page.get("nextPageToken"))
-    return {"pageToken": token} if token else {}

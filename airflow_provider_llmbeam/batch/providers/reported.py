@@ -42,6 +42,12 @@ def google_count(counts: Mapping[str, Any], name: str) -> int | None:
     return count_of(counts.get(name, 0)) if counts else None
 
 
+def google_next_page(page: Mapping[str, Any]) -> Mapping[str, str]:
+    """Returns the parameter that a page of one of Google's lists names for the next page; none at the end."""
+    token = str_of(page.get("nextPageToken"))
+    return {"pageToken": token} if token else {}
+
+
 def count_of(value: Any) -> int | None:
     """Returns a number of rows; `None` for anything else."""
     if isinstance(value, str) and _COUNT.fullmatch(value):

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from airflow_provider_llmbeam.batch.errors import BatchNotFoundError, BatchRefusedError
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
-from airflow_provider_llmbeam.batch.providers.reported import read_job
-from airflow_provider_llmbeam.server_reply import list_of, mapping_of, str_of
+from airflow_provider_llmbeam.batch.providers.reported import google_next_page, read_job
+from airflow_provider_llmbeam.server_reply import list_of, mapping_of
 
 
 class RestBatches(ABC):
@@ -66,8 +66,7 @@ class RestBatches(ABC):
         return f"{self._root}/{name}"
 
     def _next_page(self, page: Mapping[str, Any]) -> Mapping[str, str]:
-        token = str_of(page.get("nextPageToken"))
-        return {"pageToken": token} if token else {}
+        return google_next_page(page)
 
     @abstractmethod
     def _query(self, prefix: str) -> Mapping[str, str]:
