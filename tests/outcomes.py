@@ -1,10 +1,11 @@
-"""Outcomes of prompts, as tests need them."""
+"""Outcomes of prompts, and what the sandbox billed for them, as tests need them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.sandbox import Sandbox
 
 
 def completion(text: str = "Hi.", **changes: Any) -> Completion:
@@ -22,3 +23,8 @@ def completion(text: str = "Hi.", **changes: Any) -> Completion:
             **changes,
         }
     )
+
+
+def answers_by_tier(sandbox: Sandbox) -> dict[str, int]:
+    """Returns the number of answers that the sandbox billed at each tier."""
+    return {charge.tier: charge.answers for charge in sandbox.token_bill.charges}

@@ -204,3 +204,13 @@ def quick_polls(monkeypatch):
 
     monkeypatch.setattr(job.JobTrigger, "first_poll_delay_seconds", 0.5)
     monkeypatch.setattr(job, "JobStateMachine", machine)
+
+
+@pytest.fixture
+def quick_endpoints(monkeypatch):
+    """Shortens the delays between polls of an endpoint, of its provisioning and of its removal."""
+    from airflow_provider_llmbeam.endpoints import teardown
+    from airflow_provider_llmbeam.triggers.base import PollingTrigger
+
+    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.1)
+    monkeypatch.setattr(teardown, "ROUND_SECONDS", 0.1)

@@ -15,7 +15,6 @@ from waiting import until
 
 from airflow_provider_llmbeam.cli.main import llmbeam
 from airflow_provider_llmbeam.deployment import own_deployment
-from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.endpoint import (
     ProvisionEndpointOperator,
@@ -29,9 +28,8 @@ from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
 from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, VertexEndpoint
-from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_endpoints")]
 
 LOCATIONS = ("us-central1", "europe-west4")
 GARDEN = {
@@ -53,13 +51,6 @@ DEPLOY = {"garden": "vertex.modelGarden.deploy", "container": "vertex.endpoints.
 DEPLOY["cloud_run"] = "run.services.create"
 QUICK = {"poll_interval_seconds": 0.2}
 SOON = {"gone_within_seconds": 10.0}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Shortens the delays between polls."""
-    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.1)
-    monkeypatch.setattr(endpoint_removal, "ROUND_SECONDS", 0.1)
 
 
 @pytest.fixture(params=KINDS)

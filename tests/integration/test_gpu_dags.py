@@ -8,17 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
-from airflow_provider_llmbeam.triggers.base import PollingTrigger
+pytestmark = pytest.mark.usefixtures("quick_endpoints")
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 REVIEWS = 6
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.1)
-    monkeypatch.setattr(endpoint_removal, "ROUND_SECONDS", 0.1)
 
 
 @pytest.fixture

@@ -9,25 +9,19 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.sandbox.models.answers import answer_text
-from airflow_provider_llmbeam.triggers.base import PollingTrigger
+
+pytestmark = pytest.mark.usefixtures("quick_endpoints")
 
 FILE = Path(__file__).resolve().parents[2] / "dags" / "registered_model.py"
 LOCATION = "us-central1"
 #: What the container of each version serves.
 SERVED = {"1": "Qwen/Qwen3-4B", "2": "Qwen/Qwen3-8B", "3": "Qwen/Qwen3-14B"}
 PROVISION = {"poll_interval_seconds": 0.2}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(PollingTrigger, "first_poll_delay_seconds", 0.1)
-    monkeypatch.setattr(endpoint_removal, "ROUND_SECONDS", 0.1)
 
 
 class Registry:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.spec import JobSpec
 
@@ -108,3 +109,23 @@ def echo_job(tmp_path):
 def openai_job(tmp_path, sandbox):
     """A job against the emulated OpenAI-compatible server."""
     return Job(tmp_path, {"type": "openai", "name": "gemma-3-4b-it", "base_url": sandbox.openai_url})
+
+
+@pytest.fixture
+def days(tmp_path, sandbox, make_job):
+    """Two runs of one Dag: jobs with different names and outputs and a common cache."""
+
+    def make(name):
+        (tmp_path / name).mkdir()
+        job = make_job(tmp_path / name, sandbox)
+        job.spec |= {"name": name, "state_uri": str(tmp_path / "state"), "cache": {"scope": "summaries"}}
+        return job
+
+    return make("monday"), make("tuesday")
+
+
+@pytest.fixture
+def quick_batch_polls(monkeypatch):
+    """Shortens the interval between polls of batch-inference jobs."""
+    monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
@@ -17,17 +16,13 @@ from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp
 from tests.pipeline.test_batch_inference import report_of
 
+pytestmark = pytest.mark.usefixtures("quick_batch_polls")
+
 ROWS = 120
 DIMENSIONS = 16
 TOKENS = 1000
 #: The sandbox has one price for all models.
 PRICE = {"input_usd_per_million_tokens": 0.30, "output_usd_per_million_tokens": 2.50}
-
-
-@pytest.fixture(autouse=True)
-def quick_polls(monkeypatch):
-    monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
-    monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSetti
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp
 
+pytestmark = pytest.mark.usefixtures("quick_batch_polls")
+
 ROWS = 120
 PRICE = {"input_usd_per_million_tokens": 0.30, "output_usd_per_million_tokens": 2.50}
 
@@ -42,12 +44,6 @@ JOB = {
     "limits": {"price": PRICE},
     "sink": {"uri": "gs://rows/out/"},
 }
-
-
-@pytest.fixture(autouse=True)
-def quick_polls(monkeypatch):
-    monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
-    monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,19 +15,6 @@ from airflow_provider_llmbeam.spec import JobSpec
 
 ROWS = [{"id": number, "text": f"text {number}"} for number in range(20)]
 DAY_SECONDS = 86_400
-
-
-@pytest.fixture
-def days(tmp_path, sandbox, make_job):
-    """Two runs of one Dag: jobs with different names and outputs and a common `state_uri`."""
-
-    def make(name: str) -> Any:
-        (tmp_path / name).mkdir()
-        job = make_job(tmp_path / name, sandbox)
-        job.spec |= {"name": name, "state_uri": str(tmp_path / "state"), "cache": {"scope": "summaries"}}
-        return job
-
-    return make("monday"), make("tuesday")
 
 
 def segments(tmp_path: Path) -> list[Path]:

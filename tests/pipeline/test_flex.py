@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.outcomes import answers_by_tier
 
 ROWS = 120
 PRICE = {
@@ -45,10 +46,6 @@ def report_of(manifest):
 @pytest.fixture
 def key(monkeypatch):
     monkeypatch.setenv("GOOGLE_API_KEY", "a-key")
-
-
-def answers_by_tier(sandbox):
-    return {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
 
 
 @pytest.mark.parametrize("tier", ["flex", "flex_then_standard"])

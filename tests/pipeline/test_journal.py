@@ -22,19 +22,6 @@ from airflow_provider_llmbeam.spec import JobSpec
 ROWS = [{"id": number, "text": f"text {number}"} for number in range(10)]
 
 
-@pytest.fixture
-def days(tmp_path, sandbox, make_job):
-    """Two runs of one Dag: jobs with different names and outputs and a common cache."""
-
-    def make(name: str) -> Any:
-        (tmp_path / name).mkdir()
-        job = make_job(tmp_path / name, sandbox)
-        job.spec |= {"name": name, "state_uri": str(tmp_path / "state"), "cache": {"scope": "moods"}}
-        return job
-
-    return make("monday"), make("tuesday")
-
-
 def directory_of(job: Any, **changes: Any) -> Path:
     return Path(JobSpec.parse(job.spec | changes).journal_uri)
 

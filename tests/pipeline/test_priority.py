@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.outcomes import answers_by_tier
 
 ROWS = 120
 PRICE = {
@@ -69,10 +70,6 @@ def report_of(manifest):
 
 def is_paid_as_billed(report, sandbox):
     return report["cost_usd"] * 1e9 == pytest.approx(sandbox.token_bill.nano_usd, rel=1e-4)
-
-
-def answers_by_tier(sandbox):
-    return {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -7,6 +7,7 @@ from google import genai
 from google.genai import errors, types
 
 from airflow_provider_llmbeam.sandbox import ModelSettings, Sandbox
+from tests.outcomes import answers_by_tier
 
 
 def ask(sandbox, tier="flex"):
@@ -18,15 +19,11 @@ def ask(sandbox, tier="flex"):
     return client.models.generate_content(model="gemini-2.5-flash", contents="How tall?", config=config)
 
 
-def tiers(sandbox):
-    return {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
-
-
 def test_a_flex_request_is_billed_at_half_the_price(sandbox):
     ask(sandbox)
     flex = sandbox.token_bill.nano_usd
     ask(sandbox, "standard")
-    assert tiers(sandbox) == {"flex": 1, "standard": 1}
+    assert answers_by_tier(sandbox) == {"flex": 1, "standard": 1}
     assert sandbox.token_bill.nano_usd == 3 * flex
 
 
@@ -36,14 +33,14 @@ def test_a_share_of_the_flex_requests_is_shed_unbilled():
             ask(sandbox)
         assert raised.value.code == 503
         ask(sandbox, "standard")
-        assert tiers(sandbox) == {"standard": 1}
+        assert answers_by_tier(sandbox) == {"standard": 1}
         assert [request.limit_name for request in sandbox.requests] == ["flex", ""]
 
 
 def test_without_the_tier_flex_requests_are_served_and_billed_as_standard_ones():
     with Sandbox(models=ModelSettings(has_flex=False)) as sandbox:
         ask(sandbox)
-        assert tiers(sandbox) == {"standard": 1}
+        assert answers_by_tier(sandbox) == {"standard": 1}
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1])
