@@ -143,7 +143,7 @@ def _cut(text: str) -> str:
 
 
 def _field(name: str, text: str) -> Iterator[str]:
-    """Yields the lines of one field, without characters that a terminal would obey."""
+    """Yields the lines of one field, without control characters."""
     lines = [
         part
         for line in visible(_cut(text)).splitlines() or [""]

@@ -52,7 +52,7 @@ class ModelAuthentication:
         environment: Holds the API key if the worker's own environment does not; see `LLMBeamHook.complete_model`.
         hook: Hook with the credentials for tokens; made of the next two arguments if omitted.
         gcp_conn_id: Connection with the credentials for Google Cloud.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        impersonation_chain: Service account to impersonate, or a chain of them.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class GoogleHook(GoogleBaseHook):
     Args:
         project: Project that is billed; by default that of the connection or the credentials.
         gcp_conn_id: Airflow connection of type `google_cloud_platform`.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        impersonation_chain: Service account to impersonate, or a chain of them.
 
     Raises:
         AccessDeniedError: There is no connection of that name.
@@ -86,7 +86,7 @@ class RegionalHook(GoogleHook):
         location: Region, e.g. `europe-west1`.
         project: Project that is billed; by default that of the connection or the credentials.
         gcp_conn_id: Airflow connection of type `google_cloud_platform`.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        impersonation_chain: Service account to impersonate, or a chain of them.
 
     Raises:
         AccessDeniedError: There is no connection of that name.

@@ -145,7 +145,7 @@ def open_model(
         model: A model spec as plain data, or the name of a Gemini model.
         llmbeam_conn_id: Connection with key, base URL, project and location.
         gcp_conn_id: Connection with the credentials for Google Cloud.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        impersonation_chain: Service account to impersonate, or a chain of them.
         check: Raises an error for a model that cannot be used. It does not see an address of the environment.
 
     Raises:

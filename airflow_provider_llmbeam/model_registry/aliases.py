@@ -59,7 +59,7 @@ def check_alias(alias: str) -> None:
     """
     if not is_alias(previous_alias(alias)):
         raise JobSpecError(
-            "`alias`: must be 2 to 119 letters, digits and -, beginning with a small letter, e.g. 'champion'; got "
+            "`alias`: must be 2 to 119 letters, digits and -, beginning with a-z, e.g. 'champion'; got "
             f"{alias!r}. No alias was moved."
         )
 

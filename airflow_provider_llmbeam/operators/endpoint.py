@@ -80,7 +80,7 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         gcp_conn_id: Airflow connection of type Google Cloud; without a default connection, the credentials of the
             worker.
         impersonation_chain: Service account to impersonate, or a chain of them.
-        deferrable: Whether the task frees its worker slot while the GPU boots.
+        deferrable: Whether the task releases its worker slot while the GPU boots.
 
     Templated:
         `endpoint`, `name`, `gcp_conn_id`, `impersonation_chain`.

@@ -86,7 +86,7 @@ def inference_endpoint(
         group_id: Id of the task group, which prefixes the task ids; unique for each block.
         gcp_conn_id: Airflow connection of type Google Cloud.
         impersonation_chain: Service account to impersonate, or a chain of them.
-        deferrable: Whether the task frees its worker slot while the GPU boots.
+        deferrable: Whether the task releases its worker slot while the GPU boots.
         provision: Other arguments of `ProvisionEndpointOperator`, e.g. `{"retries": 2}`.
         teardown: Other arguments of `TeardownEndpointOperator`.
 

@@ -137,7 +137,7 @@ class PromoteModelOperator(_AliasOperator):
     Args:
         model: Version with its number, `projects/…/locations/…/models/…@3`: `version` of an `inference_endpoint`,
             or the XCom of a `ResolveModelOperator`. An alias is refused: it could have moved since the evaluation.
-        alias: Alias to move: 2 to 119 letters, digits and -, beginning with a small letter.
+        alias: Alias to move: 2 to 119 letters, digits and -, beginning with a-z.
         gcp_conn_id: Airflow connection of type Google Cloud; without a default connection, the credentials of the
             worker.
         impersonation_chain: Service account to impersonate, or a chain of them.

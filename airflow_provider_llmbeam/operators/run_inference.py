@@ -91,8 +91,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; without a default
             connection, the credentials of the worker.
         impersonation_chain: Service account to impersonate on Dataflow, or a chain of them.
-        deferrable: Whether the task frees its worker slot while the job runs on Dataflow or Flink, or during batch
-            inference.
+        deferrable: Whether the task releases its worker slot while the job runs on Dataflow or Flink, or during
+            batch inference.
 
     Templated:
         `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `conversation`, `inference`,
@@ -241,7 +241,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     def _defer_batch(self, wait_seconds: float) -> None:
         # A poll is a process of some seconds, so it is rarer than in a process that waits.
         seconds = max(wait_seconds, MIN_DEFERRED_SECONDS)
-        self.log.info("Batch inference goes on at the provider. The task frees its slot for %.0f s.", seconds)
+        self.log.info("Batch inference goes on at the provider. The task releases its slot for %.0f s.", seconds)
         self._is_resumed = False  # `dag.test` reads the links of a deferred task, where no XCom can be read
         now, timeout = time.time(), self.execution_timeout
         if timeout is not None:  # it counts all waits; Airflow fails a task that is deferred with none left

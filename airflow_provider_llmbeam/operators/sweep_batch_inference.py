@@ -45,7 +45,7 @@ class SweepBatchInferenceOperator(HasLineage, BaseOperator):
             Its name has no effect: the jobs of all models of an account are in one list.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
         gcp_conn_id: Connection with the credentials for Vertex AI.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        impersonation_chain: Service account to impersonate, or a chain of them.
         deployments: Names of the Airflow deployments whose jobs are swept, see `[llmbeam] deployment`; by default
             this one.
         dry_run: Whether to only list what is due.

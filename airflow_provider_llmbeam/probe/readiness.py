@@ -100,7 +100,7 @@ def readiness_poller(
         embeds: Whether the request asks for a vector.
         llmbeam_conn_id: Connection with key, base URL, project and location.
         gcp_conn_id: Connection with the credentials for Google Cloud.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        impersonation_chain: Service account to impersonate, or a chain of them.
     """
 
     def connect() -> tuple[Model, Prober]:

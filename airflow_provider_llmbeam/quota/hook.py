@@ -60,7 +60,7 @@ class QuotaHook(GoogleHook):
         limits: Limits of the job; its rates count as the quota if none is published.
         project: Billed project; by default that of the model or endpoint, the connection or the credentials.
         gcp_conn_id: Airflow connection of type `google_cloud_platform`.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        impersonation_chain: Service account to impersonate, or a chain of them.
         now: Seconds of the Unix epoch.
 
     Raises:

@@ -191,7 +191,7 @@ def quota_poller(
         question: A `spec.QuotaQuestion` as plain data.
         llmbeam_conn_id: Connection with key, base URL, project and location.
         gcp_conn_id: Connection with the credentials for metrics, quotas, and models of Google Cloud.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        impersonation_chain: Service account to impersonate, or a chain of them.
         log: Receives a sentence for each location that is not chosen.
     """
 

@@ -46,7 +46,7 @@ class PollingSensor(HasConnections, BaseSensorOperator):
     Args:
         llmbeam_conn_id: Connection with API key, base URL, project and location.
         gcp_conn_id: Connection with the credentials for Google Cloud.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        impersonation_chain: Service account to impersonate, or a chain of them.
         deferrable: Whether the task releases its worker slot while it waits; `mode` then has no effect.
     """
 

@@ -33,7 +33,7 @@ class EndpointReadySensor(StoresLinks, PollingSensor):
         embeds: Whether to ask for a vector.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
         gcp_conn_id: Connection with the credentials for Google Cloud.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        impersonation_chain: Service account to impersonate, or a chain of them.
         deferrable: Whether the task releases its worker slot while it waits; if not, `mode` applies.
 
     Templated:

@@ -68,7 +68,7 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
         llmbeam_conn_id: Connection with API key, base URL, project and location.
         gcp_conn_id: Connection with the credentials for metrics and quotas (`roles/monitoring.viewer`,
             `roles/cloudquotas.viewer`), and for models of Google Cloud.
-        impersonation_chain: Service account to act as, or several, each acting as the next.
+        impersonation_chain: Service account to impersonate, or a chain of them.
         deferrable: Whether the task releases its worker slot while it waits; if not, `mode` applies.
 
     Templated:

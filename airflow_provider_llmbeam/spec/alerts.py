@@ -1,4 +1,4 @@
-"""The alerts of a job: what somebody is told while it runs, and when it has ended."""
+"""The alerts of a job: what raises one while it runs, and when it has ended."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Limits(SpecModel):
         requests_per_minute: Quota of requests. `None`: unknown; the rate is learned from the 429s of the server,
             or, for a self-hosted server, the number of requests in flight from its latency.
         tokens_per_minute: Quota of tokens, input and output together. `None`: unknown; if `requests_per_minute` is
-            unknown, too, it is learned which of them ends first.
+            unknown, too, it is learned which of them is exhausted first.
         max_in_flight: Maximum number of concurrent requests per worker process.
         share_ratio: Fraction of these quotas that this job may use, so that a backfill leaves quota to the nightly
             run. All jobs of one machine with the same quotas and share use one governor.

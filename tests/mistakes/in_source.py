@@ -109,7 +109,7 @@ MISTAKES = (
         changes={"source": {"uri": "out/dead_letter-*.jsonl", "key": ["id"]}},
         sentence=(
             "`spec`: reads the dead letter of its own `sink.uri` 'out/', and would replace all "
-            "answers there by the mended ones: set `sink.on_existing` to 'merge', or name another "
+            "answers there by the new ones: set `sink.on_existing` to 'merge', or name another "
             "sink. Nothing was sent or billed."
         ),
     ),

@@ -260,7 +260,7 @@ def test_what_kafka_no_longer_has_fails_the_job_or_is_passed_over(cluster, topic
         kafka._check(job, job.source, taken, edges)
     kafka._check(job, job.source.model_copy(update={"on_deleted": "skip"}), taken, edges)
     assert "has deleted 2 offsets" in caplog.text
-    with pytest.raises(JobSpecError, match="the topic was made anew"):
+    with pytest.raises(JobSpecError, match="the topic was created again"):
         kafka._check(job, job.source, taken, Edges(low=edges.low, high={topic: {0: -1}}))
 
 

@@ -56,7 +56,7 @@ def test_a_job_that_reads_the_dead_letter_of_its_own_sink_is_refused_at_parse(fa
         JobSpec.parse(failed.spec | MENDED)
     assert (
         f"reads the dead letter of its own `sink.uri` '{failed.out}/', and would replace all answers there by the "
-        "mended ones: set `sink.on_existing` to 'merge', or name another sink"
+        "new ones: set `sink.on_existing` to 'merge', or name another sink"
     ) in str(refused.value)
     assert ids(failed) == [1, 2]
 

@@ -80,7 +80,7 @@ class BatchProvider(Protocol):
     def deletable(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
         """Returns those jobs of which `delete` would delete something besides their request files.
 
-        These are all jobs, except for OpenAI, which keeps a batch for ever, without its files.
+        These are all jobs, except for OpenAI, which keeps a batch forever, without its files.
         """
 
     def uploads(self, prefix: str) -> list[UploadedFile]:

@@ -42,7 +42,7 @@ _REPLY_BYTES = 64 * 2**20
 #: Maximum size of an error that is read.
 _ERROR_BYTES = 64 * 2**10
 _CHUNK_BYTES = 2**18
-#: Maximum number of pages of a list: a server may name a next page for ever.
+#: Maximum number of pages of a list: a server may name a next page forever.
 _PAGES = 1_000
 
 

@@ -22,7 +22,7 @@ class MediaFile:
         size_bytes: Its size, in bytes.
         identity: Returns a text that only a file of the same bytes has.
         read: Returns its bytes.
-        head: Returns its first `HEAD_BYTES`; nothing if they are not at hand, as of an object on Cloud Storage.
+        head: Returns its first `HEAD_BYTES`; nothing if they are not available, as of an object on Cloud Storage.
         stream: Opens it for reading piece by piece; `None` if it can only be read as a whole.
     """
 

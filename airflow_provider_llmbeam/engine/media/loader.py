@@ -90,7 +90,7 @@ class MediaLoader:
         run = asyncio.get_running_loop().run_in_executor
         with _as_failure():
             opened = [await run(self._threads, self._opened, prompt) for prompt in prompts]
-        # All at once: two prompts that each waited for their second file would wait for ever.
+        # All at once: two prompts that each waited for their second file would wait forever.
         async with self._limit.reserved(sum(media.size_bytes for found in opened for media in found)):
             with _as_failure():
                 read = [

@@ -102,7 +102,7 @@ class AuditTrail:
             row_key_hashes: See `AuditRecord`.
             origin: See `AuditRecord`.
             masked: Number of masked values by kind; `None` if it is not known.
-            prompt: The prompt, if it is at hand.
+            prompt: The prompt, if it is available.
         """
         texts = Texts()
         if self.includes_text:

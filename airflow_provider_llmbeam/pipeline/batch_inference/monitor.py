@@ -96,7 +96,7 @@ class Monitor:
         jobs = self._provider.find(display_name_prefix(self._spec))
         jobs = [job for job in jobs if job.display_name in manifest.files]
         earlier = [job for job in jobs if job.has_ended and job.created_at < manifest.created_at]
-        # OpenAI lists a batch for ever, also after its run has published and deleted the results.
+        # OpenAI lists a batch forever, also after its run has published and deleted the results.
         self._emptied = {job.name for job in earlier} - {job.name for job in self._provider.deletable(earlier)}
         listed = {job.name for job in jobs}
         jobs += [self._polled(job) for job in manifest.jobs.values() if job.name not in listed]

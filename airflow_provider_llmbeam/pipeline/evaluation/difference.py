@@ -36,7 +36,7 @@ class ChangedField:
         field: Path of the field.
         old: Its value before; empty for none.
         new: Its value now.
-        effect: `answers` if all answers are asked for anew; `prompts` if those are whose prompt is another one;
+        effect: `answers` if all answers are requested again; `prompts` if only those to changed prompts are;
             `journal` if answers are looked for elsewhere; `none` if all answers stay.
     """
 

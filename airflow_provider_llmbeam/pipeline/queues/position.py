@@ -157,7 +157,7 @@ def _bounded(begin: Offsets, edges: Edges, maximum: int) -> Range:
 
 
 def moved_back(taken: Range, edges: Edges) -> str | None:
-    """Returns a partition that ends before the range begins, for a message: its topic was made anew."""
+    """Returns a partition that ends before the range begins, for a message: its topic was created again."""
     for topic, part, offset, high in _pairs(taken.begin, edges.high):
         if offset > high:
             return f"partition {part} of {topic!r} ends at offset {high:,}, and the next one to read is {offset:,}"

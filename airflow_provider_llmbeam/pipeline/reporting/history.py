@@ -176,7 +176,7 @@ def _decoded(content: bytes) -> History:
     try:
         return History.model_validate_json(content)
     except ValidationError as error:
-        _log.warning("The history of earlier runs is not valid, and begins anew: %s", error.errors()[0]["msg"])
+        _log.warning("The history of earlier runs is not valid, and starts again: %s", error.errors()[0]["msg"])
         return History()
 
 

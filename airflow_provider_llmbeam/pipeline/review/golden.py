@@ -50,7 +50,7 @@ def add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
         row = samples[verdict.review_uri].get(key)
         if row is None:
             raise JobSpecError(
-                f"`verdicts`: the sample {verdict.review_uri!r} has no row {key}; it was made anew since the "
+                f"`verdicts`: the sample {verdict.review_uri!r} has no row {key}; it was replaced since the "
                 "review. Clear the tasks of the review as well. Nothing was written, sent or billed."
             )
         decision = decide(fields, row, verdict)

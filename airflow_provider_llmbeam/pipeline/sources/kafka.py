@@ -146,7 +146,7 @@ def _in_window(consumer: Any, client: Client, window: tuple[int, int], edges: Ed
 def _check(spec: JobSpec, source: KafkaSource, taken: Range, edges: Edges) -> None:
     if fault := moved_back(taken, edges):
         raise JobSpecError(
-            f"`source.topic`: {fault}: the topic was made anew. Name another `state_uri`, or delete "
+            f"`source.topic`: {fault}: the topic was created again. Name another `state_uri`, or delete "
             f"{position_file.position_uri(spec)!r}: the job then begins as in its first run. {NOTHING_SENT}"
         )
     if not (gone := deleted(taken, edges)):

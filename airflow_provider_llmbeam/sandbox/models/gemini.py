@@ -52,7 +52,7 @@ from airflow_provider_llmbeam.sandbox.models.quota_errors import quota_exceeded
 from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 
 TIER_HEADER = "X-Vertex-AI-LLM-Shared-Request-Type"
-"""Header in which Vertex AI takes the tier; only the location `global` heeds it."""
+"""Header in which Vertex AI takes the tier; only the location `global` evaluates it."""
 BLOCK_MARKER = "[[block]]"
 """Marker of prompts that the emulated safety filter blocks."""
 METHODS = Methods(

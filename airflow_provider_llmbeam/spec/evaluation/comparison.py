@@ -42,8 +42,8 @@ class Comparison(SpecModel):
     Attributes:
         other: What is different in the other job.
         sample_size: Number of rows: those with the smallest hashes of their keys, which are a random selection,
-            and the same tonight and tomorrow.
-        judge: Judges the answers that differ, each pair in both orders. `None`: nobody does.
+            and the same in every run.
+        judge: Judges the answers that differ, each pair in both orders. `None`: they are not judged.
         max_cases: Maximum number of differing answers that are listed.
         seed: Seed of the bootstrap intervals.
     """

@@ -35,7 +35,7 @@ class RegisteredModel:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the version is a number: an alias may name another version tomorrow."""
+        """Whether the version is a number: an alias can move to another version."""
         return self.version.isdecimal()
 
     @property
@@ -57,5 +57,5 @@ class RegisteredModel:
 
 
 def is_alias(text: str) -> bool:
-    """Returns whether a text can be an alias: 2 to 128 letters, digits and -, beginning with a small letter."""
+    """Returns whether a text can be an alias: 2 to 128 letters, digits and -, beginning with a-z."""
     return re.fullmatch(_ALIAS, text) is not None

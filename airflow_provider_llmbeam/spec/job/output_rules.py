@@ -59,7 +59,7 @@ def _source_problem(spec: JobSpec) -> str | None:
     if sink.on_existing != "merge" and reads_own_dead_letter(spec):
         return (
             f"reads the dead letter of its own `sink.uri` {sink.uri!r}, and would replace all answers there by "
-            "the mended ones: set `sink.on_existing` to 'merge', or name another sink"
+            "the new ones: set `sink.on_existing` to 'merge', or name another sink"
         )
     return None
 

@@ -111,7 +111,7 @@ def test_what_kafka_has_deleted_is_no_part_of_the_maximum():
     taken = Position(offsets={"t": {0: 5}}).new_range(bounded(3), edges({0: 20, 1: 0}, low={0: 9, 1: 0}))
     assert (taken.begin, taken.end, taken.left) == ({"t": {0: 5, 1: 0}}, {"t": {0: 12, 1: 0}}, 8)
     taken = Position(offsets={"t": {0: 5}}).new_range(bounded(3), edges({0: 3}))
-    assert (taken.offsets, taken.left) == (0, 0), "the topic was made anew, which is refused"
+    assert (taken.offsets, taken.left) == (0, 0), "the topic was created again, which is refused"
 
 
 THERE = st.dictionaries(st.tuples(st.sampled_from("tu"), st.integers(0, 5)), st.integers(0, 30))

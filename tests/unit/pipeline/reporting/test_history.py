@@ -98,7 +98,7 @@ def test_a_file_that_is_no_history_is_begun_anew(night, content, caplog) -> None
     storage.make_private(uri.rpartition("/")[0])
     storage.replace(uri, content)
     assert read_history(night(1)) == History()
-    assert "begins anew" in caplog.text
+    assert "starts again" in caplog.text
     add_to_history(night(1), summary())
     assert len(read_history(night(1)).runs) == 1
 

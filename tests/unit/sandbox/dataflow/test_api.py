@@ -1,4 +1,4 @@
-"""The API of the sandbox's Dataflow, by its own clients over REST and gRPC; jobs here wait for ever."""
+"""The API of the sandbox's Dataflow, by its own clients over REST and gRPC; jobs here wait forever."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from google.genai import types
 from openai import OpenAI
 
 from airflow_provider_llmbeam.sandbox import ModelSettings, Sandbox, TokenPrice, TokenPrices
+from tests.outcomes import answers_by_tier
 
 HEADERS = {"X-Vertex-AI-LLM-Shared-Request-Type": "priority"}
 FULL = ModelSettings(priority_overflow_ratio=1.0)
@@ -40,17 +41,13 @@ def openai(sandbox, tier="priority", *, stream=False):
     return {client.chat.completions.create(**asked).service_tier}
 
 
-def tiers(sandbox):
-    return {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
-
-
 def test_a_priority_request_is_billed_at_the_ratio_of_its_price():
     prices = TokenPrices(default=TokenPrice(priority_ratio=2.5))
     with Sandbox(models=ModelSettings(prices=prices)) as sandbox:
         developer(sandbox)
         priority = sandbox.token_bill.nano_usd
         developer(sandbox, "standard")
-        assert tiers(sandbox) == {"priority": 1, "standard": 1}
+        assert answers_by_tier(sandbox) == {"priority": 1, "standard": 1}
         assert sandbox.token_bill.nano_usd == priority * 1.4
 
 
@@ -58,7 +55,7 @@ def test_each_api_reports_the_tier_in_its_own_words(sandbox, google):
     assert developer(sandbox) == "priority"
     assert vertex(sandbox, google.project) == types.TrafficType.ON_DEMAND_PRIORITY
     assert openai(sandbox) == openai(sandbox, stream=True) == {"priority"}
-    assert set(tiers(sandbox)) == {"priority"}
+    assert set(answers_by_tier(sandbox)) == {"priority"}
 
 
 def test_above_the_limit_each_api_serves_at_the_standard_tier_and_says_so(google):
@@ -66,12 +63,12 @@ def test_above_the_limit_each_api_serves_at_the_standard_tier_and_says_so(google
         assert developer(sandbox) == "standard"
         assert vertex(sandbox, google.project) == types.TrafficType.ON_DEMAND
         assert openai(sandbox) == openai(sandbox, stream=True) == {"default"}
-        assert set(tiers(sandbox)) == {"standard"}
+        assert set(answers_by_tier(sandbox)) == {"standard"}
 
 
-def test_a_region_of_vertex_ai_does_not_heed_the_header(sandbox, google):
+def test_a_region_of_vertex_ai_ignores_the_header(sandbox, google):
     assert vertex(sandbox, google.project, "us-central1") == types.TrafficType.ON_DEMAND
-    assert set(tiers(sandbox)) == {"standard"}
+    assert set(answers_by_tier(sandbox)) == {"standard"}
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1])

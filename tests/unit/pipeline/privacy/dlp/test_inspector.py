@@ -124,7 +124,7 @@ def test_a_missing_permission_names_the_role_and_the_project(inspector, sandbox)
     made = inspector("p-forbidden")
     with pytest.raises(JobSpecError, match=r"HTTP 403.*needs the role roles/dlp.user on project 'p-forbidden'"):
         made.inspect([Cell("text", "a@b.de")])
-    assert made.inspect([Cell("text", "a@b.de")]).requests == 1, "another try begins anew"
+    assert made.inspect([Cell("text", "a@b.de")]).requests == 1, "another try starts again"
 
 
 def test_a_service_that_cannot_be_reached_ends_the_job_and_a_retry_may_succeed(google, monkeypatch):
