@@ -272,7 +272,7 @@ class Engine:
         tier = self._flex if self._flex is not None and self._flex.takes(request) else self._standard
         started = self._clock()
         try:
-            with tier.deadline:
+            with tier.timeout:
                 replies = await self._complete(tier.backend, prompts)
         except TimeoutError:
             error = RequestError(

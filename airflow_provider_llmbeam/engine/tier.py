@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_llmbeam.engine.backends.base import Backend
-from airflow_provider_llmbeam.engine.deadline import Deadline
 from airflow_provider_llmbeam.engine.pacing.flex import PROBE_SECONDS, FlexCapacity, is_shed
 from airflow_provider_llmbeam.engine.request import Request
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.timeout import Timeout
 from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Tier:
     def __init__(self, backend: Backend, timeout_seconds: float) -> None:
         self.backend = backend
         self.timeout_seconds = timeout_seconds
-        self.deadline = Deadline(timeout_seconds)
+        self.timeout = Timeout(timeout_seconds)
 
     def answered(self) -> None:
         """A request was answered."""

@@ -1,4 +1,4 @@
-"""Values of which a job makes one or more for each row."""
+"""A decorator for the dataclasses of which a job makes one or more values for each row."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from airflow_provider_llmbeam.engine.backends.gemini import (
 )
 from airflow_provider_llmbeam.engine.backends.gemini_embeddings import embed_request, embedding_config
 from airflow_provider_llmbeam.engine.backends.reported import UsageReader
-from airflow_provider_llmbeam.engine.batch_formats.answer_schema import gemini_schema
 from airflow_provider_llmbeam.engine.batch_formats.base import ResultLine, object_of
+from airflow_provider_llmbeam.engine.batch_formats.gemini_schema import gemini_schema
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.server_reply import list_of, mapping_of, str_of

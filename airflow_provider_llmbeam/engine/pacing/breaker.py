@@ -9,7 +9,7 @@ from collections.abc import Callable
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.pacing.outage import Outage
 from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
-from airflow_provider_llmbeam.engine.pacing.verdict import quoted
+from airflow_provider_llmbeam.engine.pacing.shared_failure import quoted
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import ModelUnavailableError
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
@@ -48,13 +48,13 @@ class Breaker:
                 f"the network. {quoted(error.message)} Nothing more is sent; a retry sends only what the journal, "
                 "if there is one, does not have."
             )
-        verdict = self.pilot.verdict
-        if verdict is None:
+        failure = self.pilot.shared_failure
+        if failure is None:
             return None
-        sentence = verdict.sentence(self.pilot.max_output_tokens)
-        if verdict.is_permanent:
+        sentence = failure.sentence(self.pilot.max_output_tokens)
+        if failure.is_permanent:
             return Failure(kind="not_sent", message=f"{sentence} Nothing more was sent.")
-        return _unsent(verdict.kind, verdict.message)
+        return _unsent(failure.kind, failure.message)
 
     async def wait(self) -> None:
         """Waits until the server has replied to a probe, this request is the next probe, or all are released."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
+from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 ItemT = TypeVar("ItemT")
@@ -17,7 +17,7 @@ class Pilot:
     """Limits the requests of a process until a few rows are answered.
 
     A mistake of the spec fails every row: it costs the pilot, not a window of requests, and not the whole job. A
-    share of failed rows is normal and belongs in the dead letter, so a verdict needs the same failure of dozens of
+    share of failed rows is normal and belongs in the dead letter, so a shared failure is the same one of dozens of
     rows, with at most one answer in fifty. The rows of a pilot must be spread over all lengths (`spread`): the
     longest, which are sent first, may all be cut where the others are not.
 
@@ -46,7 +46,7 @@ class Pilot:
         self._failed: Counter[FailureKind] = Counter()
         self._finished = 0
         self.is_over = False
-        self.verdict: Verdict | None = None
+        self.shared_failure: SharedFailure | None = None
 
     @property
     def room(self) -> float:
@@ -66,14 +66,14 @@ class Pilot:
             self.is_over = True
 
     def failed(self, kind: FailureKind, message: str) -> None:
-        """Counts the final failure of a row; a `verdict` may follow."""
+        """Counts the final failure of a row; `shared_failure` may follow."""
         if self.is_over:
             return
         self._failed[kind] += 1
         failed, asked = self._failed[kind], self._answered + self._failed.total()
         is_accepted = self._answered > 0 and failed <= self._max_failed_ratio * asked
         if failed >= self._first and (asked - failed) * self.FAILED_PER_ANSWER <= failed and not is_accepted:
-            self.verdict = Verdict(kind, failed, asked, message)
+            self.shared_failure = SharedFailure(kind, failed, asked, message)
             self.is_over = True
 
     def finished(self) -> None:

@@ -11,7 +11,7 @@ from statistics import fmean
 from airflow_provider_llmbeam.batch.ways import Work
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
-from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
+from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
 from airflow_provider_llmbeam.exceptions import (
     JobFailedError,
     JobSpecError,
@@ -148,11 +148,13 @@ def _nothing_answered(spec: JobSpec, sample: Sequence[Outcome], usage: SampleUsa
     """Returns the error of a sample without an answer; it is final if another estimate repeats all failures."""
     failures = [outcome for outcome in sample if isinstance(outcome, Failure)]
     sent = [failure for failure in failures if failure.kind != "not_sent"] or failures
-    verdict = Verdict(sent[0].kind, sum(each.kind == sent[0].kind for each in sent), len(sent), sent[0].message)
+    shared = SharedFailure(
+        sent[0].kind, sum(each.kind == sent[0].kind for each in sent), len(sent), sent[0].message
+    )
     is_permanent = all(failure.kind in PERMANENT for failure in failures)
     return (PermanentFailureError if is_permanent else NothingAnsweredError)(
         f"The model answered none of {len(sent)} prompts of job {spec.name!r}, so there is no estimate. "
-        f"{verdict.sentence(spec.max_output_tokens)} "
+        f"{shared.sentence(spec.max_output_tokens)} "
         f"{usage.input_tokens + usage.output_tokens:,} tokens were billed."
     )
 

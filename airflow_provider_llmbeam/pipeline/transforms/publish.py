@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, PERMANENT
-from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
+from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
 from airflow_provider_llmbeam.exceptions import (
     DriftError,
     JobSpecError,
@@ -367,8 +367,8 @@ def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str, max_output
     is_permanent = permanent == failed if not answered else permanent > max_ratio * tally.read
     if not answered:
         ((kind, rows),) = tally.failed.most_common(1)
-        verdict = Verdict(_kind(kind), rows, tally.read, tally.messages[kind])
-        message = f"{verdict.sentence(max_output_tokens)} {kept}"
+        failure = SharedFailure(_kind(kind), rows, tally.read, tally.messages[kind])
+        message = f"{failure.sentence(max_output_tokens)} {kept}"
         if tally.failed.keys() <= BEFORE_ANY_REQUEST:
             raise JobSpecError(f"{message} Nothing was sent or billed.")
         others = "" if rows == tally.read else f"None of {tally.read} rows was answered. "

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
-from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
+from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 
 
@@ -25,16 +25,16 @@ def sent_until_over(pilot: Pilot, outcomes: list[str]) -> int:
     return sent
 
 
-def test_the_same_refusal_of_32_rows_is_a_verdict_and_costs_32_requests() -> None:
+def test_the_same_refusal_of_32_rows_is_a_shared_failure_and_costs_32_requests() -> None:
     pilot = Pilot()
     assert sent_until_over(pilot, ["truncated"] * 10_000) == 32
-    assert pilot.verdict == Verdict("truncated", 32, 32, "says truncated")
+    assert pilot.shared_failure == SharedFailure("truncated", 32, 32, "says truncated")
 
 
-def test_one_answer_in_fifty_does_not_refute_the_verdict() -> None:
+def test_one_answer_in_fifty_does_not_hide_the_shared_failure() -> None:
     pilot = Pilot()
     assert sent_until_over(pilot, ["truncated"] * 20 + [""] + ["truncated"] * 9_979) <= 64
-    assert pilot.verdict == Verdict("truncated", 49, 50, "says truncated")
+    assert pilot.shared_failure == SharedFailure("truncated", 49, 50, "says truncated")
 
 
 @given(st.lists(st.sampled_from(["", *FAILURE_KINDS]), max_size=300), st.integers(0, 3))
@@ -42,37 +42,37 @@ def test_a_pilot_ends_after_at_most_64_requests_and_never_waits_forever(outcomes
     pilot = Pilot(max_repairs=repairs)
     assert sent_until_over(pilot, outcomes) * (1 + repairs) <= 64
     assert pilot.is_over or len(outcomes) < 64
-    if pilot.verdict is not None:
-        assert (pilot.verdict.asked - pilot.verdict.failed) * 49 <= pilot.verdict.failed
+    if pilot.shared_failure is not None:
+        assert (pilot.shared_failure.asked - pilot.shared_failure.failed) * 49 <= pilot.shared_failure.failed
 
 
 @pytest.mark.parametrize("answered_ratio", [0.2, 0.5, 0.95])
-def test_mixed_results_are_no_verdict(answered_ratio: float) -> None:
-    """At 0.2 a verdict has the probability 0.8^32 = 0.0008, so that one in 100 would be a fault."""
+def test_mixed_results_are_no_shared_failure(answered_ratio: float) -> None:
+    """At 0.2 a shared failure has the probability 0.8^32 = 0.0008, so that one in 100 would be a fault."""
     source = random.Random(7)
     for _ in range(100):
         outcomes = ["" if source.random() < answered_ratio else "truncated" for _ in range(200)]
         pilot = Pilot()
         sent_until_over(pilot, outcomes)
-        assert pilot.verdict is None
+        assert pilot.shared_failure is None
 
 
 @pytest.mark.parametrize(("max_failed_ratio", "is_ended"), [(0.1, True), (0.99, False)])
-def test_as_many_failures_as_allowed_are_no_verdict_but_no_answer_at_all_is(
+def test_as_many_failures_as_allowed_are_no_shared_failure_but_no_answer_at_all_is(
     max_failed_ratio: float, is_ended: bool
 ) -> None:
     rare, never = Pilot(max_failed_ratio=max_failed_ratio), Pilot(max_failed_ratio=max_failed_ratio)
     sent_until_over(rare, [""] + ["truncated"] * 500)
-    assert (rare.verdict is not None) is is_ended
+    assert (rare.shared_failure is not None) is is_ended
     sent_until_over(never, ["truncated"] * 500)
-    assert never.verdict is not None
+    assert never.shared_failure is not None
 
 
-def test_failures_of_several_kinds_are_no_verdict() -> None:
+def test_failures_of_several_kinds_are_no_shared_failure() -> None:
     pilot = Pilot()
     sent_until_over(pilot, ["truncated", "blocked"] * 50)
     assert pilot.is_over
-    assert pilot.verdict is None
+    assert pilot.shared_failure is None
 
 
 def test_two_answers_open_the_window() -> None:
@@ -83,12 +83,12 @@ def test_two_answers_open_the_window() -> None:
     assert pilot.room == math.inf
 
 
-def test_failures_after_the_pilot_are_no_verdict() -> None:
+def test_failures_after_the_pilot_are_no_shared_failure() -> None:
     pilot = Pilot()
     sent_until_over(pilot, ["", ""])
     for _ in range(1000):
         pilot.failed("truncated", "cut")
-    assert pilot.verdict is None
+    assert pilot.shared_failure is None
 
 
 @given(st.integers(0, 500), st.integers(0, 5))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.deadline import Deadline
+from airflow_provider_llmbeam.engine.timeout import Timeout
 from tests.unit.engine.conftest import run_in_no_time
 
 TIMEOUT_SECONDS = 10.0
@@ -62,7 +62,7 @@ async def ends(limit: Limit, requests: list[tuple[float, float, float | None]]) 
 @given(REQUESTS)
 @settings(max_examples=300)
 def test_each_request_ends_as_with_a_timer_of_its_own(requests):
-    shared = Deadline(TIMEOUT_SECONDS)
+    shared = Timeout(TIMEOUT_SECONDS)
     found = run_in_no_time(ends(lambda: shared, requests))
     expected = run_in_no_time(ends(lambda: asyncio.timeout(TIMEOUT_SECONDS), requests))
     assert list(map(repr, found)) == list(map(repr, expected))
@@ -70,7 +70,7 @@ def test_each_request_ends_as_with_a_timer_of_its_own(requests):
 
 def test_an_error_of_the_request_itself_is_not_a_timeout(run) -> None:
     async def main() -> None:
-        with Deadline(1.0):
+        with Timeout(1.0):
             raise ValueError("bad")
 
     with pytest.raises(ValueError, match="bad"):
@@ -79,7 +79,7 @@ def test_an_error_of_the_request_itself_is_not_a_timeout(run) -> None:
 
 def test_a_request_that_does_not_end_when_it_is_cancelled_keeps_its_own_error(run) -> None:
     async def main() -> None:
-        with Deadline(1.0):
+        with Timeout(1.0):
             try:
                 await asyncio.sleep(5.0)
             except asyncio.CancelledError:
@@ -89,11 +89,11 @@ def test_a_request_that_does_not_end_when_it_is_cancelled_keeps_its_own_error(ru
         run(main())
 
 
-def test_a_deadline_is_of_use_on_another_loop(run) -> None:
-    deadline = Deadline(1.0)
+def test_a_timeout_works_on_another_loop(run) -> None:
+    timeout = Timeout(1.0)
 
     async def main() -> None:
-        with deadline:
+        with timeout:
             await asyncio.sleep(5.0)
 
     for _ in range(2):
@@ -102,14 +102,14 @@ def test_a_deadline_is_of_use_on_another_loop(run) -> None:
 
 
 def test_any_number_of_requests_needs_one_timer(run, monkeypatch) -> None:
-    deadline, timers = Deadline(10.0), []
+    timeout, timers = Timeout(10.0), []
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         call_at = loop.call_at
         monkeypatch.setattr(loop, "call_at", lambda when, *rest: timers.append(when) or call_at(when, *rest))
         for _ in range(1000):
-            with deadline:
+            with timeout:
                 pass
 
     run(main())

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 
-class Deadline:
+class Timeout:
     """Ends what takes longer than a given time with a `TimeoutError`, like `asyncio.timeout`.
 
     It has one timer for all tasks, as the time is the same for all: a timer for each request was 18 % of the

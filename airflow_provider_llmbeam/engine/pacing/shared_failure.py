@@ -1,4 +1,4 @@
-"""Failures that most rows of a job share: what failed, how often, and what to change."""
+"""A failure that most rows of a job share: what failed, how often, and what to change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _INVALID_VECTORS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SharedFailure:
     """A failure that most rows share.
 
     Attributes:
