@@ -18,7 +18,7 @@ def is_transient_token_error(error: GoogleAuthError) -> bool:
     # Imported here, as a Dag file loads no Google client.
     from google.auth.exceptions import TransportError
 
-    if getattr(error, "retryable", False):
+    if error.retryable:
         return True
     fault = error if isinstance(error, TransportError) else error.__cause__
     if not isinstance(fault, TransportError):

@@ -10,7 +10,9 @@ from airflow_provider_llmbeam.token_errors import is_transient_token_error
 from tests.replying import Replying, raw
 
 
-@pytest.mark.parametrize(("status", "again"), [(503, True), (404, False), (403, False)])
+@pytest.mark.parametrize(
+    ("status", "again"), [(408, True), (429, True), (500, True), (503, True), (404, False), (403, False)]
+)
 def test_a_machine_may_get_a_token_later_unless_its_metadata_server_refuses_it(monkeypatch, status, again):
     with Replying(lambda _: raw("no", status, Metadata_Flavor="Google", Content_Type="text/plain")) as server:
         place = server.url.removeprefix("http://")
