@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.server_reply import advised_wait_seconds, parse_json, read_error, redirect_refusal
 from tests.hostile import examples
 
@@ -25,30 +24,6 @@ bodies = st.recursive(
 )
 RETRY_INFO = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "38.5s"}]
 OTHER = [{"@type": "type.googleapis.com/google.rpc.Help", "links": []}]
-
-
-@pytest.mark.fuzz
-@given(letters)
-def test_any_text_becomes_valid_and_a_valid_one_stays_as_it_is(text):
-    valid = valid_text(text)
-    valid.encode()
-    assert valid_text(valid) == valid
-    if not any("\ud800" <= letter <= "\udfff" for letter in text):
-        assert valid is text
-
-
-@pytest.mark.parametrize(
-    ("text", "valid"),
-    [
-        ("cut \ud83d", "cut \ufffd"),
-        ("\ude00 cut", "\ufffd cut"),
-        ("\ud83d\ude00", "😀"),
-        ("\ud83d\ud83d\ude00é", "\ufffd😀é"),
-        ("\ud83dé", "\ufffdé"),
-    ],
-)
-def test_a_lone_half_of_an_emoji_is_replaced_and_two_halves_are_joined(text, valid):
-    assert valid_text(text) == valid
 
 
 @pytest.mark.fuzz

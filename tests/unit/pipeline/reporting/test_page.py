@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import pytest
 
-from airflow_provider_llmbeam.characters import visible
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Origin
 from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
@@ -163,10 +162,6 @@ def test_the_page_names_no_other_address_that_is_fetched(spec: JobSpec) -> None:
     written = page(hostile_report(spec, "text"))
     assert "default-src 'none'" in written
     assert not re.search(r"https?://|url\(|@import", written)
-
-
-def test_hidden_characters_are_shown() -> None:
-    assert visible("a\0b\x1b[1m\u202ec\x9f\ud83d\n\t") == "a␀b␛[1m⟨202E⟩c⟨009F⟩⟨D83D⟩\n\t"
 
 
 def test_a_page_has_every_section(spec: JobSpec) -> None:
