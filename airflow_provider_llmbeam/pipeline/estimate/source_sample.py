@@ -24,7 +24,6 @@ from airflow_provider_llmbeam.pipeline.transforms.read import with_key
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.pipeline.transforms.select import selection
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.source import (
     BigQuerySource,
     FilesSource,
@@ -160,7 +159,7 @@ class _Sampler:
         self._is_audited = spec.safety.audit is not None
         self._masker = masker_of(spec)
         self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
-        self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+        self._fingerprint = spec.fingerprinter()
         self._identifier = MediaIdentifier(spec) if spec.prompt.media else None
         self._unidentified: list[Prompt] = []
         self._found = SourceSample()

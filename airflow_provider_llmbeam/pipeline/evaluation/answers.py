@@ -21,7 +21,6 @@ from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIde
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 
 #: Kinds of failures that say something of the prompt or of the row, and nothing of the server.
 _OF_THE_ROW: frozenset[FailureKind] = REFUSED | {
@@ -91,7 +90,7 @@ def rendered(spec: JobSpec, rows: KeyedRows) -> dict[str, Rendered]:
                 kind="template_error", message=message if masker is None else masker.message(message)
             )
     if not spec.prompt.media:
-        fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema)
+        fingerprint = spec.fingerprinter()
         return found | {key: (fingerprint(each.text, each.system), each) for key, each in prompts.items()}
     with ThreadPoolExecutor(_MEDIA_THREADS) as threads:
         identified = threads.map(MediaIdentifier(spec).identified, prompts.values())

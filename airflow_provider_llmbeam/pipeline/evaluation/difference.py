@@ -10,7 +10,6 @@ from airflow_provider_llmbeam.characters import visible
 from airflow_provider_llmbeam.counts import usd
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 
 Effect = Literal["answers", "prompts", "journal", "none"]
 
@@ -151,8 +150,7 @@ def _with_part(old: JobSpec, new: JobSpec, part: str) -> JobSpec:
 
 
 def _fingerprint(spec: JobSpec) -> str:
-    fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
-    return fingerprint("a text", None)
+    return spec.fingerprinter()("a text", None)
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

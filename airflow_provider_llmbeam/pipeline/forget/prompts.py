@@ -23,7 +23,6 @@ from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIde
 from airflow_provider_llmbeam.pipeline.transforms.read import with_key
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink
 from airflow_provider_llmbeam.spec.source import BigQuerySource
@@ -85,7 +84,7 @@ def find_prompts(spec: JobSpec, keys: frozenset[str], fingerprints: Iterable[str
 class _Renderer:
     def __init__(self, spec: JobSpec) -> None:
         self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
-        self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+        self._fingerprint = spec.fingerprinter()
         self._media = MediaIdentifier(spec) if spec.prompt.media else None
         self._masker = masker_of(spec)
 

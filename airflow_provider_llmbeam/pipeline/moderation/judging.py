@@ -12,7 +12,6 @@ from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.further_requests.ask import Ask
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.safety.moderation import PLACE, Moderation
 
 
@@ -56,7 +55,7 @@ class Questions:
     """
 
     def __init__(self, guard: JobSpec, moderation: Moderation) -> None:
-        self._fingerprint = Fingerprinter(guard.model, guard.generation, guard.prompt.output_schema)
+        self._fingerprint = guard.fingerprinter()
         self._moderation = moderation
 
     def of(self, text: str) -> tuple[str, Prompt]:

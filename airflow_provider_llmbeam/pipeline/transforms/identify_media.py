@@ -17,7 +17,6 @@ from airflow_provider_llmbeam.pipeline.elements import FAILED, RenderedRow, fail
 from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.model.media import (
     MediaError,
     MediaUnavailableError,
@@ -48,7 +47,7 @@ class MediaIdentifier:
         self._rules = media_rules(spec.model)
         self._reads_local = isinstance(spec.runner, LocalRunner)
         self._files = StoredMedia()
-        self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+        self._fingerprint = spec.fingerprinter()
 
     def identified(self, prompt: Prompt) -> tuple[str, Prompt] | str:
         """Returns the fingerprint of a prompt, and the prompt with plain addresses and the tokens of its files.

@@ -15,7 +15,6 @@ from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 from airflow_provider_llmbeam.spec.prompt.template import RowEnvironment
 
@@ -76,7 +75,7 @@ class Render(CountingDoFn):
         spec = self._spec
         self._masker = masker_of(spec)
         self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
-        self._fingerprint = Fingerprinter(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+        self._fingerprint = spec.fingerprinter()
 
     def process(self, row: Row) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
         """Renders one row."""

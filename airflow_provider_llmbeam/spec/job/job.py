@@ -31,6 +31,7 @@ from airflow_provider_llmbeam.spec.model import (
     Model,
     key_variables,
 )
+from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.model.server import Server, server_of
 from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
@@ -234,6 +235,10 @@ class JobSpec(SpecModel):
         """The models that the job asks: its own, and that of its guard."""
         moderation = self.safety.moderation
         return (self.model,) if moderation is None else (self.model, moderation.model)
+
+    def fingerprinter(self) -> Fingerprinter:
+        """Returns what computes the fingerprints of the prompts of this job."""
+        return Fingerprinter(self.model, self.generation, self.prompt.output_schema, self.embedding)
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
