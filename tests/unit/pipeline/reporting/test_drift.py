@@ -72,6 +72,7 @@ def test_without_answers_nothing_is_compared() -> None:
 def test_lengths_are_compared_in_ten_groups_that_were_equally_frequent() -> None:
     before = dict.fromkeys(range(100), 10)
     assert length_stability(before, before).psi == 0
+    assert length_stability(before, before).expected == pytest.approx((10 - 1) * (1 / 1000 + 1 / 1000))
     longer = {number + 30: 10 for number in range(100)}
     assert length_stability(longer, before).psi > 0.25
     a_little_longer = {number + 1: 10 for number in range(100)}
@@ -88,6 +89,7 @@ def test_a_length_that_every_answer_has_is_a_group_of_its_own() -> None:
     [
         (100, 1000, 10, 1000, True),
         (10, 1000, 100, 1000, True),
+        (540, 1000, 460, 1000, True),  # 3.6 standard errors
         (11, 1000, 10, 1000, False),  # a tenth of a percentage point
         (3, 10, 0, 10, False),  # chance alone
         (0, 1000, 0, 1000, False),
