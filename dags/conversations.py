@@ -4,8 +4,8 @@ docs/conversations.md describes which earlier turns a message has before it.
 
 The messages of a day are the file `messages/2026-01-01.jsonl`, with the fields `message_id`, `user_id`, `sent_at`
 and `text`; the run at midnight reads that of the day that has ended. Users whose conversation goes on the next day
-need nothing else: their turns are kept below `state_uri` for 30 days. A night that is cleared is asked as it was,
-and pays for nothing again.
+need nothing else: their turns are kept below `state_uri` for 30 days. A run that is cleared sends the same
+prompts, and pays for nothing again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ with DAG(
     schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),  # at midnight, for the day that has ended
     start_date=datetime(2026, 1, 1),
     catchup=False,
-    max_active_runs=1,  # a night has the turns of those before it in its histories
+    max_active_runs=1,  # a run has the turns of the runs before it in its histories
     doc_md=__doc__,
 ) as dag:
     RunInferenceOperator(
@@ -42,6 +42,6 @@ with DAG(
         limits={"requests_per_minute": 600},
         sink={"uri": f"{DATA}/replies/{DAY}", "passthrough": ["user_id", "sent_at"]},
         state_uri=f"{DATA}/state",  # the same every night: the histories are kept here
-        depends_on_past=True,  # a night that failed would be missing in the histories of the next one
+        depends_on_past=True,  # the turns of a run that failed would be missing in the next one
         retries=2,
     )

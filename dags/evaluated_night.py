@@ -4,10 +4,10 @@
 
 docs/evaluate.md describes the golden set, the metrics and the thresholds.
 
-`evaluate` sends the rows of the golden set through the prompt and the model of the night. If fewer than 90 % of
+`evaluate` sends the rows of the golden set through the prompt and the model of the job. If fewer than 90 % of
 the moods are right, or a score is more than 0.03 below that of the last accepted evaluation, it fails, its log
 lists the wrong answers, and `night` does not start. Both tasks share a cache: as long as nothing has changed, the
-evaluation costs nothing, and the night pays for no row that the golden set has as well.
+evaluation costs nothing, and the job pays for no row that the golden set has as well.
 """
 
 from __future__ import annotations

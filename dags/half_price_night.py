@@ -1,7 +1,7 @@
 """Every review of the day at half the price: batch inference by night, and the rest online before the morning.
 
 The time of a schedule is UTC, unless the Dag has a `start_date` with another zone. How long batch inference took
-is kept below `state_uri` beside the cache, so that `auto` chooses by it on the next nights.
+is kept below `state_uri` beside the cache, so that `auto` uses it in the next runs.
 """
 
 from __future__ import annotations

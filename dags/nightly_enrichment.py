@@ -64,7 +64,7 @@ with DAG(
         model={"type": "{{ params.model_type }}", "name": "{{ params.model_name }}"},
         limits={"requests_per_minute": 600},
         sink=f"{DATA}/{DAY}/enriched",
-        state_uri=f"{DATA}/state",  # the same every night: the report compares the night with those before
+        state_uri=f"{DATA}/state",  # the same every night: the report compares the run with those before it
         retries=2,
     )
 

@@ -12,7 +12,7 @@ evaluation alone.
 
 `registered_model_night` deploys the version that is `champion` when its run starts, and keeps it for the whole
 run. If the answers drift, nothing is published, and `champion` moves back to the version before, which the next
-night uses. The answers of both versions are kept apart: the cache never returns an answer of another version.
+run uses. The answers of both versions are kept apart: the cache never returns an answer of another version.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Answers reviews with a small model, and sends the rows that failed to a larger one.
 
 `RetryFailedRowsOperator` reads the dead letter of the first task and merges its answers into the same output: each
-review is there once, and what is still unanswered stays in the dead letter. A night without a failed row skips the
+review is there once, and what is still unanswered stays in the dead letter. A run without a failed row skips the
 task. `failed_kinds` selects the rows that a larger model can answer; a blocked prompt would be refused again.
 
 docs/jobs.md lists the kinds of failure.

@@ -1,10 +1,10 @@
-"""A nightly job of whose answers people review twenty; what they say becomes rows of a golden set.
+"""A nightly job of whose answers people review twenty; their verdicts become rows of a golden set.
 
     airflow dags trigger reviewed_answers
 
 docs/review.md describes the sample, the form and the golden rows.
 
-`sample` selects answers of the night at random, an equal number of each mood, and none of a row that the golden
+`sample` selects answers of the run at random, an equal number of each mood, and none of a row that the golden
 set has already. Each becomes a task `review` with a form under "Required Actions": a person accepts the answer,
 corrects it, or leaves it out. The tasks wait without a worker slot; after two days an answer that nobody has
 reviewed is left out. `add_golden_rows` adds the others to the golden set, with which the Dag `evaluated_night`

@@ -1,4 +1,4 @@
-"""Summarise a column of a table: the smallest whole Dag."""
+"""Summarises a column of a table: the smallest complete Dag."""
 
 import os
 
