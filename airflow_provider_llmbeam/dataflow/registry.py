@@ -252,7 +252,7 @@ class SubmittedJobs:
             if waited >= END_SECONDS:
                 raise JobFailedError(
                     f"Job {job.job_id!r} of an earlier try did not end within {END_SECONDS:.0f} s of being "
-                    "cancelled. It may still be running and billing; nothing else was submitted. A retry looks "
+                    "cancelled. It may still be running and billing; nothing else was submitted. A retry checks "
                     "again."
                 )
             self._sleep(_LOOK_SECONDS)

@@ -60,9 +60,11 @@ class Limits(SpecModel):
     retry_refused: bool = False
 
     @model_validator(mode="after")
-    def _share_of_something(self) -> Self:
+    def _share_of_a_quota(self) -> Self:
         if self.share_ratio < 1 and self.requests_per_minute is None and self.tokens_per_minute is None:
-            raise ValueError("`share_ratio` needs `requests_per_minute` or `tokens_per_minute`: a share of what?")
+            raise ValueError(
+                "`share_ratio` needs the quota that it divides: `requests_per_minute` or `tokens_per_minute`"
+            )
         return self
 
 

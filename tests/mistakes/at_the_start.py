@@ -129,7 +129,7 @@ MISTAKES = (
     Mistake(
         changes={"sink.on_existing": "merge", "sink.format": "parquet"},
         sentence=(
-            "`sink.format` 'parquet': 'out/answers-00000-of-00001.jsonl' has another one, which "
+            "`sink.format` 'parquet': 'out/answers-00000-of-00001.jsonl' has another format, which "
             "`sink.on_existing` 'merge' cannot change. Nothing was sent or billed."
         ),
         found="start",

@@ -246,7 +246,7 @@ def test_answers_with_other_columns_are_not_merged(echo_job):
 
 def test_answers_of_another_format_are_not_merged(echo_job):
     echo_job.run(ROWS)
-    with pytest.raises(JobSpecError, match=r"`sink\.format` 'parquet': .* has another one, which .* change"):
+    with pytest.raises(JobSpecError, match=r"`sink\.format` 'parquet': .* has another format, which .* change"):
         run(JobSpec.parse(echo_job.spec | merged(echo_job, format="parquet")))
 
 
@@ -254,7 +254,9 @@ def test_a_file_with_a_name_that_no_job_writes_is_refused_and_stays(echo_job):
     echo_job.run(ROWS)
     (file,) = echo_job.out.glob("answers-*")
     renamed = file.rename(echo_job.out / "answers-2024.jsonl")
-    with pytest.raises(JobSpecError, match=r"answers-2024\.jsonl' has not the name .* 'answers-00000-of-00001\."):
+    with pytest.raises(
+        JobSpecError, match=r"answers-2024\.jsonl' does not have the name .* 'answers-00000-of-00001\."
+    ):
         run(JobSpec.parse(echo_job.spec | merged(echo_job)))
     assert [row["id"] for row in read_lines(renamed)] == [1, 2]
 

@@ -110,5 +110,5 @@ def held_error(job: str, uri: str, content: str) -> JobFailedError:
     """
     return JobFailedError(
         f"Job {job!r} is being run by another process, which holds its lease {uri!r}: {content[:300]}. This "
-        "process sent and billed nothing. Wait for the end of the other one, or end it; a retry looks again."
+        "process sent and billed nothing. Wait for the end of the other one, or end it; a retry checks again."
     )

@@ -45,12 +45,12 @@ def check(sink: FilesSink, columns: OutputColumns) -> None:
     for uri in _answers(sink):
         if not uri.endswith(f".{sink.format}"):
             raise JobSpecError(
-                f"`sink.format` {sink.format!r}: {uri!r} has another one, which `sink.on_existing` 'merge' cannot "
-                "change. Nothing was sent or billed."
+                f"`sink.format` {sink.format!r}: {uri!r} has another format, which `sink.on_existing` 'merge' "
+                "cannot change. Nothing was sent or billed."
             )
         if not _SHARD.search(uri):
             raise JobSpecError(
-                f"`sink.on_existing` 'merge': {uri!r} has not the name of a file that a job writes, such as "
+                f"`sink.on_existing` 'merge': {uri!r} does not have the name of a file that a job writes, such as "
                 f"'answers-00000-of-00001.{sink.format}', so its rows would not be merged. Rename it, or move it "
                 "to another directory. Nothing was sent or billed."
             )
