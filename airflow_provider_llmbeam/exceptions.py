@@ -15,9 +15,9 @@
     |   +-- BudgetExceededError       the answers cost more than `limits.budget_usd`; the job was cancelled
     |   +-- DriftError                the answers differ from those of earlier runs; the old output was kept
     |   +-- RowsLostError             rows in differ from answered + dead letter; the old output was kept
-    |   +-- TooManyFailedRowsError  more rows failed than `max_dead_letter_ratio` allows; the old output was kept
+    |   +-- TooManyFailedRowsError    more rows failed than `max_dead_letter_ratio` allows; the old output was kept
     |       +-- NothingAnsweredError  every row failed, for the reason that the message quotes
-    |       +-- PermanentFailureError  they failed for reasons that a retry repeats
+    |       +-- PermanentFailureError they failed for reasons that a retry repeats
     |   +-- ModelUnavailableError     the model server is down, or answers no row
     +-- EndpointError (RuntimeError)  an endpoint with a GPU; the message names what still bills
         +-- EndpointFailedError       it did not start, and its resources were deleted

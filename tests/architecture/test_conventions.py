@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,11 @@ def test_no_module_is_longer_than_400_lines():
     assert {
         path.name: count for path in PACKAGE.rglob("*.py") if (count := len(path.read_text().splitlines())) > 400
     } == {}
+
+
+def test_no_folder_has_more_than_15_modules():
+    modules = Counter(path.parent for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
+    assert {str(folder): count for folder, count in modules.items() if count > 15} == {}
 
 
 @pytest.mark.parametrize("file", PINS)
