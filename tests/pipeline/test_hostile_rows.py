@@ -210,3 +210,14 @@ def test_the_row_of_a_quote_that_is_never_closed_keeps_its_text(echo_job):
     (failed,) = ended.dead_letter
     assert failed["llmbeam_raw"] == '2,"b\n3,c\n4,d\n'
     assert failed["llmbeam_error"]["message"] == "not CSV near line 3 (up to line 5): unexpected end of data"
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv"])
+def test_a_compressed_file_that_was_cut_off_stops_the_job_before_anything_is_sent(job, sandbox, file_format):
+    lines = [json.dumps(row) if file_format == "jsonl" else f"{row['id']},{row['text']}" for row in good(1000)]
+    path = job.directory / f"rows.{file_format}.gz"
+    content = gzip.compress("\n".join(["id,text", *lines] if file_format == "csv" else lines).encode())
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(JobSpecError, match=r"`source\.uri`: .*gz' ends within its compressed data"):
+        job.run(source={"uri": str(path), "key": ["id"]})
+    assert len(sandbox.requests) == 0

@@ -288,6 +288,13 @@ def test_a_glob_reads_every_file_and_compressed_ones(echo_job):
     assert sorted(row["id"] for row in ended.answers) == [0, 1, 2]
 
 
+def test_a_compressed_csv_file_is_read(echo_job):
+    path = echo_job.directory / "rows.csv.gz"
+    path.write_bytes(gzip.compress(b'id,text\n1,a\n2,"two\nlines"\n'))
+    ended = echo_job.run(source={"uri": str(path), "key": ["id"]})
+    assert {row["id"]: row["answer"] for row in ended.answers} == {"1": "Say it: a", "2": "Say it: two\nlines"}
+
+
 def test_several_shards_hold_every_row_once(echo_job):
     ended = echo_job.run(rows(100), sink={"uri": str(echo_job.out), "shards": 4})
     assert len(ended.manifest["answers_uris"]) == 4
