@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FAULTS_OF_THE_SOURCE
 from airflow_provider_llmbeam.spec.sink import sink_data
 from airflow_provider_llmbeam.tasks.literal import plain
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from airflow.sdk import XComArg
 
     from airflow_provider_llmbeam.spec.sink import Sink
+
+
+_MENDED = tuple(kind for kind in FAILURE_KINDS if kind not in FAULTS_OF_THE_SOURCE)
 
 
 class RetryFailedRowsOperator(RunInferenceOperator):
@@ -28,7 +32,8 @@ class RetryFailedRowsOperator(RunInferenceOperator):
             `dead_letter_uri` is needed.
         dead_letter_uri: Dead letter of any earlier job, `dead_letter_uri` of its manifest.
         key: Columns that identify a row, as `source.key` of that job.
-        failed_kinds: Kinds of failure whose rows are sent, e.g. `["truncated"]`; by default all.
+        failed_kinds: Kinds of failure whose rows are sent, e.g. `["truncated"]`; by default all but
+            `unreadable_row`, `missing_key` and `duplicate_key`, which are faults of the source.
         sink: Sink of that job. Of a files sink, `on_existing` becomes 'merge'.
         kwargs: Arguments of `RunInferenceOperator`, without `source`. `prompt`, `model` and `generation` are those
             of the failed job, with what is to be changed.
@@ -72,7 +77,7 @@ class RetryFailedRowsOperator(RunInferenceOperator):
             "format": "jsonl",
             "key": key,
             "on_empty": "skip",
-            "failed_kinds": tuple(failed_kinds),
+            "failed_kinds": tuple(failed_kinds) or _MENDED,
         }
         super().__init__(source=source, sink=_merging(plain(sink)), **kwargs)
 

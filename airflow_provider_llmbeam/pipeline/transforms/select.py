@@ -23,12 +23,14 @@ def selection(source: Source) -> Callable[[Row | FailedRow], bool] | None:
     low, high = source.share
 
     def is_selected(row: Row | FailedRow) -> bool:
-        if isinstance(row, FailedRow) or any(row.get(column) is None for column in source.key):
+        if isinstance(row, FailedRow):
             return low == 0
         if kinds:
             error = row.get("llmbeam_error")
             if not isinstance(error, dict) or error.get("kind") not in kinds:
                 return False
+        if any(row.get(column) is None for column in source.key):
+            return low == 0
         place = _place(encode_key(row, source.key))
         return low <= place < high
 
