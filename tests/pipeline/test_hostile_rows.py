@@ -221,3 +221,26 @@ def test_a_compressed_file_that_was_cut_off_stops_the_job_before_anything_is_sen
     with pytest.raises(JobSpecError, match=r"`source\.uri`: .*gz' ends within its compressed data"):
         job.run(source={"uri": str(path), "key": ["id"]})
     assert len(sandbox.requests) == 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "kind"),
+    [("string", ["a"], "string"), (["null", {"type": "map", "values": "string"}], [None, {"id": "1"}], "null")],
+)
+def test_an_avro_file_without_records_is_refused_and_names_what_it_has(echo_job, schema, values, kind):
+    path = echo_job.directory / "rows.avro"
+    with path.open("wb") as file:
+        fastavro.writer(file, fastavro.parse_schema(schema), values)
+    with pytest.raises(JobSpecError, match=rf"rows\.avro' has Avro values of type '{kind}'\. Expected records"):
+        echo_job.run(source={"uri": str(path), "key": ["id"]})
+    path.write_text("id,text\n")
+    with pytest.raises(JobSpecError, match=r"rows\.avro': cannot read header - is it an avro file\?"):
+        echo_job.run(source={"uri": str(path), "key": ["id"]})
+
+
+def test_a_directory_is_refused_and_the_error_names_a_glob(echo_job):
+    source = {"uri": str(echo_job.directory), "format": "csv", "key": ["id"]}
+    with pytest.raises(
+        JobSpecError, match=rf"is a directory\. Expected its files, e\.g\. '{echo_job.directory}/\*\.csv'"
+    ):
+        echo_job.run(source=source)

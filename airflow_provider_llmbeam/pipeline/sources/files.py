@@ -8,9 +8,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import fastavro
 import pyarrow as pa
 from apache_beam.io import fileio
 from apache_beam.io.filesystem import FileSystem
@@ -96,12 +98,36 @@ def check_source(uri: str, file_format: FileFormat) -> None:
         found = [file for file in found if is_match(file.path)]
     if not found:
         raise JobSpecError(f"`source.uri` {uri!r} matches no file. Nothing was sent or billed.")
+    if storage.is_local(uri) and Path(found[0].path).is_dir():
+        raise JobSpecError(
+            f"`source.uri` {uri!r} is a directory. Expected its files, e.g. '{uri.rstrip('/')}/*.{file_format}'. "
+            "Nothing was sent or billed."
+        )
     # Others are markers, as `_SUCCESS`, or stand for a directory on Cloud Storage; Beam skips all empty files.
     empty = [file.path for file in found if not file.size_in_bytes and _IS_DATA.search(file.path)]
     if empty and file_format in ("parquet", "avro"):
         raise JobSpecError(
             f"`source.uri` {uri!r}: {empty[0]!r} has 0 bytes, and a {file_format} file without rows has a schema. "
             "Write it again, or delete it. Nothing was sent or billed."
+        )
+    filled = [file.path for file in found if file.size_in_bytes]
+    if file_format == "avro" and filled:
+        _check_avro(filled[0])
+
+
+def _check_avro(path: str) -> None:
+    """Checks that a file has records; other values have no columns."""
+    with open_plain(path) as file:
+        try:
+            schema = fastavro.block_reader(file).writer_schema
+        except ValueError as error:
+            raise JobSpecError(f"`source.uri`: {path!r}: {error} Nothing was sent or billed.") from None
+    branches = schema if isinstance(schema, list) else [schema]
+    kinds = {str(branch["type"] if isinstance(branch, dict) else branch) for branch in branches}
+    if others := sorted(kinds - {"record", "map"}):
+        raise JobSpecError(
+            f"`source.uri`: {path!r} has Avro values of type {others[0]!r}. Expected records, whose fields are "
+            "the columns. Nothing was sent or billed."
         )
 
 
