@@ -105,7 +105,8 @@ class FilesSource(_Source):
     Attributes:
         uri: A path or a glob. Compressed files are recognised by their extension.
         format: `jsonl` (one object per line), `csv` (every value is text), `parquet` or `avro`. `None`: derived
-            from the extension of `uri`.
+            from the extension of `uri`. Text in a Parquet column of type `binary` is text; other bytes are base64
+            in the output and in the dead letter.
         csv: How CSV files are written; by default with commas, double quotes, a header, in UTF-8.
         failed_kinds: Kinds of failure whose rows are read from a dead letter, e.g. `("truncated",)`; empty for all
             kinds. The other rows stay in the dead letter.

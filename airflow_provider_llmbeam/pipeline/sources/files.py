@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -291,8 +292,8 @@ def parse_table(table: Any) -> Iterator[Row | FailedRow]:
         except _UNREADABLE:
             columns[name] = [_cell(value) for value in column]
             has_faults = True
-        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            columns[name] = [*map(_text_if_any, columns[name])]
+        if _has_binary(column.type):
+            columns[name] = [*map(_with_texts, columns[name])]
     for number in range(table.num_rows):
         row = {name: cells[number] for name, cells in columns.items()}
         yield _without_faults(row) if has_faults else row
@@ -304,11 +305,29 @@ class _Fault(str):
     __slots__ = ()
 
 
-def _text_if_any(cell: bytes | None) -> bytes | str | None:
-    try:
-        return None if cell is None else cell.decode()
-    except UnicodeDecodeError:
-        return cell
+def _has_binary(kind: pa.DataType) -> bool:
+    """Returns whether a type is, or contains, binary values of any length; those of one length are no text."""
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return True
+    if pa.types.is_struct(kind):
+        return any(_has_binary(field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return _has_binary(kind.key_type) or _has_binary(kind.item_type)
+    inner = getattr(kind, "value_type", None)  # of a list, or of a dictionary
+    return inner is not None and _has_binary(inner)
+
+
+def _with_texts(cell: Any) -> Any:
+    """Returns a cell in which bytes that are text have become text."""
+    match cell:
+        case bytes():
+            with suppress(UnicodeDecodeError):
+                return cell.decode()
+        case list() | tuple():
+            return type(cell)(map(_with_texts, cell))
+        case dict():
+            return {name: _with_texts(inner) for name, inner in cell.items()}
+    return cell
 
 
 def _cell(value: Any) -> Any:
