@@ -73,7 +73,8 @@ class BigQuerySink(SpecModel):
     The answers are loaded into a staging table, then merged by the key of the source in one statement: a reader
     sees the old rows or the new ones, and a second run changes nothing. The table is created if it does not exist;
     its other columns are not changed. A key column may have any type that the key can be cast to, e.g. DATE or
-    NUMERIC; `answer` is STRING, or JSON in an existing table.
+    NUMERIC; `answer` is STRING, or JSON in an existing table, where a text that is no JSON is a JSON string. An
+    empty text, as CSV has it for no value, becomes NULL in a column of another type.
 
     Attributes:
         table: Name of the table, `project.dataset.table`; the dataset must exist.
