@@ -103,7 +103,7 @@ class FilesSource(_Source):
     """Rows in files on any filesystem that Beam reads: local, `gs://`, `s3://`, `hdfs://`.
 
     Attributes:
-        uri: A path or a glob. Compressed files are recognised by their extension.
+        uri: A path or a glob. Compressed files, of JSON lines or CSV, are recognised by their extension.
         format: `jsonl` (one object per line), `csv` (every value is text), `parquet` or `avro`. `None`: derived
             from the extension of `uri`. Text in a Parquet column of type `binary` is text; other bytes are base64
             in the output and in the dead letter.

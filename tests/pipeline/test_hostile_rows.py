@@ -244,3 +244,18 @@ def test_a_directory_is_refused_and_the_error_names_a_glob(echo_job):
         JobSpecError, match=rf"is a directory\. Expected its files, e\.g\. '{echo_job.directory}/\*\.csv'"
     ):
         echo_job.run(source=source)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "avro"])
+def test_a_parquet_or_avro_file_that_is_compressed_as_a_whole_is_refused(echo_job, file_format):
+    path = echo_job.directory / f"rows.{file_format}.gz"
+    path.write_bytes(gzip.compress(b"any"))
+    with pytest.raises(JobSpecError, match=rf"rows\.{file_format}\.gz' is compressed as a whole.* Expand it"):
+        echo_job.run(source={"uri": str(path), "key": ["id"]})
+
+
+def test_two_columns_of_parquet_with_one_name_stop_the_job(echo_job):
+    path = echo_job.directory / "rows.parquet"
+    pq.write_table(pa.table([pa.array([1]), pa.array(["a"]), pa.array(["b"])], names=["id", "text", "text"]), path)
+    with pytest.raises(JobSpecError, match="two columns 'text'; one would hide the other"):
+        echo_job.run(source={"uri": str(path), "key": ["id"]})

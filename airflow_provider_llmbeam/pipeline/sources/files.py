@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.sources.lines import (
     SHOWN_SIZE,
     Line,
     LinesSource,
+    is_compressed,
     open_plain,
 )
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
@@ -112,6 +113,12 @@ def check_source(uri: str, file_format: FileFormat) -> None:
             "Write it again, or delete it. Nothing was sent or billed."
         )
     filled = [file.path for file in found if file.size_in_bytes]
+    if file_format in ("parquet", "avro") and (packed := [path for path in filled if is_compressed(path)]):
+        raise JobSpecError(
+            f"`source.uri` {uri!r}: {packed[0]!r} is compressed as a whole by its name, and a {file_format} file "
+            "cannot be read so. Expand it, or rename it if only its contents are compressed. Nothing was sent or "
+            "billed."
+        )
     if file_format == "avro" and filled:
         _check_avro(filled[0])
 
@@ -283,7 +290,15 @@ def parse_table(table: Any) -> Iterator[Row | FailedRow]:
     """Converts an Arrow table or batch to rows; a row with a value that Python cannot represent has failed.
 
     Text is often stored in a column of type `binary`: what is UTF-8 there becomes text, and the rest stays bytes.
+
+    Raises:
+        JobSpecError: Two columns have one name.
     """
+    if twice := [name for name, count in Counter(table.schema.names).items() if count > 1]:
+        raise JobSpecError(
+            f"`source.uri`: a Parquet file has two columns {twice[0]!r}; one would hide the other. Nothing was "
+            "sent or billed."
+        )
     columns: dict[str, list[Any]] = {}
     has_faults = False
     for name, column in zip(table.schema.names, table.columns, strict=True):

@@ -78,12 +78,17 @@ def open_plain(path: str) -> IO[bytes]:
     return plain(storage.open(path), path)
 
 
+def is_compressed(path: str) -> bool:
+    """Returns whether a path has the extension of a compression."""
+    return bool(CompressionTypes.detect_compression_type(path) != CompressionTypes.UNCOMPRESSED)
+
+
 def plain(file: IO[bytes], path: str) -> IO[bytes]:
     """Returns a file that expands another one in small steps, if its path has the extension of a compression."""
-    compression = CompressionTypes.detect_compression_type(path)
-    if compression == CompressionTypes.UNCOMPRESSED:
+    if not is_compressed(path):
         return file
-    return cast("IO[bytes]", _Expanded(file, path, _EXPANDERS[compression]))
+    expander = _EXPANDERS[CompressionTypes.detect_compression_type(path)]
+    return cast("IO[bytes]", _Expanded(file, path, expander))
 
 
 class _Expanded(io.RawIOBase):
