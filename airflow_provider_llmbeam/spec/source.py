@@ -139,8 +139,9 @@ class BigQuerySource(_Source):
     """Rows of a BigQuery table or query, exported once to files that the job then reads.
 
     An export is free, and a query is billed once, not once per attempt: a retry reads the same files. They are
-    deleted when the job has succeeded, so that a later run reads current rows. Rows have the types of JSON:
-    NUMERIC, dates and times are text, BYTES is base64, GEOGRAPHY is WKT.
+    deleted when the job has succeeded, so that a later run reads current rows. A table with rows in its streaming
+    buffer, which an export leaves out, is read by a query. Rows have the types of JSON: NUMERIC, dates and times
+    are text, BYTES is base64, GEOGRAPHY is WKT.
 
     Attributes:
         table: Name of the table, `project.dataset.table`; exactly one of `table` and `query` is required.

@@ -206,6 +206,14 @@ def test_a_view_is_exported_by_a_query(client):
     assert query.result().total_rows == 2
 
 
+def test_a_table_with_streamed_rows_is_exported_by_a_query_as_an_extract_leaves_them_out(client):
+    load(client, rows(2))
+    assert client.insert_rows_json(ROWS, [{"id": 2, "text": "row 2"}]) == []
+    assert sorted(row["id"] for row in answers_of(run(spec_of(sink={"uri": "gs://state/out"})))) == [0, 1, 2]
+    (query,) = jobs_of(client, "query")
+    assert query.result().total_rows == 3
+
+
 def test_an_export_is_made_once_per_query(client):
     load(client, rows(5))
     first = exported(**QUERY)
