@@ -23,9 +23,10 @@ _MENDED = tuple(kind for kind in FAILURE_KINDS if kind not in FAULTS_OF_THE_SOUR
 class RetryFailedRowsOperator(RunInferenceOperator):
     """Sends the rows of a dead letter again, through another prompt or a larger model, and merges their answers.
 
-    By their keys, answered rows join the output and leave the dead letter; the others stay in it. A row whose
-    request is the same as before, and was refused, is not paid for again. Without a failed row the task is
-    skipped.
+    By their keys, answered rows join the output and leave the dead letter; the others stay in it. With a sink that
+    has no files, the dead letter stays as it is, and the task has one of its own: in another Dag run it would send
+    the answered rows again, unless `cache` shares their answers. A row whose request is the same as before, and
+    was refused, is not paid for again. Without a failed row the task is skipped.
 
     Args:
         failed_task_id: Id of a task of the same run whose failed rows are sent; exactly one of this and
