@@ -130,6 +130,15 @@ def test_rows_with_a_fault_of_the_source_neither_fail_the_retry_of_others_nor_re
     assert kinds == ["duplicate_key", "missing_key", "unreadable_row"]
 
 
+def test_a_job_that_reads_its_dead_letter_leaves_rows_whose_answers_would_replace_others(echo_job):
+    source = {**echo_job.spec["source"], "on_duplicate_key": "dead_letter"}
+    echo_job.run([{"id": 1, "text": "a"}, {"id": 1, "text": "b"}, {"id": 2}], source=source)
+    spec = echo_job.spec | MENDED | {"sink": {"uri": str(echo_job.out), "on_existing": "merge"}}
+    run(JobSpec.parse(spec | {"source": {"uri": f"{echo_job.out}/dead*.jsonl", "key": ["id"]}}))
+    assert {row["id"]: row["answer"] for row in answers(echo_job)} == {1: "Say it: a", 2: "Say it: nothing"}
+    assert [row["text"] for row in read_lines(dead_letter(echo_job))] == ["b"]
+
+
 def test_rows_that_share_a_key_stay_in_the_dead_letter_when_rows_of_other_keys_are_merged(echo_job):
     echo_job.spec["source"] = {**echo_job.spec["source"], "on_duplicate_key": "dead_letter"}
     rows = [{"id": 1, "text": text} for text in "abcc"]
