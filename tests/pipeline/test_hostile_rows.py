@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.sources.lines import MAX_ROW_SIZE
 
 pytestmark = pytest.mark.slow
@@ -218,7 +218,7 @@ def test_a_compressed_file_that_was_cut_off_stops_the_job_before_anything_is_sen
     path = job.directory / f"rows.{file_format}.gz"
     content = gzip.compress("\n".join(["id,text", *lines] if file_format == "csv" else lines).encode())
     path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(JobSpecError, match=r"`source\.uri`: .*gz' ends within its compressed data"):
+    with pytest.raises(JobFailedError, match=r"`source\.uri`: .*gz' ends within its compressed data"):
         job.run(source={"uri": str(path), "key": ["id"]})
     assert len(sandbox.requests) == 0
 

@@ -14,7 +14,7 @@ from apache_beam.io.filebasedsource import FileBasedSource
 from apache_beam.io.filesystem import CompressionTypes
 
 from airflow_provider_llmbeam.engine.value import value
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 
 #: Maximum size of a row in a text file, in bytes or characters. The longest context of today's models, 10 million
@@ -117,16 +117,17 @@ class _Expanded(io.RawIOBase):
         """Reads some bytes; fewer than `size` also before the end.
 
         Raises:
-            JobSpecError: The file is incomplete or damaged.
+            JobFailedError: The file is incomplete; it may be complete later.
+            JobSpecError: The file is damaged.
         """
         if size is None or size < 0:
             return self.readall()
         while not (found := self._found.read(size)) and size:
             if not (stored := self._stored or self._file.read(_COMPRESSED_BYTES)):
                 if self._part is not None and not self._part.eof:
-                    raise self._error(
-                        "ends within its compressed data, so that rows are missing: it is still being written, or "
-                        "its upload was interrupted"
+                    raise JobFailedError(
+                        f"`source.uri`: {self._path!r} ends within its compressed data, so that rows are missing: "
+                        "it is still being written, or its upload was interrupted. Nothing was sent or billed."
                     )
                 break
             self._expand(stored)
@@ -142,12 +143,12 @@ class _Expanded(io.RawIOBase):
         try:
             self._found = io.BytesIO(self._part.decompress(stored))
         except (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError) as error:
-            raise self._error(f"cannot be expanded: {error}") from None
+            raise JobSpecError(
+                f"`source.uri`: {self._path!r} cannot be expanded: {error}. Write it again. Nothing was sent or "
+                "billed."
+            ) from None
         if self._part.eof:
             self._stored = self._part.unused_data
-
-    def _error(self, fault: str) -> JobSpecError:
-        return JobSpecError(f"`source.uri`: {self._path!r} {fault}. Write it again. Nothing was sent or billed.")
 
     def close(self) -> None:
         self._file.close()

@@ -15,7 +15,7 @@ from apache_beam.io.range_trackers import OffsetRangeTracker
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.sources.lines import (
     SHOWN_SIZE,
     Line,
@@ -121,7 +121,7 @@ def test_a_compressed_file_that_was_cut_off_is_an_error_and_not_the_end_of_its_r
 ) -> None:
     path, part = tmp_path / f"rows.jsonl.{ending}", COMPRESS[ending](b"row\n")
     for cut in (part[:-3], part + part[: len(part) // 2]):
-        with pytest.raises(JobSpecError, match=rf"'{path}' ends within its compressed data, so that rows are"):
+        with pytest.raises(JobFailedError, match=rf"'{path}' ends within its compressed data, so that rows are"):
             expanded(path, cut)
     with pytest.raises(JobSpecError, match=rf"'{path}' cannot be expanded: .* Nothing was sent or billed\."):
         expanded(path, b"no compressed data")
