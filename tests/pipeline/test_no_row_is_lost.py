@@ -268,7 +268,8 @@ def test_every_format_is_read_and_written(echo_job, source_format, sink_format):
         case "avro":
             fields = [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}]
             with path.open("wb") as file:
-                fastavro.writer(file, {"type": "record", "name": "row", "fields": fields}, table)
+                schema = {"type": "record", "name": "row", "fields": fields}
+                fastavro.writer(file, schema, table, codec="snappy")  # as Spark does by default
     ended = echo_job.run(
         source={"uri": str(path), "key": ["id"]}, sink={"uri": str(echo_job.out), "format": sink_format}
     )
