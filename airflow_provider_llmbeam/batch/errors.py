@@ -2,7 +2,8 @@
 
     JobFailedError
     +-- BatchError                    the API did not do what was asked for
-        +-- BatchUnavailableError     no answer, 408, 429 or 5xx; the same request may succeed later
+        +-- BatchUnavailableError     no answer, 408, 425, 429, 499 or 5xx; the same request may succeed later
+        |   +-- BatchConflictError    409
         +-- BatchDeniedError          no credentials, 401 or 403
         +-- BatchNotFoundError        404
         +-- BatchRefusedError         every other refusal
@@ -54,6 +55,10 @@ class BatchUnavailableError(BatchError):
         self.http_status = http_status
         self.retry_after_seconds = retry_after_seconds
         self.was_processed = was_processed
+
+
+class BatchConflictError(BatchUnavailableError):
+    """A 409: the name is taken, the job has ended, or another request is in the way, which alone passes."""
 
 
 class BatchDeniedError(BatchError):
