@@ -4,9 +4,9 @@
     +-- BatchError                    the API did not do what was asked for
         +-- BatchUnavailableError     no answer, 408, 425, 429, 499 or 5xx; the same request may succeed later
         |   +-- BatchConflictError    409
-        +-- BatchDeniedError          no credentials, 401 or 403
+        +-- BatchDeniedError          no credentials, 401 or 403; a `JobRefusedError` as well
         +-- BatchNotFoundError        404
-        +-- BatchRefusedError         every other refusal
+        +-- BatchRefusedError         every other refusal; a `JobRefusedError` as well
         +-- BatchQuotaError           no further job or tokens until another job ends
         +-- UncertainSubmitError      a job may have been created
 
@@ -15,7 +15,7 @@ What is refused before there is a job is a `JobSpecError`.
 
 from __future__ import annotations
 
-from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobRefusedError
 
 
 class BatchPendingError(Exception):
@@ -61,20 +61,16 @@ class BatchConflictError(BatchUnavailableError):
     """A 409: the name is taken, the job has ended, or another request is in the way, which alone passes."""
 
 
-class BatchDeniedError(BatchError):
+class BatchDeniedError(JobRefusedError, BatchError):
     """There are no credentials, or they do not allow the request."""
-
-    retryable = False
 
 
 class BatchNotFoundError(BatchError):
     """The job or the file does not exist."""
 
 
-class BatchRefusedError(BatchError):
+class BatchRefusedError(JobRefusedError, BatchError):
     """The request itself is wrong, for a reason that the message quotes."""
-
-    retryable = False
 
 
 class BatchQuotaError(BatchError):

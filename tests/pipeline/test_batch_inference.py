@@ -18,9 +18,17 @@ from airflow_provider_llmbeam.batch.providers import http, open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchLimits
 from airflow_provider_llmbeam.batch.providers.gemini import GeminiBatches
 from airflow_provider_llmbeam.batch.sweep import sweep
-from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import (
+    BudgetExceededError,
+    JobFailedError,
+    JobSpecError,
+    LLMBeamError,
+    error_class,
+)
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.__main__ import EXIT_FAILED, EXIT_PENDING, main
 from airflow_provider_llmbeam.pipeline.batch_inference import monitor
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import read_manifest
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.estimate.estimate import read_estimate
@@ -177,6 +185,23 @@ def test_a_task_whose_job_was_swept_while_it_was_deferred_sends_its_rows_online(
     manifest = run(spec, waits=False)
     assert manifest["rows"]["answered"] == ROWS
     assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
+
+
+@pytest.mark.parametrize("status", [400, 401])
+def test_a_refusal_by_the_provider_is_final_and_names_the_jobs_that_run(developer, sandbox, tmp_path, status):
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    spec, result = tmp_path / "job.json", tmp_path / "result.json"
+    spec.write_text(json.dumps(developer))
+    arguments = [f"--spec={spec}", f"--result={result}", "--defer"]
+    assert main(arguments) == EXIT_PENDING
+    (job,) = read_manifest(JobSpec.parse(developer)).jobs.values()
+    sandbox.faults.every("gemini.batches.list", 1, Fault(kind="error", http_status=status, message="no key"))
+    assert main(arguments) == EXIT_FAILED
+    error = json.loads(result.read_text())["error"]
+    assert not error_class(error["type"], JobFailedError).retryable
+    assert (
+        f"no key. Batch-inference jobs that were submitted, and may run and bill: {job.name}." in error["message"]
+    )
 
 
 @pytest.mark.parametrize("status", [403, 404])
