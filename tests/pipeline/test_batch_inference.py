@@ -14,10 +14,12 @@ from google.cloud.storage import Client
 
 from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
+from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import http, open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchLimits
 from airflow_provider_llmbeam.batch.providers.gemini import GeminiBatches
 from airflow_provider_llmbeam.batch.sweep import sweep
+from airflow_provider_llmbeam.batch.turnaround import PRIOR
 from airflow_provider_llmbeam.exceptions import (
     BudgetExceededError,
     JobFailedError,
@@ -33,7 +35,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.estimate.estimate import read_estimate
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround
+from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround, record_turnaround
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
@@ -320,6 +322,17 @@ def test_how_long_a_batch_took_is_known_to_the_next_run(developer, sandbox):
     run(spec)
     found = expected_turnaround(spec, ROWS - PILOT_ROWS, time.time())
     assert found.quantile(0.1) < 5
+
+
+def test_turnarounds_that_cannot_be_read_for_a_moment_are_not_replaced(vertex, sandbox):
+    spec, now = JobSpec.parse(vertex), time.time()
+    job = BatchJob(name="b", display_name="d", state="", phase="succeeded", created_at=now - 9, ended_at=now)
+    for _ in range(2):
+        record_turnaround(spec, job, ROWS)
+    sandbox.faults.every("storage.objects.get", 1, Fault(kind="error", http_status=403, message="not now"))
+    record_turnaround(spec, job, ROWS)
+    sandbox.faults.clear()
+    assert len(expected_turnaround(spec, ROWS, now).points) == len(PRIOR) + 2
 
 
 def test_the_estimate_shows_each_way_and_the_one_that_auto_takes(developer):
