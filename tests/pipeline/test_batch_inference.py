@@ -8,6 +8,7 @@ import math
 import shutil
 import time
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from google.cloud.storage import Client
@@ -37,6 +38,7 @@ from airflow_provider_llmbeam.pipeline.estimate.estimate import read_estimate
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround, record_turnaround
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.spec import JobSpec
@@ -322,6 +324,16 @@ def test_how_long_a_batch_took_is_known_to_the_next_run(developer, sandbox):
     run(spec)
     found = expected_turnaround(spec, ROWS - PILOT_ROWS, time.time())
     assert found.quantile(0.1) < 5
+
+
+def test_answers_of_an_earlier_batch_do_not_shorten_the_time_online(developer, tmp_path):
+    """They have no latency; of the rest, `inference.finish_by` would then be missed."""
+    spec = JobSpec.parse(developer | {"cache": {"scope": "night"}, "state_uri": f"{tmp_path}/state"})
+    run(spec)
+    known = [entry.outcome for entry in journal_entries(spec, 0.0)]
+    online = [each.latency_seconds for each in known if each.service_tier == "standard"]
+    assert (len(known), len(online)) == (ROWS, PILOT_ROWS)
+    assert make_estimate(spec, 0).latency_seconds == round(fmean(online), 3)
 
 
 def test_turnarounds_that_cannot_be_read_for_a_moment_are_not_replaced(vertex, sandbox):

@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.exceptions import (
 )
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate, SampleUsage, estimate_uri, write_estimate
 from airflow_provider_llmbeam.pipeline.estimate.guard import GuardSample
-from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes, send
+from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes, online_latencies, send
 from airflow_provider_llmbeam.pipeline.estimate.projection import (
     Projection,
     SampleObservation,
@@ -187,7 +187,7 @@ def _estimated(
     tokens = max(0.0, tokens - sum(found.tokens[each] * weight for each, weight in answered.items()))
     bill = _projection(spec, observed, requests, tokens, found.spread_ratio)
     input_tokens, output_tokens = round(bill.input_tokens), round(bill.output_tokens)
-    latencies = [outcome.latency_seconds for _, outcome in observed if isinstance(outcome, Completion)]
+    latencies = online_latencies(outcome for _, outcome in observed)
     latency = fmean(latencies) if latencies else None
     # Machines share a quota, and how many there will be is not known.
     is_one_machine = isinstance(spec.runner, LocalRunner)
