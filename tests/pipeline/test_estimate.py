@@ -151,6 +151,16 @@ def test_without_a_sample_the_output_tokens_are_an_upper_bound(job, sandbox):
     assert len(sandbox.requests) == 0
 
 
+def test_without_a_sample_long_prompts_have_their_own_price(job, sandbox):
+    job.write([{"id": 1, "text": "word " * 2_000}, {"id": 2, "text": "word"}])
+    price = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 8.0}
+    long = {**price, "above_input_tokens": 1_000, "input_usd_per_million_tokens": 2.0}
+    changes = {"limits": {"price": {**price, "long_prompts": long}}, "generation": {"max_output_tokens": 1}}
+    found = make_estimate(JobSpec.parse(job.spec | changes), sample_size=0)
+    assert found.input_tokens > 2_000
+    assert found.cost_usd == pytest.approx(2.0 * found.input_tokens / 1e6, rel=0.02)
+
+
 def test_the_time_follows_from_the_tightest_limit(job, sandbox):
     job.write(numbered(120))
     times = {}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model.price import Price
@@ -111,7 +112,7 @@ def project(
     )
 
 
-def mean_rates(price: Price, sample: Sequence[Outcome]) -> Price:
+def mean_rates(price: Price, sample: Sequence[Outcome | Bill]) -> Price:
     """Returns the mean price of the tokens of a sample, some of which are cached, or those of long prompts."""
     plain = price.model_copy(update={"long_prompts": None})
     listed = sum(plain.cost_usd(each.input_tokens, each.output_tokens) for each in sample)

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from airflow_provider_llmbeam.batch.ways import Work
 from airflow_provider_llmbeam.counts import NANO
+from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.pacing.verdict import Verdict
 from airflow_provider_llmbeam.exceptions import (
@@ -202,7 +203,11 @@ def _estimated(
     )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()
-    rates = None if price is None else mean_rates(price, [outcome for _, outcome in observed])
+    # Without answers the prompts themselves say which of them have the price of long ones.
+    bills = [outcome for _, outcome in observed] or [
+        Bill(tokens, spec.max_output_tokens) for tokens in found.tokens.values()
+    ]
+    rates = None if price is None else mean_rates(price, bills)
     standard_cost = None if rates is None else rates.cost_usd(input_tokens, output_tokens)
     ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
     cost = None if standard_cost is None or ratio is None else standard_cost * ratio
