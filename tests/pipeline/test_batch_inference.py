@@ -367,6 +367,18 @@ def test_the_estimate_shows_each_way_and_the_one_that_auto_takes(developer):
     assert read_estimate(spec) == found
 
 
+def test_auto_sends_prompts_with_a_long_head_online_where_a_prefix_cache_is_cheaper(developer):
+    changes = {
+        "prompt": {**developer["prompt"], "system": "word " * 4_000},
+        "limits": {"price": {**PRICE, "cached_input_usd_per_million_tokens": 0.03}},
+        "inference": {"mode": "auto", "finish_by": "PT3H"},
+    }
+    found = make_estimate(JobSpec.parse(developer | changes))
+    assert found.auto.startswith("standard with a prefix cache is the cheapest way")
+    costs = {(way.tier, way.prefix_cache): way.cost_usd for way in found.ways}
+    assert costs["standard", True] < 0.2 * costs["standard", False]
+
+
 def test_auto_takes_flex_only_where_the_spec_allows_it(developer):
     inference = {"mode": "auto", "finish_by": "PT1H"}
     found = make_estimate(JobSpec.parse(developer | {"inference": inference}), sample_size=32)

@@ -41,7 +41,6 @@ from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import (
 )
 from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, plan_of
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
 
 _log = logging.getLogger("llmbeam")
 
@@ -185,7 +184,7 @@ class BatchInference:
         """Whether the prompts go to batch inference."""
         budget = self._spec.limits.budget_usd
         # What is sent online instead is checked by the job itself.
-        cost = None if (full := estimate.standard_cost_usd) is None else full * TIER_RATIOS["batch"]
+        cost = estimate.batch_cost_usd
         if cost is not None and budget is not None and cost > budget:
             raise BudgetExceededError(
                 f"Batch inference of {estimate.requests:,} prompts costs about ${cost:,.2f}, "

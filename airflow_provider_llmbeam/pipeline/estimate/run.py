@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes
 from airflow_provider_llmbeam.pipeline.estimate.projection import (
     Projection,
     SampleObservation,
+    cached_ratio,
     mean_rates,
     project,
     sending_seconds,
@@ -39,7 +40,7 @@ from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
-from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
+from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS, ordinary_tier
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner
 from airflow_provider_llmbeam.spec.runner.workers import workers_of
 
@@ -204,21 +205,21 @@ def _estimated(
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()
     # Without answers the prompts themselves say which of them have the price of long ones.
-    bills = [outcome for _, outcome in observed] or [
+    bills: Sequence[Outcome | Bill] = [outcome for _, outcome in observed] or [
         Bill(tokens, spec.max_output_tokens) for tokens in found.tokens.values()
     ]
     rates = None if price is None else mean_rates(price, bills)
-    standard_cost = None if rates is None else rates.cost_usd(input_tokens, output_tokens)
     ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
-    cost = None if standard_cost is None or ratio is None else standard_cost * ratio
     rows, sent, failed = (
         round(found.scale * count) for count in (found.rows, requests / found.scale, found.failed)
     )
     duplicates = round(found.scale * sum(found.repeats.get(each, 1) - 1 for each in remaining))
     duration, now = None if seconds is None else round(start + seconds, 1), time.time()
-    work = Work(rows=sent, input_tokens=input_tokens, output_tokens=output_tokens)
+    cached = round(input_tokens * cached_ratio(bills))
+    work = Work(rows=sent, input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached)
+    cost, standard_cost, batch_cost = (work.cost_usd(rates, each) for each in (ratio, 1.0, TIER_RATIOS["batch"]))
     ways = ways_of_job(spec, work, rates, duration, now)
-    planned, budget = planned_cost_usd(spec, cost, standard_cost, ways), spec.limits.budget_usd
+    planned, budget = planned_cost_usd(spec, cost, batch_cost, ways), spec.limits.budget_usd
     return Estimate(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
@@ -240,6 +241,7 @@ def _estimated(
         cost_usd=None if cost is None else round(cost, 6),
         cost_usd_range=_range(bill, rates, cost, ratio, is_bound=not observed),
         standard_cost_usd=None if standard_cost is None else round(standard_cost, 6),
+        batch_cost_usd=None if batch_cost is None else round(batch_cost, 6),
         exceeds_budget=planned is not None and budget is not None and planned > budget,
         duration_seconds=duration,
         limited_by=limited_by,

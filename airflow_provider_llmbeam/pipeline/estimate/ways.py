@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.pipeline.prefix_cache import head_to_cache
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.inference_rules import has_batch_inference, has_flex
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, TIER_RATIOS, ordinary_tier
+from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, ordinary_tier
 
 
 def ways_of_job(
@@ -44,19 +44,19 @@ def auto_way(spec: JobSpec, ways: Sequence[Way]) -> tuple[Way, str]:
 
 
 def planned_cost_usd(
-    spec: JobSpec, online_cost_usd: float | None, standard_cost_usd: float | None, ways: tuple[Way, ...]
+    spec: JobSpec, online_cost_usd: float | None, batch_cost_usd: float | None, ways: tuple[Way, ...]
 ) -> float | None:
     """Returns the cost in the mode of a job, in US dollars; `None` if it is not known.
 
     Args:
         spec: The job.
         online_cost_usd: Cost of its ordinary requests online.
-        standard_cost_usd: Cost of the same at the standard tier.
+        batch_cost_usd: Cost of the same by batch inference.
         ways: See `ways_of_job`.
     """
     match spec.inference.mode:
         case "batch":
-            return None if standard_cost_usd is None else standard_cost_usd * TIER_RATIOS["batch"]
+            return batch_cost_usd
         case "auto" if ways:
             return auto_way(spec, ways)[0].cost_usd
     return None if online_cost_usd is None else online_cost_usd * FLEX_RATIOS[spec.inference.service_tier]
