@@ -257,6 +257,16 @@ def test_portions_of_other_formats_represent_the_source(job, tmp_path, file_form
     assert part.input_tokens == pytest.approx(whole.input_tokens, rel=0.1)
 
 
+@pytest.mark.parametrize("characters", [400, 900, 1_100])
+def test_portions_of_csv_files_represent_rows_that_are_as_long_as_a_portion(job, tmp_path, characters):
+    path = tmp_path / "rows.csv"
+    write(path, [{"id": number, "text": 'é"\n' * (characters // 4)} for number in range(2_000)])
+    spec = JobSpec.parse(job.spec | {"source": {"uri": str(path), "key": ["id"]}})
+    found = make_estimate(spec, sample_size=0, max_bytes=64 * 1_000)
+    assert (found.is_sampled, found.failed) == (True, 0)
+    assert found.rows == pytest.approx(2_000, rel=0.15)
+
+
 @pytest.mark.parametrize(("ending", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress)])
 def test_portions_of_compressed_files_represent_the_source(job, tmp_path, ending, compress):
     numbers = random.Random(0)
