@@ -377,6 +377,11 @@ def test_auto_sends_prompts_with_a_long_head_online_where_a_prefix_cache_is_chea
     assert found.auto.startswith("standard with a prefix cache is the cheapest way")
     costs = {(way.tier, way.prefix_cache): way.cost_usd for way in found.ways}
     assert costs["standard", True] < 0.2 * costs["standard", False]
+    budget = {**changes["limits"], "budget_usd": 0.5 * found.cost_usd}
+    found = make_estimate(JobSpec.parse(developer | changes | {"limits": budget, "inference": {"mode": "online"}}))
+    assert not found.exceeds_budget
+    without = {"limits": budget, "inference": {"mode": "online", "prefix_cache": False}}
+    assert make_estimate(JobSpec.parse(developer | changes | without)).exceeds_budget
 
 
 def test_auto_takes_flex_only_where_the_spec_allows_it(developer):

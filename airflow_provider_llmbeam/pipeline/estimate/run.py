@@ -219,7 +219,7 @@ def _estimated(
     work = Work(rows=sent, input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached)
     cost, standard_cost, batch_cost = (work.cost_usd(rates, each) for each in (ratio, 1.0, TIER_RATIOS["batch"]))
     ways = ways_of_job(spec, work, rates, duration, now)
-    planned, budget = planned_cost_usd(spec, cost, batch_cost, ways), spec.limits.budget_usd
+    planned, budget = planned_cost_usd(spec, work, rates, ways), spec.limits.budget_usd
     return Estimate(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
