@@ -189,9 +189,12 @@ class SubmittedJobs:
             self._store.set(STORE_KEY, {"digest": spec_digest(spec), "intended_at": self._now()})
 
     def remember(self, job: SubmittedJob) -> SubmittedJob:
-        """Records the job for later tries."""
+        """Records the job for later tries; a failure is logged: the job runs, and has a name to be found by."""
         if self._store is not None:
-            self._store.set(STORE_KEY, job.plain())
+            try:
+                self._store.set(STORE_KEY, job.plain())
+            except Exception as error:  # noqa: BLE001 - of Airflow's API; the task would leave its job running
+                self._log.warning("The id of job %r could not be recorded for a retry: %s", job.id, error)
         return job
 
     def collect(self, job: SubmittedJob) -> dict[str, Any]:
