@@ -120,6 +120,19 @@ def test_an_abandoned_try_removes_all_its_resources(sandbox, trigger, kind, poll
     assert "The task was killed. Its resources were deleted: nothing bills." in caplog.text
 
 
+def test_a_try_that_is_abandoned_during_a_create_request_removes_what_it_creates(sandbox, trigger, monkeypatch):
+    monitor, create = trigger(GARDEN).make_poller(log), VertexAIHook.deploy_from_model_garden
+
+    def killed_before(hook, fields):
+        monitor.abandon("The task was killed.", within_seconds=30.0)  # as a signal handler does
+        return create(hook, fields)
+
+    monkeypatch.setattr(VertexAIHook, "deploy_from_model_garden", killed_before)
+    assert poll_until_result(monitor).outcome == "failed"
+    time.sleep(2 * SECONDS)
+    assert is_empty(sandbox)
+
+
 @pytest.mark.parametrize("polls", [1, 4, 9])
 def test_a_teardown_removes_what_is_still_being_created(sandbox, trigger, kind, polls):
     made = trigger(kind)
