@@ -23,7 +23,13 @@ from airflow_provider_llmbeam.endpoints.provisioning import (
 )
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
-from airflow_provider_llmbeam.exceptions import CloudError, EndpointFailedError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import (
+    CloudError,
+    CloudUnavailableError,
+    EndpointFailedError,
+    JobSpecError,
+    LLMBeamError,
+)
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.result import TaskResult
 from airflow_provider_llmbeam.polling.task_log import TaskLog
@@ -116,6 +122,9 @@ class EndpointMonitor:
             return ProvisioningResult("refused", location, message=str(error), error_type="JobSpecError")
         except CloudError as error:
             decision = self._provisioner.on_error(error, self._now())
+        except Exception as error:  # noqa: BLE001 - a GPU that boots would be removed if its trigger failed
+            unknown = CloudUnavailableError(f"Polling failed with {type(error).__name__}: {error}.")
+            decision = self._provisioner.on_error(unknown, self._now())
         if isinstance(decision, ProvisioningEnded):
             return self._result(decision)
         if decision.message:

@@ -133,6 +133,20 @@ def test_a_try_that_is_abandoned_during_a_create_request_removes_what_it_creates
     assert is_empty(sandbox)
 
 
+def test_a_poll_that_fails_in_an_unexpected_way_is_repeated_and_the_gpu_boots_on(sandbox, trigger, monkeypatch):
+    monitor, poll, polls = trigger(GARDEN).make_poller(log), VertexAIHook.get_endpoint, iter(range(1_000))
+
+    def failing(hook, endpoint_id):
+        if next(polls) == 3:
+            raise KeyError("state")
+        return poll(hook, endpoint_id)
+
+    monkeypatch.setattr(VertexAIHook, "get_endpoint", failing)
+    assert poll_until_result(monitor).outcome == "ready"
+    assert len(sandbox.bill.running) == 1
+    assert sandbox.bill.lines == []
+
+
 @pytest.mark.parametrize("polls", [1, 4, 9])
 def test_a_teardown_removes_what_is_still_being_created(sandbox, trigger, kind, polls):
     made = trigger(kind)
