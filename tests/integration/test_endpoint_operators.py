@@ -16,7 +16,9 @@ from waiting import until
 from airflow_provider_llmbeam.cli.main import llmbeam
 from airflow_provider_llmbeam.deployment import own_deployment
 from airflow_provider_llmbeam.endpoints import teardown as endpoint_removal
+from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.operators.endpoint import (
     ProvisionEndpointOperator,
     ReserveEndpointOperator,
@@ -280,6 +282,34 @@ def test_a_failed_teardown_reports_what_is_billing_and_the_command_that_removes_
     assert "is still billing, about $1.15 an hour" in out
     assert "gcloud ai endpoints undeploy-model" in out
     sandbox.faults.clear()
+
+
+def test_a_location_that_does_not_answer_does_not_delay_the_removal_in_another_one(
+    run_dag, sandbox, here, monkeypatch
+):
+    first, second = LOCATIONS
+    with DAG("up", schedule=None) as dag:
+        endpoint = {**here["garden"], "locations": (second,)}
+        ProvisionEndpointOperator(task_id="provision", endpoint=endpoint, name="the-same", **QUICK)
+    run_dag(dag)
+    events, undeploy = [], VertexAIHook.undeploy_model
+
+    def requested(hook, *arguments):
+        events.append(("requested", hook.location))
+        return undeploy(hook, *arguments)
+
+    def waited(platform, key, **options):
+        events.append(("waited", platform.location))
+        return remove(platform, key, **options)
+
+    monkeypatch.setattr(VertexAIHook, "undeploy_model", requested)
+    monkeypatch.setattr("airflow_provider_llmbeam.operators.endpoint.remove", waited)
+    sandbox.faults.when("vertex.operations.list", first, Fault(kind="error", http_status=403), times=1)
+    with DAG("down", schedule=None) as dag:
+        TeardownEndpointOperator(task_id="down", endpoint=here["garden"], name="the-same", retries=0, **SOON)
+    run_dag(dag)
+    assert events[:2] == [("requested", second), ("waited", first)]
+    assert nothing_is_left(sandbox)
 
 
 def test_a_teardown_without_resources_succeeds(run_dag, sandbox, here, kind):
