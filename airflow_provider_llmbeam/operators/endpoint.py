@@ -175,7 +175,7 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         _check_version(parsed.model)
         spec = with_project(parsed, self.gcp_conn_id, self.impersonation_chain)
         ti, deployment, now = context["ti"], required_deployment(), time.time()
-        key = identity(str(self.name), deployment)
+        key = identity(_checked_name(self.name), deployment)
         labels = endpoint_labels(
             key,
             deployment=deployment,
@@ -253,7 +253,7 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
         """Removes the endpoint."""
         with errors_of_airflow():
             spec, deployment = parse_endpoint(self.endpoint), required_deployment()
-            key = identity(str(self.name), deployment)
+            key = identity(_checked_name(self.name), deployment)
             connect = platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
             platforms = {location: connect(location) for location in spec.locations}
             # Requested everywhere before it is waited for anywhere: a location that does not answer takes minutes.
@@ -306,6 +306,20 @@ def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Se
     with before_submission():
         site = platform_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])
         return spec.model_copy(update={"project": site.project})
+
+
+def _checked_name(name: Any) -> str:
+    """Returns the name of an endpoint.
+
+    Raises:
+        JobSpecError: It is missing: all runs without one would share, and remove, one endpoint.
+    """
+    if name in (None, "", "None"):
+        raise JobSpecError(
+            f"`name`: must be the XCom of a `ReserveEndpointOperator`; got {name!r}. That task may have been "
+            "marked as successful without having run: clear it. This task created and removed nothing."
+        )
+    return str(name)
 
 
 def _check_version(model: Any) -> None:

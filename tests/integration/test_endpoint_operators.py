@@ -312,6 +312,18 @@ def test_a_location_that_does_not_answer_does_not_delay_the_removal_in_another_o
     assert nothing_is_left(sandbox)
 
 
+@pytest.mark.parametrize("name", [None, "", "{{ none }}"])
+@pytest.mark.parametrize("operator", [ProvisionEndpointOperator, TeardownEndpointOperator])
+def test_a_name_that_is_missing_is_refused_as_runs_would_share_an_endpoint(
+    run_dag, sandbox, here, operator, name, capfd
+):
+    with DAG("unnamed", schedule=None) as dag:
+        operator(task_id="task", endpoint=here["garden"], name=name)
+    assert run_dag(dag)[0].state == "failed"
+    assert "`name`: must be the XCom of a `ReserveEndpointOperator`" in "".join(capfd.readouterr())
+    assert nothing_is_left(sandbox)
+
+
 def test_a_teardown_without_resources_succeeds(run_dag, sandbox, here, kind):
     with DAG("nothing", schedule=None) as dag:
         TeardownEndpointOperator(task_id="down", endpoint=here[kind], name="never-made", **SOON)
