@@ -442,6 +442,21 @@ def test_dagrun_timeout_is_refused_with_an_alternative(here):
         pass
 
 
+@pytest.mark.parametrize("name", ["depends_on_past", "wait_for_downstream"])
+def test_a_task_that_may_never_start_while_the_gpu_is_billed_is_refused(here, name):
+    with (
+        DAG("nightly", schedule=None, default_args={name: True}),
+        pytest.raises(JobSpecError, match=r"Task 'endpoint\.ask' has `depends_on_past=True`"),
+        inference_endpoint(endpoint=here["garden"]),
+    ):
+        EmptyOperator(task_id="ask")
+    with DAG("nightly", schedule=None, default_args={name: True}) as dag:
+        with inference_endpoint(endpoint=here["garden"]) as made:
+            ask = EmptyOperator(task_id="ask", depends_on_past=False, wait_for_downstream=False)
+        EmptyOperator(task_id="start") >> [made.reserve, ask]
+    assert [task.task_id for task in dag.tasks if task.depends_on_past] == ["start"]
+
+
 def test_a_block_without_work_is_refused(here):
     with (
         pytest.raises(JobSpecError, match="no task"),
