@@ -66,7 +66,7 @@ def inference_endpoint(
     *,
     endpoint: VertexEndpoint | CloudRunEndpoint | Mapping[str, Any] | XComArg,
     group_id: str = "endpoint",
-    gcp_conn_id: str = "google_cloud_default",
+    gcp_conn_id: str | None = None,
     impersonation_chain: str | Sequence[str] | None = None,
     deferrable: bool = True,
     provision: dict[str, Any] | None = None,
@@ -87,8 +87,9 @@ def inference_endpoint(
     Args:
         endpoint: Endpoint to provision, see `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
         group_id: Id of the task group, which prefixes the task ids; unique for each block.
-        gcp_conn_id: Airflow connection of type Google Cloud.
-        impersonation_chain: Service account to impersonate, or a chain of them.
+        gcp_conn_id: Airflow connection of type Google Cloud; by default that of `default_args` of the Dag, or
+            `google_cloud_default`.
+        impersonation_chain: Service account to impersonate, or a chain of them; by default that of `default_args`.
         deferrable: Whether the task frees its worker slot while the GPU boots.
         provision: Other arguments of `ProvisionEndpointOperator`, e.g. `{"retries": 2}`.
         teardown: Other arguments of `TeardownEndpointOperator`.
@@ -97,7 +98,8 @@ def inference_endpoint(
         JobSpecError: The Dag has a `dagrun_timeout`, which skips teardowns, the block has no task, or one with
             `depends_on_past`, which may never start.
     """
-    account: dict[str, Any] = {"gcp_conn_id": gcp_conn_id, "impersonation_chain": impersonation_chain}
+    given_account = {"gcp_conn_id": gcp_conn_id, "impersonation_chain": impersonation_chain}
+    account: dict[str, Any] = {name: value for name, value in given_account.items() if value is not None}
     with TaskGroup(group_id=group_id) as group:
         _check_no_timeout(group.dag)
         reserve = ReserveEndpointOperator(task_id="reserve", **_STARTS)

@@ -457,6 +457,18 @@ def test_a_task_that_may_never_start_while_the_gpu_is_billed_is_refused(here, na
     assert [task.task_id for task in dag.tasks if task.depends_on_past] == ["start"]
 
 
+@pytest.mark.parametrize("given", [{}, {"gcp_conn_id": "own", "impersonation_chain": "own@acme.iam"}])
+def test_the_account_of_a_block_is_the_given_one_or_that_of_the_default_args_of_the_dag(here, given):
+    defaults = {"gcp_conn_id": "production", "impersonation_chain": "gpu@acme.iam"}
+    with (
+        DAG("nightly", schedule=None, default_args=defaults),
+        inference_endpoint(endpoint=here["garden"], **given) as made,
+    ):
+        EmptyOperator(task_id="ask")
+    for own in (made.provision, made.teardown):
+        assert {name: getattr(own, name) for name in defaults} == defaults | given
+
+
 def test_a_block_without_work_is_refused(here):
     with (
         pytest.raises(JobSpecError, match="no task"),
