@@ -87,6 +87,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             `spec.PortableRunner`; by default a process on the worker.
         state_uri: Directory of the journal; by default below a files sink.
         job_name: Name of the job; by default derived from Dag, task and run, so that retries find their journal.
+            On Dataflow, a task waits for a running job of its name, and does not replace that of another run.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
         gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; without a default
             connection, the credentials of the worker.
