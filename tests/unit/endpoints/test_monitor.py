@@ -133,6 +133,15 @@ def test_a_try_that_is_abandoned_during_a_create_request_removes_what_it_creates
     assert is_empty(sandbox)
 
 
+@pytest.mark.parametrize("method", ["vertex.endpoints.patch", "vertex.models.patch", "vertex.operations.get"])
+@pytest.mark.parametrize("status", [400, 404, 409])
+def test_a_request_that_is_refused_once_does_not_give_up_a_gpu_that_boots(sandbox, trigger, method, status):
+    sandbox.faults.queue(method, Fault(kind="error", http_status=status))
+    assert poll_until_result(trigger(GARDEN).make_poller(log)).outcome == "ready"
+    assert len(sandbox.bill.running) == 1
+    assert sandbox.bill.lines == []
+
+
 def test_a_poll_that_fails_in_an_unexpected_way_is_repeated_and_the_gpu_boots_on(sandbox, trigger, monkeypatch):
     monitor, poll, polls = trigger(GARDEN).make_poller(log), VertexAIHook.get_endpoint, iter(range(1_000))
 
