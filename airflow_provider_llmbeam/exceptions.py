@@ -10,6 +10,7 @@
     |   +-- RequestRefusedError       every other refusal
     +-- JobError (RuntimeError)       after the job started
     |   +-- JobFailedError            the job ended without a complete result; a retry resumes it
+    |   |   +-- JobRefusedError       a provider refuses a request of the job; a retry repeats it
     |   +-- JobCancelledError         a user, or a limit on its time, ended the job
     |   +-- JobUnreachableError       the state of the job is no longer known; it may run and bill
     |   +-- BudgetExceededError       the answers cost more than `limits.budget_usd`; the job was cancelled
@@ -93,6 +94,12 @@ class JobFailedError(JobError):
     """The job ended without a complete result; the journal keeps its answers."""
 
 
+class JobRefusedError(JobFailedError):
+    """The provider refuses the credentials, or a request of the job; its answers are kept."""
+
+    retryable = False
+
+
 class JobCancelledError(JobError):
     """The job was ended on purpose, so no retry starts it again; a clear resumes from the journal."""
 
@@ -165,6 +172,11 @@ def error_class(name: str, default: type[LLMBeamError]) -> type[LLMBeamError]:
     """Returns the error class of this module with a given name, or `default` if there is none."""
     found = globals().get(name)
     return found if isinstance(found, type) and issubclass(found, LLMBeamError) else default
+
+
+def error_name(error: LLMBeamError) -> str:
+    """Returns the name by which `error_class` finds the class of an error, or the nearest one that it has."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == __name__)
 
 
 def error_in(text: str) -> LLMBeamError | None:

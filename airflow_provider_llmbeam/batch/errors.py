@@ -2,10 +2,11 @@
 
     JobFailedError
     +-- BatchError                    the API did not do what was asked for
-        +-- BatchUnavailableError     no answer, 408, 429 or 5xx; the same request may succeed later
-        +-- BatchDeniedError          no credentials, 401 or 403
+        +-- BatchUnavailableError     no answer, 408, 425, 429, 499 or 5xx; the same request may succeed later
+        |   +-- BatchConflictError    409
+        +-- BatchDeniedError          no credentials, 401 or 403; a `JobRefusedError` as well
         +-- BatchNotFoundError        404
-        +-- BatchRefusedError         every other refusal
+        +-- BatchRefusedError         every other refusal; a `JobRefusedError` as well
         +-- BatchQuotaError           no further job or tokens until another job ends
         +-- UncertainSubmitError      a job may have been created
 
@@ -14,7 +15,7 @@ What is refused before there is a job is a `JobSpecError`.
 
 from __future__ import annotations
 
-from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobRefusedError
 
 
 class BatchPendingError(Exception):
@@ -56,20 +57,20 @@ class BatchUnavailableError(BatchError):
         self.was_processed = was_processed
 
 
-class BatchDeniedError(BatchError):
-    """There are no credentials, or they do not allow the request."""
+class BatchConflictError(BatchUnavailableError):
+    """A 409: the name is taken, the job has ended, or another request is in the way, which alone passes."""
 
-    retryable = False
+
+class BatchDeniedError(JobRefusedError, BatchError):
+    """There are no credentials, or they do not allow the request."""
 
 
 class BatchNotFoundError(BatchError):
     """The job or the file does not exist."""
 
 
-class BatchRefusedError(BatchError):
+class BatchRefusedError(JobRefusedError, BatchError):
     """The request itself is wrong, for a reason that the message quotes."""
-
-    retryable = False
 
 
 class BatchQuotaError(BatchError):

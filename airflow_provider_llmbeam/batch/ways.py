@@ -39,24 +39,27 @@ class Work:
     """The rows that have no answer yet.
 
     Attributes:
-        rows: Number of rows; at least 1.
+        rows: Number of rows.
         input_tokens: Input tokens of all rows.
         output_tokens: Output tokens of all rows.
         prefix_tokens: Input tokens of all rows that a prefix cache would hold; 0 if none can be stored.
+        cached_tokens: Input tokens of all rows that the provider reads from its cache without a prefix cache.
     """
 
     rows: int
     input_tokens: int
     output_tokens: int
     prefix_tokens: int = 0
+    cached_tokens: int = 0
 
-    def cost_usd(self, price: Price | None, tier_ratio: float | None, prefix_cache: bool) -> float | None:
+    def cost_usd(self, price: Price | None, tier_ratio: float | None, prefix_cache: bool = False) -> float | None:
         """Returns the cost at a tier in US dollars, without the storage of the prefix; `None` without a price."""
         if price is None or tier_ratio is None:
             return None
-        cached = self.prefix_tokens / self.rows if prefix_cache else 0
-        return self.rows * price.cost_usd(
-            self.input_tokens / self.rows, self.output_tokens / self.rows, cached, tier_ratio
+        cached = max(self.cached_tokens, self.prefix_tokens if prefix_cache else 0)
+        rows = max(self.rows, 1)
+        return rows * price.cost_usd(
+            self.input_tokens / rows, self.output_tokens / rows, cached / rows, tier_ratio
         )
 
 

@@ -16,10 +16,12 @@ from airflow_provider_llmbeam.flink.job import FlinkAddress
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
+from airflow_provider_llmbeam.spec.endpoint.identity import RUN_LABEL
 from airflow_provider_llmbeam.spec.identity import (
     JOB_LABEL,
     dataflow_name,
     job_identity,
+    labels,
     readable_part,
     spec_digest,
 )
@@ -189,9 +191,12 @@ class SubmittedJobs:
             self._store.set(STORE_KEY, {"digest": spec_digest(spec), "intended_at": self._now()})
 
     def remember(self, job: SubmittedJob) -> SubmittedJob:
-        """Records the job for later tries."""
+        """Records the job for later tries; a failure is logged: the job runs, and has a name to be found by."""
         if self._store is not None:
-            self._store.set(STORE_KEY, job.plain())
+            try:
+                self._store.set(STORE_KEY, job.plain())
+            except Exception as error:  # noqa: BLE001 - of Airflow's API; the task would leave its job running
+                self._log.warning("The id of job %r could not be recorded for a retry: %s", job.id, error)
         return job
 
     def collect(self, job: SubmittedJob) -> dict[str, Any]:
@@ -317,6 +322,22 @@ class JobRegistry(SubmittedJobs):
                 read,
             )
         return collected
+
+    def _reason_to_end(self, job: Job, spec: JobSpec) -> str | None:
+        """Refuses to end the job of another task or run, which has the same `job_name`.
+
+        Raises:
+            JobFailedError: There is one.
+        """
+        assert isinstance(job, DataflowJob)
+        other, own = job.labels.get(RUN_LABEL), labels(spec).get(RUN_LABEL)
+        if job.name != dataflow_name(spec) and None not in (other, own) and other != own:
+            raise JobFailedError(
+                f"`job_name`: job {job.job_id!r} of another task or run, {other!r}, has the name {spec.name!r} "
+                "and is still running and billing. It was left alone, and nothing was submitted; a retry looks "
+                "again. Give each task and run a name of its own, or none."
+            )
+        return super()._reason_to_end(job, spec)
 
     def _warn_of_unlabelled(self, spec: JobSpec) -> None:
         """Names live jobs that may be those of this task, submitted before jobs had the label of a deployment."""

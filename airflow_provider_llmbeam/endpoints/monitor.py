@@ -23,7 +23,13 @@ from airflow_provider_llmbeam.endpoints.provisioning import (
 )
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
-from airflow_provider_llmbeam.exceptions import CloudError, EndpointFailedError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import (
+    CloudError,
+    CloudUnavailableError,
+    EndpointFailedError,
+    JobSpecError,
+    LLMBeamError,
+)
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.result import TaskResult
 from airflow_provider_llmbeam.polling.task_log import TaskLog
@@ -86,7 +92,8 @@ class EndpointMonitor:
         self._now = now
         self._platforms: dict[str, EndpointPlatform] = {}
         self._snapshot = EndpointSnapshot()
-        self._is_abandoned = False
+        #: Reason and time limit of `abandon`, once it was called.
+        self._abandonment: tuple[str, float] | None = None
         self._has_surveyed = False
         # Reentrant: a signal handler may call `abandon` during a poll of the same thread.
         self._busy = threading.RLock()
@@ -107,7 +114,7 @@ class EndpointMonitor:
 
     def _poll(self) -> Wait | ProvisioningResult:
         try:
-            decision: ProvisioningDecision = _ABANDONED if self._is_abandoned else self._decide()
+            decision: ProvisioningDecision = _ABANDONED if self._abandonment else self._decide()
             while isinstance(decision, (Create, Adopt, ProbeModel, Remove)):
                 decision = self._carry_out(decision)
         except JobSpecError as error:
@@ -115,6 +122,9 @@ class EndpointMonitor:
             return ProvisioningResult("refused", location, message=str(error), error_type="JobSpecError")
         except CloudError as error:
             decision = self._provisioner.on_error(error, self._now())
+        except Exception as error:  # noqa: BLE001 - a GPU that boots would be removed if its trigger failed
+            unknown = CloudUnavailableError(f"Polling failed with {type(error).__name__}: {error}.")
+            decision = self._provisioner.on_error(unknown, self._now())
         if isinstance(decision, ProvisioningEnded):
             return self._result(decision)
         if decision.message:
@@ -130,7 +140,7 @@ class EndpointMonitor:
         """
         deadline = self._now() + within_seconds
         # A poll of another thread may be about to send a create request: it must end first and start nothing more.
-        self._is_abandoned = True
+        self._abandonment = (reason, deadline)
         is_alone = self._busy.acquire(timeout=POLL_GRACE_SECONDS)
         try:
             self._remove_all(reason, deadline)
@@ -183,7 +193,7 @@ class EndpointMonitor:
             )
 
     def _carry_out(self, decision: Create | Adopt | ProbeModel | Remove) -> ProvisioningDecision:
-        if self._is_abandoned:
+        if self._abandonment:
             return _ABANDONED
         provisioner, plan = self._provisioner, self._plan
         platform = self._platform(provisioner.location or "")
@@ -191,6 +201,8 @@ class EndpointMonitor:
             case Create(step):
                 self._log_step("has no %s: requesting it in %r.", step, platform.location)
                 operation = self._create(step, platform)
+                if self._abandonment:
+                    return _ABANDONED
                 if isinstance(operation, Fault):
                     return provisioner.on_fault(operation, self._now())
                 return provisioner.on_created(operation)
@@ -213,6 +225,9 @@ class EndpointMonitor:
             return platform.create(step, self._plan)
         except JobSpecError as error:  # e.g. a secret that was deleted after the check
             return Fault("refused", str(error))
+        finally:
+            if self._abandonment:  # during the request: what it creates was not there yet
+                self._remove_all(*self._abandonment)
 
     def _result(self, ended: ProvisioningEnded) -> ProvisioningResult:
         location = self._provisioner.location or self._plan.spec.locations[0]

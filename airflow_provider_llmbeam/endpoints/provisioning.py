@@ -8,15 +8,16 @@ from typing import Any, Literal, Self, cast
 
 from airflow_provider_llmbeam.endpoints.fault import Fault, FaultKind
 from airflow_provider_llmbeam.endpoints.resource import OTHER_VERSION, EndpointSnapshot, still_billing
-from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError
+from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
 
 #: Limits on consecutive failed polls; waiting ends when both are reached.
 MAX_FAILURES = 10
 MAX_FAILING_SECONDS = 600.0
-#: Limit on consecutive polls that are refused for a missing permission.
-MAX_DENIED = 3
+#: Limit on consecutive polls that are refused in the same way, e.g. by a 409 during another operation, or as a
+#: permission does not apply yet.
+MAX_REFUSED = 3
 #: Longest wait between two failed polls, in seconds.
 MAX_WAIT_SECONDS = 120.0
 #: Time limit for a removal, in seconds.
@@ -246,11 +247,9 @@ class Provisioner:
         self.history = history = replace(self.history, failures=failures)
         if history.location_index is None and not error.retryable:
             return ProvisioningEnded("refused", f"could not be polled: {error} Nothing was started or billed.")
-        is_denied = isinstance(error, AccessDeniedError)
-        too_often = failures.exceeds(MAX_FAILURES, MAX_FAILING_SECONDS, now) or (
-            is_denied and failures.kind_count >= MAX_DENIED
-        )
-        if too_often or not (error.retryable or is_denied):
+        if failures.exceeds(MAX_FAILURES, MAX_FAILING_SECONDS, now) or (
+            not error.retryable and failures.kind_count >= MAX_REFUSED
+        ):
             if not error.retryable and history.operation is None and not history.is_ours:
                 return ProvisioningEnded("refused", f"could not be polled: {error} This try started nothing.")
             return ProvisioningEnded(

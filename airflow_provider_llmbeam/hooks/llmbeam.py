@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -43,7 +44,8 @@ class LLMBeamHook(BaseHook):
         """Returns the connection; `None` if the default connection does not exist.
 
         Raises:
-            JobSpecError: Another connection does not exist, or the host holds what belongs in the password.
+            JobSpecError: Another connection does not exist, the host holds what belongs in the password, or the
+                extra fields are no JSON object.
         """
         try:
             connection = self.get_connection(self.llmbeam_conn_id)
@@ -61,7 +63,21 @@ class LLMBeamHook(BaseHook):
                 "the address of the server, as it is written to logs and reports: a key belongs in the password "
                 "of the connection. Nothing was sent or billed."
             )
+        self._extra(connection)
         return connection
+
+    def _extra(self, connection: Any) -> dict[str, Any]:
+        """Returns the extra fields; without its project, a model on Vertex AI would be sent to another service."""
+        try:
+            extra = json.loads(connection.extra or "{}")
+        except ValueError:
+            extra = None
+        if not isinstance(extra, dict):  # not shown: it may hold a secret
+            raise JobSpecError(
+                f"`llmbeam_conn_id`: the extra fields of connection {self.llmbeam_conn_id!r} are no JSON object, "
+                'such as {"project": "acme-prod", "location": "europe-west1"}. Nothing was sent or billed.'
+            )
+        return extra
 
     def test_connection(self) -> tuple[bool, str]:
         """Reports what the connection provides, and the name of this deployment; sends no request.
@@ -99,7 +115,7 @@ class LLMBeamHook(BaseHook):
         connection = self.get_conn()
         if connection is None:
             return model, {}
-        extra = connection.extra_dejson
+        extra = self._extra(connection)
         provided = {
             "base_url": connection.host,
             "project": extra.get("project"),

@@ -35,6 +35,7 @@ class StoresLinks:
     _is_resumed = False
 
     if TYPE_CHECKING:
+        log: Any
         operator_extra_links: Collection[BaseOperatorLink]
     else:
 
@@ -46,14 +47,20 @@ class StoresLinks:
                 return tuple(self.operator_class.links)
             if self._running_ti is None:
                 return tuple(self.links)
-            if not self._is_resumed:  # Airflow logs an error for each XCom that is read and missing
-                return self._stored
-            return tuple(link for link in self.links if link.get_link(self, ti_key=self._running_ti))
+            if self._is_resumed:  # read once: `dag.test` asks again, when no XCom can be read
+                stored = (link for link in self.links if link.get_link(self, ti_key=self._running_ti))
+                self._stored, self._is_resumed = tuple(stored), False
+            return self._stored  # not read, as Airflow logs an error for each XCom that is missing
 
     def store_link(self, context: Context, link: XComLink, url: str | None) -> None:
-        """Stores the URL of a link, if it leads somewhere."""
-        if url is not None:
+        """Stores the URL of a link, if it leads somewhere; a failure is logged, and does not end the task."""
+        if url is None:
+            return
+        try:
             context["ti"].xcom_push(key=link.xcom_key, value=url)
+        except Exception as error:  # noqa: BLE001 - of Airflow's API; the task may have a job or a GPU to wait for
+            self.log.warning("The link %r could not be stored: %s", link.name, error)
+        else:
             self._stored = (*self._stored, link)
 
     def pre_execute(self, context: Context) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -13,7 +14,7 @@ from airflow_provider_llmbeam.deployment import required_deployment
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
-from airflow_provider_llmbeam.endpoints.teardown import remove
+from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.lineage.operators import HasLineage, endpoint_lineage
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
@@ -174,7 +175,7 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         _check_version(parsed.model)
         spec = with_project(parsed, self.gcp_conn_id, self.impersonation_chain)
         ti, deployment, now = context["ti"], required_deployment(), time.time()
-        key = identity(str(self.name), deployment)
+        key = identity(_checked_name(self.name), deployment)
         labels = endpoint_labels(
             key,
             deployment=deployment,
@@ -252,13 +253,18 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
         """Removes the endpoint."""
         with errors_of_airflow():
             spec, deployment = parse_endpoint(self.endpoint), required_deployment()
-            key = identity(str(self.name), deployment)
+            key = identity(_checked_name(self.name), deployment)
             connect = platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
-            left = []
-            for location in spec.locations:
+            platforms = {location: connect(location) for location in spec.locations}
+            # Requested everywhere before it is waited for anywhere: a location that does not answer takes minutes.
+            for location, platform in platforms.items():
                 self._cancel_jobs(spec, key, deployment, location)
+                with suppress(CloudError):  # raised again below
+                    removal_round(platform, key, self.log)
+            left = []
+            for location, platform in platforms.items():
                 try:
-                    said = remove(connect(location), key, within_seconds=self.gone_within_seconds, log=self.log)
+                    said = remove(platform, key, within_seconds=self.gone_within_seconds, log=self.log)
                 except CloudError as error:
                     said = f"In {location!r} it may still be billing, and cannot be listed: {error}"
                 left += [said] if said else []
@@ -300,6 +306,20 @@ def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Se
     with before_submission():
         site = platform_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])
         return spec.model_copy(update={"project": site.project})
+
+
+def _checked_name(name: Any) -> str:
+    """Returns the name of an endpoint.
+
+    Raises:
+        JobSpecError: It is missing: all runs without one would share, and remove, one endpoint.
+    """
+    if name in (None, "", "None"):
+        raise JobSpecError(
+            f"`name`: must be the XCom of a `ReserveEndpointOperator`; got {name!r}. That task may have been "
+            "marked as successful without having run: clear it. This task created and removed nothing."
+        )
+    return str(name)
 
 
 def _check_version(model: Any) -> None:

@@ -22,6 +22,9 @@ from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.tasks.literal import plain
 
+#: Arguments of the tasks of a block, whatever `default_args` of the Dag say: see `_check_starts`.
+_STARTS: dict[str, Any] = {"depends_on_past": False, "wait_for_downstream": False}
+
 
 @dataclass(frozen=True, slots=True)
 class InferenceEndpoint:
@@ -63,7 +66,7 @@ def inference_endpoint(
     *,
     endpoint: VertexEndpoint | CloudRunEndpoint | Mapping[str, Any] | XComArg,
     group_id: str = "endpoint",
-    gcp_conn_id: str = "google_cloud_default",
+    gcp_conn_id: str | None = None,
     impersonation_chain: str | Sequence[str] | None = None,
     deferrable: bool = True,
     provision: dict[str, Any] | None = None,
@@ -84,22 +87,27 @@ def inference_endpoint(
     Args:
         endpoint: Endpoint to provision, see `spec.VertexEndpoint` and `spec.CloudRunEndpoint`.
         group_id: Id of the task group, which prefixes the task ids; unique for each block.
-        gcp_conn_id: Airflow connection of type Google Cloud.
-        impersonation_chain: Service account to impersonate, or a chain of them.
+        gcp_conn_id: Airflow connection of type Google Cloud; by default that of `default_args` of the Dag, or
+            `google_cloud_default`.
+        impersonation_chain: Service account to impersonate, or a chain of them; by default that of `default_args`.
         deferrable: Whether the task releases its worker slot while the GPU boots.
         provision: Other arguments of `ProvisionEndpointOperator`, e.g. `{"retries": 2}`.
         teardown: Other arguments of `TeardownEndpointOperator`.
 
     Raises:
-        JobSpecError: The Dag has a `dagrun_timeout`, which skips teardowns, or the block has no task.
+        JobSpecError: The Dag has a `dagrun_timeout`, which skips teardowns, the block has no task, or one with
+            `depends_on_past`, which may never start.
     """
-    account: dict[str, Any] = {"gcp_conn_id": gcp_conn_id, "impersonation_chain": impersonation_chain}
+    given_account = {"gcp_conn_id": gcp_conn_id, "impersonation_chain": impersonation_chain}
+    account: dict[str, Any] = {name: value for name, value in given_account.items() if value is not None}
     with TaskGroup(group_id=group_id) as group:
         _check_no_timeout(group.dag)
-        reserve = ReserveEndpointOperator(task_id="reserve")
+        reserve = ReserveEndpointOperator(task_id="reserve", **_STARTS)
         given = plain(endpoint)
         resolve = (
-            ResolveModelOperator(task_id="resolve", model=given["model"], **account) if _has_alias(given) else None
+            ResolveModelOperator(task_id="resolve", model=given["model"], **account, **_STARTS)
+            if _has_alias(given)
+            else None
         )
         if resolve is not None:
             reserve >> resolve
@@ -109,12 +117,16 @@ def inference_endpoint(
             name=reserve.output,
             deferrable=deferrable,
             **account,
-            **(provision or {}),
+            **{**_STARTS, **(provision or {})},
         )
         take_down = TeardownEndpointOperator(
-            task_id="teardown", endpoint=endpoint, name=reserve.output, **account, **(teardown or {})
+            task_id="teardown",
+            endpoint=endpoint,
+            name=reserve.output,
+            **account,
+            **{**_STARTS, **(teardown or {})},
         )
-        done = EmptyOperator(task_id="done")
+        done = EmptyOperator(task_id="done", **_STARTS)
         yield InferenceEndpoint(bring_up.output, reserve, bring_up, take_down, done, resolve)
     own = {one.task_id for one in (reserve, resolve, bring_up, take_down, done) if one is not None}
     work = {task.task_id: task for task in group.iter_tasks() if task.task_id not in own}
@@ -123,6 +135,8 @@ def inference_endpoint(
             f"`inference_endpoint`: the block {group.group_id!r} has no task; a GPU would do nothing."
         )
     _check_no_timeout(group.dag)
+    for task in group.iter_tasks():
+        _check_starts(task)
     for task in work.values():
         if work.keys().isdisjoint(task.upstream_task_ids):
             bring_up >> task
@@ -139,6 +153,16 @@ def _has_alias(endpoint: Any) -> bool:
     model = endpoint.get("model") if isinstance(endpoint, Mapping) else None
     registered = RegisteredModel.read(model)
     return not registered.is_fixed if registered else isinstance(model, str) and model.startswith("projects/")
+
+
+def _check_starts(task: Any) -> None:
+    if task.depends_on_past:  # also with `wait_for_downstream`
+        raise JobSpecError(
+            f"Task {task.task_id!r} has `depends_on_past=True`. After a run in which it failed it never starts, "
+            "and the GPU of the next run is billed while it waits. Set `depends_on_past=False` for it, also where "
+            "`default_args` of the Dag set it. To wait for the run before, put an `EmptyOperator` with "
+            "`depends_on_past=True, wait_for_downstream=True` before `reserve` of the block and before this task."
+        )
 
 
 def _check_no_timeout(dag: DAG | None) -> None:

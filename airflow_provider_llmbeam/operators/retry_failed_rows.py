@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FAULTS_OF_THE_SOURCE
 from airflow_provider_llmbeam.spec.sink import sink_data
 from airflow_provider_llmbeam.tasks.literal import plain
 
@@ -16,19 +17,24 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.sink import Sink
 
 
+_MENDED = tuple(kind for kind in FAILURE_KINDS if kind not in FAULTS_OF_THE_SOURCE)
+
+
 class RetryFailedRowsOperator(RunInferenceOperator):
     """Sends the rows of a dead letter again, through another prompt or a larger model, and merges their answers.
 
-    By their keys, answered rows join the output and leave the dead letter; the others stay in it. A row whose
-    request is the same as before, and was refused, is not paid for again. Without a failed row the task is
-    skipped.
+    By their keys, answered rows join the output and leave the dead letter; the others stay in it. With a sink that
+    has no files, the dead letter stays as it is, and the task has one of its own: in another Dag run it would send
+    the answered rows again, unless `cache` shares their answers. A row whose request is the same as before, and
+    was refused, is not paid for again. Without a failed row the task is skipped.
 
     Args:
         failed_task_id: Id of a task of the same run whose failed rows are sent; exactly one of this and
             `dead_letter_uri` is needed.
         dead_letter_uri: Dead letter of any earlier job, `dead_letter_uri` of its manifest.
         key: Columns that identify a row, as `source.key` of that job.
-        failed_kinds: Kinds of failure whose rows are sent, e.g. `["truncated"]`; by default all.
+        failed_kinds: Kinds of failure whose rows are sent, e.g. `["truncated"]`; by default all but
+            `unreadable_row`, `missing_key` and `duplicate_key`, which are faults of the source.
         sink: Sink of that job. Of a files sink, `on_existing` becomes 'merge'.
         kwargs: Arguments of `RunInferenceOperator`, without `source`. `prompt`, `model` and `generation` are those
             of the failed job, with what is to be changed.
@@ -72,7 +78,7 @@ class RetryFailedRowsOperator(RunInferenceOperator):
             "format": "jsonl",
             "key": key,
             "on_empty": "skip",
-            "failed_kinds": tuple(failed_kinds),
+            "failed_kinds": tuple(failed_kinds) or _MENDED,
         }
         super().__init__(source=source, sink=_merging(plain(sink)), **kwargs)
 

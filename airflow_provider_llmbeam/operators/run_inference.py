@@ -52,6 +52,13 @@ if TYPE_CHECKING:
 
 #: Shortest time between two polls of a task that is deferred during batch inference, in seconds.
 MIN_DEFERRED_SECONDS = 60.0
+#: Fields by which a job elsewhere is found again, and values of those that a spec needs besides.
+_IDENTIFYING = ("name", "owner", "deployment", "airflow_run", "sink", "runner", "state_uri")
+_STAND_INS: dict[str, Any] = {
+    "source": {"uri": "gs://unknown/rows.jsonl", "key": "id"},
+    "prompt": "{{ row.text }}",
+    "model": {"type": "echo"},
+}
 
 
 class RunInferenceOperator(StoresLinks, InferenceJobOperator):
@@ -87,6 +94,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             `spec.PortableRunner`; by default a process on the worker.
         state_uri: Directory of the journal; by default below a files sink.
         job_name: Name of the job; by default derived from Dag, task and run, so that retries find their journal.
+            On Dataflow, a task waits for a running job of its name, and does not replace that of another run.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
         gcp_conn_id: Connection whose credentials read, write and submit on Google Cloud; without a default
             connection, the credentials of the worker.
@@ -190,7 +198,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             why = f"Waiting for the job ended with {type(error).__name__}."
             try:
                 spec = self._left_spec(context)
-            except LLMBeamError:  # its project is that of a connection which cannot be read
+            except Exception:  # e.g. its project is that of a connection which cannot be read
                 self.log.exception("%s Its job was not cancelled, and may still be running and billing.", why)
                 raise error from None
             if isinstance(spec.runner, DetachedRunner):
@@ -208,12 +216,16 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     def _left_spec(self, context: Context) -> JobSpec:
         """Returns the spec by which the job is found again.
 
-        What a connection or a deadline adds is left out if it cannot be read any more: the job would run on.
+        What comes from connections, XComs or a deadline is left out if it cannot be read any more: the job would
+        run on. Its name, deployment, runner and directories identify it.
         """
         with suppress(Exception):
             return self._job(context)[0]
         data = self._identified_data(context, with_stand_in(self.inference, None))
-        return JobSpec.model_validate(data, context={"has_connection": True})
+        with suppress(ValueError):  # of pydantic
+            return JobSpec.model_validate(data, context={"has_connection": True})
+        own = {field: data[field] for field in _IDENTIFYING if field in data}
+        return JobSpec.model_validate(own | _STAND_INS, context={"has_connection": True})
 
     def _run(self, context: Context) -> dict[str, Any]:
         with errors_of_airflow(), counted_outcome(context["ti"]), self._told_failure(context):

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, error_name
 from airflow_provider_llmbeam.pipeline.in_process import (
     compare,
     diff,
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LLMBeamError as error:
         message = redactor(str(error))
         _log.error("%s", message)
-        outcome = {"error": {"type": type(error).__name__, "message": message, "page": error.page}}
+        outcome = {"error": {"type": error_name(error), "message": message, "page": error.page}}
         _write_outcome(options.result, outcome)
         return EXIT_BAD_SPEC if isinstance(error, JobSpecError) else EXIT_FAILED
     except KeyboardInterrupt:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import Any
 
 import orjson
 
@@ -13,8 +15,13 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import MODERATION_COLUMNS, AnsweredRow, FailedRow, Row
 
-_to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
-_to_compact_json = json.JSONEncoder(ensure_ascii=False, default=str, separators=(",", ":")).encode
+
+def _text(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+_to_json = json.JSONEncoder(ensure_ascii=False, default=_text).encode
+_to_compact_json = json.JSONEncoder(ensure_ascii=False, default=_text, separators=(",", ":")).encode
 _ORJSON = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
@@ -57,7 +64,7 @@ def failed_record(failed: FailedRow) -> Row:
 
 
 def encode_record(record: Row) -> bytes:
-    """Encodes a record as one JSON line; values without a JSON type (dates, decimals) become text.
+    """Encodes a record as one JSON line; values without a JSON type (dates, decimals) become text, bytes base64.
 
     Half of a surrogate pair, which an answer may have, becomes U+FFFD: other readers accept valid UTF-8 only.
     """

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
 from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
 from airflow_provider_llmbeam.links.quota import QuotaLink, quota_url
 from airflow_provider_llmbeam.links.stored import StoresLinks
@@ -193,8 +193,13 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
         spec = JobSpec.parse(data)
         spec = spec.model_copy(update={"model": with_base_url(spec.model, os.environ, self.log)})
         self._process = JobProcess(spec, environment, self.log)
-        with google_credentials(spec, self.gcp_conn_id):
-            demand: dict[str, Any] = self._process.estimate(0)["demand"]
+        try:
+            with google_credentials(spec, self.gcp_conn_id):
+                demand: dict[str, Any] = self._process.estimate(0)["demand"]
+        except SourceEmptyError:
+            if spec.source.on_empty == "fail":
+                raise
+            return {"rows": 0, "input_tokens_per_row": 0.0}  # the job skips itself, or writes no rows
         return demand
 
     def _job_data(self, name: str) -> dict[str, Any]:

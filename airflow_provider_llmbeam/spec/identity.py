@@ -9,6 +9,7 @@ from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import (
     DAG_LABEL,
     ENDPOINT_LABEL,
+    RUN_LABEL,
     TASK_LABEL,
     endpoint_of_model,
     label_value,
@@ -70,7 +71,10 @@ def labels(spec: JobSpec) -> dict[str, str]:
     endpoint_labels = {} if endpoint is None else {ENDPOINT_LABEL: endpoint}
     deployment_labels = {DEPLOYMENT_LABEL: spec.deployment} if spec.deployment else {}
     identity_labels = {JOB_LABEL: job_identity(spec), SPEC_LABEL: spec_digest(spec)}
-    return {**own, **identity_labels, **deployment_labels, **endpoint_labels}
+    run_labels = {}
+    if (run := spec.airflow_run) is not None:
+        run_labels[RUN_LABEL] = label_value(f"{run.dag_id} {run.task_id} {run.run_id} {run.map_index}")
+    return {**own, **identity_labels, **deployment_labels, **endpoint_labels, **run_labels}
 
 
 def with_billing_labels(spec: JobSpec, dag_id: str, task_id: str) -> JobSpec:

@@ -73,7 +73,8 @@ class BigQuerySink(SpecModel):
     The answers are loaded into a staging table, then merged by the key of the source in one statement: a reader
     sees the old rows or the new ones, and a second run changes nothing. The table is created if it does not exist;
     its other columns are not changed. A key column may have any type that the key can be cast to, e.g. DATE or
-    NUMERIC; `answer` is STRING, or JSON in an existing table.
+    NUMERIC; `answer` is STRING, or JSON in an existing table, where a text that is no JSON is a JSON string. An
+    empty text, as CSV has it for no value, becomes NULL in a column of another type.
 
     Attributes:
         table: Name of the table, `project.dataset.table`; the dataset must exist.
@@ -103,7 +104,8 @@ class PostgresSink(SpecModel):
     reader sees the old rows or the new ones, and a second run changes nothing. Rows of other keys are kept. The
     table is created with the first answers if it does not exist; structured answers are `jsonb`. An existing table
     needs a unique constraint on the key, and all output columns with types that the values can be cast to; its
-    other columns are not changed. NUL, which PostgreSQL cannot store, becomes U+FFFD.
+    other columns are not changed. A list may go to an array, and an empty text, as CSV has it for no value,
+    becomes null where a type has none. NUL, which PostgreSQL cannot store, becomes U+FFFD.
 
     Attributes:
         table: Name of the table, `table` or `schema.table`, case-sensitive.

@@ -103,9 +103,10 @@ class FilesSource(_Source):
     """Rows in files on any filesystem that Beam reads: local, `gs://`, `s3://`, `hdfs://`.
 
     Attributes:
-        uri: A path or a glob. Compressed files are recognised by their extension.
+        uri: A path or a glob. Compressed files, of JSON lines or CSV, are recognised by their extension.
         format: `jsonl` (one object per line), `csv` (every value is text), `parquet` or `avro`. `None`: derived
-            from the extension of `uri`.
+            from the extension of `uri`. Text in a Parquet column of type `binary` is text; other bytes are base64
+            in the output and in the dead letter.
         csv: How CSV files are written; by default with commas, double quotes, a header, in UTF-8.
         failed_kinds: Kinds of failure whose rows are read from a dead letter, e.g. `("truncated",)`; empty for all
             kinds. The other rows stay in the dead letter.
@@ -138,8 +139,9 @@ class BigQuerySource(_Source):
     """Rows of a BigQuery table or query, exported once to files that the job then reads.
 
     An export is free, and a query is billed once, not once per attempt: a retry reads the same files. They are
-    deleted when the job has succeeded, so that a later run reads current rows. Rows have the types of JSON:
-    NUMERIC, dates and times are text, BYTES is base64, GEOGRAPHY is WKT.
+    deleted when the job has succeeded, so that a later run reads current rows. A table with rows in its streaming
+    buffer, which an export leaves out, is read by a query. Rows have the types of JSON: NUMERIC, dates and times
+    are text, BYTES is base64, GEOGRAPHY is WKT.
 
     Attributes:
         table: Name of the table, `project.dataset.table`; exactly one of `table` and `query` is required.

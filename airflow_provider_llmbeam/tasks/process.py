@@ -200,7 +200,7 @@ class JobProcess:
 
     def _outcome_of(self, *arguments: str, measured: SpecModel | None = None) -> dict[str, Any]:
         """Runs the child; `measured` is written to a file, whose path is the last of its arguments."""
-        with tempfile.TemporaryDirectory(prefix="llmbeam-") as directory:
+        with tempfile.TemporaryDirectory(prefix="llmbeam-", ignore_cleanup_errors=True) as directory:
             spec_path, result_path = Path(directory, "spec.json"), Path(directory, "result.json")
             _write_private(spec_path, self._spec)
             if measured is not None:
@@ -237,7 +237,11 @@ class JobProcess:
             os.killpg(self._child.pid, signal.SIGKILL)
 
     def _start(self, spec_path: Path, result_path: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
-        environment = job_environment(self._spec, self._environment, os.environ, configured_variables())
+        # What a child that is stopped leaves in its temporary directory is removed with that of this process; what
+        # the jobs of a machine share, the pace of their requests, is outside it.
+        temporary = {"TMPDIR": str(spec_path.parent), "LLMBEAM_SHARED_TMPDIR": tempfile.gettempdir()}
+        given = {**self._environment, **temporary}
+        environment = job_environment(self._spec, given, os.environ, configured_variables())
         self._secrets = secrets_of(environment, self._spec.secret_variables)
         return subprocess.Popen(
             [

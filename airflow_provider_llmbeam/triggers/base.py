@@ -7,7 +7,7 @@ import inspect
 import random
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
@@ -31,8 +31,11 @@ ReturnT = TypeVar("ReturnT")
 #: triggers wait for them.
 _MAX_CONCURRENT_POLLS = 64
 
-#: Timeout of the request for a task's state, in seconds; a stopping triggerer may receive no reply.
-_STATE_SECONDS = 10.0
+#: Time for which the state of a task is requested, and the pause after a request that failed, in seconds.
+_STATE_SECONDS = 90.0
+_STATE_PAUSE_SECONDS = 5.0
+#: Time for which a triggerer that stops is held up below Airflow 3.3, in seconds; it may receive no reply.
+_STOP_SECONDS = 10.0
 
 
 @cache
@@ -111,9 +114,17 @@ class PollingTrigger(BaseTrigger, Generic[PollerT]):
                 seconds = result.seconds
         except asyncio.CancelledError:
             if not CALLS_ON_KILL:
-                await self.on_kill()
+                await self._killed_below_3_3()
             raise
         yield TriggerEvent(result.to_event())  # type: ignore[no-untyped-call]
+
+    async def _killed_below_3_3(self) -> None:
+        """Calls `on_kill`, which goes on after this returns, unless the triggerer stops."""
+        killing = asyncio.create_task(self.on_kill())
+        if not (await asyncio.wait({killing}, timeout=_STOP_SECONDS))[0]:
+            self.log.warning(
+                "If this triggerer stops now, what a marked or cleared task waited for is left running."
+            )
 
     async def on_kill(self) -> None:
         """Does nothing. Airflow calls this when the task is marked or cleared; before Airflow 3.3, `run` does."""
@@ -140,12 +151,24 @@ class PollingTrigger(BaseTrigger, Generic[PollerT]):
         If it is deferred, the triggerer is stopping, or another one took over. Source: `safe_to_cancel` of the
         Dataproc triggers in the google provider 22.8.
         """
+        try:
+            async with asyncio.timeout(_STATE_SECONDS):
+                return not self.awaited_states.isdisjoint(await self._states())
+        except (Exception, asyncio.CancelledError):  # cancelled: the triggerer stops
+            self.log.exception("The state of the task is unknown, so what it waited for is left running.")
+            return True
+
+    async def _states(self) -> Collection[str | None]:
+        """Returns the state of the task, requested again until there is one: nobody else ends what it waited for.
+
+        A request without a reply is not repeated, as the triggerer answers one request after the other.
+        """
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-        try:
-            ti = self.task_instance
-            assert ti is not None, "the triggerer sets it"
-            async with asyncio.timeout(_STATE_SECONDS):
+        ti = self.task_instance
+        assert ti is not None, "the triggerer sets it"
+        while True:
+            try:
                 states = await in_thread(
                     RuntimeTaskInstance.get_task_states,
                     dag_id=ti.dag_id,
@@ -153,7 +176,9 @@ class PollingTrigger(BaseTrigger, Generic[PollerT]):
                     run_ids=[ti.run_id],
                     map_index=ti.map_index,
                 )
-            return not self.awaited_states.isdisjoint(states.get(ti.run_id, {}).values())
-        except Exception:
-            self.log.exception("The state of the task is unknown, so what it waited for is left running.")
-            return True
+            except Exception as error:  # noqa: BLE001 - of Airflow's database, or of its API
+                self.log.warning("The state of the task cannot be read, and is requested again: %s", error)
+                await asyncio.sleep(_STATE_PAUSE_SECONDS)
+            else:
+                found: dict[str, str | None] = states.get(ti.run_id, {})
+                return found.values()

@@ -25,6 +25,8 @@ PACKAGE = Path(airflow_provider_llmbeam.__file__).parent
 BEAM = "apache-beam"
 #: `pymilvus` requires it for a server that is a local file, which no worker can open.
 LOCAL_ONLY = {"milvus-lite"}
+#: fastavro imports it when it reads a file of the codec snappy.
+FASTAVRO_IMPORTS = {"cramjam"}
 
 
 def imports():
@@ -49,7 +51,7 @@ def imported():
     owners = {}
     for one in distributions():
         owners |= dict.fromkeys(recorded(one), canonicalize_name(one.name))
-    found = set()
+    found = set(FASTAVRO_IMPORTS)
     for modules in imports():
         if modules[0].partition(".")[0] in (*sys.stdlib_module_names, "airflow_provider_llmbeam"):
             continue

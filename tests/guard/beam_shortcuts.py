@@ -7,7 +7,7 @@ import bz2
 import linecache
 import sys
 from argparse import HelpFormatter
-from functools import cache
+from functools import cache, lru_cache
 from types import MethodType, SimpleNamespace
 
 from apache_beam.internal import cloudpickle_pickler
@@ -18,6 +18,7 @@ from apache_beam.transforms import core, userstate
 from apache_beam.typehints.decorators import IOTypeHints
 
 _MAX_VIEWS = 1000
+_MAX_PICKLES = 2000
 _NO_SPECS = (frozenset(), frozenset())
 
 
@@ -36,9 +37,11 @@ def install() -> None:
         setattr(core, name, _remembering(getattr(core, name)))
     IOTypeHints.from_callable = staticmethod(_remembering(IOTypeHints.from_callable))
     core.DoFn.infer_output_type = _remembering_types(core.DoFn.infer_output_type)
-    # Each function is compressed for the smallest graph: 6 % of a job.
+    # Each function is compressed for the smallest graph, most of them as in the graph before: 8 % of a job.
+    compress = lru_cache(_MAX_PICKLES)(lambda content: bz2.compress(content, 1))
     cloudpickle_pickler.bz2 = SimpleNamespace(
-        compress=lambda content, compresslevel: bz2.compress(content, 1), decompress=bz2.decompress
+        compress=lambda content, compresslevel: compress(content),
+        decompress=lru_cache(_MAX_PICKLES)(bz2.decompress),
     )
     # All methods of each function are inspected five times a job: 10 % of it.
     userstate.get_dofn_specs = _remembering_stateless(userstate.get_dofn_specs)

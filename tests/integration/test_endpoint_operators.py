@@ -15,7 +15,9 @@ from waiting import until
 
 from airflow_provider_llmbeam.cli.main import llmbeam
 from airflow_provider_llmbeam.deployment import own_deployment
+from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.operators.endpoint import (
     ProvisionEndpointOperator,
     ReserveEndpointOperator,
@@ -273,6 +275,46 @@ def test_a_failed_teardown_reports_what_is_billing_and_the_command_that_removes_
     sandbox.faults.clear()
 
 
+def test_a_location_that_does_not_answer_does_not_delay_the_removal_in_another_one(
+    run_dag, sandbox, here, monkeypatch
+):
+    first, second = LOCATIONS
+    with DAG("up", schedule=None) as dag:
+        endpoint = {**here["garden"], "locations": (second,)}
+        ProvisionEndpointOperator(task_id="provision", endpoint=endpoint, name="the-same", **QUICK)
+    run_dag(dag)
+    events, undeploy = [], VertexAIHook.undeploy_model
+
+    def requested(hook, *arguments):
+        events.append(("requested", hook.location))
+        return undeploy(hook, *arguments)
+
+    def waited(platform, key, **options):
+        events.append(("waited", platform.location))
+        return remove(platform, key, **options)
+
+    monkeypatch.setattr(VertexAIHook, "undeploy_model", requested)
+    monkeypatch.setattr("airflow_provider_llmbeam.operators.endpoint.remove", waited)
+    sandbox.faults.when("vertex.operations.list", first, Fault(kind="error", http_status=403), times=1)
+    with DAG("down", schedule=None) as dag:
+        TeardownEndpointOperator(task_id="down", endpoint=here["garden"], name="the-same", retries=0, **SOON)
+    run_dag(dag)
+    assert events[:2] == [("requested", second), ("waited", first)]
+    assert nothing_is_left(sandbox)
+
+
+@pytest.mark.parametrize("name", [None, "", "{{ none }}"])
+@pytest.mark.parametrize("operator", [ProvisionEndpointOperator, TeardownEndpointOperator])
+def test_a_name_that_is_missing_is_refused_as_runs_would_share_an_endpoint(
+    run_dag, sandbox, here, operator, name, capfd
+):
+    with DAG("unnamed", schedule=None) as dag:
+        operator(task_id="task", endpoint=here["garden"], name=name)
+    assert run_dag(dag)[0].state == "failed"
+    assert "`name`: must be the XCom of a `ReserveEndpointOperator`" in "".join(capfd.readouterr())
+    assert nothing_is_left(sandbox)
+
+
 def test_a_teardown_without_resources_succeeds(run_dag, sandbox, here, kind):
     with DAG("nothing", schedule=None) as dag:
         TeardownEndpointOperator(task_id="down", endpoint=here[kind], name="never-made", **SOON)
@@ -389,6 +431,33 @@ def test_dagrun_timeout_is_refused_with_an_alternative(here):
         inference_endpoint(endpoint=here["garden"]),
     ):
         pass
+
+
+@pytest.mark.parametrize("name", ["depends_on_past", "wait_for_downstream"])
+def test_a_task_that_may_never_start_while_the_gpu_is_billed_is_refused(here, name):
+    with (
+        DAG("nightly", schedule=None, default_args={name: True}),
+        pytest.raises(JobSpecError, match=r"Task 'endpoint\.ask' has `depends_on_past=True`"),
+        inference_endpoint(endpoint=here["garden"]),
+    ):
+        EmptyOperator(task_id="ask")
+    with DAG("nightly", schedule=None, default_args={name: True}) as dag:
+        with inference_endpoint(endpoint=here["garden"]) as made:
+            ask = EmptyOperator(task_id="ask", depends_on_past=False, wait_for_downstream=False)
+        EmptyOperator(task_id="start") >> [made.reserve, ask]
+    assert [task.task_id for task in dag.tasks if task.depends_on_past] == ["start"]
+
+
+@pytest.mark.parametrize("given", [{}, {"gcp_conn_id": "own", "impersonation_chain": "own@acme.iam"}])
+def test_the_account_of_a_block_is_the_given_one_or_that_of_the_default_args_of_the_dag(here, given):
+    defaults = {"gcp_conn_id": "production", "impersonation_chain": "gpu@acme.iam"}
+    with (
+        DAG("nightly", schedule=None, default_args=defaults),
+        inference_endpoint(endpoint=here["garden"], **given) as made,
+    ):
+        EmptyOperator(task_id="ask")
+    for own in (made.provision, made.teardown):
+        assert {name: getattr(own, name) for name in defaults} == defaults | given
 
 
 def test_a_block_without_work_is_refused(here):

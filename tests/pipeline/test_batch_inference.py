@@ -8,25 +8,37 @@ import math
 import shutil
 import time
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from google.cloud.storage import Client
 
 from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
+from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import http, open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchLimits
 from airflow_provider_llmbeam.batch.providers.gemini import GeminiBatches
 from airflow_provider_llmbeam.batch.sweep import sweep
-from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.batch.turnaround import PRIOR
+from airflow_provider_llmbeam.exceptions import (
+    BudgetExceededError,
+    JobFailedError,
+    JobSpecError,
+    LLMBeamError,
+    error_class,
+)
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.__main__ import EXIT_FAILED, EXIT_PENDING, main
 from airflow_provider_llmbeam.pipeline.batch_inference import monitor
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import read_manifest
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.estimate.estimate import read_estimate
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround
+from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround, record_turnaround
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.spec import JobSpec
@@ -175,6 +187,23 @@ def test_a_task_whose_job_was_swept_while_it_was_deferred_sends_its_rows_online(
     assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
 
 
+@pytest.mark.parametrize("status", [400, 401])
+def test_a_refusal_by_the_provider_is_final_and_names_the_jobs_that_run(developer, sandbox, tmp_path, status):
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    spec, result = tmp_path / "job.json", tmp_path / "result.json"
+    spec.write_text(json.dumps(developer))
+    arguments = [f"--spec={spec}", f"--result={result}", "--defer"]
+    assert main(arguments) == EXIT_PENDING
+    (job,) = read_manifest(JobSpec.parse(developer)).jobs.values()
+    sandbox.faults.every("gemini.batches.list", 1, Fault(kind="error", http_status=status, message="no key"))
+    assert main(arguments) == EXIT_FAILED
+    error = json.loads(result.read_text())["error"]
+    assert not error_class(error["type"], JobFailedError).retryable
+    assert (
+        f"no key. Batch-inference jobs that were submitted, and may run and bill: {job.name}." in error["message"]
+    )
+
+
 @pytest.mark.parametrize("status", [403, 404])
 def test_rows_whose_results_the_provider_has_deleted_are_sent_online(developer, sandbox, caplog, status):
     sandbox.faults.every("gemini.files.download", 1, Fault(kind="error", http_status=status, message="gone"))
@@ -293,6 +322,27 @@ def test_how_long_a_batch_took_is_known_to_the_next_run(developer, sandbox):
     assert found.quantile(0.1) < 5
 
 
+def test_answers_of_an_earlier_batch_do_not_shorten_the_time_online(developer, tmp_path):
+    """They have no latency; of the rest, `inference.finish_by` would then be missed."""
+    spec = JobSpec.parse(developer | {"cache": {"scope": "night"}, "state_uri": f"{tmp_path}/state"})
+    run(spec)
+    known = [entry.outcome for entry in journal_entries(spec, 0.0)]
+    online = [each.latency_seconds for each in known if each.service_tier == "standard"]
+    assert (len(known), len(online)) == (ROWS, PILOT_ROWS)
+    assert make_estimate(spec, 0).latency_seconds == round(fmean(online), 3)
+
+
+def test_turnarounds_that_cannot_be_read_for_a_moment_are_not_replaced(vertex, sandbox):
+    spec, now = JobSpec.parse(vertex), time.time()
+    job = BatchJob(name="b", display_name="d", state="", phase="succeeded", created_at=now - 9, ended_at=now)
+    for _ in range(2):
+        record_turnaround(spec, job, ROWS)
+    sandbox.faults.every("storage.objects.get", 1, Fault(kind="error", http_status=403, message="not now"))
+    record_turnaround(spec, job, ROWS)
+    sandbox.faults.clear()
+    assert len(expected_turnaround(spec, ROWS, now).points) == len(PRIOR) + 2
+
+
 def test_the_estimate_shows_each_way_and_the_one_that_auto_takes(developer):
     spec = JobSpec.parse(developer | {"inference": {"mode": "auto", "finish_by": "PT3H"}})
     found = make_estimate(spec)
@@ -311,6 +361,23 @@ def test_the_estimate_shows_each_way_and_the_one_that_auto_takes(developer):
         f"Auto      {found.auto}",
     ]
     assert read_estimate(spec) == found
+
+
+def test_auto_sends_prompts_with_a_long_head_online_where_a_prefix_cache_is_cheaper(developer):
+    changes = {
+        "prompt": {**developer["prompt"], "system": "word " * 4_000},
+        "limits": {"price": {**PRICE, "cached_input_usd_per_million_tokens": 0.03}},
+        "inference": {"mode": "auto", "finish_by": "PT3H"},
+    }
+    found = make_estimate(JobSpec.parse(developer | changes))
+    assert found.auto.startswith("standard with a prefix cache is the cheapest way")
+    costs = {(way.tier, way.prefix_cache): way.cost_usd for way in found.ways}
+    assert costs["standard", True] < 0.2 * costs["standard", False]
+    budget = {**changes["limits"], "budget_usd": 0.5 * found.cost_usd}
+    found = make_estimate(JobSpec.parse(developer | changes | {"limits": budget, "inference": {"mode": "online"}}))
+    assert not found.exceeds_budget
+    without = {"limits": budget, "inference": {"mode": "online", "prefix_cache": False}}
+    assert make_estimate(JobSpec.parse(developer | changes | without)).exceeds_budget
 
 
 def test_auto_takes_flex_only_where_the_spec_allows_it(developer):

@@ -206,6 +206,14 @@ def test_a_view_is_exported_by_a_query(client):
     assert query.result().total_rows == 2
 
 
+def test_a_table_with_streamed_rows_is_exported_by_a_query_as_an_extract_leaves_them_out(client):
+    load(client, rows(2))
+    assert client.insert_rows_json(ROWS, [{"id": 2, "text": "row 2"}]) == []
+    assert sorted(row["id"] for row in answers_of(run(spec_of(sink={"uri": "gs://state/out"})))) == [0, 1, 2]
+    (query,) = jobs_of(client, "query")
+    assert query.result().total_rows == 3
+
+
 def test_an_export_is_made_once_per_query(client):
     load(client, rows(5))
     first = exported(**QUERY)
@@ -333,6 +341,27 @@ def test_a_json_column_accepts_structured_answers(client):
     assert table_of(client)[1]["answer"] == {"label": "l1", "score": 0.1}
     run(spec_of(prompt=prompt))
     assert jobs_of(client, "merge")[0].num_dml_affected_rows == 0
+
+
+def test_a_json_column_accepts_texts_that_are_no_json(client):
+    load(client, rows(2))
+    make_answers(client, answer=SchemaField("answer", "JSON"))
+    for _ in range(2):
+        run(spec_of())
+        assert table_of(client)[1]["answer"] == "Say it: row 1"
+    assert jobs_of(client, "merge")[0].num_dml_affected_rows == 0
+
+
+def test_an_empty_text_is_null_in_a_column_of_a_type_without_one(client):
+    typed = [SchemaField("size", "INT64"), SchemaField("day", "DATE"), SchemaField("name", "STRING")]
+    make_answers(client, [SchemaField("id", "INT64"), *typed])
+    read = [{"id": "1", "text": "a", "size": "", "day": "", "name": ""}, {"id": "2", "text": "b", "size": "7"}]
+    source = {"type": "rows", "rows": read, "key": "id"}
+    spec = spec_of(source=source, sink={**TO_TABLE, "passthrough": ["size", "day", "name"]})
+    for _ in range(2):
+        run(spec)
+        found = {key: (row["size"], row["day"], row["name"]) for key, row in table_of(client).items()}
+        assert found == {0: (None, None, None), 1: (None, None, ""), 2: (7, None, None)}
 
 
 def test_vectors_are_arrays_of_numbers(client, sandbox):

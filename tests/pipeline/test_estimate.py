@@ -151,6 +151,16 @@ def test_without_a_sample_the_output_tokens_are_an_upper_bound(job, sandbox):
     assert len(sandbox.requests) == 0
 
 
+def test_without_a_sample_long_prompts_have_their_own_price(job, sandbox):
+    job.write([{"id": 1, "text": "word " * 2_000}, {"id": 2, "text": "word"}])
+    price = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 8.0}
+    long = {**price, "above_input_tokens": 1_000, "input_usd_per_million_tokens": 2.0}
+    changes = {"limits": {"price": {**price, "long_prompts": long}}, "generation": {"max_output_tokens": 1}}
+    found = make_estimate(JobSpec.parse(job.spec | changes), sample_size=0)
+    assert found.input_tokens > 2_000
+    assert found.cost_usd == pytest.approx(2.0 * found.input_tokens / 1e6, rel=0.02)
+
+
 def test_the_time_follows_from_the_tightest_limit(job, sandbox):
     job.write(numbered(120))
     times = {}
@@ -245,6 +255,16 @@ def test_portions_of_other_formats_represent_the_source(job, tmp_path, file_form
     assert (whole.rows, whole.is_sampled, part.is_sampled) == (8_000, False, True)
     assert part.rows == pytest.approx(8_000, rel=0.1)
     assert part.input_tokens == pytest.approx(whole.input_tokens, rel=0.1)
+
+
+@pytest.mark.parametrize("characters", [400, 900, 1_100])
+def test_portions_of_csv_files_represent_rows_that_are_as_long_as_a_portion(job, tmp_path, characters):
+    path = tmp_path / "rows.csv"
+    write(path, [{"id": number, "text": 'é"\n' * (characters // 4)} for number in range(2_000)])
+    spec = JobSpec.parse(job.spec | {"source": {"uri": str(path), "key": ["id"]}})
+    found = make_estimate(spec, sample_size=0, max_bytes=64 * 1_000)
+    assert (found.is_sampled, found.failed) == (True, 0)
+    assert found.rows == pytest.approx(2_000, rel=0.15)
 
 
 @pytest.mark.parametrize(("ending", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress)])

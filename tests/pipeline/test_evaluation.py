@@ -197,8 +197,21 @@ def test_a_golden_set_that_is_too_large_is_refused_before_anything_is_sent(spec,
 
 def test_a_judge_without_any_verdict_fails_the_evaluation(spec, golden, sandbox):
     judge = {"type": "judge", "generation": {"max_output_tokens": 1}}
-    with pytest.raises(PermanentFailureError, match="gave no verdict on 40 answers"):
+    with pytest.raises(PermanentFailureError, match="gave no verdict on 40 of 40 answers"):
         evaluate(spec, of(golden, {"grade": JUDGE | judge}))
+
+
+@pytest.mark.parametrize(("shown", "judged"), [("row.id < 19", False), ("row.id < 20", True)])
+def test_the_verdicts_on_a_minority_of_the_answers_are_no_score(spec, golden, shown, judged):
+    rubric = f"{{% if {shown} %}}{{{{ row.answer }}}}{{% else %}}{{{{ row.answer.lacks }}}}{{% endif %}}"
+    evaluation = of(golden, {"grade": JUDGE | {"type": "judge", "rubric": rubric}})
+    if judged:
+        assert evaluate(spec, evaluation).scores["grade"].rows == 20
+        return
+    with pytest.raises(
+        PermanentFailureError, match=r"no verdict on 21 of 40 answers, so there is no score: .*lacks"
+    ):
+        evaluate(spec, evaluation)
 
 
 def test_the_command_line_evaluates_and_says_by_its_exit_code_whether_the_scores_are_accepted(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.sources.lines import MAX_ROW_SIZE
 
 pytestmark = pytest.mark.slow
@@ -210,3 +210,52 @@ def test_the_row_of_a_quote_that_is_never_closed_keeps_its_text(echo_job):
     (failed,) = ended.dead_letter
     assert failed["llmbeam_raw"] == '2,"b\n3,c\n4,d\n'
     assert failed["llmbeam_error"]["message"] == "not CSV near line 3 (up to line 5): unexpected end of data"
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv"])
+def test_a_compressed_file_that_was_cut_off_stops_the_job_before_anything_is_sent(job, sandbox, file_format):
+    lines = [json.dumps(row) if file_format == "jsonl" else f"{row['id']},{row['text']}" for row in good(1000)]
+    path = job.directory / f"rows.{file_format}.gz"
+    content = gzip.compress("\n".join(["id,text", *lines] if file_format == "csv" else lines).encode())
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(JobFailedError, match=r"`source\.uri`: .*gz' ends within its compressed data"):
+        job.run(source={"uri": str(path), "key": ["id"]})
+    assert len(sandbox.requests) == 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "kind"),
+    [("string", ["a"], "string"), (["null", {"type": "map", "values": "string"}], [None, {"id": "1"}], "null")],
+)
+def test_an_avro_file_without_records_is_refused_and_names_what_it_has(echo_job, schema, values, kind):
+    path = echo_job.directory / "rows.avro"
+    with path.open("wb") as file:
+        fastavro.writer(file, fastavro.parse_schema(schema), values)
+    with pytest.raises(JobSpecError, match=rf"rows\.avro' has Avro values of type '{kind}'\. Expected records"):
+        echo_job.run(source={"uri": str(path), "key": ["id"]})
+    path.write_text("id,text\n")
+    with pytest.raises(JobSpecError, match=r"rows\.avro': cannot read header - is it an avro file\?"):
+        echo_job.run(source={"uri": str(path), "key": ["id"]})
+
+
+def test_a_directory_is_refused_and_the_error_names_a_glob(echo_job):
+    source = {"uri": str(echo_job.directory), "format": "csv", "key": ["id"]}
+    with pytest.raises(
+        JobSpecError, match=rf"is a directory\. Expected its files, e\.g\. '{echo_job.directory}/\*\.csv'"
+    ):
+        echo_job.run(source=source)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "avro"])
+def test_a_parquet_or_avro_file_that_is_compressed_as_a_whole_is_refused(echo_job, file_format):
+    path = echo_job.directory / f"rows.{file_format}.gz"
+    path.write_bytes(gzip.compress(b"any"))
+    with pytest.raises(JobSpecError, match=rf"rows\.{file_format}\.gz' is compressed as a whole.* Expand it"):
+        echo_job.run(source={"uri": str(path), "key": ["id"]})
+
+
+def test_two_columns_of_parquet_with_one_name_stop_the_job(echo_job):
+    path = echo_job.directory / "rows.parquet"
+    pq.write_table(pa.table([pa.array([1]), pa.array(["a"]), pa.array(["b"])], names=["id", "text", "text"]), path)
+    with pytest.raises(JobSpecError, match="two columns 'text'; one would hide the other"):
+        echo_job.run(source={"uri": str(path), "key": ["id"]})

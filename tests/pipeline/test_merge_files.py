@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, PermanentFailureError, TooManyFailedRowsError
+from airflow_provider_llmbeam.operators.retry_failed_rows import RetryFailedRowsOperator
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.sinks import files, merge_files
@@ -114,6 +115,28 @@ def test_rows_without_a_key_stay_in_the_dead_letter_once(echo_job):
         with pytest.raises(JobSpecError):
             run(JobSpec.parse(spec))
     assert len(read_lines(dead_letter(echo_job))) == 2
+
+
+def test_rows_with_a_fault_of_the_source_neither_fail_the_retry_of_others_nor_replace_an_answer(echo_job):
+    echo_job.spec["source"] = {**echo_job.spec["source"], "on_duplicate_key": "dead_letter"}
+    first, second = {"id": 1, "text": "a"}, {"id": 1, "text": "b"}
+    echo_job.run(["{", {"text": "no key"}, first, second, {"id": 2}])
+    out = {"sink": {"uri": str(echo_job.out)}, "dead_letter_uri": str(dead_letter(echo_job)), "key": ["id"]}
+    retry = RetryFailedRowsOperator(task_id="retry", **out, **MENDED, model={"type": "echo"})
+    spec = echo_job.spec | MENDED | {"source": retry.source, "sink": retry.sink, "limits": {}}
+    assert run(JobSpec.parse(spec))["rows"] == {"read": 1, "answered": 1, "dead_letter": 0}
+    assert {row["id"]: row["answer"] for row in answers(echo_job)} == {1: "Say it: a", 2: "Say it: nothing"}
+    kinds = sorted(row["llmbeam_error"]["kind"] for row in read_lines(dead_letter(echo_job)))
+    assert kinds == ["duplicate_key", "missing_key", "unreadable_row"]
+
+
+def test_a_job_that_reads_its_dead_letter_leaves_rows_whose_answers_would_replace_others(echo_job):
+    source = {**echo_job.spec["source"], "on_duplicate_key": "dead_letter"}
+    echo_job.run([{"id": 1, "text": "a"}, {"id": 1, "text": "b"}, {"id": 2}], source=source)
+    spec = echo_job.spec | MENDED | {"sink": {"uri": str(echo_job.out), "on_existing": "merge"}}
+    run(JobSpec.parse(spec | {"source": {"uri": f"{echo_job.out}/dead*.jsonl", "key": ["id"]}}))
+    assert {row["id"]: row["answer"] for row in answers(echo_job)} == {1: "Say it: a", 2: "Say it: nothing"}
+    assert [row["text"] for row in read_lines(dead_letter(echo_job))] == ["b"]
 
 
 def test_rows_that_share_a_key_stay_in_the_dead_letter_when_rows_of_other_keys_are_merged(echo_job):

@@ -268,7 +268,8 @@ def test_every_format_is_read_and_written(echo_job, source_format, sink_format):
         case "avro":
             fields = [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}]
             with path.open("wb") as file:
-                fastavro.writer(file, {"type": "record", "name": "row", "fields": fields}, table)
+                schema = {"type": "record", "name": "row", "fields": fields}
+                fastavro.writer(file, schema, table, codec="snappy")  # as Spark does by default
     ended = echo_job.run(
         source={"uri": str(path), "key": ["id"]}, sink={"uri": str(echo_job.out), "format": sink_format}
     )
@@ -286,6 +287,13 @@ def test_a_glob_reads_every_file_and_compressed_ones(echo_job):
             file.write(line)
     ended = echo_job.run(source={"uri": str(echo_job.directory / "part-*.jsonl.gz"), "key": ["id"]})
     assert sorted(row["id"] for row in ended.answers) == [0, 1, 2]
+
+
+def test_a_compressed_csv_file_is_read(echo_job):
+    path = echo_job.directory / "rows.csv.gz"
+    path.write_bytes(gzip.compress(b'id,text\n1,a\n2,"two\nlines"\n'))
+    ended = echo_job.run(source={"uri": str(path), "key": ["id"]})
+    assert {row["id"]: row["answer"] for row in ended.answers} == {"1": "Say it: a", "2": "Say it: two\nlines"}
 
 
 def test_several_shards_hold_every_row_once(echo_job):

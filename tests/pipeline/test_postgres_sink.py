@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.sinks import postgres as postgres_sink
+from airflow_provider_llmbeam.pipeline.sinks.postgres_values import OUTPUT_TYPES
 from airflow_provider_llmbeam.spec import JobSpec, PostgresSink
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 from tests.processes import until_job
@@ -256,6 +257,34 @@ def test_columns_are_passed_through_to_a_new_table_and_an_existing_one(start, cl
     rows[1]["lang"] = "de"
     start(rows, sink=sink)
     assert table(client, "id, lang, size") == [(0, "en", 0), (1, "de", 1)]
+
+
+def test_columns_are_passed_through_to_the_types_of_an_existing_table(start, client):
+    outputs = ", ".join(f"{name} {OUTPUT_TYPES[name]}" for name in OUTPUT_COLUMNS)
+    client.execute(
+        "CREATE TABLE answers (id bigint PRIMARY KEY, size bigint, day date, tags text[], rows int[],"
+        f" facts jsonb[], {outputs})"
+    )
+    odd = [*ODD, None, "", "NULL"]
+    rows = [
+        {
+            "id": 1.0,
+            "text": "x",
+            "size": 2.0,
+            "day": "",
+            "tags": odd,
+            "rows": [[1.0, 2], [3, None]],
+            "facts": [{"a": 1}],
+        },
+        {"id": 2.0, "text": "x", "size": "", "day": "2026-01-02", "tags": [], "rows": "{4}", "facts": None},
+    ]
+    sink = {"type": "postgres", "table": "answers", "passthrough": ["size", "day", "tags", "rows", "facts"]}
+    for _ in range(2):
+        start(rows, sink=sink)
+        assert table(client, "id, size, day::text, tags, rows, facts") == [
+            (1, 2, None, odd, [[1, 2], [3, None]], [{"a": 1}]),
+            (2, None, "2026-01-02", [], [4], None),
+        ]
 
 
 def test_numbers_that_are_not_finite_are_passed_through_to_a_new_table_and_an_existing_one(start, client):

@@ -11,6 +11,7 @@ import requests
 from google.auth.exceptions import GoogleAuthError
 
 from airflow_provider_llmbeam.batch.errors import (
+    BatchConflictError,
     BatchDeniedError,
     BatchError,
     BatchNotFoundError,
@@ -42,6 +43,8 @@ _REPLY_BYTES = 64 * 2**20
 #: Maximum size of an error that is read.
 _ERROR_BYTES = 64 * 2**10
 _CHUNK_BYTES = 2**18
+#: Statuses besides 429 and 5xx that the same request may not get later, see `engine.backends.base.kind_of_status`.
+_PASSING = frozenset({408, 409, 425, 499})
 #: Maximum number of pages of a list: a server may name a next page forever.
 _PAGES = 1_000
 
@@ -92,8 +95,11 @@ class BatchHttp:
         return self._retried(lambda: self.json_object(self._sent(method, url, json=body)))
 
     def cancel(self, url: str) -> None:
-        """Sends a POST request without content."""
-        self.send("POST", url, {})
+        """Sends a POST request without content; a 409 says that what it names has ended."""
+        self._retried(
+            lambda: self.json_object(self._sent("POST", url, json={})),
+            lambda error: not isinstance(error, BatchConflictError),
+        )
 
     def delete(self, url: str) -> None:
         """Deletes something; does nothing if it does not exist."""
@@ -239,8 +245,8 @@ def refusal(provider: str, status: int, text: str, retry_after: str | None, now:
     message = f"{provider} answered HTTP {status}: {error_text(body.message) or 'no message'}"
     message = message if message.endswith((".", "!", "?")) else f"{message}."
     # `insufficient_quota` of OpenAI is an account without money, for which waiting is of no use.
-    if status == 408 or (status == 429 and body.code != "insufficient_quota") or status >= 500:
-        return BatchUnavailableError(
+    if status in _PASSING or (status == 429 and body.code != "insufficient_quota") or status >= 500:
+        return (BatchConflictError if status == 409 else BatchUnavailableError)(
             message,
             http_status=status,
             retry_after_seconds=advised_wait_seconds(retry_after, body.details, now),

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow_provider_llmbeam.batch.errors import BatchNotFoundError, BatchRefusedError
+from airflow_provider_llmbeam.batch.errors import BatchConflictError, BatchNotFoundError, BatchRefusedError
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
 from airflow_provider_llmbeam.batch.providers.reported import google_next_page, read_job
@@ -47,7 +47,7 @@ class RestBatches(ABC):
         """Cancels a job; does nothing if it has ended."""
         try:
             self._http.cancel(f"{self._url(name)}{self._CANCEL}")
-        except BatchRefusedError:
+        except (BatchRefusedError, BatchConflictError):
             if not self.get(name).has_ended:
                 raise
 

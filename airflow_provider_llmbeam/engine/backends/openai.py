@@ -254,6 +254,11 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
         raise invalid_response(content, _NO_ANSWER)
     input_tokens = usage.total(body.get("usage"), ("prompt_tokens",), prompt.text)
     output_tokens = usage.total(body.get("usage"), ("completion_tokens",), text)
+    if input_tokens:
+        # xAI, and Gemini through this API, count thoughts in the total alone, and bill them as output. Source:
+        # docs.x.ai/docs/key-information/consumption-and-rate-limits, github.com/vercel/ai/pull/12425 (2026-02)
+        total_tokens = usage.tokens(mapping_of(body.get("usage")).get("total_tokens")) or 0
+        output_tokens = max(output_tokens, total_tokens - input_tokens)
     details = mapping_of(mapping_of(body.get("usage")).get("prompt_tokens_details"))
     cached_tokens = usage.cached(details.get("cached_tokens"), input_tokens)
     billed = BilledTokens(

@@ -52,9 +52,14 @@ _TIERS: dict[str, ServiceTier] = {
 }
 
 
-def tier_of(reported: Any) -> ServiceTier:
-    """Returns the tier that a server reports; `standard`, the dearer one, if it reports none or another name."""
-    return _TIERS.get(reported.lower(), "standard") if isinstance(reported, str) else "standard"
+def tier_of(reported: Any, asked: AskedTier | None = None) -> ServiceTier:
+    """Returns the tier that a server reports; `standard` for another name.
+
+    If it reports none, it is the dearer one of `standard` and the tier that was asked for.
+    """
+    if isinstance(reported, str):
+        return _TIERS.get(reported.lower(), "standard")
+    return "priority" if asked == "priority" else "standard"
 
 
 class UsageReader:
@@ -109,7 +114,7 @@ class UsageReader:
 
     def tier(self, reported: Any) -> ServiceTier:
         """Returns the tier that a server reports, see `tier_of`."""
-        found = tier_of(reported)
+        found = tier_of(reported, self._asked_tier)
         if self._asked_tier not in (None, found) and not self._has_warned_of_tier:
             self._has_warned_of_tier = True
             _log.warning(

@@ -214,4 +214,6 @@ def shared_path(identity: str) -> Path:
     # The layout is part of the name, so that another version of this package uses another file.
     layout = [field.name for kind in (GovernorState, LearnedRateState) for field in dataclasses.fields(kind)]
     digest = hashlib.sha256(repr((layout, identity)).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir(), f"llmbeam-{os.getuid()}", f"governor-{digest}")
+    # A task gives the process of its job a temporary directory of its own, see `tasks.process`.
+    directory = os.environ.get("LLMBEAM_SHARED_TMPDIR") or tempfile.gettempdir()
+    return Path(directory, f"llmbeam-{os.getuid()}", f"governor-{digest}")

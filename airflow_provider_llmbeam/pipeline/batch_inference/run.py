@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
-from airflow_provider_llmbeam.exceptions import BudgetExceededError
+from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobRefusedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
@@ -41,7 +41,6 @@ from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import (
 )
 from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, plan_of
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
 
 _log = logging.getLogger("llmbeam")
 
@@ -95,10 +94,18 @@ class BatchInference:
             return
         manifest = self.manifest
         plan = plan_of(self._spec, manifest.created_at, manifest.deadline_at, manifest.online_seconds)
-        self._monitor.attach(self.manifest, plan)
-        if not self.manifest.is_over:
-            self.manifest = self._monitor.run(self.manifest, plan)
-        self._harvest(self.manifest)
+        try:
+            self._monitor.attach(self.manifest, plan)
+            if not self.manifest.is_over:
+                self.manifest = self._monitor.run(self.manifest, plan)
+            self._harvest(self.manifest)
+        except JobRefusedError as error:
+            jobs = (manifest.jobs | self._monitor.jobs).values()
+            names = ", ".join(job.name for job in jobs if not job.has_ended) or "none"
+            raise JobRefusedError(
+                f"{error} Batch-inference jobs that were submitted, and may run and bill: {names}. Clear the task "
+                "when the access is restored: it takes their answers, and submits nothing again."
+            ) from error
 
     def clean_up(self) -> None:
         """Deletes jobs and files, once the job has published; a failure is only logged."""
@@ -177,7 +184,7 @@ class BatchInference:
         """Whether the prompts go to batch inference."""
         budget = self._spec.limits.budget_usd
         # What is sent online instead is checked by the job itself.
-        cost = None if (full := estimate.standard_cost_usd) is None else full * TIER_RATIOS["batch"]
+        cost = estimate.batch_cost_usd
         if cost is not None and budget is not None and cost > budget:
             raise BudgetExceededError(
                 f"Batch inference of {estimate.requests:,} prompts costs about ${cost:,.2f}, "

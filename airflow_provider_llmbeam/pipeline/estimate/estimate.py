@@ -117,6 +117,7 @@ class Estimate(_Part):
             the standard tier. `None` if that price is not known.
         cost_usd_range: 95 % interval of the cost, or the costs without output and with the longest output.
         standard_cost_usd: Cost of the same at the standard tier.
+        batch_cost_usd: Cost of the same by batch inference, whose discount does not apply to tokens of the cache.
         total_cost_usd: `cost_usd` and that of the guard; `None` if one of them is not known.
         exceeds_budget: Whether the cost in the mode of the job is above `limits.budget_usd`, or that of the guard
             above its own budget.
@@ -152,6 +153,7 @@ class Estimate(_Part):
     cost_usd: float | None
     cost_usd_range: tuple[float, float] | None
     standard_cost_usd: float | None = None
+    batch_cost_usd: float | None = None
     total_cost_usd: float | None = None
     exceeds_budget: bool
     duration_seconds: float | None

@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes
 from airflow_provider_llmbeam.pipeline.estimate.projection import (
     Projection,
     SampleObservation,
+    cached_ratio,
     mean_rates,
     project,
 )
@@ -107,7 +108,8 @@ class GuardSample:
             sum(round(each.input_tokens) for each in sides.values() if each),
             sum(round(each.output_tokens) for each in sides.values() if each),
         )
-        cost = None if price is None else round(mean_rates(price, outcomes).cost_usd(*tokens), 6)
+        cached = tokens[0] * cached_ratio(outcomes)
+        cost = None if price is None else round(mean_rates(price, outcomes).cost_usd(*tokens, cached), 6)
         budget = self._moderation.limits.budget_usd
         return GuardEstimate(
             model=f"{self._moderation.model.type}:{self._moderation.model.name}",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from airflow_provider_llmbeam.engine.journal.journal import better
-from airflow_provider_llmbeam.engine.outcome import Outcome
+from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.elements import Request, Row
@@ -33,6 +33,12 @@ def earlier_outcomes(spec: JobSpec, fingerprints: Container[str]) -> tuple[dict[
         if entry.fingerprint in fingerprints and form.accepts(entry.outcome):
             known[entry.fingerprint] = better(entry.outcome, known.get(entry.fingerprint))
     return known, recorded
+
+
+def online_latencies(outcomes: Iterable[Outcome]) -> list[float]:
+    """Returns the latencies of answers, in seconds, without those of batch inference, which have none."""
+    completions = (each for each in outcomes if isinstance(each, Completion))
+    return [each.latency_seconds for each in completions if each.service_tier != "batch"]
 
 
 def handler_in_process(spec: JobSpec) -> LLMModelHandler[Request]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model.price import Price
@@ -111,17 +112,25 @@ def project(
     )
 
 
-def mean_rates(price: Price, sample: Sequence[Outcome]) -> Price:
-    """Returns the mean price of the tokens of a sample, some of which are cached, or those of long prompts."""
+def mean_rates(price: Price, sample: Sequence[Outcome | Bill]) -> Price:
+    """Returns the mean price of the tokens of a sample, some of which are those of long prompts."""
     plain = price.model_copy(update={"long_prompts": None})
-    listed = sum(plain.cost_usd(each.input_tokens, each.output_tokens) for each in sample)
-    cost = sum(price.cost_usd(each.input_tokens, each.output_tokens, each.cached_tokens) for each in sample)
+    tokens = [(each.input_tokens, each.output_tokens, each.cached_tokens) for each in sample]
+    listed, cost = (sum(rates.cost_usd(*each) for each in tokens) for rates in (plain, price))
     factor = cost / listed if listed else 1.0
+    cached = price.cached_input_usd_per_million_tokens
     return Price(
         input_usd_per_million_tokens=price.input_usd_per_million_tokens * factor,
         output_usd_per_million_tokens=price.output_usd_per_million_tokens * factor,
+        cached_input_usd_per_million_tokens=None if cached is None else cached * factor,
         priority_ratio=price.priority_ratio,
     )
+
+
+def cached_ratio(sample: Sequence[Outcome | Bill]) -> float:
+    """Returns the share of the input tokens of a sample that the provider has read from its cache."""
+    read = sum(each.input_tokens for each in sample)
+    return sum(each.cached_tokens for each in sample) / read if read else 0.0
 
 
 def _values(one: SampleObservation) -> tuple[int, int, int]:

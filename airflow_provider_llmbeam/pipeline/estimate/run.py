@@ -10,6 +10,7 @@ from statistics import fmean
 
 from airflow_provider_llmbeam.batch.ways import Work
 from airflow_provider_llmbeam.counts import NANO
+from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
 from airflow_provider_llmbeam.exceptions import (
@@ -22,10 +23,11 @@ from airflow_provider_llmbeam.exceptions import (
 )
 from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate, SampleUsage, estimate_uri, write_estimate
 from airflow_provider_llmbeam.pipeline.estimate.guard import GuardSample
-from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes, send
+from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes, online_latencies, send
 from airflow_provider_llmbeam.pipeline.estimate.projection import (
     Projection,
     SampleObservation,
+    cached_ratio,
     mean_rates,
     project,
     sending_seconds,
@@ -38,7 +40,7 @@ from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
-from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
+from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS, ordinary_tier
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner
 from airflow_provider_llmbeam.spec.runner.workers import workers_of
 
@@ -189,7 +191,7 @@ def _estimated(
     tokens = max(0.0, tokens - sum(found.tokens[each] * weight for each, weight in answered.items()))
     bill = _projection(spec, observed, requests, tokens, found.spread_ratio)
     input_tokens, output_tokens = round(bill.input_tokens), round(bill.output_tokens)
-    latencies = [outcome.latency_seconds for _, outcome in observed if isinstance(outcome, Completion)]
+    latencies = online_latencies(outcome for _, outcome in observed)
     latency = fmean(latencies) if latencies else None
     # Machines share a quota, and how many there will be is not known.
     is_one_machine = isinstance(spec.runner, LocalRunner)
@@ -204,18 +206,22 @@ def _estimated(
     )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()
-    rates = None if price is None else mean_rates(price, [outcome for _, outcome in observed])
-    standard_cost = None if rates is None else rates.cost_usd(input_tokens, output_tokens)
+    # Without answers the prompts themselves say which of them have the price of long ones.
+    bills: Sequence[Outcome | Bill] = [outcome for _, outcome in observed] or [
+        Bill(tokens, spec.max_output_tokens) for tokens in found.tokens.values()
+    ]
+    rates = None if price is None else mean_rates(price, bills)
     ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
-    cost = None if standard_cost is None or ratio is None else standard_cost * ratio
     rows, sent, failed = (
         round(found.scale * count) for count in (found.rows, requests / found.scale, found.failed)
     )
     duplicates = round(found.scale * sum(found.repeats.get(each, 1) - 1 for each in remaining))
     duration, now = None if seconds is None else round(start + seconds, 1), time.time()
-    work = Work(rows=sent, input_tokens=input_tokens, output_tokens=output_tokens)
+    cached = round(input_tokens * cached_ratio(bills))
+    work = Work(rows=sent, input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached)
+    cost, standard_cost, batch_cost = (work.cost_usd(rates, each) for each in (ratio, 1.0, TIER_RATIOS["batch"]))
     ways = ways_of_job(spec, work, rates, duration, now)
-    planned, budget = planned_cost_usd(spec, cost, standard_cost, ways), spec.limits.budget_usd
+    planned, budget = planned_cost_usd(spec, work, rates, ways), spec.limits.budget_usd
     return Estimate(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
@@ -237,6 +243,7 @@ def _estimated(
         cost_usd=None if cost is None else round(cost, 6),
         cost_usd_range=_range(bill, rates, cost, ratio, is_bound=not observed),
         standard_cost_usd=None if standard_cost is None else round(standard_cost, 6),
+        batch_cost_usd=None if batch_cost is None else round(batch_cost, 6),
         exceeds_budget=planned is not None and budget is not None and planned > budget,
         duration_seconds=duration,
         limited_by=limited_by,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
@@ -226,26 +227,55 @@ def _lines_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
 
 
 def _csv_from(stream: IO[bytes], start: int, span: int, size: int, options: CsvOptions) -> Portion:
-    """Reads the complete rows of a span, which may begin inside or outside of quotes: the better parse is used."""
+    """Reads every row that begins in the span, whose beginning may be within quotes: the better parse is used."""
     # `str.splitlines` would also end a line at U+2028 and other characters that a name may have.
     head = io.StringIO(stream.read(_HEAD_BYTES).decode(options.codec, "replace"), newline="")
     header = islice(head, options.skiprows, None)
     names = options.names or tuple(next(csv.reader(header, **options.dialect)))
     inner = options.model_copy(update={"header": None, "names": names, "skiprows": 0})
     stream.seek(start)
-    text = stream.read(span).decode(options.encoding, "replace")
+    decoder = codecs.getincrementaldecoder(options.encoding)("replace")  # the span may end within a character
+    text = decoder.decode(stream.read(span))
     is_end = start + span >= size
     readings = [
-        list(parse_csv(io.StringIO(opening + text, newline=""), inner))[1 : None if is_end else -1]
+        (opening + text, list(_csv_rows(opening + text, inner)))
         for opening in dict.fromkeys(("", options.quotechar or ""))
     ]
-    rows = min(readings, key=_faults)
-    begun = len(rows) + (not is_end)
-    return Portion(rows, min(span, size - start) * len(rows) / max(begun, 1))
+    text, rows = min(readings, key=lambda each: _faults(each[1][1 : None if is_end else -1]))
+    begun = rows[1:]  # the first one begins before the span
+    found = [row for row, _ in begun]
+    if begun and not is_end:
+        last = _whole_csv_row(text[begun[-1][1] :], stream, decoder, inner)
+        found[-1:] = [] if last is None else [last]
+    return Portion(found, min(span, size - start) * (len(found) / len(begun) if begun else 1.0))
 
 
-def _faults(rows: Iterable[Row | FailedRow]) -> int:
-    return sum(isinstance(row, FailedRow) for row in rows)
+def _csv_rows(text: str, options: CsvOptions) -> Iterator[tuple[Row | FailedRow, int]]:
+    """Yields the rows of a text, each with the position at which it begins."""
+    lines, at = io.StringIO(text, newline=""), 0
+    for row in parse_csv(lines, options):
+        yield row, at
+        at = lines.tell()
+
+
+def _whole_csv_row(
+    text: str, stream: IO[bytes], decoder: codecs.IncrementalDecoder, options: CsvOptions
+) -> Row | FailedRow | None:
+    """Returns the row with which a text begins, of which the stream has the rest; `None` if it is too long."""
+    more = _BLOCK_BYTES
+    while len(text) <= 2 * _HEAD_BYTES:
+        data = stream.read(more)
+        text += decoder.decode(data)
+        lines = io.StringIO(text, newline="")
+        row = next(parse_csv(lines, options), None)
+        if lines.tell() < len(text) or len(data) < more:
+            return row
+        more *= 2
+    return None
+
+
+def _faults(rows: Iterable[tuple[Row | FailedRow, int]]) -> int:
+    return sum(isinstance(row, FailedRow) for row, _ in rows)
 
 
 def _avro_from(stream: IO[bytes], start: int, span: int) -> Portion:

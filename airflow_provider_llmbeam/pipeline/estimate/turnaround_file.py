@@ -8,6 +8,7 @@ import time
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.turnaround import Turnaround, TurnaroundHistory, TurnaroundRecord
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.lease.shared_file import change
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")
@@ -24,9 +25,14 @@ def expected_turnaround(spec: JobSpec, rows: int, now: float) -> Turnaround:
 
 
 def record_turnaround(spec: JobSpec, job: BatchJob, rows: int) -> None:
-    """Adds a job that has ended; an error is not that of the run."""
+    """Adds a job that has ended; an error is not that of the run. Jobs that end at the same time are all added."""
     if job.ended_at is None:
         return
+
+    def added(content: bytes | None) -> bytes:
+        history = TurnaroundHistory() if content is None else TurnaroundHistory.decode(content)
+        return history.add(record).encode()
+
     started_at = job.created_at if job.started_at is None else job.started_at
     try:
         record = TurnaroundRecord(
@@ -39,7 +45,7 @@ def record_turnaround(spec: JobSpec, job: BatchJob, rows: int) -> None:
             outcome="answered" if job.phase in ("succeeded", "partial") else "unfinished",
             ended_at=job.ended_at,
         )
-        storage.replace(turnaround_uri(spec), _read(spec).add(record).encode())
+        change(turnaround_uri(spec), added)
     except Exception as error:  # noqa: BLE001 - times of the provider may be anything, and the next job is recorded
         _log.debug("The turnaround of %s was not recorded: %s", job.name, error)
 

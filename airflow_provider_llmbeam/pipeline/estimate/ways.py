@@ -30,12 +30,17 @@ def ways_of_job(
     """
     if not work.rows or not has_batch_inference(spec):
         return ()
-    head = head_to_cache(spec)
-    if head is not None:
-        work = replace(work, prefix_tokens=min(head.tokens * work.rows, work.input_tokens))
+    work = with_head(spec, work)
     plan = plan_of(spec, now, deadline_at(spec, now), online_seconds)
     turnaround, ordinary = expected_turnaround(spec, work.rows, now), ordinary_tier(spec.inference.service_tier)
     return ways_of(work, plan, price, turnaround, now, has_flex=has_flex(spec), ordinary=ordinary)
+
+
+def with_head(spec: JobSpec, work: Work) -> Work:
+    """Returns the prompts of a job with the part of them that a prefix cache would hold."""
+    if (head := head_to_cache(spec)) is None:
+        return work
+    return replace(work, prefix_tokens=min(head.tokens * work.rows, work.input_tokens))
 
 
 def auto_way(spec: JobSpec, ways: Sequence[Way]) -> tuple[Way, str]:
@@ -43,23 +48,25 @@ def auto_way(spec: JobSpec, ways: Sequence[Way]) -> tuple[Way, str]:
     return choose([way for way in ways if way.tier != "flex" or spec.inference.service_tier in FLEX_TIERS])
 
 
-def planned_cost_usd(
-    spec: JobSpec, online_cost_usd: float | None, standard_cost_usd: float | None, ways: tuple[Way, ...]
-) -> float | None:
+def planned_cost_usd(spec: JobSpec, work: Work, price: Price | None, ways: tuple[Way, ...]) -> float | None:
     """Returns the cost in the mode of a job, in US dollars; `None` if it is not known.
 
     Args:
         spec: The job.
-        online_cost_usd: Cost of its ordinary requests online.
-        standard_cost_usd: Cost of the same at the standard tier.
+        work: The prompts that have no answer yet.
+        price: Price of the model; `None` if it is not known.
         ways: See `ways_of_job`.
     """
     match spec.inference.mode:
         case "batch":
-            return None if standard_cost_usd is None else standard_cost_usd * TIER_RATIOS["batch"]
+            return work.cost_usd(price, TIER_RATIOS["batch"])
         case "auto" if ways:
             return auto_way(spec, ways)[0].cost_usd
-    return None if online_cost_usd is None else online_cost_usd * FLEX_RATIOS[spec.inference.service_tier]
+    tier = spec.inference.service_tier
+    ratio = None if price is None else price.ratio_at(ordinary_tier(tier))
+    return with_head(spec, work).cost_usd(
+        price, None if ratio is None else ratio * FLEX_RATIOS[tier], prefix_cache=True
+    )
 
 
 def plan_of(

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.estimate.outcomes import online_latencies
 from airflow_provider_llmbeam.pipeline.evaluation.answers import Answers, answered, answers_are_kept, rendered
 from airflow_provider_llmbeam.pipeline.evaluation.comparison import ComparisonReport, Difference, Side, Verdicts
 from airflow_provider_llmbeam.pipeline.evaluation.judging import Verdict, check_job, pair_job, verdicts
@@ -126,7 +127,7 @@ def _pairs_by_field(both: Mapping[str, tuple[Any, Any]]) -> dict[str, list[tuple
 
 def _side(spec: JobSpec, answers: Answers) -> Side:
     completions = [each for each in answers.by_key.values() if isinstance(each, Completion)]
-    latencies = sorted(each.latency_seconds for each in completions)
+    latencies = sorted(online_latencies(completions))
     return Side(
         model=f"{spec.model.type}:{spec.model.name}",
         template=spec.prompt.template,

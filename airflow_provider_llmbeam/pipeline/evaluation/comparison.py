@@ -25,7 +25,8 @@ class Side(BaseModel):
             price is known.
         cost_usd: Cost of the requests that were sent now.
         output_tokens_per_row: Mean length of an answer, thoughts included.
-        latency_p50_seconds: Median latency of an answer, in seconds; also of answers from the journal.
+        latency_p50_seconds: Median latency of an answer, in seconds; also of answers from the journal, but not
+            of batch inference.
         latency_p95_seconds: The latency that 95 % of the answers do not exceed.
     """
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.exceptions import PermanentFailureError
 from airflow_provider_llmbeam.pipeline.estimate.outcomes import handler_in_process
 from airflow_provider_llmbeam.pipeline.evaluation.answers import Answers, answered, rendered
@@ -19,6 +20,9 @@ from airflow_provider_llmbeam.spec.limits import Batching
 
 _log = logging.getLogger("llmbeam")
 
+#: Share of the answers without a verdict above which the verdicts on the others are no score: what a judge refuses
+#: is not random, but e.g. too long, or lacks the field that the rubric shows.
+MAX_REFUSED_RATIO = 0.5
 #: Verdict on two answers: the better one, or none. `inconsistent`: the judge preferred the same place in both
 #: orders, so its preference is for the place.
 Verdict = Literal["job", "other", "tie", "inconsistent"]
@@ -79,7 +83,7 @@ def grades(job: JobSpec, rows: KeyedRows, values: Mapping[str, Any]) -> tuple[di
 
     Raises:
         JobFailedError: The judge does not answer; a retry asks only for the rest.
-        PermanentFailureError: It graded no answer.
+        PermanentFailureError: It graded less than half of them.
     """
     answers = _asked(job, {key: {**rows[key], "answer": value} for key, value in values.items()})
     found = {
@@ -103,7 +107,7 @@ def verdicts(
 
     Raises:
         JobFailedError: The judge does not answer; a retry asks only for the rest.
-        PermanentFailureError: It judged nothing.
+        PermanentFailureError: It judged less than half of them.
     """
     asked = {}
     for key, (mine, other) in pairs.items():
@@ -159,11 +163,12 @@ def _judging_job(spec: JobSpec, judge: Judge, verdict: dict[str, object], system
 def _asked(job: JobSpec, rows: KeyedRows) -> Answers:
     answers = answered(job, rendered(job, rows))
     refused = len(rows) - len(answers.values())
-    if refused and refused == len(rows):
-        message = next(getattr(each, "message", "") for each in answers.by_key.values())
+    if refused > MAX_REFUSED_RATIO * len(rows):
+        message = next(each.message for each in answers.by_key.values() if isinstance(each, Failure))
         raise PermanentFailureError(
-            f"The judge {job.model.name!r} gave no verdict on {len(rows)} answers: {message.rstrip('.')}. The "
-            "answers themselves are in the journal; another evaluation pays for none of them again."
+            f"The judge {job.model.name!r} gave no verdict on {refused} of {len(rows)} answers, so there is no "
+            f"score: {message.rstrip('.')}. The answers themselves are in the journal; another evaluation pays "
+            "for none again."
         )
     if refused:
         _log.warning(

@@ -74,6 +74,8 @@ class _FieldMarker:
         found = _at(answer, self._path)
         if isinstance(metric, NumericMetric):
             return Mark(float(found is not NO_ANSWER and _is_near(found, expected, metric)), expected)
+        if found is NO_ANSWER and expected is None and answer is not NO_ANSWER:
+            found = None  # a field that an answer may lack, as `review.fields` writes it
         wanted = self._text(expected)
         given = None if found is NO_ANSWER else self._text(found)
         labels = (wanted, given) if isinstance(metric, LabelF1Metric) else None

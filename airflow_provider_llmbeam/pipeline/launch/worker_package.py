@@ -17,10 +17,11 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import PatternsDetector
 from airflow_provider_llmbeam.spec.sink import KafkaSink, MilvusSink, PostgresSink, Sink
 
-#: Distributions that `spec`, `engine`, `batch`, `pipeline` and `beam` import, without those of `apache-beam[gcp]`,
-#: which the container of a worker has. A test compares this with the imports and with pyproject.toml.
+#: Distributions that `spec`, `engine`, `batch`, `pipeline`, `beam` and fastavro import, without those of
+#: `apache-beam[gcp]`, which the container of a worker has; a test compares this with imports and pyproject.toml.
 REQUIREMENTS = (
     "aiohttp",
+    "cramjam",
     "genai-prices",
     "google-genai",
     "jinja2",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.batch.errors import (
+    BatchConflictError,
     BatchDeniedError,
     BatchError,
     BatchRefusedError,
@@ -95,7 +96,7 @@ class UploadedMedia:
                 found = self._files.upload(display_name, mime_type, file.opened, file.size_bytes, proposed)
                 _log.info("%s (%.1f MB) is uploaded until the end of the run.", mime_type, file.size_bytes / 2**20)
                 return found
-            except BatchRefusedError:
+            except (BatchRefusedError, BatchConflictError):
                 # The name may be taken: by another worker meanwhile, or by another project.
                 if not proposed:
                     raise

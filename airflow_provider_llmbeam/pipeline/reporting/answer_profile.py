@@ -62,6 +62,8 @@ class AnswerProfile:
         text = completion.text
         length = len(text)
         self.models[completion.model] += 1
+        if not text and completion.parsed is not None:  # a vector
+            return
         self.lengths[length_class(length)] += 1
         if length <= MAX_LABEL_CHARACTERS:
             self._add_short(text.strip(), is_text=label_fields is None)

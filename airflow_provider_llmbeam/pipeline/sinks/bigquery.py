@@ -81,7 +81,9 @@ def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
             types = _types_of(table)
             staged = {**{column: _key_type(types[column.lower()]) for column in columns.from_source}, **outputs}
             nothing = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(column)}" for column, kind in staged.items())
-            statement = merge_statement(target, f"(SELECT {nothing})", columns.key, _columns(staged, types))
+            statement = merge_statement(
+                target, f"(SELECT {nothing})", columns.key, _columns(staged, types, columns.key)
+            )
         config = bigquery.QueryJobConfig(dry_run=True, use_query_cache=False)
         client.query(statement, job_config=config, location=dataset.location)
 
@@ -160,7 +162,10 @@ class _Merge:
             self._client, load_id, self._location, lambda: self._load(load_id, staging, schema), "Loading answers"
         )
         statement = merge_statement(
-            self._target, quoted_table(staging), self._key, _columns(self._types, self._target_types(schema))
+            self._target,
+            quoted_table(staging),
+            self._key,
+            _columns(self._types, self._target_types(schema), self._key),
         )
         merged = run_once(
             self._client,
@@ -290,5 +295,5 @@ def _key_type(target_type: str) -> str:
     return target_type if target_type in ("INT64", "FLOAT64", "BOOL") else "STRING"
 
 
-def _columns(staged: Mapping[str, str], target: Mapping[str, str]) -> list[MergeColumn]:
-    return [MergeColumn(column, kind, target[column.lower()]) for column, kind in staged.items()]
+def _columns(staged: Mapping[str, str], target: Mapping[str, str], key: tuple[str, ...]) -> list[MergeColumn]:
+    return [MergeColumn(name, kind, target[name.lower()], is_key=name in key) for name, kind in staged.items()]

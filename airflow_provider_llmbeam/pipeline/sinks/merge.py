@@ -19,11 +19,13 @@ class MergeColumn:
         name: Name in both tables.
         staged_type: Type in the staging table: `STRING`, `INT64`, `FLOAT64`, `BOOL`, an ARRAY or a STRUCT.
         target_type: Type in the target table.
+        is_key: Whether it is a column of the key, which is never NULL.
     """
 
     name: str
     staged_type: str
     target_type: str
+    is_key: bool = False
 
     @property
     def value(self) -> str:
@@ -34,10 +36,13 @@ class MergeColumn:
                 return column
             case "STRING", "BYTES":
                 return f"FROM_BASE64({column})"  # As the BigQuery source encodes BYTES.
-            case "STRING", "JSON":
-                return f"PARSE_JSON({column}, wide_number_mode=>'round')"
+            case "STRING", "JSON":  # a text that is no JSON becomes a JSON string
+                parsed = f"SAFE.PARSE_JSON({column}, wide_number_mode=>'round')"
+                return f"COALESCE({parsed}, IF({column} IS NULL, NULL, TO_JSON({column})))"
             case _, "JSON":
                 return f"TO_JSON({column})"
+            case "STRING", target if not self.is_key:  # an empty text is what CSV has for no value
+                return f"CAST(NULLIF({column}, '') AS {target})"
             case _, target:
                 return f"CAST({column} AS {target})"
 

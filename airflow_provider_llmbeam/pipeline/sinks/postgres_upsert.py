@@ -12,12 +12,11 @@ from psycopg import errors, sql
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.sinks.postgres_session import AFTER, BEFORE, Moment, address, session
-from airflow_provider_llmbeam.pipeline.sinks.postgres_values import OUTPUT_TYPES, as_json, as_text, types_of
+from airflow_provider_llmbeam.pipeline.sinks.postgres_values import OUTPUT_TYPES, encoder_of, types_of
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 _log = logging.getLogger(__name__)
 
-_JSON = ("json", "jsonb")
 _STAGED = sql.Identifier("pg_temp", "llmbeam_staged")
 #: PostgreSQL truncates longer names silently.
 _MAX_NAME_BYTES = 63
@@ -169,7 +168,7 @@ class _Upsert:
                 _STAGED, _names(types), self._target
             )
         )
-        encoders = [(name, as_json if type_ in _JSON else as_text) for name, type_ in types.items()]
+        encoders = [(name, encoder_of(type_, is_key=name in self._key)) for name, type_ in types.items()]
         count = 0
         statement = sql.SQL("COPY {} ({}) FROM STDIN").format(_STAGED, _names(types))
         with self._connection.cursor() as cursor, cursor.copy(statement) as copy:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
@@ -15,6 +16,11 @@ from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyTypes
 _TYPES = {"boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
 #: Types of a new table; `answer` may be `jsonb` instead.
 OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in key_types.OUTPUT_TYPES.items()}
+
+_JSON = ("json", "jsonb")
+_INTEGERS = frozenset({"smallint", "integer", "bigint"})
+#: First words of further types without an empty text.
+_NO_TEXTS = frozenset({"numeric", "real", "double", "boolean", "date", "time", "timestamp", "interval", "uuid"})
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 #: NUL in JSON; after an even number of backslashes, as it is text otherwise.
@@ -40,8 +46,47 @@ def types_of(columns: OutputColumns, records: Iterable[Row]) -> dict[str, str] |
     return keys | outputs | ({"answer": "jsonb"} if structured else {})
 
 
+def encoder_of(type_: str, *, is_key: bool = False) -> Callable[[Any], str | None]:
+    """Returns the function that encodes values for a column.
+
+    Args:
+        type_: Type of the column, as PostgreSQL formats it.
+        is_key: Whether it is a key column, which has no nulls: an empty text stays one there.
+    """
+    if type_.endswith("[]"):
+        return partial(_as_array, element=encoder_of(type_.removesuffix("[]")))
+    if type_ in _JSON:
+        return as_json
+    name = type_.partition("(")[0].partition(" ")[0]
+    if name in _INTEGERS:
+        return partial(_as_other, is_key=is_key, is_integer=True)
+    return partial(_as_other, is_key=is_key) if name in _NO_TEXTS else as_text
+
+
+def _as_other(value: Any, *, is_key: bool, is_integer: bool = False) -> str | None:
+    """Encodes a value for a type that no empty text belongs to, which is what CSV has for no value."""
+    if value == "" and not is_key:
+        return None
+    # An integer column with nulls is one of doubles for pandas, and for what it writes.
+    return str(int(value)) if is_integer and isinstance(value, float) and value.is_integer() else as_text(value)
+
+
+def _as_array(value: Any, element: Callable[[Any], str | None]) -> str | None:
+    """Encodes a list for a column of arrays; a text is its literal already."""
+    if not isinstance(value, list):
+        return None if value == "" else as_text(value)
+    return f"{{{','.join(_as_element(each, element) for each in value)}}}"
+
+
+def _as_element(value: Any, element: Callable[[Any], str | None]) -> str:
+    if isinstance(value, list):
+        return str(_as_array(value, element))
+    text = element(value)
+    return "NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def as_text(value: Any) -> str | None:
-    """Encodes a value for a column of any type except JSON."""
+    """Encodes a value for a column of texts."""
     if value is None:
         return None
     if isinstance(value, float):  # also NaN and infinity, which PostgreSQL has and JSON has not

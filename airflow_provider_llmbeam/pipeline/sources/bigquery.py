@@ -141,7 +141,7 @@ def _plan(client: bigquery.Client, source: BigQuerySource) -> _Plan:
     query = source.query or ""
     if source.table:
         table = client.get_table(reference_of(source.table))
-        if table.table_type == "TABLE":
+        if table.table_type == "TABLE" and not _has_streamed_rows(table):
             size = f"{size_text(table.num_bytes)}, {table.num_rows:,} rows"
             return _Plan(query=None, columns=_names(table.schema), size=size, location=table.location)
         # A view cannot be extracted.
@@ -151,6 +151,22 @@ def _plan(client: bigquery.Client, source: BigQuerySource) -> _Plan:
         raise JobSpecError(f"`source.query` must be one SELECT; it is {dry.statement_type}. {NOTHING_SENT}")
     size = f"a query that reads {size_text(dry.total_bytes_processed)}, which BigQuery bills"
     return _Plan(query=query, columns=_names(dry.schema or ()), size=size, location=dry.location)
+
+
+def _has_streamed_rows(table: bigquery.Table) -> bool:
+    """Returns whether a table has rows that only a query reads.
+
+    Rows that were streamed are in queries within seconds, and in exports after up to 90 minutes. Source:
+    docs.cloud.google.com/bigquery/docs/streaming-data-into-bigquery, "Streaming data availability".
+    """
+    if (streamed := table.streaming_buffer) is None:
+        return False
+    rows = f"{table.reference} has about {streamed.estimated_rows or 0:,} rows in its streaming buffer"
+    if table.require_partition_filter:
+        _log.warning("%s, which are not read: name the partitions to read in `source.query`.", rows)
+        return False
+    _log.info("%s, which an export leaves out, so it is read by a query.", rows)
+    return True
 
 
 def _names(schema: Iterable[bigquery.SchemaField]) -> tuple[str, ...]:

@@ -8,9 +8,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import fastavro
 import pyarrow as pa
 from apache_beam.io import fileio
 from apache_beam.io.filesystem import FileSystem
@@ -24,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.sources.lines import (
     SHOWN_SIZE,
     Line,
     LinesSource,
+    is_compressed,
     open_plain,
 )
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
@@ -96,12 +100,42 @@ def check_source(uri: str, file_format: FileFormat) -> None:
         found = [file for file in found if is_match(file.path)]
     if not found:
         raise JobSpecError(f"`source.uri` {uri!r} matches no file. Nothing was sent or billed.")
+    if storage.is_local(uri) and Path(found[0].path).is_dir():
+        raise JobSpecError(
+            f"`source.uri` {uri!r} is a directory. Expected its files, e.g. '{uri.rstrip('/')}/*.{file_format}'. "
+            "Nothing was sent or billed."
+        )
     # Others are markers, as `_SUCCESS`, or stand for a directory on Cloud Storage; Beam skips all empty files.
     empty = [file.path for file in found if not file.size_in_bytes and _IS_DATA.search(file.path)]
     if empty and file_format in ("parquet", "avro"):
         raise JobSpecError(
             f"`source.uri` {uri!r}: {empty[0]!r} has 0 bytes, and a {file_format} file without rows has a schema. "
             "Write it again, or delete it. Nothing was sent or billed."
+        )
+    filled = [file.path for file in found if file.size_in_bytes]
+    if file_format in ("parquet", "avro") and (packed := [path for path in filled if is_compressed(path)]):
+        raise JobSpecError(
+            f"`source.uri` {uri!r}: {packed[0]!r} is compressed as a whole by its name, and a {file_format} file "
+            "cannot be read so. Expand it, or rename it if only its contents are compressed. Nothing was sent or "
+            "billed."
+        )
+    if file_format == "avro" and filled:
+        _check_avro(filled[0])
+
+
+def _check_avro(path: str) -> None:
+    """Checks that a file has records; other values have no columns."""
+    with open_plain(path) as file:
+        try:
+            schema = fastavro.block_reader(file).writer_schema
+        except ValueError as error:
+            raise JobSpecError(f"`source.uri`: {path!r}: {error} Nothing was sent or billed.") from None
+    branches = schema if isinstance(schema, list) else [schema]
+    kinds = {str(branch["type"] if isinstance(branch, dict) else branch) for branch in branches}
+    if others := sorted(kinds - {"record", "map"}):
+        raise JobSpecError(
+            f"`source.uri`: {path!r} has Avro values of type {others[0]!r}. Expected records, whose fields are "
+            "the columns. Nothing was sent or billed."
         )
 
 
@@ -256,7 +290,15 @@ def parse_table(table: Any) -> Iterator[Row | FailedRow]:
     """Converts an Arrow table or batch to rows; a row with a value that Python cannot represent has failed.
 
     Text is often stored in a column of type `binary`: what is UTF-8 there becomes text, and the rest stays bytes.
+
+    Raises:
+        JobSpecError: Two columns have one name.
     """
+    if twice := [name for name, count in Counter(table.schema.names).items() if count > 1]:
+        raise JobSpecError(
+            f"`source.uri`: a Parquet file has two columns {twice[0]!r}; one would hide the other. Nothing was "
+            "sent or billed."
+        )
     columns: dict[str, list[Any]] = {}
     has_faults = False
     for name, column in zip(table.schema.names, table.columns, strict=True):
@@ -265,8 +307,8 @@ def parse_table(table: Any) -> Iterator[Row | FailedRow]:
         except _UNREADABLE:
             columns[name] = [_cell(value) for value in column]
             has_faults = True
-        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            columns[name] = [*map(_text_if_any, columns[name])]
+        if _has_binary(column.type):
+            columns[name] = [*map(_with_texts, columns[name])]
     for number in range(table.num_rows):
         row = {name: cells[number] for name, cells in columns.items()}
         yield _without_faults(row) if has_faults else row
@@ -278,11 +320,29 @@ class _Fault(str):
     __slots__ = ()
 
 
-def _text_if_any(cell: bytes | None) -> bytes | str | None:
-    try:
-        return None if cell is None else cell.decode()
-    except UnicodeDecodeError:
-        return cell
+def _has_binary(kind: pa.DataType) -> bool:
+    """Returns whether a type is, or contains, binary values of any length; those of one length are no text."""
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return True
+    if pa.types.is_struct(kind):
+        return any(_has_binary(field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return _has_binary(kind.key_type) or _has_binary(kind.item_type)
+    inner = getattr(kind, "value_type", None)  # of a list, or of a dictionary
+    return inner is not None and _has_binary(inner)
+
+
+def _with_texts(cell: Any) -> Any:
+    """Returns a cell in which bytes that are text have become text."""
+    match cell:
+        case bytes():
+            with suppress(UnicodeDecodeError):
+                return cell.decode()
+        case list() | tuple():
+            return type(cell)(map(_with_texts, cell))
+        case dict():
+            return {name: _with_texts(inner) for name, inner in cell.items()}
+    return cell
 
 
 def _cell(value: Any) -> Any:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import IO, Any
+import bz2
+import io
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any, cast
 
+import zstandard
 from apache_beam.io.filebasedsource import FileBasedSource
-from apache_beam.io.filesystem import CompressedFile, CompressionTypes
+from apache_beam.io.filesystem import CompressionTypes
 
 from airflow_provider_llmbeam.engine.value import value
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 
 #: Maximum size of a row in a text file, in bytes or characters. The longest context of today's models, 10 million
@@ -18,9 +24,18 @@ MAX_ROW_SIZE = 64 * 2**20
 SHOWN_SIZE = 1000
 
 _BLOCK_BYTES = 2**20
-#: Compressed bytes that are expanded at once, without a limit on the result. The default of Beam, 16 MiB, expands
-#: to 16 GB of a gzip file, which has up to 1,032 bytes for each.
+#: Compressed bytes that are expanded at once, without a limit on the result: a gzip file has up to 1,032 bytes for
+#: each.
 _COMPRESSED_BYTES = 4 * 2**10
+
+_EXPANDERS: dict[str, Callable[[], Any]] = {
+    CompressionTypes.BZIP2: bz2.BZ2Decompressor,
+    CompressionTypes.DEFLATE: zlib.decompressobj,
+    CompressionTypes.GZIP: lambda: zlib.decompressobj(zlib.MAX_WBITS | 16),
+    CompressionTypes.LZMA: lzma.LZMADecompressor,
+    # The window of files that `zstd --long=31` writes, which Beam accepts as well.
+    CompressionTypes.ZSTD: lambda: zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj(),
+}
 
 
 @value()
@@ -63,13 +78,81 @@ def open_plain(path: str) -> IO[bytes]:
     return plain(storage.open(path), path)
 
 
+def is_compressed(path: str) -> bool:
+    """Returns whether a path has the extension of a compression."""
+    return bool(CompressionTypes.detect_compression_type(path) != CompressionTypes.UNCOMPRESSED)
+
+
 def plain(file: IO[bytes], path: str) -> IO[bytes]:
     """Returns a file that expands another one in small steps, if its path has the extension of a compression."""
-    compression = CompressionTypes.detect_compression_type(path)
-    if compression == CompressionTypes.UNCOMPRESSED:
+    if not is_compressed(path):
         return file
-    expanded: IO[bytes] = CompressedFile(file, compression, read_size=_COMPRESSED_BYTES)
-    return expanded
+    expander = _EXPANDERS[CompressionTypes.detect_compression_type(path)]
+    return cast("IO[bytes]", _Expanded(file, path, expander))
+
+
+class _Expanded(io.RawIOBase):
+    """Expands a file in small steps, one compressed part, e.g. a member of gzip, after the other.
+
+    Beam's `CompressedFile` takes the end of a file that was cut off for the end of its rows (2.77), and by default
+    expands 16 MiB at once.
+
+    Args:
+        file: The stored file.
+        path: Its path, for errors.
+        expander: Makes the decompressor of a part.
+    """
+
+    def __init__(self, file: IO[bytes], path: str, expander: Callable[[], Any]) -> None:
+        super().__init__()
+        self._file, self._path, self._expander = file, path, expander
+        self._part: Any = None
+        self._stored = b""
+        self._found = io.BytesIO()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Reads some bytes; fewer than `size` also before the end.
+
+        Raises:
+            JobFailedError: The file is incomplete; it may be complete later.
+            JobSpecError: The file is damaged.
+        """
+        if size is None or size < 0:
+            return self.readall()
+        while not (found := self._found.read(size)) and size:
+            if not (stored := self._stored or self._file.read(_COMPRESSED_BYTES)):
+                if self._part is not None and not self._part.eof:
+                    raise JobFailedError(
+                        f"`source.uri`: {self._path!r} ends within its compressed data, so that rows are missing: "
+                        "it is still being written, or its upload was interrupted. Nothing was sent or billed."
+                    )
+                break
+            self._expand(stored)
+        return found
+
+    def _expand(self, stored: bytes) -> None:
+        self._stored = b""
+        if self._part is None or self._part.eof:
+            stored = stored.lstrip(b"\0")  # zeros after a part fill a block, e.g. of a tape, and no part begins so
+            if not stored:
+                return
+            self._part = self._expander()
+        try:
+            self._found = io.BytesIO(self._part.decompress(stored))
+        except (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError) as error:
+            raise JobSpecError(
+                f"`source.uri`: {self._path!r} cannot be expanded: {error}. Write it again. Nothing was sent or "
+                "billed."
+            ) from None
+        if self._part.eof:
+            self._stored = self._part.unused_data
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def read_lines(

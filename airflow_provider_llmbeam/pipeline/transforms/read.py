@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.sources import bigquery, files, kafka, pubsub
 from airflow_provider_llmbeam.pipeline.transforms.select import selection
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, RowsSource
 
@@ -57,7 +58,7 @@ class ReadRows(beam.PTransform):
                 found = pubsub.read(root, self._spec, source)
             case RowsSource():
                 found = root | beam.Create([dict(row) for row in source.rows])
-        if (is_selected := selection(source)) is not None:
+        if (is_selected := selection(source, is_own_dead_letter=reads_own_dead_letter(self._spec))) is not None:
             found |= "Select" >> beam.Filter(is_selected)
         check = _CheckKey(source.key, self._progress_prefix)
         return found | "CheckKey" >> beam.ParDo(check).with_outputs(FAILED, TALLIES, main="rows")

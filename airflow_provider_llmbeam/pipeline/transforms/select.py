@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.records import encode_key
@@ -12,27 +13,40 @@ from airflow_provider_llmbeam.spec.source import FilesSource, Source
 _WHOLE = (0.0, 1.0)
 
 
-def selection(source: Source) -> Callable[[Row | FailedRow], bool] | None:
+def selection(source: Source, *, is_own_dead_letter: bool = False) -> Callable[[Row | FailedRow], bool] | None:
     """Returns whether a job reads a row of its source; `None` if it reads all.
 
     Rows without a key belong to the share that begins at 0, so that one of several jobs reports them.
+
+    Args:
+        source: The source.
+        is_own_dead_letter: Whether it is, or contains, the dead letter of the job. A row there that shares its key
+            with an answered one is read only if `failed_kinds` names it: its answer would replace the other one.
     """
     kinds = frozenset(source.failed_kinds) if isinstance(source, FilesSource) else frozenset()
-    if source.share == _WHOLE and not kinds:
+    leaves_duplicates = is_own_dead_letter and not kinds
+    if source.share == _WHOLE and not kinds and not leaves_duplicates:
         return None
     low, high = source.share
 
     def is_selected(row: Row | FailedRow) -> bool:
-        if isinstance(row, FailedRow) or any(row.get(column) is None for column in source.key):
+        if isinstance(row, FailedRow):
             return low == 0
-        if kinds:
-            error = row.get("llmbeam_error")
-            if not isinstance(error, dict) or error.get("kind") not in kinds:
-                return False
+        if kinds and _kind(row) not in kinds:
+            return False
+        if leaves_duplicates and _kind(row) == "duplicate_key":
+            return False
+        if any(row.get(column) is None for column in source.key):
+            return low == 0
         place = _place(encode_key(row, source.key))
         return low <= place < high
 
     return is_selected
+
+
+def _kind(row: Row) -> Any:
+    error = row.get("llmbeam_error")
+    return error.get("kind") if isinstance(error, dict) else None
 
 
 def _place(key: bytes) -> float:

@@ -1,5 +1,5 @@
 // What the pages share: requests to Airflow's REST API, and text that is safe to read.
-const OPERATORS = new Set(["RunInferenceOperator", "@task.llmbeam", "_LLMBeamDecoratedOperator"]);
+const OPERATORS = new Set(["RunInferenceOperator", "RetryFailedRowsOperator", "@task.llmbeam", "_LLMBeamDecoratedOperator"]);
 export const MUTED = { opacity: 0.7 };
 
 // Without control characters and those that turn the direction of text, which a model may have written.
@@ -19,10 +19,15 @@ export const pathOfTasks = (dagId, runId) =>
 export const pathOfTask = (task) =>
   `${pathOfTasks(task.dag_id, task.dag_run_id)}/${encodeURIComponent(task.task_id)}`;
 
-// The tasks of a run that run inference.
+// The tasks of a run that run inference. Airflow returns at most 100 at once (`api.maximum_page_limit`), or fewer.
 export async function readTasks(dagId, runId) {
-  const found = await read(`${pathOfTasks(dagId, runId)}?limit=100`);
-  return (found?.task_instances ?? []).filter((task) => [task.operator_name, task.operator].some((name) => OPERATORS.has(name)));
+  const tasks = [];
+  for (let isWhole = false; !isWhole; ) {
+    const found = await read(`${pathOfTasks(dagId, runId)}?limit=100&offset=${tasks.length}`);
+    tasks.push(...(found?.task_instances ?? []));
+    isWhole = !found?.task_instances?.length || tasks.length >= found.total_entries;
+  }
+  return tasks.filter((task) => [task.operator_name, task.operator].some((name) => OPERATORS.has(name)));
 }
 
 export async function readXCom(task, key) {

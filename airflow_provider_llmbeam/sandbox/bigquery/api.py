@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.sandbox.bigquery.responses import (
     job_status,
     processed_bytes,
     results_resource,
+    streaming_buffer,
     table_outline,
     timestamp_format,
 )
@@ -210,8 +211,8 @@ class BigQuery:
         if table.is_view:
             return table_outline(table)
         sizes = {"numRows": self._tables.row_count(table.id), "numBytes": self._tables.byte_count(table.id)}
-        modified = {"lastModifiedTime": str(int(table.modified_at * 1000))}
-        return table_outline(table) | modified | {name: str(value) for name, value in sizes.items()}
+        sizes["lastModifiedTime"] = int(table.modified_at * 1000)
+        return table_outline(table) | streaming_buffer(table) | {name: str(size) for name, size in sizes.items()}
 
     def _list_rows(self, call: RestCall) -> Reply:
         table = _table_id(call)

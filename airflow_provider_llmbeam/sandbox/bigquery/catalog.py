@@ -61,12 +61,14 @@ class Table:
         created_at: Time of creation, in seconds since the epoch.
         modified_at: Time of the last change, in seconds since the epoch.
         fields: Fields of the client: `schema`, `labels`, `expirationTime` and more.
+        streamed_rows: Number of its last rows that are in the streaming buffer.
     """
 
     id: TableId
     created_at: float
     modified_at: float
     fields: dict[str, Any] = field(default_factory=dict)
+    streamed_rows: int = 0
 
     @property
     def columns(self) -> list[Field]:

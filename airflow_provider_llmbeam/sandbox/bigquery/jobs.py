@@ -253,15 +253,18 @@ class Jobs:
     def _extract(self, job: Job) -> None:
         options = job.options
         table = TableId.of(options.get("sourceTable") or {}, job.project)
-        if self._tables.get(table).is_view:
+        found = self._tables.get(table)
+        if found.is_view:
             message = (
                 f"Using table {table} is not allowed for this operation because of its type. Try using a "
                 "different table that is of type TABLE."
             )
             raise RestError(400, message, "invalid")
-        fields = self._tables.get(table).columns
         uris = options.get("destinationUris") or [options.get("destinationUri") or ""]
-        data = bigquery_files.write(self._tables.arrow(f"SELECT * FROM {table.sql}"), fields, options)
+        # Rows are read in the order in which they were written.
+        stored = max(0, self._tables.row_count(table) - found.streamed_rows)
+        rows = self._tables.arrow(f"SELECT * FROM {table.sql} LIMIT {stored}")
+        data = bigquery_files.write(rows, found.columns, options)
         if job.is_aborted:
             raise RestError(503, ABORTED, "backendError")
         bucket, _, name = uris[0].removeprefix("gs://").partition("/")

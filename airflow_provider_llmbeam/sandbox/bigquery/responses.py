@@ -81,6 +81,14 @@ def table_outline(table: Table) -> dict[str, Any]:
     }
 
 
+def streaming_buffer(table: Table) -> dict[str, Any]:
+    """Returns the field of a table that says how many of its rows are in the streaming buffer, if any are."""
+    if not table.streamed_rows:
+        return {}
+    at = str(int(table.modified_at * 1000))
+    return {"streamingBuffer": {"estimatedRows": str(table.streamed_rows), "oldestEntryTime": at}}
+
+
 def flat_options(options: Mapping[str, Any]) -> dict[str, str]:
     """Returns the `formatOptions` of a body by their names in a query string."""
     return {f"formatOptions.{name}": str(value) for name, value in options.items()}

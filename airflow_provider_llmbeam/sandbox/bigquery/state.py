@@ -282,15 +282,18 @@ class Tables:
             found = self._register(table)
         found.fields["schema"] = {"fields": list(fields) if is_new else columns}
         found.modified_at = self._clock()
+        if disposition == "WRITE_TRUNCATE":
+            found.streamed_rows = 0
         return count
 
     def append(self, table: TableId, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Appends `parsed_row`s to a table."""
+        """Appends `parsed_row`s to the streaming buffer of a table, where they stay until it is replaced."""
         import pyarrow as pa
 
         columns = self.get(table).columns
         with self.incoming(pa.Table.from_pylist(list(rows), schema=arrow_schema(columns))) as source:
             self.write(table, columns, source, {"writeDisposition": "WRITE_APPEND"})
+        self.get(table).streamed_rows += len(rows)
 
     @contextmanager
     def incoming(self, rows: Any) -> Iterator[str]:

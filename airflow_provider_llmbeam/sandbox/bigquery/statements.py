@@ -236,6 +236,9 @@ def _rewrite(tree: exp.Expr) -> None:
 
     for unnest in list(tree.find_all(exp.Unnest)):
         _spread(unnest)
+    for safe in list(tree.find_all(exp.SafeFunc)):
+        if isinstance(safe.this, exp.ParseJSON):
+            safe.replace(exp.TryCast(this=safe.this.this.copy(), to=exp.DataType.build("json")))
     for insert in tree.find_all(exp.Insert):
         if insert.this is not None and insert.this.name.upper() == "ROW":
             insert.replace(exp.Var(this="INSERT BY NAME"))

@@ -35,3 +35,7 @@ FailureKind = Literal[
 ]
 
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+
+#: Kinds that are faults of the source, which no other prompt or model mends. The answer of a row with the key of
+#: another row would replace that of the other one.
+FAULTS_OF_THE_SOURCE: frozenset[FailureKind] = frozenset({"unreadable_row", "missing_key", "duplicate_key"})

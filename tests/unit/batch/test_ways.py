@@ -84,6 +84,12 @@ def test_costs_follow_the_tiers_and_the_prefix():
     )
 
 
+def test_the_discount_of_batch_inference_leaves_out_what_the_provider_reads_from_its_cache():
+    work = Work(rows=1000, input_tokens=1_000_000, output_tokens=0, cached_tokens=900_000)
+    found = {way.tier: way.cost_usd for way in ways(work=work, turnaround=Turnaround(((600.0, 1.0),)))}
+    assert found == pytest.approx({"standard": 0.19, "flex": 0.15, "batch": 0.14})
+
+
 def test_a_prefix_cache_may_be_cheaper_than_batch_inference():
     work = Work(rows=1000, input_tokens=10_000_000, output_tokens=10_000, prefix_tokens=9_900_000)
     way, reason = choose(ways(work=work))

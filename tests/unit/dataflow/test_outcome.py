@@ -118,12 +118,18 @@ def test_a_result_round_trips_through_the_event_of_a_trigger():
     assert JobResult.from_event(json.loads(json.dumps(ended.to_event()))) == ended
 
 
-def test_only_a_cancellation_a_spent_budget_drift_and_permanent_failures_are_not_retried():
+def test_only_a_cancellation_a_spent_budget_drift_a_refusal_and_permanent_failures_are_not_retried():
     errors = (value for value in vars(exceptions).values() if isinstance(value, type))
     lasting = {
         error.__name__ for error in errors if issubclass(error, exceptions.JobError) and not error.retryable
     }
-    assert lasting == {"JobCancelledError", "BudgetExceededError", "DriftError", "PermanentFailureError"}
+    assert lasting == {
+        "JobCancelledError",
+        "BudgetExceededError",
+        "DriftError",
+        "JobRefusedError",
+        "PermanentFailureError",
+    }
 
 
 def test_a_spec_error_of_the_launcher_is_not_retried():

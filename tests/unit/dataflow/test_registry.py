@@ -197,6 +197,25 @@ def test_a_job_that_dataflow_no_longer_has_is_not_collected(jobs, spec):
     assert jobs.find(spec) is None
 
 
+def of_run(spec, run_id, template):
+    run = {"dag_id": "d", "task_id": "ask", "run_id": run_id, "map_index": -1}
+    return JobSpec.parse({**spec.model_dump(), "airflow_run": run, "prompt": {"template": template}})
+
+
+def test_a_running_job_of_another_run_with_the_same_job_name_is_left_alone(jobs, dataflow, spec):
+    dataflow.add(of_run(spec, "monday", "{{ row.t }}"), "1")
+    with pytest.raises(JobFailedError, match=r"^`job_name`: job '1' of another task or run, 'd-ask-monday--1-"):
+        jobs.find(of_run(spec, "tuesday", "{{ row.another }}"))
+    assert dataflow.cancelled == []
+    assert jobs.find(of_run(spec, "tuesday", "{{ row.t }}")).id == "1", "the same spec: the run waits for it"
+
+
+def test_a_running_job_of_another_spec_of_the_same_run_is_replaced(jobs, dataflow, spec):
+    dataflow.add(of_run(spec, "monday", "{{ row.t }}"), "1")
+    assert jobs.find(of_run(spec, "monday", "{{ row.another }}")) is None
+    assert dataflow.cancelled == ["1"]
+
+
 def test_a_finished_job_of_another_spec_is_not_collected(jobs, dataflow, spec):
     jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     dataflow.add(spec, "1", "JOB_STATE_DONE")

@@ -120,6 +120,42 @@ def test_an_abandoned_try_removes_all_its_resources(sandbox, trigger, kind, poll
     assert "The task was killed. Its resources were deleted: nothing bills." in caplog.text
 
 
+def test_a_try_that_is_abandoned_during_a_create_request_removes_what_it_creates(sandbox, trigger, monkeypatch):
+    monitor, create = trigger(GARDEN).make_poller(log), VertexAIHook.deploy_from_model_garden
+
+    def killed_before(hook, fields):
+        monitor.abandon("The task was killed.", within_seconds=30.0)  # as a signal handler does
+        return create(hook, fields)
+
+    monkeypatch.setattr(VertexAIHook, "deploy_from_model_garden", killed_before)
+    assert poll_until_result(monitor).outcome == "failed"
+    time.sleep(2 * SECONDS)
+    assert is_empty(sandbox)
+
+
+@pytest.mark.parametrize("method", ["vertex.endpoints.patch", "vertex.models.patch", "vertex.operations.get"])
+@pytest.mark.parametrize("status", [400, 404, 409])
+def test_a_request_that_is_refused_once_does_not_give_up_a_gpu_that_boots(sandbox, trigger, method, status):
+    sandbox.faults.queue(method, Fault(kind="error", http_status=status))
+    assert poll_until_result(trigger(GARDEN).make_poller(log)).outcome == "ready"
+    assert len(sandbox.bill.running) == 1
+    assert sandbox.bill.lines == []
+
+
+def test_a_poll_that_fails_in_an_unexpected_way_is_repeated_and_the_gpu_boots_on(sandbox, trigger, monkeypatch):
+    monitor, poll, polls = trigger(GARDEN).make_poller(log), VertexAIHook.get_endpoint, iter(range(1_000))
+
+    def failing(hook, endpoint_id):
+        if next(polls) == 3:
+            raise KeyError("state")
+        return poll(hook, endpoint_id)
+
+    monkeypatch.setattr(VertexAIHook, "get_endpoint", failing)
+    assert poll_until_result(monitor).outcome == "ready"
+    assert len(sandbox.bill.running) == 1
+    assert sandbox.bill.lines == []
+
+
 @pytest.mark.parametrize("polls", [1, 4, 9])
 def test_a_teardown_removes_what_is_still_being_created(sandbox, trigger, kind, polls):
     made = trigger(kind)

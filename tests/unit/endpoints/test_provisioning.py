@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.endpoints.fault import Fault
 from airflow_provider_llmbeam.endpoints.provisioning import (
     MAX_FAILING_SECONDS,
+    MAX_REFUSED,
     MAX_REFUSED_SECONDS,
     MAX_REMOVING_SECONDS,
     Adopt,
@@ -226,7 +227,9 @@ def test_failed_polls_back_off_and_end_the_wait(provisioner):
 
 def test_a_refusal_before_the_first_create_request_ends_as_refused():
     provisioner = provisioner_at()
-    assert provisioner.on_error(RequestRefusedError("400."), 0.0).outcome == "refused"
+    for _ in range(MAX_REFUSED - 1):
+        assert isinstance(provisioner.on_error(RequestRefusedError("409."), 0.0), Wait)
+    assert provisioner.on_error(RequestRefusedError("409."), 0.0).outcome == "refused"
     provisioner = provisioner_at(location_index=None)
     assert provisioner.on_error(AccessDeniedError("403."), 0.0).outcome == "refused"
 

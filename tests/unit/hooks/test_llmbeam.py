@@ -118,3 +118,16 @@ def test_the_connection_test_fails_with_an_invalid_deployment(
     is_usable, message = hook.test_connection()
     assert not is_usable
     assert "'Not Valid'" in message
+
+
+@pytest.mark.parametrize("extra", ['{"project": "acme"', "[1]", "null", '"acme"', "project=acme"])
+def test_extra_fields_that_are_no_json_object_are_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, extra: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps({"conn_type": "llmbeam", "extra": extra}))
+    with pytest.raises(
+        JobSpecError, match="extra fields of connection 'llmbeam_default' are no JSON object"
+    ) as error:
+        LLMBeamHook().complete_model({"type": "gemini", "name": "gemini-3.5-flash-lite"})
+    assert extra not in str(error.value)
+    assert LLMBeamHook().test_connection() == (False, str(error.value))

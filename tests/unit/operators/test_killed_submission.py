@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from airflow.providers.common.compat.sdk import TaskDeferred
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.hooks.storage import StorageHook
@@ -15,7 +16,7 @@ from airflow_provider_llmbeam.tasks.process import JobProcess
 LOCATION = "europe-west1"
 
 
-class TaskTimeoutError(Exception):
+class TaskTimeoutError(BaseException):
     """As Airflow's `execution_timeout`, which it raises anywhere, and then calls `on_kill`."""
 
 
@@ -99,3 +100,28 @@ def test_a_job_whose_task_is_killed_before_the_link_is_stored_is_cancelled(task,
     with pytest.raises(TaskTimeoutError):
         task._execute(context(push))
     assert states(sandbox) == ["JOB_STATE_CANCELLED"]
+
+
+class FailingAPI:
+    """Airflow's API while it restarts: XComs and the id of a job cannot be stored, the intent before it could."""
+
+    def xcom_push(self, key, value):
+        raise RuntimeError("API_SERVER_ERROR: 503")
+
+    def get(self, key):
+        return None
+
+    def set(self, key, value):
+        if "id" in value:
+            raise RuntimeError("API_SERVER_ERROR: 503")
+
+
+def test_a_job_is_waited_for_though_its_id_and_its_links_could_not_be_stored(task, submitted, sandbox, capfd):
+    api = FailingAPI()
+    with pytest.raises(TaskDeferred) as deferred:
+        task._execute({**context(api.xcom_push), "task_state_store": api})
+    assert (len(submitted), states(sandbox)) == (1, ["JOB_STATE_RUNNING"])
+    assert deferred.value.trigger.job_id == sandbox.dataflow.jobs[0]["id"]
+    lines = capfd.readouterr().out
+    assert "could not be recorded for a retry: API_SERVER_ERROR: 503" in lines
+    assert "The link 'Open in Dataflow' could not be stored: API_SERVER_ERROR: 503" in lines

@@ -15,6 +15,32 @@ from airflow_provider_llmbeam.spec.identity import identity
 TASK = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1)
 
 
+@pytest.fixture
+def flink_task(sandbox: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Returns a function that makes a task whose job runs on the Flink cluster of the sandbox."""
+    monkeypatch.setattr("airflow_provider_llmbeam.dataflow.cancellation.DRAIN_SECONDS", 0.0)
+
+    def make(**arguments: Any) -> RunInferenceOperator:
+        return RunInferenceOperator(
+            task_id="t",
+            source={"uri": f"{tmp_path}/in.jsonl", "key": "id"},
+            prompt="{{ row.text }}",
+            model="echo",
+            state_uri=f"{tmp_path}/state",
+            job_name="nightly",
+            runner={
+                "type": "flink",
+                "rest_url": sandbox.flink_url,
+                "job_endpoint": "127.0.0.1:9",
+                "flink_version": "1.19",
+                "environment": {"type": "PROCESS", "command": "/boot"},
+            },
+            **arguments,
+        )
+
+    return make
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -24,29 +50,26 @@ TASK = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1)
     ids=["connection of the model", "connection of the sink"],
 )
 def test_a_job_is_cancelled_though_a_connection_that_its_task_read_at_the_start_is_gone(
-    changes: dict[str, Any], sandbox: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], sandbox: Any, tmp_path: Any, flink_task: Any
 ) -> None:
-    monkeypatch.setattr("airflow_provider_llmbeam.dataflow.cancellation.DRAIN_SECONDS", 0.0)
-    task = RunInferenceOperator(
-        task_id="t",
-        source={"uri": f"{tmp_path}/in.jsonl", "key": "id"},
-        prompt="{{ row.text }}",
-        model="echo",
-        state_uri=f"{tmp_path}/state",
-        job_name="nightly",
-        runner={
-            "type": "flink",
-            "rest_url": sandbox.flink_url,
-            "job_endpoint": "127.0.0.1:9",
-            "flink_version": "1.19",
-            "environment": {"type": "PROCESS", "command": "/boot"},
-        },
-        **{"sink": f"{tmp_path}/out", **changes},
-    )
+    task = flink_task(**{"sink": f"{tmp_path}/out", **changes})
     context: Any = {"ti": TASK}
     job = sandbox.flink.jobs.add(f"{identity('nightly', 'tests')}-0badcafe")
     with pytest.raises(JobSpecError, match="there is no connection 'not_there'"):
         task._job(context)
+    with pytest.raises(TaskDeferralTimeout):
+        task.resume_execution("__fail__", {"error": "Trigger timeout"}, context)
+    assert job.state == "CANCELED"
+
+
+@pytest.mark.parametrize("field", ["model", "source", "limits"])
+def test_a_job_is_cancelled_though_an_xcom_of_its_task_is_gone(
+    field: str, sandbox: Any, tmp_path: Any, flink_task: Any
+) -> None:
+    task = flink_task(sink=f"{tmp_path}/out")
+    setattr(task, field, {"uri": None})  # as Airflow renders a reference to a task that was cleared
+    context: Any = {"ti": TASK}
+    job = sandbox.flink.jobs.add(f"{identity('nightly', 'tests')}-0badcafe")
     with pytest.raises(TaskDeferralTimeout):
         task.resume_execution("__fail__", {"error": "Trigger timeout"}, context)
     assert job.state == "CANCELED"

@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.records import answer_record, encode_key, encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.sinks.parquet import _ROW_GROUP, write_parquet
+from airflow_provider_llmbeam.pipeline.sources.bigquery import json_values
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
 from airflow_provider_llmbeam.spec.prompt.answer_type import answer_type
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
@@ -119,6 +120,12 @@ def test_a_record_is_one_line_and_values_without_a_json_type_become_text() -> No
     assert line.count(b"\n") == 1
     assert json.loads(line) == {"day": "2026-11-20", "sum": "1.10", "text": "ä\n漢"}
     assert "ä".encode() in line
+
+
+def test_bytes_are_base64_in_a_record_as_in_the_rows_of_bigquery() -> None:
+    record = {"id": b"\xff\x00", "inner": [b"ab"]}
+    assert json.loads(encode_record(record)) == {"id": "/wA=", "inner": ["YWI="]} == json_values(record)
+    assert encode_key(record, ("id",)) == b'{"id": "/wA="}\n', "the key of the record when it is read again"
 
 
 _numbers = st.integers() | st.floats() | st.floats().map(np.float64)

@@ -58,7 +58,10 @@ def test_another_body_with_status_200_is_a_refusal_that_waiting_may_not_resolve(
     assert answer.may_help_to_wait is False
 
 
-@pytest.mark.parametrize(("status", "waits"), [(503, True), (500, True), (429, True), (404, False), (403, False)])
+@pytest.mark.parametrize(
+    ("status", "waits"),
+    [*((each, True) for each in (408, 409, 425, 429, 499, 500, 503)), (404, False), (403, False)],
+)
 def test_a_loading_server_differs_from_one_that_refuses(answered, status, waits):
     answer = answered(status, "no\nnot now")
     assert answer.refusal == f"HTTP {status}: no not now"

@@ -283,6 +283,14 @@ def test_of_a_long_refusal_the_beginning_is_read():
     assert reply.message.startswith("HTTP 503: no no no")
 
 
+def test_a_request_that_the_server_gave_up_is_no_final_refusal():
+    gave_up = raw({"error": {"message": "The operation was cancelled."}}, 499)
+    with Replying(lambda _: gave_up) as server:
+        model = parse_model({"type": "openai", "name": "m", "base_url": f"{server.url}/v1"})
+        (reply,) = Prober(model, authenticate=dict).probe(1).replies
+    assert (reply.http_status, reply.is_final) == (499, False)
+
+
 def test_a_compressed_reply_in_chunks_is_read(sending):
     body = gzip.compress(b'{"choices": [{}]}')
     chunks = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (body[:7], body[7:])]

@@ -338,6 +338,22 @@ def test_a_job_without_rows_does_not_wait(google, sandbox):
     assert found["verdict"] == "exhausted"
 
 
+@pytest.mark.parametrize(("on_empty", "starts"), [("skip", True), ("write", True), ("fail", False)])
+def test_a_whole_job_with_an_empty_source_starts_where_it_allows_for_one(google, tmp_path, on_empty, starts):
+    (tmp_path / "rows.jsonl").touch()
+    job = {
+        "source": {"uri": str(tmp_path / "rows.jsonl"), "key": ["id"], "on_empty": on_empty},
+        "prompt": {"template": "{{ row.id }}"},
+        "sink": {"uri": str(tmp_path / "out")},
+    }
+    made = sensor(demand=job, window=3600, probe_requests=0)
+    if starts:
+        assert executed(made, Named())["expected_seconds"] in (None, 0)
+        return
+    with pytest.raises(AirflowFailException, match="has no row to send"):
+        executed(made, Named())
+
+
 def test_the_job_uses_the_limits_of_the_sensor():
     with DAG("d", schedule=None):
         gate = sensor(demand="{{ ti.xcom_pull('estimate', key='demand') }}", model=GeminiModel(project="p"))

@@ -178,7 +178,7 @@ def states(monkeypatch):
 
     def get_task_states(**which):
         assert which == {"dag_id": "d", "task_ids": ["t"], "run_ids": ["r"], "map_index": -1}
-        reply = replies.pop()
+        reply = replies.pop(0)
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -201,7 +201,7 @@ async def cancelled(trigger):
 
 #: What a trigger ends, and what it leaves: a list of tasks has the map index in its keys.
 ENDED = [{"r": {"t": state}} for state in ("failed", "success", "skipped", "queued", None)]
-LEFT = [{"r": {"t": "deferred"}}, {"r": {"t_7": "deferred"}}, EOFError("stopped")]
+LEFT = [{"r": {"t": "deferred"}}, {"r": {"t_7": "deferred"}}]
 
 
 @pytest.mark.parametrize("reply", ENDED)
@@ -239,8 +239,51 @@ def test_on_kill_reads_the_state_of_the_task_as_another_triggerer_may_have_taken
     assert trigger.ends == ends
 
 
-def test_a_marked_task_is_ended_though_airflow_cancels_on_kill_before_the_state_is_known(monkeypatch):
-    asked, known, ended = Event(), Event(), Event()
+def test_the_state_of_a_task_is_requested_again_after_a_request_that_failed(states, monkeypatch):
+    monkeypatch.setattr(module, "_STATE_PAUSE_SECONDS", 0.0)
+    states += [EOFError("the API server restarts"), RuntimeError("HTTP 503"), {"r": {"t": "failed"}}]
+    trigger = KilledTrigger()
+    asyncio.run(trigger.on_kill())
+    assert trigger.ends == 1
+
+
+@pytest.fixture
+def unknown_state(monkeypatch):
+    """Requests for the state of a task fail; each is counted."""
+    requests = []
+
+    def get_task_states(**which):
+        requests.append(which)
+        raise EOFError("no reply")
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(get_task_states))
+    return requests
+
+
+def test_what_a_task_waited_for_is_left_and_logged_if_its_state_stays_unknown(unknown_state, monkeypatch, capfd):
+    monkeypatch.setattr(module, "_STATE_SECONDS", 0.2)
+    monkeypatch.setattr(module, "_STATE_PAUSE_SECONDS", 0.0)
+    trigger = KilledTrigger()
+    asyncio.run(trigger.on_kill())
+    assert (trigger.ends, len(unknown_state) > 1) == (0, True)
+    assert "The state of the task is unknown, so what it waited for is left running." in capfd.readouterr().out
+
+
+def test_a_triggerer_that_stops_while_a_state_is_unknown_logs_what_it_leaves(unknown_state, monkeypatch, capfd):
+    async def stopped():
+        killing = asyncio.create_task(KilledTrigger().on_kill())
+        while not unknown_state:  # noqa: ASYNC110 - the request knows no event loop
+            await asyncio.sleep(0)
+        killing.cancel()
+
+    asyncio.run(stopped())  # cancels all tasks, as the end of a triggerer does
+    assert "The state of the task is unknown, so what it waited for is left running." in capfd.readouterr().out
+
+
+@pytest.fixture
+def slow_state(monkeypatch):
+    """The state of a task is requested, and then known: two events; it is that of a task that was marked."""
+    asked, known = Event(), Event()
 
     def get_task_states(**which):
         asked.set()
@@ -248,6 +291,11 @@ def test_a_marked_task_is_ended_though_airflow_cancels_on_kill_before_the_state_
         return {"r": {"t": "failed"}}
 
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(get_task_states))
+    return asked, known
+
+
+def test_a_marked_task_is_ended_though_airflow_cancels_on_kill_before_the_state_is_known(slow_state):
+    (asked, known), ended = slow_state, Event()
     trigger = KilledTrigger()
     trigger.end = ended.set
 
@@ -257,6 +305,24 @@ def test_a_marked_task_is_ended_though_airflow_cancels_on_kill_before_the_state_
         killing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await killing
+        known.set()
+        return await asyncio.to_thread(ended.wait, 60)
+
+    assert asyncio.run(main())
+
+
+def test_below_airflow_3_3_a_state_that_is_not_known_does_not_hold_up_a_triggerer_and_is_acted_on_later(
+    slow_state, monkeypatch
+):
+    monkeypatch.setattr(module, "CALLS_ON_KILL", False)
+    monkeypatch.setattr(module, "_STOP_SECONDS", 0.0)
+    (_, known), ended = slow_state, Event()
+    trigger = KilledTrigger()
+    trigger.end = ended.set
+
+    async def main():
+        await cancelled(trigger)
+        assert not ended.is_set()
         known.set()
         return await asyncio.to_thread(ended.wait, 60)
 

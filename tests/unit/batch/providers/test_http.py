@@ -48,7 +48,7 @@ def error(status: int, message: str = "No.", **headers: str) -> bytes:
     return raw({"error": {"message": message}}, status, **headers)
 
 
-@pytest.mark.parametrize("failure", [error(500), error(429), error(408), raw("<html>"), b""])
+@pytest.mark.parametrize("failure", [*map(error, (408, 409, 425, 429, 499, 500)), raw("<html>"), b""])
 def test_a_failed_read_is_sent_again(failure) -> None:
     with Server(failure, failure, raw({"a": 1})) as server:
         assert server.http.get(server.url) == {"a": 1}
@@ -83,7 +83,9 @@ def test_a_refusal_is_not_sent_again(status, kind) -> None:
     assert isinstance(caught.value, JobFailedError)
 
 
-@pytest.mark.parametrize("failure", [error(500), error(408), b"", raw("<html>"), raw({"id": "../x"})])
+@pytest.mark.parametrize(
+    "failure", [*map(error, (408, 409, 425, 499, 500)), b"", raw("<html>"), raw({"id": "../x"})]
+)
 def test_a_submission_that_may_have_been_processed_is_sent_once(failure) -> None:
     with Server(failure) as server:
         with pytest.raises(UncertainSubmitError, match=r"'night-1' may have been created, and then it runs"):

@@ -10,7 +10,7 @@ from google.auth import compute_engine
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2.credentials import Credentials
 
-from airflow_provider_llmbeam.batch.errors import BatchDeniedError, BatchRefusedError, BatchUnavailableError
+from airflow_provider_llmbeam.batch.errors import BatchConflictError, BatchDeniedError, BatchUnavailableError
 from airflow_provider_llmbeam.batch.providers import open_provider
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -113,5 +113,5 @@ def test_a_cancellation_that_is_refused_for_a_running_job_is_an_error(monkeypatc
     refusal = raw({"error": {"message": "Not now."}}, 409)
     with Replying(lambda request: refusal if request.path.endswith("/cancel") else job) as server:
         provider = open_provider(server_of(server.url, "openai"), output_uri="")
-        with pytest.raises(BatchRefusedError, match="409: Not now"):
+        with pytest.raises(BatchConflictError, match="409: Not now"):
             provider.cancel("batch_1")

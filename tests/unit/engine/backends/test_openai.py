@@ -92,6 +92,20 @@ def test_tokens_from_the_cache_are_part_of_the_input(details: Any, cached: int) 
     assert caught.value.cached_tokens == cached
 
 
+@pytest.mark.parametrize(
+    ("usage", "output"),
+    [
+        ({"prompt_tokens": 10_120, "completion_tokens": 1_499, "total_tokens": 14_428}, 4_308),
+        ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}, 5),
+        ({"prompt_tokens": 10, "completion_tokens": 5}, 5),
+        ({"completion_tokens": 5, "total_tokens": 15}, 5),
+        ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 1e300}, 5),
+    ],
+)
+def test_thoughts_that_only_the_total_counts_are_output(usage: Any, output: int) -> None:
+    assert read(body(usage=usage)).output_tokens == output
+
+
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}])
 def test_a_reply_without_usage_has_zero_tokens(usage: Any) -> None:
     reply = read(body(usage=usage, model=None))

@@ -106,6 +106,12 @@ def test_the_names_of_the_tiers(reported, tier):
     assert tier_of(reported) == tier
 
 
+@pytest.mark.parametrize(("asked", "tier"), [("priority", "priority"), ("flex", "standard"), (None, "standard")])
+def test_a_reply_without_a_tier_costs_the_dearer_one_of_those_it_may_have(asked, tier):
+    """A proxy may leave the field out."""
+    assert UsageReader("m", asked).tier(None) == tier
+
+
 @given(st.recursive(st.none() | st.text() | st.floats() | st.booleans(), st.lists))
 def test_whatever_a_server_reports_is_a_tier(reported):
     assert tier_of(reported) in SERVICE_TIERS

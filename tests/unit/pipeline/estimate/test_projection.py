@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
-from airflow_provider_llmbeam.pipeline.estimate.projection import mean_rates
+from airflow_provider_llmbeam.pipeline.estimate.projection import cached_ratio, mean_rates
 from airflow_provider_llmbeam.spec import Price
 
 PRICE = Price.parse(
@@ -39,12 +39,19 @@ samples = st.lists(st.builds(outcome, tokens, tokens, tokens), max_size=8)
 @given(samples)
 def test_a_sample_costs_the_same_at_its_mean_price(sample: list[Failure]) -> None:
     cost = sum(PRICE.cost_usd(each.input_tokens, each.output_tokens, each.cached_tokens) for each in sample)
-    read, written = (sum(getattr(each, name) for each in sample) for name in ("input_tokens", "output_tokens"))
-    assert mean_rates(PRICE, sample).cost_usd(read, written) == pytest.approx(cost)
+    names = ("input_tokens", "output_tokens", "cached_tokens")
+    read, written, cached = (sum(getattr(each, name) for each in sample) for name in names)
+    assert read * cached_ratio(sample) == pytest.approx(cached)
+    assert mean_rates(PRICE, sample).cost_usd(read, written, cached) == pytest.approx(cost)
 
 
 def test_without_a_sample_no_prompt_is_long_and_none_is_cached() -> None:
     assert mean_rates(PRICE, []).cost_usd(1_000_000, 1_000_000) == 9.0
+
+
+def test_the_mean_price_has_that_of_cached_tokens() -> None:
+    assert mean_rates(PRICE, [outcome(1_000_000, 0, 0)]).cost_usd(1e6, 0, 1e6) == pytest.approx(0.2)
+    assert mean_rates(PRICE, []).cost_usd(1e6, 0, 1e6) == pytest.approx(0.1)
 
 
 def test_the_mean_price_keeps_the_ratio_of_the_priority_tier() -> None:

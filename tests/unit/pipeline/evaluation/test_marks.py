@@ -9,6 +9,8 @@ from pydantic import TypeAdapter
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.evaluation.marks import NO_ANSWER, marker_of
+from airflow_provider_llmbeam.pipeline.review.fields import AnswerFields
+from airflow_provider_llmbeam.pipeline.review.sample import golden_record
 from airflow_provider_llmbeam.spec.evaluation import Metric
 
 SCHEMA = {"type": "object", "properties": {"a": {}}}
@@ -54,12 +56,21 @@ def test_the_mark_of_a_text(metric, answer, expected, value):
         ({"a": True}, "true", 1),
         ({"a": 3}, "3", 1),
         ({"a": {"b": [1]}}, {"b": [1]}, 1),
-        ({}, None, 0),
+        ({}, "null", 0),
         ("a", "a", 0),
     ],
 )
 def test_the_mark_of_a_field_whose_expected_value_may_come_from_a_csv_file(answer, expected, value):
     assert mark("exact", answer, expected, SCHEMA).value == value
+
+
+@pytest.mark.parametrize("metric", ["exact", "label_f1"])
+def test_an_accepted_answer_that_lacks_an_optional_field_is_right_in_the_next_evaluation(metric):
+    """A review writes `null` for the field."""
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
+    accepted = golden_record({"id": 1}, AnswerFields(schema).values({"b": "x"}))
+    assert mark(metric, {"b": "x"}, accepted["expected_a"], schema).value == 1
+    assert mark(metric, NO_ANSWER, accepted["expected_a"], schema).value == 0
 
 
 def test_a_field_may_be_nested():

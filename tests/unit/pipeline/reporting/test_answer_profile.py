@@ -116,6 +116,14 @@ def test_an_answer_that_says_nothing_is_empty(text: str) -> None:
     assert profile([text, "0"], fields=()).empty == 1
 
 
+def test_vectors_are_no_empty_answers_and_have_no_labels() -> None:
+    made = AnswerProfile()
+    for _ in range(10):
+        made.add(completion("", parsed=[0.5, 0.5]), None)
+    assert (made.empty, made.lengths, made.label_counts()) == (0, {}, {})
+    assert made.models.total() == 10
+
+
 def test_a_server_that_names_another_model_with_each_answer_does_not_fill_the_memory() -> None:
     parts = []
     for number in range(3 * MAX_MODELS):

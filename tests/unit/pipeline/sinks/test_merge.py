@@ -11,7 +11,7 @@ TARGET = DatasetReference("p", "d").table("answers")
 
 def test_a_merge_inserts_new_rows_and_updates_only_differing_ones() -> None:
     columns = [
-        MergeColumn("day", "STRING", "DATE"),
+        MergeColumn("day", "STRING", "DATE", is_key=True),
         MergeColumn("answer", "STRING", "STRING"),
         MergeColumn("origin", "STRING", "STRING"),
     ]
@@ -33,9 +33,13 @@ def test_a_merge_inserts_new_rows_and_updates_only_differing_ones() -> None:
     [
         ("INT64", "INT64", "S.`c`"),
         ("INT64", "STRING", "CAST(S.`c` AS STRING)"),
-        ("STRING", "NUMERIC", "CAST(S.`c` AS NUMERIC)"),
+        ("STRING", "NUMERIC", "CAST(NULLIF(S.`c`, '') AS NUMERIC)"),
         ("STRING", "BYTES", "FROM_BASE64(S.`c`)"),
-        ("STRING", "JSON", "PARSE_JSON(S.`c`, wide_number_mode=>'round')"),
+        (
+            "STRING",
+            "JSON",
+            "COALESCE(SAFE.PARSE_JSON(S.`c`, wide_number_mode=>'round'), IF(S.`c` IS NULL, NULL, TO_JSON(S.`c`)))",
+        ),
         ("INT64", "JSON", "TO_JSON(S.`c`)"),
     ],
 )

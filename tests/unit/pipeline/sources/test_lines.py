@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import tracemalloc
+import zlib
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import zstandard
 from apache_beam.io.range_trackers import OffsetRangeTracker
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.sources.lines import (
     SHOWN_SIZE,
     Line,
@@ -93,6 +98,43 @@ def test_a_compressed_file_is_read(tmp_path: Path, ending: str) -> None:
         file.write(content)
     with open_plain(str(path)) as file:
         assert sum(line.text == b"line %d" % number for number, line in enumerate(read_lines(file))) == 50_000
+
+
+COMPRESS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+    "deflate": zlib.compress,
+}
+
+
+def expanded(path: Path, content: bytes) -> bytes:
+    path.write_bytes(content)
+    with open_plain(str(path)) as file:
+        return b"".join(line.text for line in read_lines(file))
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_a_compressed_file_that_was_cut_off_is_an_error_and_not_the_end_of_its_rows(
+    tmp_path: Path, ending: str
+) -> None:
+    path, part = tmp_path / f"rows.jsonl.{ending}", COMPRESS[ending](b"row\n")
+    for cut in (part[:-3], part + part[: len(part) // 2]):
+        with pytest.raises(JobFailedError, match=rf"'{path}' ends within its compressed data, so that rows are"):
+            expanded(path, cut)
+    with pytest.raises(JobSpecError, match=rf"'{path}' cannot be expanded: .* Nothing was sent or billed\."):
+        expanded(path, b"no compressed data")
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_the_parts_of_a_compressed_file_may_end_where_a_step_of_the_reader_does(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = COMPRESS[ending](b"row\n")
+    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.sources.lines._COMPRESSED_BYTES", len(part))
+    assert expanded(tmp_path / f"rows.{ending}", part * 3 + bytes(512)) == b"rowrowrow"
+    assert expanded(tmp_path / f"rows.{ending}", b"") == b""
 
 
 def test_a_compressed_line_is_not_expanded_as_a_whole(tmp_path: Path) -> None:

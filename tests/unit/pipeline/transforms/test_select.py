@@ -51,6 +51,7 @@ def test_only_rows_that_failed_in_one_of_these_ways_are_read():
     assert [is_selected({"id": 1, "llmbeam_error": {"kind": kind}}) for kind in kinds] == [True, False, True]
     assert not is_selected({"id": 1})
     assert not is_selected({"id": 1, "llmbeam_error": "truncated"})
+    assert not is_selected({"llmbeam_raw": "{", "llmbeam_error": {"kind": "unreadable_row"}})
 
 
 def test_an_estimate_reads_the_rows_of_the_job():

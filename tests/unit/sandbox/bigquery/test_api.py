@@ -210,6 +210,7 @@ def test_values_of_each_type_arrive_unchanged(client: bigquery.Client) -> None:
         ("SELECT text FROM llm.answers WHERE STARTS_WITH(text, 't')", [("two",)]),
         ("SELECT TO_JSON_STRING(STRUCT(1 AS a))", [('{"a":1}',)]),
         ("SELECT FORMAT_DATE('%Y', DATE '2026-05-01')", [("2026",)]),
+        ("SELECT SAFE.PARSE_JSON('no JSON') IS NULL, SAFE.PARSE_JSON('[1]') IS NULL", [(True, False)]),
     ],
 )
 def test_a_query_in_googlesql_is_answered(client: bigquery.Client, sql: str, expected: list[Any]) -> None:

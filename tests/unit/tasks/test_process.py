@@ -1,0 +1,64 @@
+"""The process of a job, on the sandbox."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+
+import pytest
+from waiting import until
+
+from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.tasks import process as module
+from airflow_provider_llmbeam.tasks.process import JobProcess
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The temporary directory of the worker."""
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    monkeypatch.setattr(module.tempfile, "tempdir", str(directory))
+    monkeypatch.setenv("TMPDIR", str(directory))
+    monkeypatch.delenv("LLMBEAM_TESTS_FORK_SERVER")  # a fork has the temporary directory of its server
+    return directory
+
+
+@pytest.fixture
+def job(tmp_path, sandbox):
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps({"id": number, "text": f"word {number}"}) + "\n" for number in range(20)))
+    spec = JobSpec.parse(
+        {
+            "name": "job",
+            "source": {"uri": str(source), "key": "id"},
+            "prompt": "Say {{ row.text }}",
+            "model": {"type": "gemini", "name": "gemini-3.5-flash-lite", "base_url": sandbox.url},
+            "sink": str(tmp_path / "out"),
+        }
+    )
+    return JobProcess(spec, {"GOOGLE_API_KEY": "k"}, logging.getLogger(__name__))
+
+
+def test_a_job_that_is_stopped_leaves_no_temporary_files_but_the_pace_that_the_jobs_of_a_machine_share(
+    job, sandbox, temporary
+):
+    hold = sandbox.faults.hold("gemini.generateContent", "Say ", after=3)
+    ended = []
+
+    def run():
+        with pytest.raises(JobFailedError, match="SIGTERM"):
+            job.run()
+        ended.append(True)
+
+    running = threading.Thread(target=run)
+    running.start()
+    until(lambda: hold.waiting, "the job sends")
+    job.stop()
+    running.join()
+    hold.release()
+    assert ended == [True]
+    (shared,) = temporary.iterdir()
+    assert [path.name.partition("-")[0] for path in shared.iterdir()] == ["governor"]
