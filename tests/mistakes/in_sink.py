@@ -33,6 +33,14 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        changes={"sink.uri": "gs:/my-bucket/out"},
+        sentence=(
+            "`sink.uri`: would be a local path that begins with 'gs:/': an address begins with its scheme and "
+            "two slashes, e.g. 'gs://', and a path is taken as it is, without `~` or variables of a shell; got "
+            "'gs:/my-bucket/out'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
         changes={"sink": {"type": "bigquery", "table": "answers"}},
         sentence=("`sink.table`: must be `project.dataset.table`; got 'answers'. Nothing was sent or billed."),
     ),
