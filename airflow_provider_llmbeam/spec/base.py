@@ -200,8 +200,8 @@ def without_user(uri: str | None) -> str | None:
     """
     if uri is not None and (unmeant := _NOT_A_PATH.match(uri.strip())):
         raise ValueError(
-            f"would be a local path that begins with {unmeant[0]!r}: an address begins with its scheme and two "
-            "slashes, e.g. 'gs://', and a path is taken as it is, without `~` or variables of a shell"
+            f"would be a local path that begins with {unmeant[0]!r}: a scheme has two slashes, e.g. 'gs://', and "
+            "neither `~` nor a variable of a shell is replaced"
         )
     if uri is not None and url_fault(uri):
         raise ValueError(

@@ -35,9 +35,9 @@ MISTAKES = (
     Mistake(
         changes={"sink.uri": "gs:/my-bucket/out"},
         sentence=(
-            "`sink.uri`: would be a local path that begins with 'gs:/': an address begins with its scheme and "
-            "two slashes, e.g. 'gs://', and a path is taken as it is, without `~` or variables of a shell; got "
-            "'gs:/my-bucket/out'. Nothing was sent or billed."
+            "`sink.uri`: would be a local path that begins with 'gs:/': a scheme has two slashes, e.g. 'gs://', "
+            "and neither `~` nor a variable of a shell is replaced; got 'gs:/my-bucket/out'. Nothing was sent or "
+            "billed."
         ),
     ),
     Mistake(

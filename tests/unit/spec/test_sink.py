@@ -38,7 +38,7 @@ def test_an_address_that_would_be_a_directory_of_the_worker_by_mistake_is_refuse
     part, _, name = field.partition(".")
     given = {"source": {"key": ["id"], "format": "jsonl"}, "sink": {}}
     (problem,) = JobSpec.problems({**job(), part: {**given[part], name: uri} if name else uri})
-    assert str(problem).startswith(f"`{field}`: would be a local path that begins with {beginning!r}: an address")
+    assert str(problem).startswith(f"`{field}`: would be a local path that begins with {beginning!r}: a scheme")
 
 
 @pytest.mark.parametrize(
