@@ -44,8 +44,8 @@ class LLMBeamHook(BaseHook):
         """Returns the connection; `None` if the default connection does not exist.
 
         Raises:
-            JobSpecError: Another connection does not exist, the host holds what belongs in the password, the address
-                of the server is not in the host alone, or the extra fields are no JSON object.
+            JobSpecError: Another connection does not exist, the host holds what belongs in the password, the
+                address of the server is not in the host alone, or the extra fields are no JSON object.
         """
         try:
             connection = self.get_connection(self.llmbeam_conn_id)
