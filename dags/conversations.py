@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from zoneinfo import ZoneInfo
 
 from airflow.sdk import DAG
 from airflow.timetables.interval import CronDataIntervalTimetable
@@ -19,13 +20,15 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
-# A run that is triggered manually, by an asset or for a partition has no logical date, so no `{{ ds }}`.
-DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
+# The zone of the schedule and of the days.
+ZONE = "UTC"
+# A day in the zone of the Dag. `{{ ds }}` is one in UTC, and a run without a logical date has none.
+DAY = "{{ (dag_run.logical_date or dag_run.run_after).astimezone(dag.timezone) | ds }}"
 
 with DAG(
     "conversations",
-    schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),  # at midnight, for the day that has ended
-    start_date=datetime(2026, 1, 1),
+    schedule=CronDataIntervalTimetable("@daily", timezone=ZONE),  # at midnight, for the day that has ended
+    start_date=datetime(2026, 1, 1, tzinfo=ZoneInfo(ZONE)),
     catchup=False,
     max_active_runs=1,  # a run has the turns of the runs before it in its histories
     doc_md=__doc__,

@@ -10,8 +10,8 @@ from airflow.sdk import DAG, ObjectStoragePath, Param, task
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
-# A run that is triggered manually, by an asset or for a partition has no logical date, so no `{{ ds }}`.
-DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
+# A day in the zone of the Dag. `{{ ds }}` is one in UTC, and a run without a logical date has none.
+DAY = "{{ (dag_run.logical_date or dag_run.run_after).astimezone(dag.timezone) | ds }}"
 CATEGORIES = ["cloud", "data", "web", "security", "developer tools", "machine learning", "system", "other"]
 
 with DAG(

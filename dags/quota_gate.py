@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
-PROJECT = os.environ.get("GOOGLE_CLOUD_PROJECT", "my-project")
+PROJECT = os.environ.get("LLMBEAM_PROJECT", "my-project")
 # The team's share of a quota that other teams also use.
 LIMITS = {"requests_per_minute": 600, "budget_usd": 20}
 MODEL = {"type": "gemini", "name": "gemini-3.5-flash-lite", "project": PROJECT}

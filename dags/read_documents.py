@@ -37,4 +37,5 @@ with DAG("read_documents", schedule=None, doc_md=__doc__) as dag:
         model="gemini-3.5-flash-lite",
         limits={"requests_per_minute": 600, "max_dead_letter_ratio": 0.1},
         sink={"uri": f"{DATA}/read_invoices"},
+        retries=2,
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from airflow.sdk import DAG
 from airflow.timetables.interval import CronDataIntervalTimetable
@@ -22,13 +23,15 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 PROJECT = os.environ.get("LLMBEAM_PROJECT", "my-project")
 BUCKET = os.environ.get("LLMBEAM_BUCKET", "my-bucket")
 RUNNER = json.loads(os.environ.get("LLMBEAM_RUNNER", '{"type": "dataflow", "location": "europe-west1"}'))
-# A run that is triggered manually has no logical date, and therefore no `{{ ds }}`.
-DAY = "{{ (dag_run.logical_date or dag_run.run_after) | ds }}"
+# The zone of the schedule and of the days.
+ZONE = "UTC"
+# A day in the zone of the Dag. `{{ ds }}` is one in UTC, and a run without a logical date has none.
+DAY = "{{ (dag_run.logical_date or dag_run.run_after).astimezone(dag.timezone) | ds }}"
 
 with DAG(
     "reviews_on_dataflow",
-    schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),  # at midnight, for the day that has ended
-    start_date=datetime(2026, 1, 1),
+    schedule=CronDataIntervalTimetable("@daily", timezone=ZONE),  # at midnight, for the day that has ended
+    start_date=datetime(2026, 1, 1, tzinfo=ZoneInfo(ZONE)),
     catchup=False,
     max_active_runs=1,  # two runs at once would share one quota
     doc_md=__doc__,

@@ -44,8 +44,8 @@ class LLMBeamHook(BaseHook):
         """Returns the connection; `None` if the default connection does not exist.
 
         Raises:
-            JobSpecError: Another connection does not exist, the host holds what belongs in the password, or the
-                extra fields are no JSON object.
+            JobSpecError: Another connection does not exist, the host holds what belongs in the password, the
+                address of the server is not in the host alone, or the extra fields are no JSON object.
         """
         try:
             connection = self.get_connection(self.llmbeam_conn_id)
@@ -62,6 +62,20 @@ class LLMBeamHook(BaseHook):
                 f"`llmbeam_conn_id`: the host of connection {self.llmbeam_conn_id!r} holds {fault}. Expected only "
                 "the address of the server, as it is written to logs and reports: a key belongs in the password "
                 "of the connection. Nothing was sent or billed."
+            )
+        # Airflow splits `llmbeam://https://:key@gpu.internal:8000/v1` into these; the form has the host alone.
+        others = {"port": connection.port, "schema": connection.schema}
+        if given := [f"a {name}" for name, value in others.items() if value]:
+            raise JobSpecError(
+                f"`llmbeam_conn_id`: connection {self.llmbeam_conn_id!r} has {' and '.join(given)}, which would "
+                "be left out, so that the key would be sent to another address. Expected the whole address in the "
+                "host, e.g. 'http://gpu.internal:8000/v1'. Nothing was sent or billed."
+            )
+        if connection.host and not connection.host.startswith(("http://", "https://")):
+            raise JobSpecError(
+                f"`llmbeam_conn_id`: the host of connection {self.llmbeam_conn_id!r} does not start with http:// "
+                "or https://. Expected the whole address of the server, e.g. 'https://api.openai.com/v1'. Nothing "
+                "was sent or billed."
             )
         self._extra(connection)
         return connection

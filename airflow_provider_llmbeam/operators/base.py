@@ -126,7 +126,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         self.notifiers = tuple(notifiers) if isinstance(notifiers, Sequence) else (notifiers,)
         self.cache = plain(cache)
         self.runner = plain(runner)
-        self.state_uri = state_uri
+        self.state_uri = plain(state_uri)
         self.job_name = job_name
         self.llmbeam_conn_id = llmbeam_conn_id
         self.gcp_conn_id = gcp_conn_id

@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
 from airflow_provider_llmbeam.tasks.assets import add_manifest
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
-from airflow_provider_llmbeam.tasks.identity import job_name
+from airflow_provider_llmbeam.tasks.identity import job_name, refuse_unknown_task
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -29,8 +29,8 @@ class EstimateInferenceOperator(InProcessOperator):
     `estimate.json`; the report of the job then contains the accuracy of the estimate.
 
     Args:
-        job_task_id: Id of the task of the same Dag whose job is estimated. Without it and `job_name`, the answers
-            belong to this task's own job, and no other job reuses them.
+        job_task_id: Id of the task of the same Dag whose job is estimated, with its task groups. Without it and
+            `job_name`, the answers belong to this task's own job, and no other job reuses them.
         sample_size: Number of prompts sent to the model. With 0 none is sent, and the estimate assumes the longest
             output that `generation` allows.
         kwargs: Arguments of `RunInferenceOperator`. `deferrable` has no effect: the estimate never defers.
@@ -45,7 +45,8 @@ class EstimateInferenceOperator(InProcessOperator):
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
-        AirflowFailException: A rendered argument is invalid, or there is nothing to read; raised by `execute`.
+        AirflowFailException: A rendered argument is invalid, the Dag has no task `job_task_id`, or there is
+            nothing to read; raised by `execute`.
         AirflowSkipException: The source has no rows, and `source.on_empty` is 'skip'.
         NothingAnsweredError: The model answered none of the prompts.
     """
@@ -62,6 +63,8 @@ class EstimateInferenceOperator(InProcessOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Estimates the job."""
         with errors_of_airflow():
+            if self.job_task_id is not None:  # of any other task, the job would send the sample again
+                refuse_unknown_task("job_task_id", self.job_task_id, self.get_dag())
             spec, environment = self._job(context)
             with self._running(spec, environment) as process:
                 found = self._estimated(spec, process)

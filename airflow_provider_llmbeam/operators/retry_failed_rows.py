@@ -9,11 +9,13 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FAULTS_OF_THE_SOURCE
 from airflow_provider_llmbeam.spec.sink import sink_data
+from airflow_provider_llmbeam.tasks.identity import refuse_unknown_task
 from airflow_provider_llmbeam.tasks.literal import plain
 
 if TYPE_CHECKING:
-    from airflow.sdk import XComArg
+    from airflow.sdk import Context, XComArg
 
+    from airflow_provider_llmbeam.spec.job import JobSpec
     from airflow_provider_llmbeam.spec.sink import Sink
 
 
@@ -29,7 +31,8 @@ class RetryFailedRowsOperator(RunInferenceOperator):
     was refused, is not paid for again. Without a failed row the task is skipped.
 
     Args:
-        failed_task_id: Id of a task of the same run whose failed rows are sent; exactly one of this and
+        failed_task_id: Id of a task of the same run whose failed rows are sent, with its task groups, e.g.
+            `night.answer`; in a mapped task group that of the same map index. Exactly one of this and
             `dead_letter_uri` is needed.
         dead_letter_uri: Dead letter of any earlier job, `dead_letter_uri` of its manifest.
         key: Columns that identify a row, as `source.key` of that job.
@@ -47,6 +50,7 @@ class RetryFailedRowsOperator(RunInferenceOperator):
 
     Raises:
         JobSpecError: A literal argument is invalid, or a `conversation` is given; raised when the Dag is parsed.
+        AirflowFailException: `failed_task_id` has left no dead letter in this run.
         AirflowSkipException: No row failed in one of these ways.
     """
 
@@ -72,7 +76,10 @@ class RetryFailedRowsOperator(RunInferenceOperator):
                 "and this one would send the rows without it; clear that task instead, which sends no other rows. "
                 "Nothing was sent or billed."
             )
-        uri = dead_letter_uri or f"{{{{ ti.xcom_pull(task_ids={failed_task_id!r})['dead_letter_uri'] }}}}"
+        # Without `map_indexes` Airflow returns a list of all instances of a mapped task.
+        manifests = f"ti.xcom_pull(task_ids={failed_task_id!r}, map_indexes=[ti.map_index, -1])"
+        found = f"({manifests} | select | first | default({{}})).get('dead_letter_uri', '')"
+        uri = dead_letter_uri or f"{{{{ {found} }}}}"
         source = {
             "uri": uri,
             "format": "jsonl",
@@ -80,7 +87,18 @@ class RetryFailedRowsOperator(RunInferenceOperator):
             "on_empty": "skip",
             "failed_kinds": tuple(failed_kinds) or _MENDED,
         }
+        self.failed_task_id = failed_task_id
         super().__init__(source=source, sink=_merging(plain(sink)), **kwargs)
+
+    def _job(self, context: Context) -> tuple[JobSpec, dict[str, str]]:
+        if self.failed_task_id is not None and not self.source["uri"]:
+            refuse_unknown_task("failed_task_id", self.failed_task_id, self.get_dag())
+            raise JobSpecError(
+                f"`failed_task_id`: task {self.failed_task_id!r} has left no dead letter in this run. Expected a "
+                "`RunInferenceOperator` that has succeeded before this task, and, if it is mapped, in the same "
+                "mapped task group. Nothing was sent or billed."
+            )
+        return super()._job(context)
 
 
 def _merging(sink: Any) -> Any:

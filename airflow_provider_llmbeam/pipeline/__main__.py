@@ -118,7 +118,9 @@ def _outcome(
     if options.diff is not None:
         return {"difference": diff(spec, _spec(options.diff))}
     if options.estimate:
-        return {"estimate": estimate(spec, options.sample_size)}
+        return {"estimate": estimate(spec, 32 if options.sample_size is None else options.sample_size)}
+    if options.sample_size is not None:
+        raise JobSpecError("`--sample-size`: only an estimate has a sample. Nothing was sent or billed.")
     if options.submit:
         return {"job": submit(spec, beam_options)}
     try:
@@ -207,7 +209,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--sample-size",
         type=_count,
-        default=32,
         metavar="N",
         help="with --estimate: number of prompts sent to the model; the job keeps their answers (default: 32)",
     )

@@ -195,8 +195,14 @@ def without_user(uri: str | None) -> str | None:
     """Validates the address of files.
 
     Raises:
-        ValueError: It holds a user or a password, which the message does not repeat.
+        ValueError: It holds a user or a password, which the message does not repeat; or it would be a local path
+            that nobody means, e.g. of `str(Path("gs://my-bucket"))`, on a worker whose disk another try lacks.
     """
+    if uri is not None and (unmeant := _NOT_A_PATH.match(uri.strip())):
+        raise ValueError(
+            f"would be a local path that begins with {unmeant[0]!r}: a scheme has two slashes, e.g. 'gs://', and "
+            "neither `~` nor a variable of a shell is replaced"
+        )
     if uri is not None and url_fault(uri):
         raise ValueError(
             "must not hold a user or a password, as it is written to logs and reports: filesystems read their "
@@ -205,6 +211,8 @@ def without_user(uri: str | None) -> str | None:
     return uri
 
 
+#: E.g. gs:/my-bucket, ~/answers and $HOME/answers.
+_NOT_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)|~(?=/|$)|\$\{?[A-Za-z_]\w*\}?")
 #: Fields that may hold a secret by mistake, where the name of the secret is expected: values are never quoted.
 _NEVER_SHOWN = frozenset(
     {"environment_secrets", "container_env", "api_key_env", "config_env", "dsn_env", "key_env"}

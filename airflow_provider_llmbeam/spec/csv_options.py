@@ -19,8 +19,8 @@ class CsvOptions(SpecModel):
         quotechar: Character around a cell with delimiters or line breaks. `None`: cells are never quoted.
         doublequote: Whether a `quotechar` in a quoted cell is doubled.
         escapechar: Character before a delimiter or a `quotechar` that is a part of a cell.
-        encoding: Encoding of the files by its name in Python, e.g. `latin-1` or `utf-16`. Bytes that are none of
-            its characters become U+FFFD.
+        encoding: Encoding of the files by its name in Python, e.g. `latin-1` or `utf-16`. A row with bytes that
+            are none of its characters fails.
         header: 0 if the first line has the names of the columns; `None` if there is no such line, which needs
             `names`.
         names: Names of the columns, also in place of those of the header.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -11,6 +12,8 @@ from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, RequestedTier
 
 _WANTED = "must be a time with its zone, a duration above zero, e.g. 'PT6H', or 'deadline'"
+#: Pydantic reads 06:00 as a duration of six hours.
+_CLOCK = re.compile(r"[+-]?\d+:\d\d(:\d\d(\.\d+)?)?")
 
 
 class Inference(SpecModel):
@@ -49,6 +52,8 @@ class Inference(SpecModel):
     def _time_or_duration(cls, finish_by: Any, validated: ValidatorFunctionWrapHandler) -> Any:
         if _is_number(finish_by):  # seconds since 1970, or of a duration?
             raise ValueError(_WANTED)
+        if isinstance(finish_by, str) and _CLOCK.fullmatch(finish_by.strip()):  # six o'clock, or in six hours?
+            raise ValueError(f"{_WANTED}: a time of day needs its date and zone")
         try:
             found = validated(finish_by)
         except ValidationError:  # one error for each type of the union

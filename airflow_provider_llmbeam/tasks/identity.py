@@ -7,6 +7,8 @@ import re
 from typing import Any
 
 from airflow_provider_llmbeam.deployment import own_deployment
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.fields.suggestion import nearest
 
 
 def job_name(ti: Any, task_id: str | None = None) -> str:
@@ -21,6 +23,28 @@ def job_name(ti: Any, task_id: str | None = None) -> str:
     """
     task_id = ti.task_id if task_id is None else task_id
     return _name(ti.dag_id, task_id, ti.run_id, ti.map_index)
+
+
+def refuse_unknown_task(argument: str, task_id: str, dag: Any) -> None:
+    """Refuses the id of another task that the Dag does not have, e.g. one without its task group.
+
+    Args:
+        argument: Argument that names it.
+        task_id: The id.
+        dag: The Dag; `None` if it is not known.
+
+    Raises:
+        JobSpecError: There is no such task.
+    """
+    if dag is None or dag.has_task(task_id):
+        return
+    grouped = [f"did you mean `{known}`?" for known in sorted(dag.task_ids) if known.endswith(f".{task_id}")]
+    hint = grouped[0] if grouped else nearest(task_id, dag.task_ids)
+    raise JobSpecError(
+        f"`{argument}`: Dag {dag.dag_id!r} has no task {task_id!r}{hint and f'; {hint}'}"
+        f"{'' if hint.endswith('?') else '.'} The id of a task has those of its task groups. Nothing was sent or "
+        "billed."
+    )
 
 
 def name_in_every_run(ti: Any) -> str:

@@ -52,7 +52,7 @@ def with_unrendered(data: Any) -> Any:
 
 
 def plain(value: Any, levels: int = _LEVELS) -> Any:
-    """Converts a spec value to plain data, also one within mappings; plain data is returned as it is.
+    """Converts a spec value or a path to plain data, also within mappings; plain data is returned as it is.
 
     Airflow renders neither frozen values nor values without fields, and a connection completes plain data alone.
 
@@ -63,6 +63,8 @@ def plain(value: Any, levels: int = _LEVELS) -> Any:
     if isinstance(value, SpecModel):
         # Only the fields that were set, so that a connection can provide the rest.
         return _with_types(value.model_dump(mode="json", exclude_unset=True), value)
+    if hasattr(value, "joinpath"):  # a path of `pathlib`, or Airflow's `ObjectStoragePath`
+        return str(value)
     if not isinstance(value, Mapping) or not levels:
         return value
     parts = {name: plain(part, levels - 1) for name, part in value.items()}

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TaskGroup
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
@@ -47,6 +47,25 @@ def test_the_job_reuses_the_answers_of_its_estimate_and_reports_its_accuracy(run
     assert (manifest["origins"]["fresh"], manifest["origins"]["resumed"]) == (40, 20)
     assert manifest["estimate"]["input_tokens"]["ratio"] == pytest.approx(1, abs=0.05)
     assert set(sandbox.requests.paid().values()) == {1}
+
+
+def test_the_id_of_a_job_without_its_task_group_is_refused_before_a_sample_is_paid_for(
+    run_dag, connection, sandbox, job
+):
+    errors = []
+    with DAG("grouped", schedule=None) as dag, TaskGroup("night"):
+        estimate = EstimateInferenceOperator(
+            task_id="estimate",
+            job_task_id="judge",
+            on_failure_callback=lambda context: errors.append(str(context["exception"])),
+            **job,
+        )
+        estimate >> RunInferenceOperator(task_id="judge", **job)
+    _, states = run_dag(dag)
+    assert states == {"night.estimate": "failed", "night.judge": "upstream_failed"}
+    (error,) = errors
+    assert error.startswith("`job_task_id`: Dag 'grouped' has no task 'judge'; did you mean `night.judge`?")
+    assert len(sandbox.requests) == 0
 
 
 def test_a_source_without_files_fails_without_a_retry(run_dag, connection, sandbox, job):

@@ -7,7 +7,7 @@ import runpy
 from pathlib import Path
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TaskGroup, task, task_group
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.retry_failed_rows import RetryFailedRowsOperator
@@ -64,6 +64,72 @@ def test_a_run_without_such_a_failure_skips_the_task_and_leaves_the_output(run_d
     assert len(lines(tmp_path / "out/answers-00000-of-00001.jsonl")) == 1
     assert len(lines(tmp_path / "out/dead_letter-00000-of-00001.jsonl")) == 1
     assert len(sandbox.requests) == 2
+
+
+def test_each_instance_of_a_mapped_task_group_sends_its_own_failed_rows(run_dag, connection, tmp_path):
+    job = {
+        "prompt": "Say it: {{ row.text }}",
+        "sink": f"{tmp_path}/{{{{ ti.map_index }}}}",
+        "limits": {"max_dead_letter_ratio": 1},
+    }
+    with DAG("mapped_group", schedule=None) as dag:
+
+        @task_group
+        def shop(name):
+            answer = RunInferenceOperator(
+                task_id="answer",
+                source={
+                    "type": "rows",
+                    "rows": [{"id": name, "text": "[[block]]"}, {"id": 0, "text": "a"}],
+                    "key": "id",
+                },
+                model="gemini-2.5-flash",
+                **job,
+            )
+            answer >> RetryFailedRowsOperator(
+                task_id="retry", failed_task_id="shop.answer", key="id", model="echo", **job
+            )
+
+        shop.expand(name=["north", "south"])
+    run, _ = run_dag(dag)
+    assert {str(one.state) for one in run.get_task_instances()} == {"success"}
+    for index, name in enumerate(("north", "south")):
+        answers = lines(tmp_path / f"{index}/answers-00000-of-00001.jsonl")
+        assert {row["id"]: row["model"] for row in answers} == {name: "echo", 0: "gemini-2.5-flash"}
+
+
+@pytest.mark.parametrize(
+    ("failed_task_id", "message"),
+    [
+        ("answer", "Dag 'unfit' has no task 'answer'; did you mean `night.answer`? The id of a task has those of"),
+        ("night.other", "task 'night.other' has left no dead letter in this run. Expected"),
+    ],
+)
+def test_a_task_that_has_no_dead_letter_is_refused_by_its_id(
+    run_dag, connection, tmp_path, failed_task_id, message
+):
+    errors = []
+    job = {"prompt": "{{ row.text }}", "model": "echo", "sink": str(tmp_path / "out")}
+    with DAG("unfit", schedule=None) as dag, TaskGroup("night"):
+
+        @task
+        def other():
+            return None
+
+        answer = RunInferenceOperator(
+            task_id="answer", source={"type": "rows", "rows": [{"id": 1, "text": "a"}], "key": "id"}, **job
+        )
+        [answer, other()] >> RetryFailedRowsOperator(
+            task_id="retry",
+            failed_task_id=failed_task_id,
+            key="id",
+            on_failure_callback=lambda context: errors.append(str(context["exception"])),
+            **job,
+        )
+    _, states = run_dag(dag)
+    assert states["night.retry"] == "failed"
+    (error,) = errors
+    assert error.startswith(f"`failed_task_id`: {message}")
 
 
 @pytest.mark.parametrize(

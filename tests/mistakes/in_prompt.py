@@ -76,6 +76,14 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        changes={"prompt.output_schema": {"mood": "string"}},
+        sentence=(
+            "`prompt.output_schema`: accepts any answer, as 'mood' is no keyword of JSON Schema; fields belong in "
+            "`properties`: {'type': 'object', 'properties': {'mood': …}}; got {'mood': …}. Nothing was sent or "
+            "billed."
+        ),
+    ),
+    Mistake(
         changes={"prompt.output_schema": {"type": "objekt"}},
         sentence=(
             "`prompt.output_schema`: is not a JSON Schema ('objekt' is not valid under any of the "

@@ -33,6 +33,14 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        changes={"sink.uri": "gs:/my-bucket/out"},
+        sentence=(
+            "`sink.uri`: would be a local path that begins with 'gs:/': a scheme has two slashes, e.g. 'gs://', "
+            "and neither `~` nor a variable of a shell is replaced; got 'gs:/my-bucket/out'. Nothing was sent or "
+            "billed."
+        ),
+    ),
+    Mistake(
         changes={"sink": {"type": "bigquery", "table": "answers"}},
         sentence=("`sink.table`: must be `project.dataset.table`; got 'answers'. Nothing was sent or billed."),
     ),

@@ -35,9 +35,19 @@ MISTAKES = (
     Mistake(
         changes={"model.name": "gemini-9-ultra"},
         sentence=(
-            "100 of 100 rows failed as the server has no such model: correct `model.name`. "
+            "100 of 100 rows failed: no such model there. Correct `model.name` or `base_url`. "
             "models/gemini-9-ultra is not found for API version v1beta, or is not supported … The "
             "rows are in 'out/dead_letter-00000-of-00001.jsonl'; the old output stays."
+        ),
+        found="answers",
+        requests=32,
+    ),
+    Mistake(
+        changes={"model": {"type": "openai", "name": "gemma-3-4b-it", "base_url": "{server}"}},
+        sentence=(
+            "100 of 100 rows failed: no such model there. Correct `model.name` or `base_url`. The requested "
+            "URL /chat/completions was not found on this server. The rows are in "
+            "'out/dead_letter-00000-of-00001.jsonl'; the old output stays."
         ),
         found="answers",
         requests=32,

@@ -165,6 +165,46 @@ def test_a_csv_file_is_read_as_pandas_writes_it(echo_job):
     assert make_estimate(spec, 0).rows == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("rows.csv", "id,text\n1,Größe\n2,plain\n", "has bytes that are no utf-8: set `source.csv.encoding`"),
+        ("rows.jsonl", '{"id": "1", "text": "Größe"}\n{"id": "2", "text": "plain"}\n', "not UTF-8, as JSON is"),
+    ],
+)
+def test_a_row_in_another_encoding_fails_and_is_not_sent_with_other_characters(job, sandbox, name, text, fault):
+    path = job.directory / name
+    path.write_bytes(text.encode("latin-1"))
+    source = {"uri": str(path), "key": ["id"]}
+    spec = JobSpec.parse(job.spec | {"source": source, "limits": {"max_dead_letter_ratio": 0.5}})
+    assert run(spec)["rows"] == {"read": 2, "answered": 1, "dead_letter": 1}
+    (failed,) = read_lines(job.out / "dead_letter-00000-of-00001.jsonl")
+    assert failed["llmbeam_error"]["kind"] == "unreadable_row"
+    assert fault in failed["llmbeam_error"]["message"]
+    assert sandbox.stats()["billed_answers"] == 1
+    assert make_estimate(spec, 0).rows == 2
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252"])
+def test_a_file_whose_encoding_is_named_is_read_as_it_was_written(echo_job, encoding):
+    path = echo_job.directory / "rows.csv"
+    path.write_bytes("id,text\n1,Größe\n".encode(encoding))
+    source = {"uri": str(path), "key": ["id"], "csv": {"encoding": encoding}}
+    run(JobSpec.parse(echo_job.spec | {"source": source}))
+    (answer,) = read_lines(echo_job.out / "answers-00000-of-00001.jsonl")
+    assert "Größe" in answer["answer"]
+
+
+def test_a_header_in_another_encoding_is_named_before_anything_is_sent(job, sandbox):
+    path = job.directory / "rows.csv"
+    path.write_bytes("id,größe\n1,a\n".encode("latin-1"))
+    with pytest.raises(
+        JobSpecError, match=r"the header has bytes that are no utf-8: set `source\.csv\.encoding`\."
+    ):
+        run(JobSpec.parse(job.spec | {"source": {"uri": str(path), "key": ["id"]}}))
+    assert sandbox.stats()["billed_answers"] == 0
+
+
 def test_a_wrong_delimiter_is_named_before_anything_is_sent(job, sandbox):
     path = job.directory / "rows.csv"
     path.write_text("id;text\n1;a\n")

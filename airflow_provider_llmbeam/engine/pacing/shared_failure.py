@@ -22,7 +22,7 @@ _SENTENCES: dict[FailureKind, str] = {
     "earlier_turn_failed": "{rows} rows follow a turn of their conversation that failed: a retry sends both.",
     "bad_request": "The server refused {rows} requests: change what it names in the spec, or the rows.",
     "unauthorized": "{rows} rows failed as the server refuses the key: set one, or credentials, for the model.",
-    "not_found": "{rows} rows failed as the server has no such model: correct `model.name`.",
+    "not_found": "{rows} rows failed: no such model there. Correct `model.name` or `base_url`.",
     "blocked": "{rows} answers were blocked: change `prompt.template`, the rows or the model.",
     "moderated": "The guard model refused {rows} rows: change the rows, the prompt or `safety.moderation`.",
     "truncated": "{rows} answers were cut at `generation.max_output_tokens` = {limit}: raise it.",

@@ -16,7 +16,7 @@ from apache_beam.io.filesystem import CompressionTypes, FileMetadata
 
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
-from airflow_provider_llmbeam.pipeline.sources.files import parse_csv, parse_line, parse_table
+from airflow_provider_llmbeam.pipeline.sources.files import MARKED, parse_csv, parse_line, parse_table
 from airflow_provider_llmbeam.pipeline.sources.lines import plain, read_lines
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
 from airflow_provider_llmbeam.spec.source import FileFormat
@@ -93,7 +93,7 @@ def _rows(stream: IO[bytes], file_format: FileFormat, options: CsvOptions) -> It
             for line in read_lines(stream, block_size=_BLOCK_BYTES):
                 yield from parse_line(line)
         case "csv":
-            text = io.TextIOWrapper(stream, encoding=options.codec, errors="replace", newline="")
+            text = io.TextIOWrapper(stream, encoding=options.codec, errors=MARKED, newline="")
             try:
                 yield from parse_csv(text, options)
             finally:
@@ -234,7 +234,7 @@ def _csv_from(stream: IO[bytes], start: int, span: int, size: int, options: CsvO
     names = options.names or tuple(next(csv.reader(header, **options.dialect)))
     inner = options.model_copy(update={"header": None, "names": names, "skiprows": 0})
     stream.seek(start)
-    decoder = codecs.getincrementaldecoder(options.encoding)("replace")  # the span may end within a character
+    decoder = codecs.getincrementaldecoder(options.encoding)(MARKED)  # the span may end within a character
     text = decoder.decode(stream.read(span))
     is_end = start + span >= size
     readings = [

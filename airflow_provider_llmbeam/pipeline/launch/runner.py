@@ -48,11 +48,23 @@ def runner_of(
 
     Returns:
         The runner, or `None` if the options determine it, and the options.
+
+    Raises:
+        JobSpecError: The runner is local, and Beam has no such option: it would ignore `--dry`, and send the rows.
     """
     options = PipelineOptions([*_options_of_spec(spec, worker_package), *beam_options])
     named = options.view_as(StandardOptions).runner or "direct"
     short = named.rpartition(".")[2].lower().removesuffix("runner")  # Beam accepts each of these spellings
-    return (FnApiRunner() if short in ("direct", "fnapi") else None), options
+    if short not in ("direct", "fnapi"):  # another one may have options that Beam does not know
+        return None, options
+    given = PipelineOptions([*beam_options])
+    if unknown := given.get_all_options(retain_unknown_options=True).keys() - given.get_all_options().keys():
+        listed = ", ".join(f"`--{name}`" for name in sorted(unknown))
+        raise JobSpecError(
+            f"{listed}: neither this command nor Beam has this option. Expected options of Beam, e.g. `--runner`; "
+            "`llmbeam COMMAND --help` lists those of each command. Nothing was sent or billed."
+        )
+    return FnApiRunner(), options
 
 
 def _options_of_spec(spec: JobSpec, worker_package: Path | None) -> list[str]:

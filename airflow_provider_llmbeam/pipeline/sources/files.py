@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -41,6 +42,11 @@ csv.field_size_limit(MAX_ROW_SIZE)
 _USUAL = CsvOptions()
 #: Delimiters other than the given one, by which a header of one column is recognised as a mistake.
 _DELIMITERS = (";", "\t", "|", ",")
+#: How bytes that the encoding of a file does not have are decoded: as half of a surrogate pair, which marks their
+#: row, and which no decoder returns otherwise. With U+FFFD in its place a file in another encoding would be sent.
+MARKED = "llmbeam-marked"
+_MARK = "\udcff"
+codecs.register_error(MARKED, lambda error: (_MARK, error.end))  # type: ignore[attr-defined]
 #: A file name that does not begin as those do that Spark and Hive ignore.
 _IS_DATA = re.compile(r"(^|/)[^/_.][^/]*$")
 
@@ -153,7 +159,10 @@ def parse_json_line(line: bytes) -> Iterator[Row | FailedRow]:
     if not text:
         return
     try:
-        row = json.loads(text.decode("utf-8", "replace"))
+        row = json.loads(text.decode())
+    except UnicodeDecodeError as error:
+        yield _unreadable(line, f"not UTF-8, as JSON is: {error.reason} at byte {error.start}")
+        return
     except (ValueError, RecursionError) as error:
         yield _unreadable(line, f"not JSON: {error}")
         return
@@ -186,6 +195,7 @@ class _CsvLines:
         self._row: list[str] = []
         self._first = self._number + 1
         self._size = 0
+        self.is_marked = False
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -196,6 +206,7 @@ class _CsvLines:
             raise StopIteration
         self._number += 1
         self._size += len(line)
+        self.is_marked |= _MARK in line
         self._row.append(line)
         if self._size > MAX_ROW_SIZE:
             self._row = ["".join(self._row)[:SHOWN_SIZE]]
@@ -214,7 +225,8 @@ class _CsvLines:
     def failed(self, message: object) -> FailedRow:
         """Returns a failed row with the text of the current row."""
         until = f" (up to line {self._number})" if self._number > self._first else ""
-        return _unreadable("".join(self._row).encode(), f"not CSV near line {self._first}{until}: {message}")
+        text = "".join(self._row).replace(_MARK, "\ufffd")
+        return _unreadable(text.encode(), f"not CSV near line {self._first}{until}: {message}")
 
 
 _SKIPPED_SIZE = 2**20
@@ -229,7 +241,7 @@ def parse_csv(
     and a part of a text must not be sent to a model as a row.
 
     Args:
-        text: The file.
+        text: The file; a row with bytes that were decoded as `MARKED` has failed.
         options: How it is written.
         path: Its path, for errors.
 
@@ -245,6 +257,8 @@ def parse_csv(
         names = reader.fieldnames or ()
     except csv.Error as error:
         raise _header_error(path, f"is not CSV: {error}.") from None
+    if lines.is_marked:
+        raise _header_error(path, f"has bytes that are no {options.encoding}: set `source.csv.encoding`.")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise _header_error(path, f"names column {twice[0]!r} twice; one would hide the other.")
     if len(names) == 1 and (signs := [sign for sign in _DELIMITERS if sign in names[0]]):
@@ -262,7 +276,9 @@ def parse_csv(
         except csv.Error as error:
             yield lines.failed(error)
             continue
-        if None in row or None in row.values():
+        if lines.is_marked:
+            yield lines.failed(f"has bytes that are no {options.encoding}: set `source.csv.encoding`")
+        elif None in row or None in row.values():
             yield _unreadable(
                 json.dumps(row, ensure_ascii=False).encode(),
                 f"line {reader.line_num} does not have the {len(names)} cells of the header",
@@ -278,7 +294,7 @@ def _header_error(path: str | None, fault: str) -> JobSpecError:
 
 def _read_csv_file(file: fileio.ReadableFile, options: CsvOptions) -> Iterator[Row | FailedRow]:
     path = file.metadata.path
-    with io.TextIOWrapper(open_plain(path), options.codec, "replace", newline="") as text:
+    with io.TextIOWrapper(open_plain(path), options.codec, MARKED, newline="") as text:
         yield from parse_csv(text, options, path)
 
 

@@ -51,7 +51,8 @@ def _source_problem(spec: JobSpec) -> str | None:
     if not isinstance(spec.source, FilesSource) or not isinstance(spec.sink, FilesSink):
         return None
     source, sink = spec.source, spec.sink
-    if matches(source.uri, f"{sink.uri}answers-00000-of-{sink.shards:05}.{sink.format}"):
+    written = (f"answers-00000-of-{sink.shards:05}.{sink.format}", "report.json")
+    if any(matches(source.uri, f"{sink.uri}{name}") for name in written):
         return (
             f"would read its own answers: `source.uri` {source.uri!r} matches the files that the job writes to "
             f"`sink.uri` {sink.uri!r}. Name another directory for one of them"

@@ -13,16 +13,38 @@ from pydantic import PydanticUserError, TypeAdapter
 
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
+#: Keywords besides those with `$` that restrict no answer.
+_NOTES = (
+    "title",
+    "description",
+    "default",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "definitions",
+    "nullable",
+)
+
 
 def checked_schema(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Returns a schema, or `None`, unchanged.
 
     Raises:
-        ValueError: See `AnswerSchema`.
+        ValueError: See `AnswerSchema`; or the schema would accept any answer, as nothing in it is a keyword.
     """
     if schema is not None:
-        from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema  # `jsonschema` takes 60 ms
+        # `jsonschema` takes 60 ms
+        from jsonschema import Draft202012Validator
 
+        from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema
+
+        unknown = [name for name in schema if name not in _NOTES and not name.startswith("$")]
+        if unknown and not Draft202012Validator.VALIDATORS.keys() & schema.keys():
+            raise ValueError(
+                f"accepts any answer, as {unknown[0]!r} is no keyword of JSON Schema; fields belong in "
+                f"`properties`: {{'type': 'object', 'properties': {{{unknown[0]!r}: …}}}}"
+            )
         AnswerSchema(schema)
     return schema
 

@@ -67,6 +67,34 @@ def test_the_key_of_the_default_connection_is_sent_to_no_openai_server_but_that_
     assert open_model("gemini-2.5-flash")[1]() == {"x-goog-api-key": "gemini's"}
 
 
+@pytest.mark.parametrize(
+    ("connection", "fault"),
+    [
+        (
+            json.dumps({"conn_type": "llmbeam", "host": "http://gpu", "port": 8000}),
+            "has a port, which would be left out",
+        ),
+        ("llmbeam://https://:k@gpu:8000/v1", "has a port and a schema, which"),
+        ("llmbeam://https://:k@api.openai.com/v1", "has a schema, which"),
+        ("llmbeam://:k@gpu", "does not start with http:// or https://."),
+    ],
+)
+def test_an_address_that_is_not_in_the_host_alone_is_refused_before_a_key_is_sent_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, connection: str, fault: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPLIT", connection)
+    with pytest.raises(JobSpecError, match="Nothing was sent or billed") as refused:
+        LLMBeamHook("split").complete_model({"type": "openai", "name": "m"})
+    assert fault in str(refused.value)
+
+
+@pytest.mark.parametrize("connection", ["llmbeam://:k@", "llmbeam://:k@https%3A%2F%2Fapi.openai.com%2Fv1"])
+def test_a_connection_as_a_uri_has_its_key(monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WHOLE", connection)
+    _, environment = LLMBeamHook("whole").complete_model({"type": "openai", "name": "m"})
+    assert environment == {"OPENAI_API_KEY": "k"}
+
+
 @pytest.mark.parametrize("host", ["https://user:topsecret@host/v1", "https://host/v1?key=topsecret"])
 def test_a_host_that_holds_a_secret_is_refused_and_not_repeated(
     monkeypatch: pytest.MonkeyPatch, host: str

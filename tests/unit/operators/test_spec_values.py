@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import ObjectStoragePath
 
 from airflow_provider_llmbeam.decorators.llmbeam import _LLMBeamDecoratedOperator
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.other_models import OtherModels
@@ -78,3 +81,16 @@ def test_the_demand_of_a_sensor_may_be_the_spec_of_a_job() -> None:
     )
     sensor = QuotaHealthSensor(task_id="gate", model=MODEL, demand=demand)
     assert sensor.demand["model"] == {"type": "gemini", "name": MODEL.name}
+
+
+def test_paths_are_addresses_and_one_that_lost_a_slash_is_refused_when_the_dag_is_parsed(tmp_path) -> None:
+    arguments = {
+        "task_id": "judge",
+        "source": {"uri": tmp_path / "rows.csv", "key": "id"},
+        "prompt": "{{ row.text }}",
+        "model": "echo",
+    }
+    task = RunInferenceOperator(**arguments, sink=ObjectStoragePath("gs://b/out"), state_uri=tmp_path)
+    assert (task.source["uri"], task.sink, task.state_uri) == (f"{tmp_path}/rows.csv", "gs://b/out", str(tmp_path))
+    with pytest.raises(JobSpecError, match=r"`sink\.uri`: would be a local path that begins with 'gs:/'"):
+        RunInferenceOperator(**arguments, sink=Path("gs://b/out"))

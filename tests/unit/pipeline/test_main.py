@@ -90,6 +90,14 @@ def test_an_unknown_runner_exits_with_2_and_a_message(job, tmp_path: Path, runne
     assert "onsense" in message
 
 
+def test_the_size_of_a_sample_without_an_estimate_does_not_run_the_job(job, tmp_path: Path) -> None:
+    spec, result = tmp_path / "job.json", tmp_path / "result.json"
+    spec.write_text(job(sink={"uri": str(tmp_path / "out")}).model_dump_json())
+    assert main([f"--spec={spec}", f"--result={result}", "--sample-size=3"]) == EXIT_BAD_SPEC
+    assert json.loads(result.read_text())["error"]["message"].startswith("`--sample-size`: only an estimate")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", ["missing/result.json", "."])
 def test_a_result_that_cannot_be_written_ends_the_command_before_anything_is_read(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture

@@ -112,6 +112,13 @@ def test_a_number_is_neither_a_time_nor_a_duration_also_as_the_text_that_airflow
     assert "e.g. 'PT6H'" in found.want
 
 
+@pytest.mark.parametrize("given", ["06:00", "6:00:00", " 22:30 ", "06:00:00.5"])
+def test_a_time_of_day_is_not_taken_for_a_duration(given):
+    (found,) = Inference.problems({"finish_by": given})
+    assert (found.field, found.got) == ("finish_by", given)
+    assert found.want.endswith("or 'deadline': a time of day needs its date and zone")
+
+
 @pytest.mark.parametrize("given", ["2026-11-25 06:00:00", "tonight", "PT0S", timedelta(hours=-1)])
 def test_a_time_without_a_zone_and_a_duration_of_nothing_are_refused(given):
     (found,) = Inference.problems({"finish_by": given})

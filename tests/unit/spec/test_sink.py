@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,34 @@ def test_a_glob_is_refused(uri: str) -> None:
     (problem,) = FilesSink.problems({"uri": uri})
     assert str(problem).startswith("`uri`: must be one directory, not a glob: a path with *, ? or [ matches")
     assert str(problem).endswith(f"; got {uri!r}.")
+
+
+@pytest.mark.parametrize(
+    ("uri", "beginning"),
+    [
+        (str(Path("gs://my-bucket/out")), "gs:/"),
+        ("file:/tmp/out", "file:/"),
+        ("~/out", "~"),
+        ("~", "~"),
+        ("$HOME/out", "$HOME"),
+        ("${DATA}/out", "${DATA}"),
+    ],
+)
+@pytest.mark.parametrize("field", ["source.uri", "sink.uri", "state_uri"])
+def test_an_address_that_would_be_a_directory_of_the_worker_by_mistake_is_refused(
+    job: Any, uri: str, beginning: str, field: str
+) -> None:
+    part, _, name = field.partition(".")
+    given = {"source": {"key": ["id"], "format": "jsonl"}, "sink": {}}
+    (problem,) = JobSpec.problems({**job(), part: {**given[part], name: uri} if name else uri})
+    assert str(problem).startswith(f"`{field}`: would be a local path that begins with {beginning!r}: a scheme")
+
+
+@pytest.mark.parametrize(
+    "uri", ["gs://b/out", "file:///tmp/out", "out~/", "~tmp/out", "a$b/out", "C:/out", "a:b/"]
+)
+def test_other_paths_are_taken_as_they_are(uri: str) -> None:
+    assert FilesSink(uri=uri).uri == f"{uri.rstrip('/')}/"
 
 
 @pytest.mark.parametrize("uri", ["", "   "])

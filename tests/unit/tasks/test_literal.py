@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import ObjectStoragePath
 
 from airflow_provider_llmbeam.spec import EchoModel, FilesSource, GeminiModel, JobSpec, Limits
 from airflow_provider_llmbeam.spec.evaluation import Alternative
@@ -133,6 +135,12 @@ def test_the_types_of_values_within_others_and_within_mappings_are_kept() -> Non
 @pytest.mark.parametrize("value", [None, "{{ ds }}", {"uri": "a"}, {"a": {"b": ["c"]}}, 3])
 def test_plain_data_is_not_copied(value: Any) -> None:
     assert plain(value) is value
+
+
+@pytest.mark.parametrize("path", [Path("/data/out"), ObjectStoragePath("gs://bucket/out")])
+def test_a_path_is_its_text(path: Any) -> None:
+    assert plain(path) == str(path)
+    assert plain({"uri": path, "key": ["id"]}) == {"uri": str(path), "key": ["id"]}
 
 
 def test_data_that_contains_itself_is_left_to_the_check_of_the_spec() -> None:

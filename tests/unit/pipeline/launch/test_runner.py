@@ -87,6 +87,24 @@ def test_every_other_option_is_passed_on() -> None:
     assert options.get_all_options()["temp_location"] == "gs://b/tmp"
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [(["--dry"], "`--dry`"), (["--deffer", "--rows=3"], "`--deffer`, `--rows`"), (["--key", "17"], "`--key`")],
+    ids=str,
+)
+def test_an_option_that_beam_would_ignore_is_refused_before_a_local_job_sends_its_rows(
+    options: list[str], named: str
+) -> None:
+    with pytest.raises(JobSpecError) as refused:
+        runner_of(JOB, options)
+    assert str(refused.value).startswith(f"{named}: neither this command nor Beam has this option.")
+
+
+def test_a_runner_elsewhere_may_have_options_that_beam_does_not_know() -> None:
+    _, options = runner_of(JOB, ["--runner=FlinkRunner", "--object_reuse=true"])
+    assert options.get_all_options(retain_unknown_options=True)["object_reuse"] == "true"
+
+
 def test_options_of_the_process_are_not_those_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["x", "--runner=DataflowRunner"])
     runner, _ = runner_of(JOB, [])

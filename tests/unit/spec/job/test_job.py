@@ -254,3 +254,10 @@ def test_behind_the_proxy_of_the_sandbox_no_answer_is_that_of_a_provider(
 ) -> None:
     monkeypatch.setenv("LLMBEAM_SANDBOX_URL", "http://127.0.0.1:8787")
     assert journal_of(model={"type": "gemini"}, cache={"scope": "a"})[0] == "s/cache/a@loopback/"
+
+
+def test_a_source_that_matches_the_report_of_its_own_sink_is_refused(job):
+    fields = {"source": {"uri": "data/*.json", "key": ["id"]}, "sink": {"uri": "data"}}
+    (problem,) = JobSpec.problems({**job(), **fields})
+    assert problem.want.startswith("would read its own answers: `source.uri` 'data/*.json' matches the files that")
+    assert not JobSpec.problems({**job(), **fields, "sink": {"uri": "data/out"}})

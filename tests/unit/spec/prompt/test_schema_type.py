@@ -77,6 +77,24 @@ def test_an_enum_or_a_generic_is_a_schema_too(kind: Any, good: Any, bad: Any) ->
     assert not is_valid(schema, bad)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [{"mood": "string"}, {"title": "string", "price": "number"}, {"name": "mood", "schema": {"type": "object"}}],
+)
+def test_names_of_fields_in_place_of_keywords_are_no_schema(job, schema: dict[str, Any]) -> None:
+    (problem,) = JobSpec.problems(job(prompt={"template": "{{ row.text }}", "output_schema": schema}))
+    assert problem.field == "prompt.output_schema"
+    assert problem.want.startswith("accepts any answer, as ")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{}, {"title": "Any"}, {"$defs": {"a": {"type": "string"}}, "$ref": "#/$defs/a"}, {"type": "string", "x": 1}],
+)
+def test_a_schema_without_a_keyword_that_is_wrong_is_accepted(job, schema: dict[str, Any]) -> None:
+    assert not JobSpec.problems(job(prompt={"template": "{{ row.text }}", "output_schema": schema}))
+
+
 def test_a_schema_may_be_text(job) -> None:
     spec = JobSpec.parse(job(prompt={"template": "{{ row.a }}", "output_schema": '{"type": "string"}'}))
     assert spec.prompt.output_schema == {"type": "string"}
