@@ -256,11 +256,11 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
             key = identity(_checked_name(self.name), deployment)
             connect = platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
             platforms = {location: connect(location) for location in spec.locations}
-            # Requested everywhere before it is waited for anywhere: a location that does not answer takes minutes.
             for location, platform in platforms.items():
                 self._cancel_jobs(spec, key, deployment, location)
-                with suppress(CloudError):  # raised again below
-                    removal_round(platform, key, self.log)
+                if len(platforms) > 1:  # a location that does not answer takes minutes, and the others bill
+                    with suppress(CloudError):  # raised again below
+                        removal_round(platform, key, self.log)
             left = []
             for location, platform in platforms.items():
                 try:

@@ -202,7 +202,7 @@ def test_with_a_wrong_key_every_row_fails_and_most_are_not_sent(job, sandbox, mo
 
 
 def test_a_missing_model_fails_with_the_message_of_the_server(job):
-    with pytest.raises(PermanentFailureError, match=r"correct `model.name`. .*gpt-nonsense"):
+    with pytest.raises(PermanentFailureError, match=r"Correct `model.name` or `base_url`. .*gpt-nonsense"):
         job.run(rows(5), model={**job.spec["model"], "name": "gpt-nonsense"})
 
 

@@ -85,7 +85,7 @@ def test_a_line_that_is_not_json_fails_with_its_text(line: bytes) -> None:
     found = read_line(line)
     assert isinstance(found, FailedRow)
     assert (found.failure.kind, found.failure.attempts) == ("unreadable_row", 0)
-    assert found.failure.message.startswith("not JSON: ")
+    assert found.failure.message.startswith(("not JSON: ", "not UTF-8, as JSON is: "))
     assert found.row == {"llmbeam_raw": line.decode("utf-8", "backslashreplace")}
 
 
