@@ -192,7 +192,7 @@ def test_a_quota_of_tokens_is_kept_without_a_429(tmp_path, make_job):
 
 def test_an_unknown_model_fails_with_the_message_of_the_server(gemini_embed):
     model = {**gemini_embed.spec["model"], "name": "models/nonsense"}
-    with pytest.raises(PermanentFailureError, match=r"Correct `model.name` or `base_url`. models/nonsense is not found"):
+    with pytest.raises(PermanentFailureError, match=r"`base_url`. models/nonsense is not found"):
         gemini_embed.run(rows(5), model=model)
 
 
