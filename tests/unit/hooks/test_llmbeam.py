@@ -9,6 +9,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.google_cloud.credentials import uses_google
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook, open_model
 from airflow_provider_llmbeam.spec import JobSpec, OpenAIModel
+from tests.otlp import IS_BELOW_3_2
 
 ENDPOINT = {"type": "vertex_endpoint", "name": "g", "endpoint": "projects/p/locations/us-central1/endpoints/1"}
 CLOUD_RUN = {
@@ -148,6 +149,7 @@ def test_the_connection_test_fails_with_an_invalid_deployment(
     assert "'Not Valid'" in message
 
 
+@pytest.mark.skipif(IS_BELOW_3_2, reason="Airflow 3.1 leaves out such a connection of a variable, and logs why.")
 @pytest.mark.parametrize("extra", ['{"project": "acme"', "[1]", "null", '"acme"', "project=acme"])
 def test_extra_fields_that_are_no_json_object_are_refused_and_not_shown(
     monkeypatch: pytest.MonkeyPatch, extra: str
