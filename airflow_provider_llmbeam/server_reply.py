@@ -23,6 +23,10 @@ _HOST_CHARACTERS = 253
 #: Longest advised wait that is reported. Nothing here waits longer than minutes; a day still shows a daily quota.
 _MAX_ADVISED_SECONDS = 86_400.0
 
+#: Statuses 4xx that the same request may not get a little later. With 499 the server gave the request up: Gemini
+#: sends "The operation was cancelled" under load.
+PASSING_STATUSES = frozenset({408, 409, 425, 429, 499})
+
 #: What a quota counts.
 QuotaUnit = Literal["requests", "tokens"]
 #: "on tokens per min (TPM)" of OpenAI, "40,000 input tokens per minute" of Anthropic.

@@ -334,7 +334,7 @@ class JobRegistry(SubmittedJobs):
         if job.name != dataflow_name(spec) and None not in (other, own) and other != own:
             raise JobFailedError(
                 f"`job_name`: job {job.job_id!r} of another task or run, {other!r}, has the name {spec.name!r} "
-                "and is still running and billing. It was left alone, and nothing was submitted; a retry looks "
+                "and is still running and billing. It was left alone, and nothing was submitted; a retry checks "
                 "again. Give each task and run a name of its own, or none."
             )
         return super()._reason_to_end(job, spec)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.sink import Sink
 
 
-_MENDED = tuple(kind for kind in FAILURE_KINDS if kind not in FAULTS_OF_THE_SOURCE)
+_DEFAULT_KINDS = tuple(kind for kind in FAILURE_KINDS if kind not in FAULTS_OF_THE_SOURCE)
 
 
 class RetryFailedRowsOperator(RunInferenceOperator):
@@ -85,7 +85,7 @@ class RetryFailedRowsOperator(RunInferenceOperator):
             "format": "jsonl",
             "key": key,
             "on_empty": "skip",
-            "failed_kinds": tuple(failed_kinds) or _MENDED,
+            "failed_kinds": tuple(failed_kinds) or _DEFAULT_KINDS,
         }
         self.failed_task_id = failed_task_id
         super().__init__(source=source, sink=_merging(plain(sink)), **kwargs)

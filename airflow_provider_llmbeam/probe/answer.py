@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
-from airflow_provider_llmbeam.probe.reply import PASSING, ProbeReply
+from airflow_provider_llmbeam.probe.reply import ProbeReply
+from airflow_provider_llmbeam.server_reply import PASSING_STATUSES
 from airflow_provider_llmbeam.spec.model import Model
 
 if TYPE_CHECKING:
@@ -51,4 +52,4 @@ def answer_of(reply: ProbeReply) -> Answer:
     if reply.outcome == "answered":
         return Answer()
     status = reply.http_status
-    return Answer(reply.message, may_help_to_wait=status is None or status in PASSING or status >= 500)
+    return Answer(reply.message, may_help_to_wait=status is None or status in PASSING_STATUSES or status >= 500)

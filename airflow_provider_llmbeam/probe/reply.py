@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_llmbeam.characters import valid_text
-from airflow_provider_llmbeam.server_reply import ErrorBody, advised_wait_seconds, list_of, parse_json, read_error
+from airflow_provider_llmbeam.server_reply import (
+    PASSING_STATUSES,
+    ErrorBody,
+    advised_wait_seconds,
+    list_of,
+    parse_json,
+    read_error,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.redirects import RedirectRefusedError
@@ -16,8 +23,6 @@ if TYPE_CHECKING:
 ReplyOutcome = Literal["answered", "rejected", "failed"]
 
 _MESSAGE_CHARACTERS = 300
-#: Statuses 4xx that the same request may not get a little later, see `engine.backends.base.kind_of_status`.
-PASSING = frozenset({408, 409, 425, 429, 499})
 #: Message of OpenAI's reasoning models, with status 400, if the one output token was a reasoning token:
 #: https://github.com/spiceai/spiceai/issues/7126
 _CUT = "max_tokens or model output limit was reached"
@@ -93,7 +98,7 @@ def read_reply(
     if http_status == 400 and _CUT in text:
         return ProbeReply(outcome="answered", seconds=seconds, http_status=400)
     # A body that is not JSON comes from a proxy or a load balancer, which may not know a new address yet.
-    refused = 400 <= http_status < 500 and http_status not in PASSING and isinstance(body, dict)
+    refused = 400 <= http_status < 500 and http_status not in PASSING_STATUSES and isinstance(body, dict)
     return ProbeReply(
         outcome="failed",
         seconds=seconds,

@@ -24,7 +24,7 @@ from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers.reported import error_text, read_job
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redirects import redirect_behind
-from airflow_provider_llmbeam.server_reply import advised_wait_seconds, parse_json, read_error
+from airflow_provider_llmbeam.server_reply import PASSING_STATUSES, advised_wait_seconds, parse_json, read_error
 from airflow_provider_llmbeam.token_errors import is_transient_token_error
 
 T = TypeVar("T")
@@ -43,8 +43,6 @@ _REPLY_BYTES = 64 * 2**20
 #: Maximum size of an error that is read.
 _ERROR_BYTES = 64 * 2**10
 _CHUNK_BYTES = 2**18
-#: Statuses besides 429 and 5xx that the same request may not get later, see `engine.backends.base.kind_of_status`.
-_PASSING = frozenset({408, 409, 425, 499})
 #: Maximum number of pages of a list: a server may name a next page forever.
 _PAGES = 1_000
 
@@ -245,7 +243,8 @@ def refusal(provider: str, status: int, text: str, retry_after: str | None, now:
     message = f"{provider} answered HTTP {status}: {error_text(body.message) or 'no message'}"
     message = message if message.endswith((".", "!", "?")) else f"{message}."
     # `insufficient_quota` of OpenAI is an account without money, for which waiting is of no use.
-    if status in _PASSING or (status == 429 and body.code != "insufficient_quota") or status >= 500:
+    has_no_money = status == 429 and body.code == "insufficient_quota"
+    if (status in PASSING_STATUSES and not has_no_money) or status >= 500:
         return (BatchConflictError if status == 409 else BatchUnavailableError)(
             message,
             http_status=status,

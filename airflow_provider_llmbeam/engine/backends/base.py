@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.value import value
+from airflow_provider_llmbeam.server_reply import PASSING_STATUSES
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 
@@ -86,9 +87,6 @@ def kind_of_status(http_status: int) -> FailureKind:
             return "not_found"
         case 408:
             return "timeout"
-        # The server gave the request up: Gemini sends a 499 "The operation was cancelled" under load.
-        case 409 | 425 | 499:
-            return "server_error"
-        case status if status >= 500:
+        case status if status in PASSING_STATUSES or status >= 500:
             return "server_error"
     return "bad_request"

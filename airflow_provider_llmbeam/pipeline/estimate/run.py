@@ -34,7 +34,7 @@ from airflow_provider_llmbeam.pipeline.estimate.projection import (
     spread_over,
 )
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
-from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, planned_cost_usd, ways_of_job
+from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, planned_cost_usd, ways_of_job, with_head
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -218,7 +218,9 @@ def _estimated(
     duplicates = round(found.scale * sum(found.repeats.get(each, 1) - 1 for each in remaining))
     duration, now = None if seconds is None else round(start + seconds, 1), time.time()
     cached = round(input_tokens * cached_ratio(bills))
-    work = Work(rows=sent, input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached)
+    work = with_head(
+        spec, Work(rows=sent, input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached)
+    )
     cost, standard_cost, batch_cost = (work.cost_usd(rates, each) for each in (ratio, 1.0, TIER_RATIOS["batch"]))
     ways = ways_of_job(spec, work, rates, duration, now)
     planned, budget = planned_cost_usd(spec, work, rates, ways), spec.limits.budget_usd

@@ -23,14 +23,13 @@ def ways_of_job(
 
     Args:
         spec: The job.
-        work: The prompts that have no answer yet.
+        work: The prompts that have no answer yet, see `with_head`.
         price: Price of the model; `None` if it is not known.
         online_seconds: Time that they take online, in seconds; `None` if it is not known.
         now: Unix time.
     """
     if not work.rows or not has_batch_inference(spec):
         return ()
-    work = with_head(spec, work)
     plan = plan_of(spec, now, deadline_at(spec, now), online_seconds)
     turnaround, ordinary = expected_turnaround(spec, work.rows, now), ordinary_tier(spec.inference.service_tier)
     return ways_of(work, plan, price, turnaround, now, has_flex=has_flex(spec), ordinary=ordinary)
@@ -53,7 +52,7 @@ def planned_cost_usd(spec: JobSpec, work: Work, price: Price | None, ways: tuple
 
     Args:
         spec: The job.
-        work: The prompts that have no answer yet.
+        work: The prompts that have no answer yet, see `with_head`.
         price: Price of the model; `None` if it is not known.
         ways: See `ways_of_job`.
     """
@@ -64,9 +63,7 @@ def planned_cost_usd(spec: JobSpec, work: Work, price: Price | None, ways: tuple
             return auto_way(spec, ways)[0].cost_usd
     tier = spec.inference.service_tier
     ratio = None if price is None else price.ratio_at(ordinary_tier(tier))
-    return with_head(spec, work).cost_usd(
-        price, None if ratio is None else ratio * FLEX_RATIOS[tier], prefix_cache=True
-    )
+    return work.cost_usd(price, None if ratio is None else ratio * FLEX_RATIOS[tier], prefix_cache=True)
 
 
 def plan_of(

@@ -36,6 +36,6 @@ FailureKind = Literal[
 
 FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
-#: Kinds that are faults of the source, which no other prompt or model mends. The answer of a row with the key of
-#: another row would replace that of the other one.
+#: Kinds that are faults of the source, which another prompt or model does not correct. If two rows have one key,
+#: the answer of the second would replace the answer of the first.
 FAULTS_OF_THE_SOURCE: frozenset[FailureKind] = frozenset({"unreadable_row", "missing_key", "duplicate_key"})
