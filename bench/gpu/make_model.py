@@ -72,7 +72,13 @@ def main(directory: str, size: str, text: str) -> None:
         bos_token_id=2,
     )
     torch.set_default_dtype(torch.bfloat16)
-    Gemma3ForCausalLM(config).save_pretrained(directory)
+    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+    model = Gemma3ForCausalLM(config)
+    with torch.no_grad():  # answers are of the tokenizer's tokens, and never end early
+        embeddings = model.get_input_embeddings().weight
+        embeddings[: len(special)] = 0
+        embeddings[len(tokenizer) :] = 0
+    model.save_pretrained(directory)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
@@ -45,28 +46,48 @@ def measure(
     }
     asked = {"device": device, "output_tokens": output_tokens, "lengths": lengths, "ways": ways}
     command = [str(python), str(LOOP), str(weights)]
-    completed = subprocess.run(command, input=json.dumps(asked), stdout=subprocess.PIPE, text=True, check=True)
-    result = json.loads(completed.stdout)
-    real = sum(lengths)
-    print_line(
-        f"{len(prompts):,} prompts of {real:,} tokens, {output_tokens} tokens an answer, on {device}; weights of "
-        f"{result['weights_gb']:.3g} GB, copies at {result['copy_gb_per_second']:,.0f} GB/s"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(asked))
+        process.stdin.close()
+        for number, line in enumerate(process.stdout):
+            result = json.loads(line)
+            if number == 0:
+                speed = result
+                print_line(
+                    f"{len(prompts):,} prompts of {sum(lengths):,} tokens, {output_tokens} tokens an answer, on "
+                    f"{device}; weights of {speed['weights_gb']:.3g} GB, copies at "
+                    f"{speed['copy_gb_per_second']:,.0f} GB/s"
+                )
+                print_line(
+                    f"{'batches':>18}  number  padding  seconds  of prompts  decode/bandwidth limit  peak GB  "
+                    "calculated GB"
+                )
+            else:
+                print_line(_row(result, ways[result["name"]], lengths, output_tokens, size, speed))
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+
+
+def _row(
+    result: dict[str, Any],
+    batches: list[list[int]],
+    lengths: list[int],
+    output_tokens: int,
+    size: str,
+    speed: dict[str, float],
+) -> str:
+    """Returns the row of the table for one way."""
+    # Each step of a batch reads all weights once; the first token comes with the prompt.
+    least = len(batches) * (output_tokens - 1) * speed["weights_gb"] / speed["copy_gb_per_second"]
+    decode = (result["seconds"] - result["prompt_seconds"]) / least
+    peak = "-" if result["peak_gb"] is None else f"{result['peak_gb']:.2f}"
+    return (
+        f"{result['name']:>18}  {len(batches):6}  {1 - sum(lengths) / result['padded_tokens']:7.1%}  "
+        f"{result['seconds']:7.1f}  {result['prompt_seconds']:10.1f}  {decode:22,.0f}  {peak:>7}  "
+        f"{_calculated_gb(size, batches, lengths, output_tokens, speed['weights_gb']):>13}"
     )
-    print_line(
-        f"{'batches':>18}  number  padding  seconds  output tokens/s  "
-        "of the bandwidth limit  peak GB  calculated GB"
-    )
-    for name, batches in ways.items():
-        figures = result["ways"][name]
-        seconds = figures["seconds"]
-        # Each step of a batch reads all weights once.
-        least = len(batches) * output_tokens * result["weights_gb"] / result["copy_gb_per_second"]
-        peak = "-" if figures["peak_gb"] is None else f"{figures['peak_gb']:.2f}"
-        print_line(
-            f"{name:>18}  {len(batches):6}  {1 - real / figures['padded_tokens']:7.1%}  {seconds:7.1f}  "
-            f"{len(prompts) * output_tokens / seconds:15,.0f}  {least / seconds:22.1%}  {peak:>7}  "
-            f"{_calculated_gb(size, batches, lengths, output_tokens, result['weights_gb']):>13}"
-        )
 
 
 def _calculated_gb(

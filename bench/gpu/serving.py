@@ -1,21 +1,20 @@
 """Measures `transformers serve`, a server other than the sandbox, with a model of random weights.
 
-It prints the rows per second at several numbers of requests in flight, the prediction of the plan if each answer
-takes as long as with one request in flight, the same with the limit that the engine finds by latency, and the
-results of requests that a server might reject. A server cannot be faster than predicted, and one without
-continuous batching is as fast as with one request in flight.
+It prints the rows per second at several numbers of requests in flight, how many times as fast that is as with the
+first number, the same with the limit that the engine finds by latency, those of a whole job, and the results of
+requests that a server might reject.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import random
 import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,13 +26,15 @@ from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
-from airflow_provider_llmbeam.engine.plan import plan
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.spec import Generation, Limits, OpenAIModel
+from bench.gpu import job
 from bench.gpu.padding import print_line
 
+#: Rows per place in flight, so that each number of places takes about the same time.
+ROWS_PER_PLACE = 8
 #: The words of the prompts, which are the tokens of the model.
 TEXT = "the quick brown fox jumps over a lazy dog while rain falls on quiet streets of an old town"
 
@@ -62,6 +63,8 @@ def measure(
     with _server(python, weights, device, is_batching) as base_url:
         model = OpenAIModel(type="openai", name=str(weights), base_url=base_url)
         asyncio.run(_measure(model, rows, max_output_tokens, in_flight))
+        texts = [prompt.text for prompt in _prompts(rows)]
+        job.measure(str(weights), base_url, texts, max_output_tokens, max(in_flight))
         asyncio.run(_send_edge_cases(model))
 
 
@@ -74,9 +77,13 @@ def _server(python: Path, weights: Path, device: str, is_batching: bool) -> Iter
     if is_batching:
         command.append("--continuous-batching")
     started = time.monotonic()
-    process = subprocess.Popen([str(part) for part in [*command, "--device", device]])
+    log = weights.with_suffix(".log")
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [str(part) for part in [*command, "--device", device]], stdout=output, stderr=subprocess.STDOUT
+        )
     try:
-        _wait_until_healthy(f"http://127.0.0.1:{port}/health", process)
+        _wait_until_healthy(f"http://127.0.0.1:{port}/health", process, log)
         print_line(f"{'cold start':>24}  {time.monotonic() - started:.1f} s")
         yield f"http://127.0.0.1:{port}/v1"
     finally:
@@ -88,7 +95,9 @@ def _server(python: Path, weights: Path, device: str, is_batching: bool) -> Iter
             process.wait()
 
 
-def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_seconds: float = 180) -> None:
+def _wait_until_healthy(
+    url: str, process: subprocess.Popen[bytes], log: Path, timeout_seconds: float = 180
+) -> None:
     deadline = time.monotonic() + timeout_seconds
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -96,7 +105,10 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], timeout_seco
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.5)
-    raise SystemExit(f"{url} did not answer within {timeout_seconds:g} s (exit status {process.poll()}).")
+    raise SystemExit(
+        f"{url} did not answer within {timeout_seconds:g} s (exit status {process.poll()}). The end of what the "
+        f"server wrote: {log.read_text()[-2000:]}"
+    )
 
 
 def _prompts(count: int) -> list[Prompt]:
@@ -133,35 +145,27 @@ async def _answers(
 async def _measure(model: OpenAIModel, rows: int, max_output_tokens: int, in_flight: Sequence[int]) -> None:
     generation = Generation(max_output_tokens=max_output_tokens)
     prompts = _prompts(rows)
-    await _answers(model, prompts[:2], generation, 1)
-    alone, _ = await _answers(model, prompts, generation, 1)
-    latency_of = {
-        prompt.text: outcome.latency_seconds
-        for prompt, outcome in zip(prompts, alone, strict=True)
-        if isinstance(outcome, Completion)
-    }
-    print_line(f"{'in flight':>24}  rows/s  predicted  answered  input tokens reported/estimated")
+    # The server loads its kernels at the first requests.
+    for most in (1, max(in_flight)):
+        await _answers(model, prompts[: ROWS_PER_PLACE * most], generation, most)
+    first = None
+    print_line(f"{'in flight':>24}  rows/s  x first  mean latency s  input tokens reported/estimated  answered")
     by_latency = ConcurrencyLimit(max(in_flight))
     for most, concurrency in (*((number, None) for number in in_flight), (max(in_flight), by_latency)):
-        outcomes, seconds = await _answers(model, prompts, generation, most, concurrency)
+        asked = prompts[: ROWS_PER_PLACE * most]
+        outcomes, seconds = await _answers(model, asked, generation, most, concurrency)
         answered = [outcome for outcome in outcomes if isinstance(outcome, Completion)]
-        predicted_seconds = _makespan_seconds(prompts, latency_of, most)
+        failed = Counter(outcome.kind for outcome in outcomes if not isinstance(outcome, Completion))
         reported = sum(outcome.input_tokens for outcome in answered)
-        estimated = sum(estimate_tokens(prompt.text) for prompt in prompts)
+        estimated = sum(estimate_tokens(prompt.text) for prompt in asked)
+        latency = sum(outcome.latency_seconds for outcome in answered) / max(1, len(answered))
         name = f"{most}, by latency {concurrency.limit}" if concurrency else str(most)
+        rate = len(asked) / seconds
+        first = first or rate
         print_line(
-            f"{name:>24}  {rows / seconds:6.1f}  {rows / predicted_seconds:9.1f}  "
-            f"{len(answered):4}/{rows:<4}  {reported}/{estimated}"
+            f"{name:>24}  {rate:6.1f}  {rate / first:7.1f}  {latency:14.3f}  {f'{reported}/{estimated}':>31}  "
+            f"{len(answered)}/{len(asked)} {dict(failed) or ''}"
         )
-
-
-def _makespan_seconds(prompts: list[Prompt], latency_of: dict[str, float], in_flight: int) -> float:
-    """Returns the time to the last answer of the plan, if each takes as long as with one request in flight."""
-    free = [0.0] * in_flight
-    for request in plan(prompts):
-        (index,) = request.indices
-        heapq.heappush(free, heapq.heappop(free) + latency_of.get(prompts[index].text, 0.0))
-    return max(free)
 
 
 async def _send_edge_cases(model: OpenAIModel) -> None:

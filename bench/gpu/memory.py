@@ -1,0 +1,50 @@
+"""Measures the memory of one sequence beside the formula of docs/gpu-memory.md."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from airflow_provider_llmbeam.spec.endpoint.gpu_memory import ARCHITECTURES, BYTES_PER_NUMBER, sequence_bytes
+from bench.gpu.padding import print_line
+
+LOOP = Path(__file__).with_name("memory_loop.py")
+#: Lengths of the sequences, in tokens: those of docs/gpu-memory.md.
+LENGTHS = (2048, 8192, 32_768)
+
+
+def measure(python: Path, weights: Path, size: str, device: str) -> None:
+    """Runs the loop and prints its table.
+
+    Args:
+        python: Interpreter that has `transformers`.
+        weights: Directory of the model.
+        size: Its size; of `tiny`, only the two shorter lengths are measured.
+        device: `cuda` or `cpu`.
+
+    Raises:
+        subprocess.CalledProcessError: The loop failed; its output is printed.
+    """
+    architecture = ARCHITECTURES.get(f"gemma-3-{size}")
+    lengths = LENGTHS if architecture else LENGTHS[:2]
+    asked = json.dumps({"device": device, "lengths": lengths})
+    command = [str(python), str(LOOP), str(weights)]
+    completed = subprocess.run(command, input=asked, stdout=subprocess.PIPE, text=True, check=True)
+    result = json.loads(completed.stdout)
+    calculated_gb = architecture.parameters * BYTES_PER_NUMBER / 1e9 if architecture else None
+    print_line(
+        f"weights {result['weights_gb']:.2f} GB (calculated, vision encoder included: {_gb(calculated_gb, 2)}), "
+        f"besides tensors {_gb(result['context_gb'], 2)} GB"
+    )
+    print_line(f"{'tokens':>8}  cache GB  calculated GB  working GB of the prompt")
+    for length, sequence in zip(lengths, result["sequences"], strict=True):
+        calculated_gb = sequence_bytes(architecture, length) / 1e9 if architecture else None
+        print_line(
+            f"{length:8,}  {sequence['cache_gb']:8.4f}  {_gb(calculated_gb, 4):>13}  "
+            f"{_gb(sequence['working_gb'], 2):>24}"
+        )
+
+
+def _gb(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
