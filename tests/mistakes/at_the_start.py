@@ -91,14 +91,25 @@ MISTAKES = (
     Mistake(
         changes={"source.uri": "list.jsonl"},
         sentence=(
-            "3 of 4 lines are no rows: correct `source.format` or the file. not JSON: Expecting "
-            "value: line 1 column 2 (char 1). The rows are in "
-            "'out/dead_letter-00000-of-00001.jsonl'; the old output stays. Nothing was sent or "
-            "billed."
+            "`source.uri`: 'list.jsonl' is a JSON array, or has objects of several lines. Expected JSON lines, "
+            "with one object per line: `jq -c '.[]'` writes them from an array, `jq -c .` from objects. Nothing "
+            "was sent or billed."
         ),
         found="start",
         about="a JSON file that is one list",
         files={"list.jsonl": '[\n{"id": 1},\n{"id": 2}\n]\n'},
+    ),
+    Mistake(
+        changes={"source.uri": "table.jsonl"},
+        sentence=(
+            "2 of 2 lines are no rows: correct `source.format` or the file. not JSON: Expecting "
+            "value: line 1 column 1 (char 0). The rows are in "
+            "'out/dead_letter-00000-of-00001.jsonl'; the old output stays. Nothing was sent or "
+            "billed."
+        ),
+        found="start",
+        about="a CSV file that is named as JSON lines",
+        files={"table.jsonl": "id,text\n1,a\n"},
     ),
     Mistake(
         changes={"sink.passthrough": ["txt"]},

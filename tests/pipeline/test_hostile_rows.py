@@ -238,6 +238,36 @@ def test_an_avro_file_without_records_is_refused_and_names_what_it_has(echo_job,
         echo_job.run(source={"uri": str(path), "key": ["id"]})
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        '[{"id": 1, "text": "a"}]',
+        '[\n  {"id": 1},\n  {"id": 2}\n]',
+        "\ufeff[ {",
+        '{\n  "id": 1,\n  "text": "a"\n}\n',
+    ],
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_json_array_or_an_object_of_several_lines_is_refused_with_a_way_to_make_lines_of_it(
+    echo_job, content, is_packed
+):
+    path = echo_job.directory / ("rows.json.gz" if is_packed else "rows.json")
+    path.write_bytes(gzip.compress(content.encode()) if is_packed else content.encode())
+    with pytest.raises(
+        JobSpecError, match=r"Expected JSON lines, with one object per line: `jq -c '\.\[\]'` writes"
+    ):
+        echo_job.run(source={"uri": str(path), "format": "jsonl", "key": ["id"]})
+
+
+@pytest.mark.parametrize("line", ["[WARNING] a log line", "[1, 2]", "{"])
+def test_a_first_line_that_is_no_row_does_not_stop_the_others(echo_job, line):
+    path = echo_job.directory / "rows.jsonl"
+    path.write_text("\n".join([line, *(json.dumps(row) for row in good(20))]))
+    ended = echo_job.run(source={"uri": str(path), "key": ["id"]})
+    assert ended.kinds == {"unreadable_row": 1}
+    assert len(ended.answers) == 20
+
+
 def test_a_directory_is_refused_and_the_error_names_a_glob(echo_job):
     source = {"uri": str(echo_job.directory), "format": "csv", "key": ["id"]}
     with pytest.raises(

@@ -49,6 +49,8 @@ _MARK = "\udcff"
 codecs.register_error(MARKED, lambda error: (_MARK, error.end))  # type: ignore[attr-defined]
 #: A file name that does not begin as those do that Spark and Hive ignore.
 _IS_DATA = re.compile(r"(^|/)[^/_.][^/]*$")
+#: The start of an array of objects, or of an object whose first line is its brace.
+_IS_JSON_DOCUMENT = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*\{|\{[ \t]*\r?\n\s*\")")
 
 
 def read(root: beam.Pipeline, source: FilesSource) -> beam.PCollection:
@@ -127,6 +129,8 @@ def check_source(uri: str, file_format: FileFormat) -> None:
         )
     if file_format == "avro" and filled:
         _check_avro(filled[0])
+    if file_format == "jsonl" and filled:
+        _check_json_lines(filled[0])
 
 
 def _check_avro(path: str) -> None:
@@ -142,6 +146,19 @@ def _check_avro(path: str) -> None:
         raise JobSpecError(
             f"`source.uri`: {path!r} has Avro values of type {others[0]!r}. Expected records, whose fields are "
             "the columns. Nothing was sent or billed."
+        )
+
+
+def _check_json_lines(path: str) -> None:
+    """Checks that a file is no array, and has one object per line; what only workers can read is left to them."""
+    start = b""
+    with suppress(Exception), open_plain(path) as file:
+        start = file.read(1024)
+    if _IS_JSON_DOCUMENT.match(start):
+        raise JobSpecError(
+            f"`source.uri`: {path!r} is a JSON array, or has objects of several lines. Expected JSON lines, with "
+            "one object per line: `jq -c '.[]'` writes them from an array, `jq -c .` from objects. Nothing was "
+            "sent or billed."
         )
 
 
