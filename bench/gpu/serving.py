@@ -77,7 +77,7 @@ def _server(python: Path, weights: Path, device: str, is_batching: bool) -> Iter
     if is_batching:
         command.append("--continuous-batching")
     started = time.monotonic()
-    log = weights.with_suffix(".log")
+    log = weights.parent / f"{weights.name}.log"
     with log.open("w") as output:
         process = subprocess.Popen(
             [str(part) for part in [*command, "--device", device]], stdout=output, stderr=subprocess.STDOUT
