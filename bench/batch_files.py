@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.prepare import FileLimits
 from airflow_provider_llmbeam.pipeline.batch_inference.run import MAX_FILE_BYTES
 from airflow_provider_llmbeam.spec import JobSpec
 from bench.machine import speed
+from bench.rows import write_rows
 from bench.scale import cost_of
 
 #: Models by provider.
@@ -64,9 +65,7 @@ def measure(rows: int, provider: str, directory: Path) -> Iterator[str]:
     Raises:
         ValueError: A row is missing in the files, or in the journal.
     """
-    with (directory / "rows.jsonl").open("w") as lines:
-        for number in range(rows):
-            lines.write(json.dumps({"id": number, "text": f"text {number} " * 8}) + "\n")
+    write_rows(directory / "rows.jsonl", (f"text {number} " * 8 for number in range(rows)))
     spec = directory / "spec.json"
     job = {
         "name": "files",

@@ -23,6 +23,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
 from bench.machine import speed
+from bench.rows import write_rows
 
 MAX_CHARACTERS = 2000
 HEAD = "Judge the text by these rules. " + "Rule: say what the text is about, in one word. " * 500
@@ -89,9 +90,7 @@ def write_prompts(target: Path, rows: int) -> None:
             break
     else:
         raise ValueError(f"The installed packages have {len(found):,} different docstrings; expected {rows:,}.")
-    with target.open("w") as lines:
-        for number, text in enumerate(found):
-            lines.write(json.dumps({"id": number, "text": text}) + "\n")
+    write_rows(target, found)
 
 
 def docstrings(folder: Path) -> Iterator[str]:

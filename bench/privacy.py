@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.machine import speed
+from bench.rows import write_rows
 from bench.scale import cost_of
 
 _SECRET = {"LLMBEAM_PRIVACY_KEY": "the secret of the benchmark"}
@@ -71,9 +72,8 @@ def text(number: int, *, has_findings: bool) -> str:
 def _cpu_seconds(rows: int, is_masked: bool, has_findings: bool) -> float:
     with tempfile.TemporaryDirectory(prefix="llmbeam-bench-") as name:
         directory = Path(name)
-        with (directory / "rows.jsonl").open("w") as lines:
-            for number in range(rows):
-                lines.write(json.dumps({"id": number, "text": text(number, has_findings=has_findings)}) + "\n")
+        texts = (text(number, has_findings=has_findings) for number in range(rows))
+        write_rows(directory / "rows.jsonl", texts)
         spec = {
             "name": "privacy",
             "source": {"uri": f"{directory}/rows.jsonl", "key": ["id"]},

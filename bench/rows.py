@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Literal, TypedDict, get_args
 
 RowKind = Literal["short", "duplicates", "heavy-tailed", "sharegpt"]
@@ -43,6 +45,13 @@ def make_rows(kind: RowKind, count: int, seed: int = 7) -> list[Row]:
         "sharegpt": _sharegpt,
     }[kind](count, rng)
     return [Row(id=number, text=text) for number, text in enumerate(texts)]
+
+
+def write_rows(target: Path, texts: Iterable[str]) -> None:
+    """Writes a row of each text to a file of JSON lines."""
+    with target.open("w") as lines:
+        for number, text in enumerate(texts):
+            lines.write(json.dumps(Row(id=number, text=text)) + "\n")
 
 
 def input_tokens(rows: list[Row]) -> int:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.machine import speed
+from bench.rows import write_rows
 
 _GRAPH = """
 import hashlib, sys
@@ -90,9 +91,7 @@ def measure(rows: int, directory: Path) -> tuple[Cost, Cost]:
         The costs of the job and of the graph.
     """
     source = directory / "rows.jsonl"
-    with source.open("w") as lines:
-        for number in range(rows):
-            lines.write(json.dumps({"id": number, "text": f"row {number}"}) + "\n")
+    write_rows(source, (f"row {number}" for number in range(rows)))
     spec = {
         "name": "scale",
         "source": {"uri": str(source), "key": ["id"]},

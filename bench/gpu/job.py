@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.gpu.padding import print_line
+from bench.gpu.printing import print_line
+from bench.rows import write_rows
 
 
 def measure(model_name: str, base_url: str, texts: Sequence[str], max_output_tokens: int, in_flight: int) -> None:
@@ -29,9 +30,7 @@ def measure(model_name: str, base_url: str, texts: Sequence[str], max_output_tok
     with tempfile.TemporaryDirectory(prefix="llmbeam-bench-") as name:
         directory = Path(name)
         source = directory / "rows.jsonl"
-        with source.open("w") as lines:
-            for number, text in enumerate(texts):
-                lines.write(json.dumps({"id": number, "text": text}) + "\n")
+        write_rows(source, texts)
         spec = {
             "name": "gpu",
             "source": {"uri": str(source), "key": ["id"]},
@@ -46,8 +45,7 @@ def measure(model_name: str, base_url: str, texts: Sequence[str], max_output_tok
         started = time.monotonic()
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         seconds = time.monotonic() - started
-        (path,) = (directory / "out").rglob("report.json")
-        report = json.loads(path.read_text())
+        report = json.loads((directory / "out" / "report.json").read_text())
     sending_seconds, latency = report["sending_seconds"], report["latency_seconds"]
     print_line(
         f"{'whole job':>24}  {len(texts) / seconds:6.1f} rows/s, {len(texts) / sending_seconds:.1f} while it "

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import ARCHITECTURES, BYTES_PER_NUMBER, sequence_bytes
-from bench.gpu.padding import print_line
+from bench.gpu.printing import gigabytes, print_line
 
 LOOP = Path(__file__).with_name("memory_loop.py")
 #: Lengths of the sequences, in tokens: those of docs/gpu-memory.md.
@@ -32,19 +32,15 @@ def measure(python: Path, weights: Path, size: str, device: str) -> None:
     command = [str(python), str(LOOP), str(weights)]
     completed = subprocess.run(command, input=asked, stdout=subprocess.PIPE, text=True, check=True)
     result = json.loads(completed.stdout)
-    calculated_gb = architecture.parameters * BYTES_PER_NUMBER / 1e9 if architecture else None
+    weights_gb = architecture.parameters * BYTES_PER_NUMBER / 1e9 if architecture else None
     print_line(
-        f"weights {result['weights_gb']:.2f} GB (calculated, vision encoder included: {_gb(calculated_gb, 2)}), "
-        f"besides tensors {_gb(result['context_gb'], 2)} GB"
+        f"weights {gigabytes(result['weights_gb'])} GB (calculated with the vision encoder: "
+        f"{gigabytes(weights_gb)}), besides tensors {gigabytes(result['context_gb'])} GB"
     )
     print_line(f"{'tokens':>8}  cache GB  calculated GB  working GB of the prompt")
     for length, sequence in zip(lengths, result["sequences"], strict=True):
         calculated_gb = sequence_bytes(architecture, length) / 1e9 if architecture else None
         print_line(
-            f"{length:8,}  {sequence['cache_gb']:8.4f}  {_gb(calculated_gb, 4):>13}  "
-            f"{_gb(sequence['working_gb'], 2):>24}"
+            f"{length:8,}  {sequence['cache_gb']:8.4f}  {gigabytes(calculated_gb, 4):>13}  "
+            f"{gigabytes(sequence['working_gb']):>24}"
         )
-
-
-def _gb(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"

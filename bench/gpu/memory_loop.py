@@ -20,7 +20,7 @@ def main(directory: str) -> None:
     device = torch.device(asked["device"])
     is_gpu = device.type == "cuda"
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16, device_map=device).eval()
-    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    weights = model.get_memory_footprint(return_buffers=False)
     sequences = [_measure(model, length, is_gpu) for length in asked["lengths"]]
     context_gb = None
     if is_gpu:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import ARCHITECTURES, sequence_bytes
 from bench.gpu.batches import in_beam_buckets, in_order_of_arrival, in_planned_requests
+from bench.gpu.printing import gigabytes, print_line
 from bench.rows import make_rows
 
 LOOP = Path(__file__).with_name("static_loop.py")
@@ -82,10 +82,10 @@ def _row(
     # Each step of a batch reads all weights once; the first token comes with the prompt.
     least = len(batches) * (output_tokens - 1) * speed["weights_gb"] / speed["copy_gb_per_second"]
     decode = (result["seconds"] - result["prompt_seconds"]) / least
-    peak = "-" if result["peak_gb"] is None else f"{result['peak_gb']:.2f}"
     return (
         f"{result['name']:>18}  {len(batches):6}  {1 - sum(lengths) / result['padded_tokens']:7.1%}  "
-        f"{result['seconds']:7.1f}  {result['prompt_seconds']:10.1f}  {decode:22,.0f}  {peak:>7}  "
+        f"{result['seconds']:7.1f}  {result['prompt_seconds']:10.1f}  {decode:22,.0f}  "
+        f"{gigabytes(result['peak_gb']):>7}  "
         f"{_calculated_gb(size, batches, lengths, output_tokens, speed['weights_gb']):>13}"
     )
 
@@ -102,9 +102,3 @@ def _calculated_gb(
         for batch in batches
     )
     return f"{weights_gb + most / 1e9:.2f}"
-
-
-def print_line(line: str) -> None:
-    """Prints a line at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()

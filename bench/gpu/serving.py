@@ -31,7 +31,7 @@ from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.spec import Generation, Limits, OpenAIModel
 from bench.gpu import job
-from bench.gpu.padding import print_line
+from bench.gpu.printing import print_line
 
 #: Rows per place in flight, so that each number of places takes about the same time.
 ROWS_PER_PLACE = 8
@@ -62,8 +62,9 @@ def measure(
     """
     with _server(python, weights, device, is_batching) as base_url:
         model = OpenAIModel(type="openai", name=str(weights), base_url=base_url)
-        asyncio.run(_measure(model, rows, max_output_tokens, in_flight))
-        texts = [prompt.text for prompt in _prompts(rows)]
+        prompts = _prompts(rows)
+        asyncio.run(_measure(model, prompts, max_output_tokens, in_flight))
+        texts = [prompt.text for prompt in prompts]
         job.measure(str(weights), base_url, texts, max_output_tokens, max(in_flight))
         asyncio.run(_send_edge_cases(model))
 
@@ -142,9 +143,10 @@ async def _answers(
     return outcomes, time.monotonic() - started
 
 
-async def _measure(model: OpenAIModel, rows: int, max_output_tokens: int, in_flight: Sequence[int]) -> None:
+async def _measure(
+    model: OpenAIModel, prompts: list[Prompt], max_output_tokens: int, in_flight: Sequence[int]
+) -> None:
     generation = Generation(max_output_tokens=max_output_tokens)
-    prompts = _prompts(rows)
     # The server loads its kernels at the first requests.
     for most in (1, max(in_flight)):
         await _answers(model, prompts[: ROWS_PER_PLACE * most], generation, most)

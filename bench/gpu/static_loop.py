@@ -25,7 +25,7 @@ def main(directory: str) -> None:
     device = torch.device(asked["device"])
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16, device_map=device).eval()
     model.generation_config.eos_token_id = None  # every answer has all its tokens
-    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    weights = model.get_memory_footprint(return_buffers=False)
     _print({"weights_gb": weights / 1e9, "copy_gb_per_second": _copy_speed(device)})
     lengths, tokens = asked["lengths"], asked["output_tokens"]
     for name, batches in asked["ways"].items():
