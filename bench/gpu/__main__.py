@@ -1,8 +1,8 @@
 """Measures models of random weights, which take as long as trained ones: `python -m bench.gpu --python PYTHON`.
 
 `padding` is a loop that answers each batch at once, as a static-batch server does: the time with the same prompts
-in order of arrival, in Beam's length buckets and as our engine plans them, and that of decoding beside the
-memory-bandwidth limit. `memory` is what one sequence takes beside the formula of docs/gpu-memory.md. `serving`
+in order of arrival, in Beam's length buckets and as our engine plans them. `decode` is the time of a token beside
+the memory-bandwidth limit. `memory` is what one sequence takes beside the formula of docs/gpu-memory.md. `serving`
 is `transformers serve`: rows per second at several numbers of requests in flight, with the limit that the engine
 finds by latency, and of a whole job; and requests that a server might reject.
 
@@ -19,9 +19,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from bench.gpu import memory, padding, serving
+from bench.gpu import decode, memory, padding, serving
 
-PARTS = ("padding", "memory", "serving")
+PARTS = ("padding", "decode", "memory", "serving")
 MAKE_MODEL = Path(__file__).with_name("make_model.py")
 
 
@@ -41,7 +41,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="prompts of a static batch (default: 16)")
     parser.add_argument("--max-output-tokens", type=int, default=8, help="tokens per answer (default: 8)")
     parser.add_argument(
-        "--in-flight", type=int, nargs="+", default=[1, 4, 16], metavar="N", help="fixed limits (default: 1 4 16)"
+        "--in-flight",
+        type=int,
+        nargs="+",
+        default=[1, 4, 16],
+        metavar="N",
+        help="requests in flight, and sequences decoded at once (default: 1 4 16)",
     )
     parser.add_argument("--continuous-batching", action="store_true", help="start the server with this option")
     arguments = parser.parse_args()
@@ -60,6 +65,8 @@ def main() -> None:
                 arguments.batch,
                 arguments.max_output_tokens,
             )
+        if "decode" in arguments.parts:
+            decode.measure(arguments.python, weights, arguments.device, arguments.in_flight)
         if "memory" in arguments.parts:
             memory.measure(arguments.python, weights, arguments.size, arguments.device)
         if "serving" in arguments.parts:

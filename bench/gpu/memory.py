@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import ARCHITECTURES, BYTES_PER_NUMBER, sequence_bytes
-from bench.gpu.printing import gigabytes, print_line
+from bench.gpu.loop import results
+from bench.gpu.printing import print_line, rounded
 
 LOOP = Path(__file__).with_name("memory_loop.py")
 #: Lengths of the sequences, in tokens: those of docs/gpu-memory.md.
@@ -28,19 +27,16 @@ def measure(python: Path, weights: Path, size: str, device: str) -> None:
     """
     architecture = ARCHITECTURES.get(f"gemma-3-{size}")
     lengths = LENGTHS if architecture else LENGTHS[:2]
-    asked = json.dumps({"device": device, "lengths": lengths})
-    command = [str(python), str(LOOP), str(weights)]
-    completed = subprocess.run(command, input=asked, stdout=subprocess.PIPE, text=True, check=True)
-    result = json.loads(completed.stdout)
+    (result,) = results(python, LOOP, weights, {"device": device, "lengths": lengths})
     weights_gb = architecture.parameters * BYTES_PER_NUMBER / 1e9 if architecture else None
     print_line(
-        f"weights {gigabytes(result['weights_gb'])} GB (calculated with the vision encoder: "
-        f"{gigabytes(weights_gb)}), besides tensors {gigabytes(result['context_gb'])} GB"
+        f"weights {rounded(result['weights_gb'])} GB (calculated with the vision encoder: "
+        f"{rounded(weights_gb)}), besides tensors {rounded(result['context_gb'])} GB"
     )
     print_line(f"{'tokens':>8}  cache GB  calculated GB  working GB of the prompt")
     for length, sequence in zip(lengths, result["sequences"], strict=True):
         calculated_gb = sequence_bytes(architecture, length) / 1e9 if architecture else None
         print_line(
-            f"{length:8,}  {sequence['cache_gb']:8.4f}  {gigabytes(calculated_gb, 4):>13}  "
-            f"{gigabytes(sequence['working_gb']):>24}"
+            f"{length:8,}  {sequence['cache_gb']:8.4f}  {rounded(calculated_gb, 4):>13}  "
+            f"{rounded(sequence['working_gb']):>24}"
         )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
-from typing import Any
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import ARCHITECTURES, sequence_bytes
 from bench.gpu.batches import in_beam_buckets, in_order_of_arrival, in_planned_requests
-from bench.gpu.printing import gigabytes, print_line
+from bench.gpu.loop import results
+from bench.gpu.printing import print_line, rounded
 from bench.rows import make_rows
 
 LOOP = Path(__file__).with_name("static_loop.py")
@@ -45,49 +43,17 @@ def measure(
         "planned requests": in_planned_requests(prompts, batch),
     }
     asked = {"device": device, "output_tokens": output_tokens, "lengths": lengths, "ways": ways}
-    command = [str(python), str(LOOP), str(weights)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps(asked))
-        process.stdin.close()
-        for number, line in enumerate(process.stdout):
-            result = json.loads(line)
-            if number == 0:
-                speed = result
-                print_line(
-                    f"{len(prompts):,} prompts of {sum(lengths):,} tokens, {output_tokens} tokens an answer, on "
-                    f"{device}; weights of {speed['weights_gb']:.3g} GB, copies at "
-                    f"{speed['copy_gb_per_second']:,.0f} GB/s"
-                )
-                print_line(
-                    f"{'batches':>18}  number  padding  seconds  of prompts  decode/bandwidth limit  peak GB  "
-                    "calculated GB"
-                )
-            else:
-                print_line(_row(result, ways[result["name"]], lengths, output_tokens, size, speed))
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, command)
-
-
-def _row(
-    result: dict[str, Any],
-    batches: list[list[int]],
-    lengths: list[int],
-    output_tokens: int,
-    size: str,
-    speed: dict[str, float],
-) -> str:
-    """Returns the row of the table for one way."""
-    # Each step of a batch reads all weights once; the first token comes with the prompt.
-    least = len(batches) * (output_tokens - 1) * speed["weights_gb"] / speed["copy_gb_per_second"]
-    decode = (result["seconds"] - result["prompt_seconds"]) / least
-    return (
-        f"{result['name']:>18}  {len(batches):6}  {1 - sum(lengths) / result['padded_tokens']:7.1%}  "
-        f"{result['seconds']:7.1f}  {result['prompt_seconds']:10.1f}  {decode:22,.0f}  "
-        f"{gigabytes(result['peak_gb']):>7}  "
-        f"{_calculated_gb(size, batches, lengths, output_tokens, speed['weights_gb']):>13}"
+    print_line(
+        f"{len(prompts):,} prompts of {sum(lengths):,} tokens, {output_tokens} tokens an answer, on {device}"
     )
+    print_line(f"{'batches':>18}  number  padding  seconds  of prompts  peak GB  calculated GB")
+    for result in results(python, LOOP, weights, asked):
+        batches = ways[result["name"]]
+        print_line(
+            f"{result['name']:>18}  {len(batches):6}  {1 - sum(lengths) / result['padded_tokens']:7.1%}  "
+            f"{result['seconds']:7.1f}  {result['prompt_seconds']:10.1f}  {rounded(result['peak_gb']):>7}  "
+            f"{_calculated_gb(size, batches, lengths, output_tokens, result['weights_gb']):>13}"
+        )
 
 
 def _calculated_gb(

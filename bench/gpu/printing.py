@@ -11,6 +11,6 @@ def print_line(line: str) -> None:
     sys.stdout.flush()
 
 
-def gigabytes(value: float | None, digits: int = 2) -> str:
-    """Returns a number of GB as text; what was not measured is a dash."""
+def rounded(value: float | None, digits: int = 2) -> str:
+    """Returns a number as text; what was not measured is a dash."""
     return "-" if value is None else f"{value:.{digits}f}"

@@ -2,8 +2,8 @@
 
 Argument: the directory of the model. Reads from standard input a JSON object with `device`, `output_tokens`,
 `lengths` (tokens of each prompt) and `ways` (by name, the positions of the prompts of each batch). Writes a line
-of JSON with `weights_gb` and `copy_gb_per_second`, and then one for each way with its `name`, `seconds`,
-`prompt_seconds` (the same with one token per answer), `padded_tokens` and `peak_gb` (`null` on the CPU).
+of JSON for each way with its `name`, `seconds`, `prompt_seconds` (the same with one token per answer),
+`padded_tokens`, `weights_gb` and `peak_gb` (`null` on the CPU).
 """
 
 import json
@@ -16,7 +16,6 @@ from transformers import AutoModelForCausalLM
 
 #: First token that is not a special one.
 _FIRST_TOKEN = 6
-_COPIED_BYTES = 2**30
 
 
 def main(directory: str) -> None:
@@ -26,7 +25,6 @@ def main(directory: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16, device_map=device).eval()
     model.generation_config.eos_token_id = None  # every answer has all its tokens
     weights = model.get_memory_footprint(return_buffers=False)
-    _print({"weights_gb": weights / 1e9, "copy_gb_per_second": _copy_speed(device)})
     lengths, tokens = asked["lengths"], asked["output_tokens"]
     for name, batches in asked["ways"].items():
         _run(model, batches[0], lengths, tokens)  # loads the kernels
@@ -36,10 +34,12 @@ def main(directory: str) -> None:
             "name": name,
             "prompt_seconds": _seconds(model, batches, lengths, 1),
             "seconds": _seconds(model, batches, lengths, tokens),
+            "weights_gb": weights / 1e9,
             "padded_tokens": sum(len(batch) * max(lengths[at] for at in batch) for batch in batches),
             "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None,
         }
-        _print(result)
+        sys.stdout.write(f"{json.dumps(result)}\n")
+        sys.stdout.flush()
 
 
 def _seconds(model: Any, batches: list[list[int]], lengths: list[int], tokens: int) -> float:
@@ -72,28 +72,11 @@ def _run(model: Any, batch: list[int], lengths: list[int], tokens: int) -> None:
         )
 
 
-def _copy_speed(device: torch.device) -> float:
-    """Returns the GB that copies read and write per second: it bounds decoding, which reads all weights."""
-    source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    target.copy_(source)
-    started = _now(device)
-    for _ in range(5):
-        target.copy_(source)
-    return 5 * 2 * _COPIED_BYTES / (_now(device) - started) / 1e9
-
-
 def _now(device: torch.device) -> float:
     """Returns the time in seconds, once the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
-
-
-def _print(result: dict[str, Any]) -> None:
-    """Prints a result at once."""
-    sys.stdout.write(f"{json.dumps(result)}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ def ask(
         prompt={"template": "Say {{ row.text }}"},
         model={"type": "gemini", "name": "gemini-2.5-flash", "project": "llmbeam-sandbox"},
         sink={"uri": f"{CASE}/out"},
-        limits={"max_in_flight": 2},
+        # The cases hold rows for as long as they take, which is longer than five attempts on a slow machine.
+        limits={"max_in_flight": 2, "request_timeout_seconds": HOUR.total_seconds()},
         batching={"max_batch_size": 4},
         runner={
             "type": "dataflow",
