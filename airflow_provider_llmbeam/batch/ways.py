@@ -59,7 +59,7 @@ class Work:
         cached = max(self.cached_tokens, self.prefix_tokens if prefix_cache else 0)
         rows = max(self.rows, 1)
         return rows * price.cost_usd(
-            self.input_tokens / rows, self.output_tokens / rows, cached / rows, tier_ratio
+            self.input_tokens / rows, self.output_tokens / rows, cached / rows, tier_ratio=tier_ratio
         )
 
 

@@ -18,12 +18,14 @@ class Bill(NamedTuple):
         output_tokens: Output tokens, including thoughts.
         cached_tokens: Input tokens from the provider's cache, which `input_tokens` includes.
         cost_nano_usd: Cost in billionths of a US dollar; `None` if no price is known.
+        audio_tokens: Input tokens of audio that are not from the cache, which `input_tokens` includes.
     """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     cost_nano_usd: int | None = 0
+    audio_tokens: int = 0
 
     @classmethod
     def of(
@@ -33,13 +35,15 @@ class Bill(NamedTuple):
         cached_tokens: int,
         price: Price | None,
         service_tier: ServiceTier = "standard",
+        audio_tokens: int = 0,
     ) -> Bill:
         """Returns the bill of one reply, valid or not, at the price of the tier that served it."""
         tokens = (input_tokens, output_tokens, cached_tokens)
         ratio = None if price is None else price.ratio_at(service_tier)
         if price is None or ratio is None:
-            return cls(*tokens, None) if any(tokens) else NOTHING
-        return cls(*tokens, round(price.cost_usd(*tokens, ratio) * NANO))
+            return cls(*tokens, None, audio_tokens) if any(tokens) else NOTHING
+        cost = price.cost_usd(*tokens, audio_tokens, tier_ratio=ratio)
+        return cls(*tokens, round(cost * NANO), audio_tokens)
 
     def plus(self, other: Bill) -> Bill:
         """Returns the bill of both."""
@@ -49,6 +53,7 @@ class Bill(NamedTuple):
             self.output_tokens + other.output_tokens,
             self.cached_tokens + other.cached_tokens,
             None if None in costs else sum(filter(None, costs)),
+            self.audio_tokens + other.audio_tokens,
         )
 
 
@@ -60,8 +65,8 @@ def charged_nano_usd(bill: Bill | Outcome, price: Price | None) -> int:
     """
     if bill.cost_nano_usd is not None or price is None:
         return bill.cost_nano_usd or 0
-    tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens)
-    return round(price.cost_usd(*tokens, ASSUMED_PRIORITY_RATIO) * NANO)
+    tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens, bill.audio_tokens)
+    return round(price.cost_usd(*tokens, tier_ratio=ASSUMED_PRIORITY_RATIO) * NANO)
 
 
 #: The bill before the first reply.

@@ -307,7 +307,7 @@ class Engine:
     def _bill(self, billed: Reply | RequestError, request: Request | None = None) -> Bill:
         """Returns the bill of a reply, and of the invalid ones before it if it is the last of a request."""
         tokens = (billed.input_tokens, billed.output_tokens, billed.cached_tokens)
-        bill = Bill.of(*tokens, self._price, billed.service_tier)
+        bill = Bill.of(*tokens, self._price, billed.service_tier, billed.audio_tokens)
         return bill.plus(request.wasted) if request and request.repairs else bill
 
     async def _complete(self, backend: Backend, prompts: Sequence[Prompt]) -> list[Reply]:

@@ -46,6 +46,7 @@ class Completion:
         input_tokens: Billed input tokens, including those of invalid answers.
         output_tokens: Billed output tokens, including thoughts and invalid answers.
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
+        audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         attempts: Number of requests sent, without 429s; 0 if they are counted with another prompt of the request.
         rejections: Number of 429s received, counted in the same way.
@@ -71,6 +72,7 @@ class Completion:
     input_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+    audio_tokens: int = 0
     cost_nano_usd: int | None = None
     attempts: int
     rejections: int = 0
@@ -103,6 +105,7 @@ class Failure:
         input_tokens: Billed input tokens, in spite of the failure.
         output_tokens: Billed output tokens, in spite of the failure.
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
+        audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         max_repairs: Number of attempts that an invalid answer was allowed to cost, for a refused answer.
         answered_at: Unix time of a refused answer; 0 for other failures.
@@ -122,6 +125,7 @@ class Failure:
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    audio_tokens: int = 0
     cost_nano_usd: int | None = 0
     max_repairs: int = 0
     answered_at: float = 0.0

@@ -118,6 +118,7 @@ def _invalid(reply: Reply, message: str, kind: FailureKind = "invalid_output") -
         input_tokens=reply.input_tokens,
         output_tokens=reply.output_tokens,
         cached_tokens=reply.cached_tokens,
+        audio_tokens=reply.audio_tokens,
     )
 
 

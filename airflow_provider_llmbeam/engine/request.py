@@ -188,6 +188,7 @@ def completion_of(
         input_tokens=bill.input_tokens,
         output_tokens=bill.output_tokens,
         cached_tokens=bill.cached_tokens,
+        audio_tokens=bill.audio_tokens,
         cost_nano_usd=bill.cost_nano_usd,
     )
 

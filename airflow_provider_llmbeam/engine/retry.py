@@ -27,6 +27,7 @@ class RequestError(Exception):
         input_tokens: Billed input tokens, in spite of the failure.
         output_tokens: Billed output tokens, in spite of the failure.
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
+        audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
         service_tier: Tier at which the billed tokens were served.
         is_unconnected: Whether no connection could be opened, so that the server cannot have received the request.
         category: What the server blocked, see `Failure.category`.
@@ -44,6 +45,7 @@ class RequestError(Exception):
         input_tokens: int = 0,
         output_tokens: int = 0,
         cached_tokens: int = 0,
+        audio_tokens: int = 0,
         service_tier: ServiceTier = "standard",
         is_unconnected: bool = False,
         category: str | None = None,
@@ -58,6 +60,7 @@ class RequestError(Exception):
         self.input_tokens = input_tokens
         self.output_tokens = output_tokens
         self.cached_tokens = cached_tokens
+        self.audio_tokens = audio_tokens
         self.service_tier: ServiceTier = service_tier
         self.is_unconnected = is_unconnected
         self.category = category

@@ -34,6 +34,20 @@ def kind():
     return "developer"
 
 
+def test_audio_costs_what_the_server_bills_in_the_report_and_in_the_estimate(media_job, sandbox):
+    (media_job.files / "call.wav").write_bytes(b"RIFF" + bytes(64))
+    rows = [{"id": number, "image": str(media_job.files / "call.wav")} for number in range(60)]
+    media_job.write(rows)
+    estimate = make_estimate(JobSpec.parse(media_job.spec))
+    sample = sandbox.token_bill.nano_usd
+    ended = media_job.run(rows)
+    billed = (sandbox.token_bill.nano_usd - sample) / 1e9
+    (charge,) = sandbox.token_bill.charges
+    assert charge.audio_tokens == 60 * 258 > charge.input_tokens / 2
+    assert ended.report["cost_usd"] == pytest.approx(billed, rel=1e-4)
+    assert estimate.cost_usd == pytest.approx(billed, rel=0.02)
+
+
 each_server = pytest.mark.parametrize("kind", ["developer", "vertex", "openai"])
 
 

@@ -23,6 +23,7 @@ class Reply:
         output_tokens: Billed output tokens, thoughts included.
         model: Version of the model.
         cached_tokens: Input tokens that the provider has read from its cache; `input_tokens` includes them.
+        audio_tokens: Input tokens of audio that are not from the cache; `input_tokens` includes them.
         service_tier: Tier at which it was served.
         first_token_seconds: Time from the request to the first text, in seconds, for a streamed answer.
         vector: The embedding, as sent by the server.
@@ -36,6 +37,7 @@ class Reply:
     output_tokens: int
     model: str
     cached_tokens: int = 0
+    audio_tokens: int = 0
     service_tier: ServiceTier = "standard"
     first_token_seconds: float | None = None
     vector: Sequence[float] | None = None

@@ -265,6 +265,14 @@ def _text(body: Mapping[str, Any]) -> str:
     return "".join(str_of(part.get("text")) for part in parts if not part.get("thought"))
 
 
+def _audio_tokens(reported: Any, details: str) -> Any:
+    """Returns the tokens of audio, as reported; `None` if there are none."""
+    for each in map(mapping_of, list_of(mapping_of(reported).get(details))):
+        if each.get("modality") == "AUDIO":
+            return each.get("tokenCount")
+    return None
+
+
 def read_reply(
     body: Mapping[str, Any], prompt: Prompt, model: str, usage: UsageReader, text: str | None = None
 ) -> Reply:
@@ -287,6 +295,11 @@ def read_reply(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cached_tokens=cached_tokens,
+        audio_tokens=usage.audio(
+            _audio_tokens(reported, "promptTokensDetails"),
+            _audio_tokens(reported, "cacheTokensDetails"),
+            input_tokens - cached_tokens,
+        ),
         service_tier=usage.tier(
             mapping_of(reported).get("serviceTier") or mapping_of(reported).get("trafficType")
         ),

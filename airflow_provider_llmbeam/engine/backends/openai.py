@@ -265,6 +265,7 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cached_tokens=cached_tokens,
+        audio_tokens=usage.audio(details.get("audio_tokens"), None, input_tokens - cached_tokens),
         service_tier=usage.tier(body.get("service_tier")),
     )
     reason = finish_reason_of(choice.get("finish_reason"))

@@ -37,6 +37,7 @@ class BilledTokens(TypedDict):
     input_tokens: int
     output_tokens: int
     cached_tokens: int
+    audio_tokens: NotRequired[int]
     service_tier: NotRequired[ServiceTier]
 
 
@@ -111,6 +112,16 @@ class UsageReader:
     def cached(self, reported: Any, input_tokens: int) -> int:
         """Returns the input tokens that came from the provider's cache: at most all of them."""
         return min(self.tokens(reported) or 0, input_tokens)
+
+    def audio(self, reported: Any, cached: Any, most: int) -> int:
+        """Returns the input tokens of audio that did not come from the provider's cache: at most `most`.
+
+        Args:
+            reported: Tokens of audio.
+            cached: Those of them that came from the cache.
+            most: Input tokens that did not come from the cache.
+        """
+        return max(0, min((self.tokens(reported) or 0) - (self.tokens(cached) or 0), most))
 
     def tier(self, reported: Any) -> ServiceTier:
         """Returns the tier that a server reports, see `tier_of`."""

@@ -64,11 +64,13 @@ def encode_entry(fingerprint: str, job: str, outcome: Outcome) -> bytes:
         entry |= {"refused": outcome.kind, **{name: getattr(outcome, name) for name in _REFUSAL_FIELDS}}
     else:
         entry.update(zip(_FIELDS, _values(outcome), strict=True))
-    # As the entries of earlier versions, which have no tier.
+    # As the entries of earlier versions, which have none of these.
     if outcome.service_tier == "standard":
         del entry["service_tier"]
     if not outcome.sheds:
         del entry["sheds"]
+    if not outcome.audio_tokens:
+        del entry["audio_tokens"]
     for name in _SELDOM:
         if entry.get(name) is None:
             entry.pop(name, None)
@@ -228,6 +230,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "input_tokens": _is_count,
     "output_tokens": _is_count,
     "cached_tokens": _is_count,
+    "audio_tokens": _is_count,
     "cost_nano_usd": _is_count_or_none,
     "attempts": _is_count,
     "rejections": _is_count,
@@ -252,7 +255,7 @@ _REFUSAL_CHECKS: dict[str, Callable[[Any], bool]] = {
     "category": _is_unicode,
     "http_status": lambda value: value is None or _is_count(value),
 }
-_REFUSAL_REQUIRED = _REFUSAL_CHECKS.keys() - {"service_tier", "sheds", "category"}
+_REFUSAL_REQUIRED = _REFUSAL_CHECKS.keys() - {"service_tier", "sheds", "category", "audio_tokens"}
 _REQUIRED = frozenset(
     {"fingerprint"}
     | {field.name for field in dataclasses.fields(Completion) if field.default is dataclasses.MISSING}

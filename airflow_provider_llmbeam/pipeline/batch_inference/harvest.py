@@ -138,7 +138,8 @@ class _Decode(beam.DoFn):
         now = time.time()
         if isinstance(result, Reply) and not result.input_tokens:
             result = replace(result, input_tokens=self._mean_tokens)
-        bill = Bill.of(result.input_tokens, result.output_tokens, result.cached_tokens, self._price, "batch")
+        tokens = (result.input_tokens, result.output_tokens, result.cached_tokens)
+        bill = Bill.of(*tokens, self._price, "batch", result.audio_tokens)
         try:
             if isinstance(result, RequestError):
                 raise result

@@ -147,6 +147,7 @@ def _with_cost(failure: Failure, paid: Completion) -> Failure:
         input_tokens=paid.input_tokens,
         output_tokens=paid.output_tokens,
         cached_tokens=paid.cached_tokens,
+        audio_tokens=paid.audio_tokens,
         cost_nano_usd=paid.cost_nano_usd,
         failed_at=paid.answered_at,
         service_tier=paid.service_tier,

@@ -99,7 +99,10 @@ def _failed(row: AnsweredRow, failure: Failure, paid: Sequence[Outcome], *, is_c
 
 
 def _sums(paid: Sequence[Outcome]) -> dict[str, Any]:
-    bills = (Bill(each.input_tokens, each.output_tokens, each.cached_tokens, each.cost_nano_usd) for each in paid)
+    bills = (
+        Bill(each.input_tokens, each.output_tokens, each.cached_tokens, each.cost_nano_usd, each.audio_tokens)
+        for each in paid
+    )
     return {
         **reduce(Bill.plus, bills, NOTHING)._asdict(),
         "attempts": sum(each.attempts for each in paid),

@@ -31,6 +31,7 @@ class TokenPrice:
     Attributes:
         input_usd: Price of a million input tokens at the standard tier, in USD, >= 0.
         output_usd: Price of a million output tokens at the standard tier, in USD, >= 0.
+        audio_usd: Price of a million input tokens of audio at the standard tier, in USD, >= 0.
         priority_ratio: Price at the tier `priority` over that at the standard one, >= 1.
 
     Raises:
@@ -40,11 +41,12 @@ class TokenPrice:
     input_usd: float = 0.30
     output_usd: float = 2.50
     priority_ratio: float = 1.8
+    audio_usd: float = 1.00
 
     def __post_init__(self) -> None:
         if not self.priority_ratio >= 1:
             raise ValueError(f"`TokenPrice.priority_ratio` must be >= 1; got {self.priority_ratio!r}.")
-        for name in ("input_usd", "output_usd"):
+        for name in ("input_usd", "output_usd", "audio_usd"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"`TokenPrice.{name}` must be >= 0; got {getattr(self, name)!r}.")
 
@@ -73,6 +75,7 @@ class TokenCharge:
         input_tokens: Input tokens, cached ones included.
         cached_tokens: Those of them that were cached.
         output_tokens: Output tokens.
+        audio_tokens: Input tokens of audio that were not cached.
     """
 
     model: str
@@ -81,12 +84,14 @@ class TokenCharge:
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    audio_tokens: int = 0
 
     def nano_usd(self, price: TokenPrice) -> int:
         """Returns the cost at a price, in nano-USD, rounded."""
         ratio = {"standard": 1.0, "priority": price.priority_ratio}.get(self.tier, DISCOUNT)
         usd = (
-            (self.input_tokens - self.cached_tokens) * price.input_usd * ratio
+            (self.input_tokens - self.cached_tokens - self.audio_tokens) * price.input_usd * ratio
+            + self.audio_tokens * price.audio_usd * ratio
             + self.cached_tokens * price.input_usd * CACHED_SHARE * max(ratio, 1.0)
             + self.output_tokens * price.output_usd * ratio
         )
@@ -152,10 +157,11 @@ class TokenBill:
         cached_tokens: int,
         output_tokens: int,
         *,
+        audio_tokens: int = 0,
         answers: int = 1,
         labels: Labels = (),
     ) -> None:
-        """Charges for one answer, or for none; `input_tokens` include the cached ones."""
+        """Charges for one answer, or for none; `input_tokens` include the cached ones and those of audio."""
         with self._lock:
             for label in (("", ""), *labels):
                 charge = self._charges.get((label, model, tier)) or TokenCharge(model=model, tier=tier)
@@ -165,6 +171,7 @@ class TokenBill:
                     input_tokens=charge.input_tokens + input_tokens,
                     cached_tokens=charge.cached_tokens + cached_tokens,
                     output_tokens=charge.output_tokens + output_tokens,
+                    audio_tokens=charge.audio_tokens + audio_tokens,
                 )
 
     def clear(self) -> None:

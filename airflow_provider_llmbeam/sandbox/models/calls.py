@@ -71,6 +71,11 @@ class ModelCall:
     searches: bool = False
     turns: tuple[str, ...] = ()
 
+    @property
+    def audio_tokens(self) -> int:
+        """Those of `input_tokens` that are of audio; none of them is cached."""
+        return sum(file.tokens for file in self.media if file.mime_type.startswith("audio/"))
+
 
 def asked_tier(name: object) -> Tier:
     """Returns the tier that a request asks for by a name; the standard one by any other name."""

@@ -46,6 +46,7 @@ from airflow_provider_llmbeam.sandbox.models.media import (
     MediaRefusedError,
     gemini_media,
     is_gemini_media,
+    tokens_by_modality,
 )
 from airflow_provider_llmbeam.sandbox.models.quota import Rejection
 from airflow_provider_llmbeam.sandbox.models.quota_errors import quota_exceeded
@@ -293,10 +294,8 @@ class GeminiDialect:
         )
 
     def _token_count(self, call: ModelCall) -> dict[str, Any]:
-        counted: dict[str, Any] = {
-            "totalTokens": call.input_tokens,
-            "promptTokensDetails": [{"modality": "TEXT", "tokenCount": call.input_tokens}],
-        }
+        details = tokens_by_modality(call.input_tokens, call.media)
+        counted: dict[str, Any] = {"totalTokens": call.input_tokens, "promptTokensDetails": details}
         if self.publisher:
             counted["totalBillableCharacters"] = sum(len("".join(t.split())) for t in (call.prompt, call.system))
         return counted
@@ -305,7 +304,7 @@ class GeminiDialect:
         usage: dict[str, Any] = {
             "promptTokenCount": call.input_tokens,
             "totalTokenCount": call.input_tokens + output_tokens,
-            "promptTokensDetails": [{"modality": "TEXT", "tokenCount": call.input_tokens}],
+            "promptTokensDetails": tokens_by_modality(call.input_tokens, call.media),
         }
         if call.cached_tokens:
             usage["cachedContentTokenCount"] = call.cached_tokens

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
@@ -162,6 +163,16 @@ def _of_data_url(mime_type: str, url: str) -> ReceivedMedia:
             f"'data:image/png;base64,aW1nIGJ5dGVzIGhlcmU='), but got a value without it: {url[:50]}"
         )
     return _received(head.removeprefix("data:").removesuffix(";base64"), _decoded(data))
+
+
+def tokens_by_modality(input_tokens: int, media: Iterable[ReceivedMedia]) -> list[dict[str, Any]]:
+    """Returns `promptTokensDetails` of a reply: the tokens of each kind of file, and of the text."""
+    found = Counter[str]()
+    for file in media:
+        family = file.mime_type.partition("/")[0].upper()
+        found["DOCUMENT" if family == "APPLICATION" else family] += file.tokens
+    found["TEXT"] += input_tokens - found.total()
+    return [{"modality": name, "tokenCount": tokens} for name, tokens in found.items()]
 
 
 def _check_gemini_type(mime_type: str, *, is_vertex: bool) -> None:

@@ -209,7 +209,13 @@ class ModelServer:
         if call and answer and is_billed and arrival.epoch == self.backend.log.epoch:
             tier = call.tier if work.tier == "standard" else work.tier
             self.token_bill.add(
-                call.model, tier, call.input_tokens, call.cached_tokens, answer.output_tokens, labels=call.labels
+                call.model,
+                tier,
+                call.input_tokens,
+                call.cached_tokens,
+                answer.output_tokens,
+                audio_tokens=call.audio_tokens,
+                labels=call.labels,
             )
         self.backend.log.append(
             RequestRecord(

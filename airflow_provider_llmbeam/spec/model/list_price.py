@@ -26,7 +26,7 @@ _Found = dict[str, Decimal | TieredPrices | None]
 
 
 def list_price(provider: str, model: str, at: datetime | None = None) -> Price | None:
-    """Returns the list price of text; `None` for a model that is not in the list.
+    """Returns the list price of text and audio; `None` for a model that is not in the list.
 
     Args:
         provider: Name of the provider in the list, e.g. `google`.
@@ -71,7 +71,11 @@ def _price(found: _Found, priority_ratio: float | None) -> Price | None:
     starts = {tier.start for rate in rates.values() if isinstance(rate, TieredPrices) for tier in rate.tiers}
     long = [{"above_input_tokens": start, **_at(rates, start + 1)} for start in sorted(starts)]
     return Price.parse(
-        {**_at(rates, 0), "long_prompts": long[0] if long else None, "priority_ratio": priority_ratio}
+        {
+            **_at({**rates, "audio_input_usd_per_million_tokens": found.get("input_audio_mtok")}, 0),
+            "long_prompts": long[0] if long else None,
+            "priority_ratio": priority_ratio,
+        }
     )
 
 

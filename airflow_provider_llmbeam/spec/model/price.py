@@ -45,11 +45,13 @@ class Price(_Rates):
         output_usd_per_million_tokens: Price of output tokens, thoughts included; a vector has none.
         cached_input_usd_per_million_tokens: Price of input tokens that the provider has read from its cache;
             default: that of input tokens.
+        audio_input_usd_per_million_tokens: Price of input tokens of audio; default: that of input tokens.
         long_prompts: Price of requests with a long prompt; default: the same.
         priority_ratio: Price of all these tokens at the priority tier over that at the standard tier, e.g. 1.8;
             `None` if it is not known.
     """
 
+    audio_input_usd_per_million_tokens: _UsdPerMillion | None = None
     long_prompts: LongPromptPrice | None = None
     priority_ratio: Annotated[float, Field(ge=1)] | None = None
 
@@ -58,26 +60,36 @@ class Price(_Rates):
         return self.priority_ratio if tier == "priority" else TIER_RATIOS[tier]
 
     def cost_usd(
-        self, input_tokens: float, output_tokens: float, cached_tokens: float = 0, tier_ratio: float = 1.0
+        self,
+        input_tokens: float,
+        output_tokens: float,
+        cached_tokens: float = 0,
+        audio_tokens: float = 0,
+        *,
+        tier_ratio: float = 1.0,
     ) -> float:
         """Returns the cost of one request, or the mean cost of many, in US dollars.
 
         Args:
-            input_tokens: Input tokens, including those from the provider's cache.
+            input_tokens: Input tokens, including those from the provider's cache and those of audio.
             output_tokens: Output tokens.
             cached_tokens: Input tokens from the provider's cache. The discounts are not added: that of the cache
                 takes precedence over that of batch inference. A surcharge is, as each price of the priority tier
                 has the same ratio. Sources:
                 docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/batch-prediction-gemini,
                 openai.com/api-priority-processing (2026-11)
+            audio_tokens: Input tokens of audio that are not from the cache.
             tier_ratio: Price of the other tokens over that of the standard tier.
         """
         long = self.long_prompts
         rates: _Rates = self if long is None or input_tokens <= long.above_input_tokens else long
         cached = rates.cached_input_usd_per_million_tokens
         cached = rates.input_usd_per_million_tokens if cached is None else cached
+        audio = self.audio_input_usd_per_million_tokens
+        audio = rates.input_usd_per_million_tokens if audio is None else audio
         return (
-            (input_tokens - cached_tokens) * rates.input_usd_per_million_tokens * tier_ratio
+            (input_tokens - cached_tokens - audio_tokens) * rates.input_usd_per_million_tokens * tier_ratio
+            + audio_tokens * audio * tier_ratio
             + cached_tokens * min(cached * max(tier_ratio, 1.0), rates.input_usd_per_million_tokens * tier_ratio)
             + output_tokens * rates.output_usd_per_million_tokens * tier_ratio
         ) / 1e6

@@ -132,6 +132,23 @@ def test_tokens_from_the_cache_are_part_of_the_input(reported: Any, cached: int)
     assert refusal({"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": usage}).cached_tokens == cached
 
 
+@pytest.mark.parametrize(
+    ("prompt", "cached", "audio"), [(3, None, 3), (3, 2, 1), (9, 0, 4), (1, 3, 0), ("3", None, 0), (None, None, 0)]
+)
+def test_tokens_of_audio_that_are_not_from_the_cache_are_counted(prompt: Any, cached: Any, audio: int) -> None:
+    usage = {
+        **USAGE,
+        "cachedContentTokenCount": 1,
+        "promptTokensDetails": [
+            {"modality": "TEXT", "tokenCount": 2},
+            {"modality": "AUDIO", "tokenCount": prompt},
+        ],
+        "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": cached}],
+    }
+    assert read({"candidates": [candidate()], "usageMetadata": usage}).audio_tokens == audio
+    assert refusal({"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": usage}).audio_tokens == audio
+
+
 def test_an_answer_without_usage_and_version_is_read() -> None:
     assert read({"candidates": [candidate()]}) == Reply(
         text="Hi.", finish_reason="stop", input_tokens=0, output_tokens=0, model="m"

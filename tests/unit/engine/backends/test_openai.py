@@ -92,6 +92,13 @@ def test_tokens_from_the_cache_are_part_of_the_input(details: Any, cached: int) 
     assert caught.value.cached_tokens == cached
 
 
+@pytest.mark.parametrize(("reported", "audio"), [(3, 3), (9, 4), (None, 0), ("3", 0)])
+def test_tokens_of_audio_are_part_of_the_input_that_is_not_from_the_cache(reported: Any, audio: int) -> None:
+    details = {"cached_tokens": 1, "audio_tokens": reported}
+    usage = {"prompt_tokens": 5, "completion_tokens": 6, "prompt_tokens_details": details}
+    assert read(body(usage=usage)).audio_tokens == audio
+
+
 @pytest.mark.parametrize(
     ("usage", "output"),
     [

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,6 +54,13 @@ def test_without_a_sample_no_prompt_is_long_and_none_is_cached() -> None:
 def test_the_mean_price_has_that_of_cached_tokens() -> None:
     assert mean_rates(PRICE, [outcome(1_000_000, 0, 0)]).cost_usd(1e6, 0, 1e6) == pytest.approx(0.2)
     assert mean_rates(PRICE, []).cost_usd(1e6, 0, 1e6) == pytest.approx(0.1)
+
+
+def test_the_mean_price_has_that_of_the_audio_in_the_sample() -> None:
+    dear = PRICE.model_copy(update={"audio_input_usd_per_million_tokens": 3.0})
+    sample = [replace(outcome(100_000, 0, 0), audio_tokens=50_000), outcome(100_000, 0, 0)]
+    assert mean_rates(dear, sample).cost_usd(1e6, 0) == pytest.approx(1.5)
+    assert mean_rates(dear, []).cost_usd(1e6, 0) == pytest.approx(1.0)
 
 
 def test_the_mean_price_keeps_the_ratio_of_the_priority_tier() -> None:

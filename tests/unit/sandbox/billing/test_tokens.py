@@ -11,6 +11,12 @@ from airflow_provider_llmbeam.sandbox.billing.tokens import TIERS, TokenBill
 ASKED = {"contents": [{"parts": [{"text": "a question of some length"}]}]}
 
 
+def test_audio_has_a_price_of_its_own() -> None:
+    bill = bill_of()
+    bill.add("m", "flex", 100, 20, 10, audio_tokens=50)
+    assert bill.nano_usd == (30 * 300 + 50 * 1000 + 10 * 2500) // 2 + 20 * 30
+
+
 def bill_of(*answers):
     bill = TokenBill(TokenPrices(models={"dear": TokenPrice(input_usd=1.25, output_usd=10.0, priority_ratio=2.0)}))
     for answer in answers:

@@ -40,6 +40,16 @@ def test_cached_input_has_a_price_of_its_own() -> None:
     assert Price(**OWN).cost_usd(2_000_000, 0, cached_tokens=1_000_000) == 2.0, "by default that of other input"
 
 
+def test_audio_has_a_price_of_its_own() -> None:
+    price = Price(**OWN, cached_input_usd_per_million_tokens=0.25, audio_input_usd_per_million_tokens=3.0)
+    assert price.cost_usd(3_000_000, 0, cached_tokens=1_000_000, audio_tokens=500_000) == 1.5 + 0.25 + 1.5
+    assert price.cost_usd(1_000_000, 0, audio_tokens=1_000_000, tier_ratio=0.5) == 1.5
+    assert Price(**OWN).cost_usd(2_000_000, 0, audio_tokens=500_000) == 2.0, "by default that of other input"
+    listed = price_of(GeminiModel(name="gemini-2.5-flash"))
+    assert listed is not None
+    assert listed.audio_input_usd_per_million_tokens == 1.0  # ai.google.dev/gemini-api/docs/pricing, 2026-10
+
+
 def test_all_tokens_of_a_request_with_a_long_prompt_have_another_price() -> None:
     long = {**OWN, "input_usd_per_million_tokens": 2.0, "above_input_tokens": 200_000}
     price = Price.parse({**OWN, "long_prompts": long})
