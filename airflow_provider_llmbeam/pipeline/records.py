@@ -31,7 +31,9 @@ def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
     record = {column: row[column] for column in columns.key}
     for column in columns.passthrough:
         record[column] = row.get(column)
-    columns.add_answer(record, completion.text if completion.parsed is None else completion.parsed)
+    # With a schema, the JSON value `null` is an answer too.
+    is_null = columns.answer is not None and completion.text.strip() == "null"
+    columns.add_answer(record, completion.text if completion.parsed is None and not is_null else completion.parsed)
     record |= {
         "origin": answered.origin,
         "model": completion.model,

@@ -13,7 +13,8 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.spec import JobSpec
-from tests.pipeline.conftest import read_lines
+from tests.pipeline.conftest import Job, read_lines
+from tests.replying import Received, Replying, raw
 
 SCHEMA = {
     "type": "object",
@@ -239,3 +240,29 @@ def test_citations_and_probabilities_are_columns_of_the_jobs_that_ask_for_them(j
     without = job.run(ROWS)
     assert without.manifest["requests"]["sent"] == 2, "answers without citations are other answers"
     assert "citations" not in without.answers[0]
+
+
+class Measuring(Replying):
+    """An OpenAI-compatible server that answers a prompt with a number in it with that number, else with `null`."""
+
+    def __init__(self) -> None:
+        super().__init__(self._reply)
+
+    def _reply(self, request: Received) -> bytes:
+        said = json.loads(request.body)["messages"][-1]["content"].removeprefix("Say it: ")
+        message = {"role": "assistant", "content": said if said.isdigit() else "null"}
+        usage = {"prompt_tokens": 5, "completion_tokens": 1}
+        return raw({"model": "m", "choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
+def test_an_answer_that_is_null_is_published_as_null(tmp_path, file_format):
+    with Measuring() as server:
+        job = Job(tmp_path, {"type": "openai", "name": "m", "base_url": server.url})
+        job.spec["prompt"] |= {"output_schema": {"type": ["integer", "null"]}}
+        job.run(
+            [{"id": 1, "text": "7"}, {"id": 2, "text": "?"}], sink={"uri": str(job.out), "format": file_format}
+        )
+    path = job.out / f"answers-00000-of-00001.{file_format}"
+    found = read_lines(path) if file_format == "jsonl" else table_of(job).to_pylist()
+    assert {row["id"]: row["answer"] for row in found} == {1: 7, 2: None}

@@ -302,3 +302,33 @@ def test_duplicate_keys_are_not_merged(echo_job):
     source = {"uri": str(echo_job.source), "key": ["id"], "on_duplicate_key": "allow"}
     with pytest.raises(JobSpecError, match=r"allows duplicate keys .* 'merge' keeps one row per key"):
         JobSpec.parse(echo_job.spec | merged(echo_job) | {"source": source})
+
+
+def test_answers_that_share_a_key_stay_when_rows_of_other_keys_are_merged(failed):
+    rows = [*ROWS, {"id": 1, "text": "c"}]
+    source = {"uri": str(failed.source), "key": ["id"]}
+    sink = failed.spec["sink"]
+    failed.run(rows, source={**source, "on_duplicate_key": "allow"}, sink=sink)
+    failed.spec["source"] = {"uri": str(dead_letter(failed)), "key": ["id"]}
+    run(JobSpec.parse(failed.spec | MENDED | merged(failed)))
+    assert sorted((row["id"], row["answer"]) for row in answers(failed)) == [
+        (1, "Say it: a"),
+        (1, "Say it: c"),
+        (2, "Say it: b"),
+        (3, "Say it: nothing"),
+    ]
+
+
+def test_a_row_that_the_retry_does_not_read_stays_in_the_dead_letter_with_the_key_of_one_that_it_answers(echo_job):
+    source = {**echo_job.spec["source"], "on_duplicate_key": "dead_letter"}
+    echo_job.run([{"id": 1}, {"id": 1, "number": 2}, {"id": 2, "text": "b"}], source=source)
+    own = {
+        "uri": str(dead_letter(echo_job)),
+        "key": ["id"],
+        "failed_kinds": ["template_error"],
+        "on_empty": "write",
+    }
+    for _ in range(2):
+        run(JobSpec.parse(echo_job.spec | MENDED | merged(echo_job) | {"source": own | {"on_empty": "write"}}))
+        assert ids(echo_job) == [1, 2]
+        assert [row["llmbeam_error"]["kind"] for row in read_lines(dead_letter(echo_job))] == ["duplicate_key"]

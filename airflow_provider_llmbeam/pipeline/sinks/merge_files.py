@@ -2,7 +2,7 @@
 
 The merged files are written beside the staged ones, which stay until the job is complete. A job that is killed
 half-way through the renames merges again, with the same result: rows of this run come from the staged files, and
-each other key is taken once.
+each other key from one of the earlier files.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def publish(sink: FilesSink, columns: OutputColumns, staged: Mapping[int, str], 
     )  # Those of an attempt that was killed are the newer ones.
     merged = {}
     for shard, new in staged.items():
-        earlier = chain.from_iterable(
+        earlier = (
             _of_shard(uri, sink, columns, shard, is_sure=count == sink.shards)
             for uri, number, count in shards
             if count != sink.shards or number == shard
@@ -98,6 +98,7 @@ def merge_dead_letter(
     done: Iterable[Row],
     file_format: str,
     plain: Callable[[Row], Row] = lambda row: row,
+    is_read: Callable[[Row], bool] | None = None,
 ) -> str:
     """Writes the dead letter with the rows of an earlier one that this run neither answered nor failed.
 
@@ -109,6 +110,7 @@ def merge_dead_letter(
         done: Rows that this run answered and published.
         file_format: Format of the answers, which decides whether the keys 1 and "1" differ.
         plain: Returns a row of the dead letter with its key as the answers have it.
+        is_read: Returns whether this run has read a row of the dead letter; `None` if that is not its source.
 
     Returns:
         The address of the result.
@@ -121,10 +123,17 @@ def merge_dead_letter(
         return _digest(encode_record({name: value for name, value in row.items() if name != "llmbeam_error"}))
 
     seen = {identity(row) for row, _ in _read(new, "jsonl")} | {identify(row) for row in done}
+    written = {_digest(line) for _, line in _read(new, "jsonl")}
+
+    def is_kept(row: Row, line: bytes) -> bool:
+        if is_read is not None and not is_read(row):
+            return _digest(line) not in written  # from an attempt that was killed after the rename
+        return identity(row) not in seen
+
     earlier = _read(uri, "jsonl") if storage.exists(uri) else iter(())
     merged = f"{staging_uri}dead_letter-merged-{uuid.uuid4().hex}.jsonl"
     # Rows that share a key are kept, as each is one failed row: see `source.on_duplicate_key`.
-    kept = (line for row, line in earlier if identity(row) not in seen)
+    kept = (line for row, line in earlier if is_kept(row, line))
     lines = chain((line for _, line in _read(new, "jsonl")), kept)
     write_file(merged, lines, "jsonl", columns, is_private=True)
     return merged
@@ -156,11 +165,20 @@ def _digest(text: bytes) -> bytes:
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
-def _unseen(records: Iterable[_Record], identify: Callable[[Row], bytes], seen: set[bytes]) -> Iterator[bytes]:
-    for row, line in records:
-        if (found := identify(row)) not in seen:
-            seen.add(found)
-            yield line
+def _unseen(
+    files: Iterable[Iterable[_Record]], identify: Callable[[Row], bytes], seen: set[bytes]
+) -> Iterator[bytes]:
+    """Yields the lines of other keys, of each key those of the first file that has it.
+
+    All rows of a key are in one file of a run: several, if its source allowed duplicate keys.
+    """
+    for records in files:
+        found = set()
+        for row, line in records:
+            if (key := identify(row)) not in seen:
+                found.add(key)
+                yield line
+        seen |= found
 
 
 def _of_shard(

@@ -50,8 +50,10 @@ from airflow_provider_llmbeam.pipeline.sinks.ownership import release
 from airflow_provider_llmbeam.pipeline.sinks.staged import write_file
 from airflow_provider_llmbeam.pipeline.sources import bigquery, queue
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count, name_of
+from airflow_provider_llmbeam.pipeline.transforms.select import selection
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
 from airflow_provider_llmbeam.spec.runner import DetachedRunner
 from airflow_provider_llmbeam.spec.sink import FilesSink
 from airflow_provider_llmbeam.spec.source import BigQuerySource
@@ -194,6 +196,7 @@ class Publish(beam.DoFn):
             columns,
             file_format=file_format,
             plain=plain_rows(spec),
+            is_read=selection(spec.source, is_own_dead_letter=True) if reads_own_dead_letter(spec) else None,
         )
         try:
             self._check(tally)
