@@ -149,12 +149,14 @@ class EngineThread:
         on_counts: Callable[[Counts], None],
     ) -> list[Outcome]:
         with closing(record):
-            missing = [prompt for prompt, known in zip(prompts, record.earlier, strict=True) if known is None]
+            each = list(zip(prompts, record.earlier, strict=True))
+            # Equal prompts of a batch, which a stream may have, are sent once.
+            missing = list(dict.fromkeys(prompt for prompt, known in each if known is None))
             on_counts(counts_of((known for known in record.earlier if known is not None), self._price))
             if missing:
                 record.open()
-            new = iter(self._send(missing, record, on_throttled, on_counts))
-            return [next(new) if known is None else known for known in record.earlier]
+            new = dict(zip(missing, self._send(missing, record, on_throttled, on_counts), strict=True))
+            return [new[prompt] if known is None else known for prompt, known in each]
 
     def _send(
         self,

@@ -103,6 +103,19 @@ def test_each_row_has_its_answer_with_every_wrapper_of_beam_in_spite_of_429s(san
     assert len(sandbox.requests.paid(GEMINI)) == len(PROMPTS)
 
 
+def test_equal_prompts_of_a_batch_are_sent_once_with_a_journal(sandbox, tmp_path):
+    prompts = ["a", "b", *["a"] * 8]
+    handler = gemini(sandbox, journal_uri=str(tmp_path / "journal/"))
+    infer(
+        prompts,
+        lambda rows: assert_that(
+            rows | RunInference(handler) | beam.Map(lambda result: (result.example, result.inference)),
+            answered(prompts),
+        ),
+    )
+    assert len(sandbox.requests) == 2
+
+
 def test_the_prompt_of_a_keyed_example_is_made_by_prompt_of(sandbox):
     reject(sandbox)
     handler = KeyedModelHandler(gemini(sandbox, prompt_of=lambda row: row["text"]))
