@@ -37,7 +37,11 @@ def vertex_usd_per_hour(machine_type: str, replicas: int) -> float | None:
     return None if one is None else one * max(replicas, 1)
 
 
-def cloud_run_usd_per_hour(gpu_type: str, gpus: int, cpus: float, memory_gib: float) -> float | None:
-    """Returns the price of one running instance; `None` if the GPU type is not in the list."""
+def cloud_run_usd_per_hour(
+    gpu_type: str, gpus: int, cpus: float, memory_gib: float, instances: int
+) -> float | None:
+    """Returns the price of a service, at least that of one instance; `None` if the GPU type is not in the list."""
     gpu = _GPU_USD_PER_HOUR.get(gpu_type)
-    return None if gpu is None else gpu * gpus + _CPU_USD_PER_HOUR * cpus + _GIB_USD_PER_HOUR * memory_gib
+    if gpu is None:
+        return None
+    return (gpu * gpus + _CPU_USD_PER_HOUR * cpus + _GIB_USD_PER_HOUR * memory_gib) * max(instances, 1)

@@ -33,7 +33,7 @@ from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.tasks.arguments import check_arguments
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow, reading_for_removal
 from airflow_provider_llmbeam.tasks.identity import job_name
 from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 #: Time limits of the removal, in seconds: for a worker that is being stopped, and for one that is not.
 KILL_SECONDS = 40.0
 ABANDON_SECONDS = 600.0
+#: Prefix of the XCom key under which a provision records the project of an endpoint; its identity follows.
+PROJECT_KEY = "project_"
 
 Endpoint = VertexEndpoint | CloudRunEndpoint
 
@@ -87,7 +89,8 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         `endpoint`, `name`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
-        A model spec for `RunInferenceOperator(model=…)`; `cold_start_seconds` under a key of its own.
+        A model spec for `RunInferenceOperator(model=…)`; `cold_start_seconds` under a key of its own. Before the
+        first resource is created, its project under `project_` and the identity of the endpoint.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
@@ -130,6 +133,7 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         """Provisions the endpoint."""
         with errors_of_airflow():
             trigger = self._trigger(context)
+            context["ti"].xcom_push(key=f"{PROJECT_KEY}{trigger.key}", value=trigger.endpoint["project"])
             self._monitor = monitor = trigger.make_poller(self.log)
             try:
                 result = monitor.poll()
@@ -158,7 +162,7 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
             return super().resume_execution(next_method, next_kwargs, context)
         except (TaskDeferralError, TaskDeferralTimeout) as error:
             # Airflow has replaced the arguments with the error; names and labels are the same throughout a try.
-            monitor = self._trigger(context).make_poller(self.log)
+            monitor = self._trigger(context, is_resumed=True).make_poller(self.log)
             monitor.abandon(f"Waiting ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
             raise
 
@@ -170,12 +174,14 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
     def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         return endpoint_lineage(str(self.name), parse_endpoint(self.endpoint))
 
-    def _trigger(self, context: Context) -> EndpointTrigger:
+    def _trigger(self, context: Context, *, is_resumed: bool = False) -> EndpointTrigger:
         parsed = parse_endpoint(self.endpoint)
         _check_version(parsed.model)
-        spec = with_project(parsed, self.gcp_conn_id, self.impersonation_chain)
         ti, deployment, now = context["ti"], required_deployment(), time.time()
         key = identity(_checked_name(self.name), deployment)
+        if is_resumed:
+            parsed = _in_recorded_project(parsed, key, [self.task_id], context)
+        spec = with_project(parsed, self.gcp_conn_id, self.impersonation_chain)
         labels = endpoint_labels(
             key,
             deployment=deployment,
@@ -213,6 +219,9 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
     undeploys models, and deletes endpoints, models and services. If nothing is left, it does nothing. It does not
     look for jobs in other regions or another project.
 
+    If the endpoint names no project, it is that which an upstream `ProvisionEndpointOperator` recorded for this
+    name, else that of the connection or the credentials.
+
     Args:
         endpoint: Endpoint to remove, as passed to `ProvisionEndpointOperator`.
         name: Name of the endpoint: the XCom of the `ReserveEndpointOperator`.
@@ -224,7 +233,8 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
         `endpoint`, `name`, `gcp_conn_id`, `impersonation_chain`.
 
     Raises:
-        StillBillingError: A resource is left; the message names it, its cost per hour, and how to remove it.
+        StillBillingError: A resource is left; the message names it, its cost per hour, and how to remove it. Or
+            the connection could not be read, so that nothing was looked for; Airflow's retries apply.
     """
 
     template_fields: Sequence[str] = ("endpoint", "name", "gcp_conn_id", "impersonation_chain")
@@ -254,8 +264,15 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
         with errors_of_airflow():
             spec, deployment = parse_endpoint(self.endpoint), required_deployment()
             key = identity(_checked_name(self.name), deployment)
-            connect = platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
-            platforms = {location: connect(location) for location in spec.locations}
+            where = ", ".join(map(repr, spec.locations))
+            again = (
+                "A retry or a clear of this task tries again; the sweeper does so "
+                f"{spec.expires_after_seconds / 3600:.1f} h after its start."
+            )
+            with reading_for_removal(self.gcp_conn_id, f"Endpoint {key!r} in {where}", again):
+                spec = _in_recorded_project(spec, key, self._provisions(), context)
+                connect = platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
+                platforms = {location: connect(location) for location in spec.locations}
             for location, platform in platforms.items():
                 self._cancel_jobs(spec, key, deployment, location)
                 if len(platforms) > 1:  # a location that does not answer takes minutes, and the others bill
@@ -269,14 +286,19 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
                     said = f"In {location!r} it may still be billing, and cannot be listed: {error}"
                 left += [said] if said else []
             if left:
-                raise StillBillingError(
-                    f"Endpoint {key!r} could not be removed. {' '.join(left)} A retry or a clear of this task "
-                    f"tries again; the sweeper does so {spec.expires_after_seconds / 3600:.1f} h after its start."
-                )
+                raise StillBillingError(f"Endpoint {key!r} could not be removed. {' '.join(left)} {again}")
             self.log.info("Nothing is left of endpoint %r: nothing bills.", key)
 
     def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         return endpoint_lineage(str(self.name), parse_endpoint(self.endpoint))
+
+    def _provisions(self) -> list[str]:
+        """Returns the ids of the tasks before this one that may have provisioned the endpoint."""
+        return [
+            task.task_id
+            for task in self.get_flat_relatives(upstream=True)
+            if issubclass(getattr(task, "operator_class", type(task)), ProvisionEndpointOperator)
+        ]
 
     def _cancel_jobs(self, spec: Endpoint, key: str, deployment: str, location: str) -> None:
         """Cancels the jobs of this deployment that use the endpoint; errors are logged."""
@@ -306,6 +328,14 @@ def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Se
     with before_submission():
         site = platform_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])
         return spec.model_copy(update={"project": site.project})
+
+
+def _in_recorded_project(spec: Endpoint, key: str, task_ids: Sequence[str], context: Context) -> Endpoint:
+    """Returns the endpoint in the project that tasks recorded for its identity; unchanged if none did."""
+    if spec.project is not None or not task_ids:
+        return spec
+    found = context["ti"].xcom_pull(task_ids=sorted(task_ids), key=f"{PROJECT_KEY}{key}") or ()
+    return spec.model_copy(update={"project": next(filter(None, found), None)})
 
 
 def _checked_name(name: Any) -> str:

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
 from airflow_provider_llmbeam.lineage.operators import HasLineage, sweep_lineage
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.tasks.arguments import check_arguments
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.tasks.errors import errors_of_airflow, reading_for_removal
 from airflow_provider_llmbeam.tasks.literal import is_pending
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class SweepEndpointsOperator(HasLineage, BaseOperator):
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
         AirflowFailException: A rendered argument is invalid.
         StillBillingError: A resource past its expiry could not be removed; raised after all others were handled.
+            Or the connection could not be read, so that nothing was swept; Airflow's retries apply.
     """
 
     template_fields: Sequence[str] = ("locations", "project", "deployments", "gcp_conn_id", "impersonation_chain")
@@ -141,19 +142,23 @@ def swept(
 
     Raises:
         JobSpecError: `locations` or `deployments` is invalid; nothing was swept.
+        StillBillingError: The connection could not be read; nothing was swept.
     """
     from airflow_provider_llmbeam.endpoints.sweep import sweep
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
 
     places, names = _location_names(locations), deployment_names(deployments) or (required_deployment(),)
-    sites = [
-        platform_factory(kind, project, gcp_conn_id, impersonation_chain)(location)
-        for kind in ENDPOINT_TYPES
-        for location in places
-    ]
+    where = f"What has expired in {', '.join(map(repr, places))}"
+    with reading_for_removal(gcp_conn_id, where, "A retry or the next sweep tries again."):
+        sites = [
+            platform_factory(kind, project, gcp_conn_id, impersonation_chain)(location)
+            for kind in ENDPOINT_TYPES
+            for location in places
+        ]
+        services = [DataflowJobHook(location, project, gcp_conn_id, impersonation_chain) for location in places]
     return sweep(
         sites,
-        [DataflowJobHook(location, project, gcp_conn_id, impersonation_chain) for location in places],
+        services,
         deployments=frozenset(names),
         now=time.time(),
         dry_run=dry_run,

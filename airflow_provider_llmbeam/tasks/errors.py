@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, mask_secret
 
-from airflow_provider_llmbeam.exceptions import LLMBeamError
+from airflow_provider_llmbeam.exceptions import LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.redaction import redact, secrets_of
 
 
@@ -30,6 +30,29 @@ def errors_of_airflow() -> Iterator[None]:
         if error.retryable:
             raise
         raise AirflowFailException(str(error)) from error
+
+
+@contextmanager
+def reading_for_removal(gcp_conn_id: str, left: str, again: str) -> Iterator[None]:
+    """Turns an error of reading what a removal needs into one that is retried and names what may be billing.
+
+    Airflow answers alike for a connection that does not exist and one that a secrets backend failed to return
+    (`airflow.sdk.execution_time.context._get_connection` in Airflow 3.3.2), so neither is final.
+
+    Args:
+        gcp_conn_id: Airflow connection that the removal reads.
+        left: What may be billing, as the start of a sentence.
+        again: Sentence about what tries again.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).rstrip(".")
+        raise StillBillingError(
+            f"{left} may still be billing, as nothing was looked for or removed: the connection {gcp_conn_id!r} "
+            f"(`gcp_conn_id`) or the recorded project could not be read: {reason}. If the connection exists, the "
+            f"secrets backend or the API server of Airflow may have failed for a moment. {again}"
+        ) from error
 
 
 def unless_skipped(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from datetime import timedelta
@@ -337,6 +338,59 @@ def test_an_execution_timeout_while_deferred_removes_the_endpoint(run_dag, sandb
     monkeypatch.setattr(ProvisionEndpointOperator, "execute", execute)
     with DAG("late", schedule=None) as dag:
         ProvisionEndpointOperator(task_id="provision", endpoint=here[kind], name="late", **QUICK)
+    assert run_dag(dag)[0].state == "success"
+    assert nothing_is_left(sandbox)
+
+
+@pytest.fixture
+def lost_connection(monkeypatch):
+    """Sets the project of the default connection; returns a function after which Airflow does not find it."""
+    value = {"conn_type": "google_cloud_platform", "extra": {"project": "gpu-project-1"}}
+    monkeypatch.setenv("AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT", json.dumps(value))
+    return lambda: monkeypatch.delenv("AIRFLOW_CONN_GOOGLE_CLOUD_DEFAULT")
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_teardown_removes_the_endpoint_where_it_was_provisioned_though_the_connection_is_not_found(
+    run_dag, sandbox, google, kind, deferrable, lost_connection
+):
+    running = []
+
+    def work(made):
+        @task
+        def lose(model):
+            running.extend(sandbox.bill.running)
+            lost_connection()
+
+        lose(made.model)
+
+    _, states = run_dag(block(KINDS[kind], work=work, deferrable=deferrable))
+    assert set(states.values()) == {"success"}
+    assert running
+    assert nothing_is_left(sandbox)
+
+
+def test_a_provision_that_fails_while_deferred_removes_its_endpoint_though_the_connection_is_not_found(
+    run_dag, sandbox, google, kind, monkeypatch, lost_connection
+):
+    from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
+    from airflow.sdk.exceptions import TaskDeferred
+
+    from airflow_provider_llmbeam.airflow_compat import TaskDeferralTimeout
+
+    provision = ProvisionEndpointOperator.execute
+
+    def execute(self, context):
+        """Defers the task, and resumes it like Airflow when `execution_timeout` has passed."""
+        with pytest.raises(TaskDeferred):
+            provision(self, context)
+        lost_connection()
+        with pytest.raises(TaskDeferralTimeout):
+            self.resume_execution(TRIGGER_FAIL_REPR, {"error": TriggerFailureReason.TRIGGER_TIMEOUT}, context)
+
+    monkeypatch.setattr(ProvisionEndpointOperator, "execute", execute)
+    with DAG("late", schedule=None) as dag:
+        ProvisionEndpointOperator(task_id="provision", endpoint=KINDS[kind], name="late", **QUICK)
     assert run_dag(dag)[0].state == "success"
     assert nothing_is_left(sandbox)
 

@@ -138,5 +138,7 @@ def _usd_per_hour(found: Any) -> float | None:
             gpu = found.template.node_selector.accelerator
             cpus = limits.get("cpu", "0")
             cores = float(cpus[:-1]) / 1000 if cpus.endswith("m") else float(cpus)
-            return cloud_run_usd_per_hour(gpu, int(gpus), cores, memory_gib(limits.get("memory", "0Gi")))
+            memory = memory_gib(limits.get("memory", "0Gi"))
+            instances = found.template.scaling.min_instance_count
+            return cloud_run_usd_per_hour(gpu, int(gpus), cores, memory, instances)
     return None
