@@ -62,7 +62,15 @@ class BatchConflictError(BatchUnavailableError):
 
 
 class BatchDeniedError(JobRefusedError, BatchError):
-    """There are no credentials, or they do not allow the request."""
+    """There are no credentials, or they do not allow the request.
+
+    Attributes:
+        http_status: HTTP status; `None` if no request was sent.
+    """
+
+    def __init__(self, message: str, *, http_status: int | None = None) -> None:
+        super().__init__(message)
+        self.http_status = http_status
 
 
 class BatchNotFoundError(BatchError):

@@ -16,7 +16,7 @@ from google.cloud.storage import Client
 from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
 from airflow_provider_llmbeam.batch.job import BatchJob
-from airflow_provider_llmbeam.batch.providers import http, open_provider
+from airflow_provider_llmbeam.batch.providers import gemini, http, open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchLimits
 from airflow_provider_llmbeam.batch.providers.gemini import GeminiBatches
 from airflow_provider_llmbeam.batch.sweep import sweep
@@ -205,12 +205,26 @@ def test_a_refusal_by_the_provider_is_final_and_names_the_jobs_that_run(develope
 
 
 @pytest.mark.parametrize("status", [403, 404])
-def test_rows_whose_results_the_provider_has_deleted_are_sent_online(developer, sandbox, caplog, status):
+def test_rows_whose_results_the_provider_has_deleted_are_sent_online(
+    developer, sandbox, caplog, monkeypatch, status
+):
+    monkeypatch.setattr(gemini, "KEPT_SECONDS", 0.0)
     sandbox.faults.every("gemini.files.download", 1, Fault(kind="error", http_status=status, message="gone"))
     manifest = run(JobSpec.parse(developer))
     assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
     assert manifest["origins"]["fresh"] == report_of(manifest)["requests"]["unreturned"] == ROWS - PILOT_ROWS
     assert "no longer exists, and its rows are sent online" in caplog.text
+
+
+def test_a_refused_download_fails_the_try_and_the_next_one_takes_the_paid_answers(developer, sandbox):
+    fault = Fault(kind="error", http_status=403, message="billing is being updated")
+    sandbox.faults.queue("gemini.files.download", fault)
+    with pytest.raises(JobFailedError, match=r"billing is being updated\..* Clear the task when the access"):
+        run(JobSpec.parse(developer))
+    manifest = run(JobSpec.parse(developer))
+    assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
+    answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
+    assert answers == {"batch": ROWS - PILOT_ROWS, "standard": PILOT_ROWS}
 
 
 def test_answers_beside_a_deleted_file_of_errors_are_used(openai, sandbox, caplog):

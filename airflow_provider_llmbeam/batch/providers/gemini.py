@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,9 @@ from airflow_provider_llmbeam.spec.model import GeminiModel
 
 _NAME = re.compile(r"batches/[A-Za-z0-9_-]+")
 _MIME_TYPE = "application/jsonl"
+#: Time that a file is kept, in seconds, and the longest time that a job takes
+#: (ai.google.dev/gemini-api/docs/files and /batch-api).
+KEPT_SECONDS = 48 * 3600.0
 
 
 class GeminiBatches(RestBatches):
@@ -94,12 +98,17 @@ class GeminiBatches(RestBatches):
     def results(self, job: BatchJob) -> Iterator[tuple[str, Iterator[bytes]]]:
         """See `BatchProvider`."""
         for file in job.results:
-            yield file, self._content(file)
+            yield file, self._content(file, job)
 
-    def _content(self, file: str) -> Iterator[bytes]:
+    def _content(self, file: str, job: BatchJob) -> Iterator[bytes]:
         try:
             yield from self._http.download(f"{self._root}/{file}:download", {"alt": "media"})
-        except BatchDeniedError as error:  # its answer for a file that does not exist, see `_delete_file`
+        except BatchDeniedError as error:
+            # 403 is also its answer for a file that does not exist, see `_delete_file`. Nobody can delete a result
+            # file, so that a 403 before it expires is about the access to it.
+            ended_at = job.created_at + KEPT_SECONDS if job.ended_at is None else job.ended_at
+            if error.http_status != 403 or time.time() - ended_at <= KEPT_SECONDS:
+                raise
             raise BatchNotFoundError(str(error)) from error
 
     def _delete_file(self, name: str) -> None:

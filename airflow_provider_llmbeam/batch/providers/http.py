@@ -252,7 +252,7 @@ def refusal(provider: str, status: int, text: str, retry_after: str | None, now:
             was_processed=status != 429,
         )
     if status in (401, 403):
-        return BatchDeniedError(message)
+        return BatchDeniedError(message, http_status=status)
     return BatchNotFoundError(message) if status == 404 else BatchRefusedError(message)
 
 

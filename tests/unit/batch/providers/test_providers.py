@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from airflow_provider_llmbeam.batch.errors import (
@@ -116,6 +119,30 @@ def test_a_deleted_job_is_gone_with_its_files_and_a_second_deletion_is_no_error(
         with pytest.raises((BatchNotFoundError, BatchDeniedError)):
             cloud.rows(job)
     cloud.provider.delete(job)
+
+
+@pytest.mark.parametrize(
+    ("status", "hours", "expected"),
+    [
+        (403, 1, BatchDeniedError),
+        (403, 47, BatchDeniedError),
+        (403, 49, BatchNotFoundError),
+        (401, 49, BatchDeniedError),
+        (404, 1, BatchNotFoundError),
+    ],
+)
+@pytest.mark.parametrize("is_end_known", [True, False])
+def test_a_refused_result_file_of_the_developer_api_has_expired_only_after_48_hours(
+    open_cloud, status, hours, expected, is_end_known
+) -> None:
+    """A file that does not exist is answered with 403, too."""
+    cloud = open_cloud("gemini")
+    job, ended_at = cloud.after(cloud.submit()), time.time() - hours * 3600
+    # A job takes 48 hours at most.
+    job = replace(job, created_at=ended_at - 48 * 3600, ended_at=ended_at if is_end_known else None)
+    cloud.sandbox.faults.queue("gemini.files.download", Fault(kind="error", http_status=status))
+    with pytest.raises(expected):
+        cloud.rows(job)
 
 
 def test_a_failed_poll_is_repeated(cloud) -> None:
