@@ -36,15 +36,19 @@ class BatchPlan:
         max_wait_seconds: Longest wait for all jobs together, in seconds.
         online_seconds: Time that the rows of all files take online, in seconds; `None` if it is not known, and
             then half of the time until the deadline is kept for them.
+        ends_because: Why batch inference ends now; `None` for the limits on its time alone.
     """
 
     started_at: float
     deadline_at: float | None
     max_wait_seconds: float
     online_seconds: float | None
+    ends_because: str | None = None
 
     def switch_at(self, unanswered_ratio: float) -> float:
         """Returns the Unix time at which waiting has to end, if this share of the rows has no answer yet."""
+        if self.ends_because is not None:
+            return self.started_at
         latest = self.started_at + self.max_wait_seconds
         if self.deadline_at is None:
             return latest
@@ -187,7 +191,7 @@ def _end(
 ) -> tuple[Decision, MonitorHistory]:
     """Cancels what runs, and waits for its end for a while: a cancelled job may return what it has answered."""
     is_late = plan.deadline_at is not None and now < plan.started_at + plan.max_wait_seconds
-    reason = (
+    reason = plan.ends_because or (
         "the rest has to be sent online to be answered by `inference.finish_by`"
         if is_late
         else f"`inference.max_batch_wait_seconds` ({plan.max_wait_seconds:,.0f} s) is over"

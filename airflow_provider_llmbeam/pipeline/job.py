@@ -91,18 +91,27 @@ def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
             f"`runner.type`: only a job with runner 'dataflow' or 'flink' can be submitted; got "
             f"{spec.runner.type!r}. Nothing was sent or billed."
         )
-    with _pipeline(spec, beam_options) as (pipeline, workers, _):
-        if isinstance(spec.runner, FlinkRunner):
-            from airflow_provider_llmbeam.pipeline.launch.flink import submit_once
+    with _pipeline(spec, beam_options) as (pipeline, workers, batch):
+        submitted = _submitted(pipeline, workers, spec)
+        if (
+            batch is not None
+        ):  # of an earlier try with another runner: a later run does not count its answers again
+            batch.clean_up()
+    return submitted
 
-            workers.remove_earlier()
-            with errors_of_job(spec):
-                return {"id": submit_once(pipeline, spec, spec.runner), "rest_url": spec.runner.rest_url}
-        from apache_beam.options.pipeline_options import GoogleCloudOptions
 
-        cloud = pipeline.options.view_as(GoogleCloudOptions)
-        job_id = _started(pipeline, spec).job_id()
-        return {"id": job_id, "name": cloud.job_name, "project": cloud.project, "location": cloud.region}
+def _submitted(pipeline: Any, workers: Any, spec: JobSpec) -> dict[str, str]:
+    if isinstance(spec.runner, FlinkRunner):
+        from airflow_provider_llmbeam.pipeline.launch.flink import submit_once
+
+        workers.remove_earlier()
+        with errors_of_job(spec):
+            return {"id": submit_once(pipeline, spec, spec.runner), "rest_url": spec.runner.rest_url}
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+
+    cloud = pipeline.options.view_as(GoogleCloudOptions)
+    job_id = _started(pipeline, spec).job_id()
+    return {"id": job_id, "name": cloud.job_name, "project": cloud.project, "location": cloud.region}
 
 
 @contextmanager
@@ -124,6 +133,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         from airflow_provider_llmbeam.pipeline import sinks, storage
         from airflow_provider_llmbeam.pipeline.audit.load import check as check_audit
         from airflow_provider_llmbeam.pipeline.audit.load import loaded
+        from airflow_provider_llmbeam.pipeline.batch_inference.manifest import manifest_uri
         from airflow_provider_llmbeam.pipeline.build import build
         from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
         from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
@@ -167,16 +177,17 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
             for uri in (spec.stop_uri, spec.skipped_uri, spec.failed_uri, spec.failed_html_uri):
                 if storage.exists(uri):  # of an earlier job, which has ended
                     storage.delete([uri])
+            has_earlier = storage.exists(manifest_uri(spec))  # of a try whose `inference.mode` was another one
         batch, manifest = None, None
-        if spec.inference.needs_pilot:
+        if spec.inference.needs_pilot or has_earlier:
             from airflow_provider_llmbeam.pipeline.batch_inference.run import begin
 
             with errors_of_job(spec):
                 batch, manifest = begin(spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits)
         if manifest is not None:
             spec = manifest.left_of(spec)
-        # After batch inference only its rest is left, of a few rows.
-        has_rest = manifest is not None and manifest.files
+        # After batch inference only its rest is left, of a few rows, unless the mode is 'online' now.
+        has_rest = manifest is not None and manifest.files and spec.inference.mode != "online"
         until_end.enter_context(uploads_deleted(spec))
         cache = None if has_rest else until_end.enter_context(prefix_cache(spec))
         with preparation(spec):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 from statistics import fmean
 
@@ -486,6 +488,44 @@ def test_a_changed_prompt_cancels_the_batch_of_the_earlier_try(developer, sandbo
     assert run(JobSpec.parse(changed), waits=True)["origins"]["batch"] == ROWS - PILOT_ROWS
     cancelled = [each for each in sandbox.requests if each.method == "gemini.batches.cancel"]
     assert len(cancelled) == 1
+
+
+@pytest.mark.parametrize(("outcome", "from_batch"), [("succeeded", ROWS - PILOT_ROWS), ("stuck", 0)])
+def test_a_job_that_is_online_now_ends_the_batch_of_the_earlier_try_and_sends_only_the_rest(
+    openai, sandbox, caplog, outcome, from_batch
+):
+    sandbox.batches.settings = BatchSettings(outcome=outcome)
+    with pytest.raises(BatchPendingError):
+        run(JobSpec.parse(openai), waits=False)
+    spec = JobSpec.parse(openai | {"inference": {"mode": "online"}})
+    (job,) = read_manifest(spec).jobs.values()
+    with caplog.at_level("INFO"):
+        manifest = run(spec)
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["origins"]["batch"] == from_batch
+    assert Counter(charge.tier for charge in sandbox.token_bill.charges for _ in range(charge.answers)) == Counter(
+        batch=from_batch, standard=ROWS - from_batch
+    )
+    bill = sandbox.token_bill.nano_usd / 1e9
+    assert report_of(manifest)["cost_usd"] == pytest.approx(bill, abs=1e-6), "with that of the earlier try"
+    assert open_provider(spec.model, output_uri="").get(job.name).has_ended
+    used, cancelled = (job.name, "none") if from_batch else ("none", job.name)
+    assert f"answers are used: {used}. Jobs that run, and are to be cancelled: {cancelled}." in caplog.text
+    assert storage.match(f"{spec.home_uri}batch/**") == []
+
+
+def test_a_provider_that_refuses_to_end_an_earlier_batch_names_the_way_to_an_online_run(developer, sandbox):
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    with pytest.raises(BatchPendingError):
+        run(JobSpec.parse(developer), waits=False)
+    sandbox.faults.every("gemini.batches.list", 1, Fault(kind="error", http_status=401, message="no key"))
+    spec = JobSpec.parse(developer | {"inference": {"mode": "online"}})
+    with pytest.raises(
+        JobFailedError, match=r"no key\..*To send every row online instead, delete '(.+)'\."
+    ) as error:
+        run(spec)
+    shutil.rmtree(re.search(r"delete '(.+)'", str(error.value))[1])
+    assert run(spec)["origins"]["fresh"] == ROWS - PILOT_ROWS
 
 
 def test_a_wrong_model_is_found_before_anything_is_submitted(developer, sandbox):

@@ -7,8 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import apache_beam as beam
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.batch.job import BatchJob
@@ -39,7 +41,7 @@ from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
 from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import (
     record_turnaround,
 )
-from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, plan_of
+from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, deadline_at, plan_of
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")
@@ -85,27 +87,47 @@ class BatchInference:
     def fill_journal(self) -> None:
         """Brings the answers of batch inference into the journal; the job sends the rest online.
 
+        With `inference.mode` 'online' it ends the batch inference of an earlier try, and begins none.
+
         Raises:
             LLMBeamError: The job cannot start, or its jobs at the provider cannot be polled.
             BatchPendingError: The jobs have not ended, and this process does not wait for them.
         """
-        self.manifest = self._earlier() or self._prepared()
+        is_online = self._spec.inference.mode == "online"
+        self.manifest = self._earlier() or (None if is_online else self._prepared())
         if self.manifest is None or not self.manifest.files:
             return
         manifest = self.manifest
         plan = plan_of(self._spec, manifest.created_at, manifest.deadline_at, manifest.online_seconds)
+        if is_online:
+            plan = replace(plan, ends_because="`inference.mode` is 'online' now")
         try:
             self._monitor.attach(self.manifest, plan)
+            if is_online:
+                self._say_what_ends()
             if not self.manifest.is_over:
                 self.manifest = self._monitor.run(self.manifest, plan)
             self._harvest(self.manifest)
         except JobRefusedError as error:
             jobs = (manifest.jobs | self._monitor.jobs).values()
             names = ", ".join(job.name for job in jobs if not job.has_ended) or "none"
+            instead = f" To send every row online instead, delete {batch_uri(self._spec)!r}." if is_online else ""
             raise JobRefusedError(
                 f"{error} Batch-inference jobs that were submitted, and may run and bill: {names}. Clear the task "
-                "when the access is restored: it takes their answers, and submits nothing again."
+                f"when the access is restored: it takes their answers, and submits nothing again.{instead}"
             ) from error
+
+    def _say_what_ends(self) -> None:
+        """Names the jobs that an earlier try in another mode has left."""
+        jobs = self._monitor.jobs.values()
+        ended = ", ".join(job.name for job in jobs if job.has_ended) or "none"
+        running = ", ".join(job.name for job in jobs if not job.has_ended) or "none"
+        _log.info(
+            "An earlier try began batch inference, and `inference.mode` is 'online' now. Jobs that have ended, "
+            "whose answers are used: %s. Jobs that run, and are to be cancelled: %s.",
+            ended,
+            running,
+        )
 
     def clean_up(self) -> None:
         """Deletes jobs and files, once the job has published; a failure is only logged."""
@@ -210,7 +232,8 @@ class BatchInference:
             if display_name in harvested:
                 continue
             file = manifest.files[display_name]
-            record_turnaround(spec, job, file.rows)
+            if spec.inference.mode != "online" or job.phase != "cancelled":  # its turnaround is not known
+                record_turnaround(spec, job, file.rows)
             if results := result_files(self._provider, job, f"{batch_uri(spec)}results-{display_name}"):
                 uri = f"{batch_uri(spec)}sums-{file.digest}.json"
                 pipeline = self._new_pipeline()
@@ -262,16 +285,31 @@ def begin(
     """Does what comes before the requests that are sent online: the pilot, and batch inference if the spec has it.
 
     Args:
-        spec: The job; its `inference.needs_pilot`.
+        spec: The job.
         new_pipeline: See `BatchInference`.
         waits: See `BatchInference`.
 
     Returns:
-        The batch inference, if there is any, and what was done; `None` for a source without rows.
+        The batch inference, if there is any, and what was done; `None` for a source without rows, and if nothing
+        had to be done.
     """
-    if spec.inference.mode == "online":
-        pilot = send_pilot(spec, time.time())
-        return None, pilot and pilot[1]
-    batch = BatchInference(spec, new_pipeline, waits=waits)
+    if spec.inference.mode != "online":
+        batch = BatchInference(spec, new_pipeline, waits=waits)
+        batch.fill_journal()
+        return batch, batch.manifest
+    if read_manifest(spec) is not None and (batch := _ended(spec)).manifest is not None:
+        return batch, batch.manifest
+    if not spec.inference.needs_pilot:
+        return None, None
+    pilot = send_pilot(spec, time.time())
+    return None, pilot and pilot[1]
+
+
+def _ended(spec: JobSpec) -> BatchInference:
+    """Ends the batch inference that an earlier try of a job began, whose mode is 'online' now."""
+    # In this process, as its files may be on this machine, and the job may have workers elsewhere.
+    batch = BatchInference(spec, lambda: beam.Pipeline(runner=FnApiRunner()), waits=True)
     batch.fill_journal()
-    return batch, batch.manifest
+    if (manifest := batch.manifest) is not None:
+        batch.manifest = manifest.changed(deadline_at=deadline_at(spec, manifest.created_at))
+    return batch

@@ -114,6 +114,12 @@ def test_nothing_is_submitted_when_it_is_too_late():
     assert isinstance(decided([file("a")], now=NOW + 24 * HOUR), Finish)
 
 
+def test_batch_inference_that_is_to_end_now_is_cancelled_and_nothing_is_submitted():
+    reason = "it is not wanted any more"
+    assert decided([file("a"), file("b", "running")], ends_because=reason) == Cancel(("b",), reason)
+    assert decided([file("a"), file("b", "succeeded")], ends_because=reason) == Finish(reason)
+
+
 def test_a_cancelled_job_is_awaited_for_a_while_and_cancelled_again():
     now = NOW + 24 * HOUR
     running = [file("a", "running")]
