@@ -490,6 +490,25 @@ def test_a_changed_prompt_cancels_the_batch_of_the_earlier_try(developer, sandbo
     assert len(cancelled) == 1
 
 
+@pytest.mark.parametrize("is_online", [False, True])
+def test_a_changed_provider_cancels_the_batch_of_the_earlier_try_at_the_earlier_provider(
+    openai, developer, sandbox, caplog, is_online
+):
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    spec = JobSpec.parse(openai)
+    with pytest.raises(BatchPendingError):
+        run(spec, waits=False)
+    (job,) = read_manifest(spec).jobs.values()
+    sandbox.batches.settings = BatchSettings()
+    changes = {"inference": {"mode": "online"}, "model": "echo"} if is_online else {}
+    with caplog.at_level("INFO"):
+        manifest = run(JobSpec.parse(developer | changes))
+    assert manifest["rows"]["answered"] == ROWS
+    assert open_provider(spec.model, output_uri="").get(job.name).state == "cancelled"
+    assert f"Batch-inference job {job.name} ({job.display_name}) was cancelled." in caplog.text
+    assert storage.match(f"{spec.home_uri}batch/**") == []
+
+
 @pytest.mark.parametrize(("outcome", "from_batch"), [("succeeded", ROWS - PILOT_ROWS), ("stuck", 0)])
 def test_a_job_that_is_online_now_ends_the_batch_of_the_earlier_try_and_sends_only_the_rest(
     openai, sandbox, caplog, outcome, from_batch

@@ -81,6 +81,7 @@ class BatchManifest(_Part):
 
     Attributes:
         prompts: Digest of what the request files were made of, see `digest_of`.
+        model: The model without its labels, whose provider has the jobs; `None` if an earlier version wrote it.
         created_at: Unix time.
         deadline_at: Unix time by which the answers are needed; `None` for none.
         online_seconds: Time that all rows of the files take online, in seconds; `None` if it is not known.
@@ -101,6 +102,7 @@ class BatchManifest(_Part):
 
     version: int = 1
     prompts: str
+    model: dict[str, Any] | None = None
     created_at: float
     deadline_at: float | None = None
     online_seconds: float | None = None

@@ -31,6 +31,7 @@ def send_pilot(spec: JobSpec, now: float) -> tuple[Estimate, BatchManifest] | No
         return None  # the job decides by `source.on_empty`
     manifest = BatchManifest(
         prompts=digest_of(spec),
+        model=spec.model.model_dump(mode="json", exclude={"labels"}),
         created_at=now,
         deadline_at=deadline_at(spec, now),
         online_seconds=estimate.duration_seconds,

@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.batch.providers import open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobRefusedError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.batch_inference.discard import discard
 from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
@@ -162,12 +163,7 @@ class BatchInference:
             return None
         if manifest.prompts == digest_of(self._spec):
             return manifest
-        _log.info("The job has changed since its batch inference began: its jobs are cancelled.")
-        for display_name, job in self._monitor.find(manifest).items():
-            if not job.has_ended:
-                self._provider.cancel(job.name)
-                _log.info("Batch-inference job %r was cancelled.", display_name)
-        storage.delete(storage.match(f"{batch_uri(self._spec)}**"))
+        discard(self._spec, manifest)
         return None
 
     def _prepared(self) -> BatchManifest | None:
@@ -297,7 +293,10 @@ def begin(
         batch = BatchInference(spec, new_pipeline, waits=waits)
         batch.fill_journal()
         return batch, batch.manifest
-    if read_manifest(spec) is not None and (batch := _ended(spec)).manifest is not None:
+    earlier = read_manifest(spec)
+    if earlier is not None and earlier.prompts != digest_of(spec):  # the model may have no batch inference now
+        discard(spec, earlier)
+    elif earlier is not None and (batch := _ended(spec)).manifest is not None:
         return batch, batch.manifest
     if not spec.inference.needs_pilot:
         return None, None

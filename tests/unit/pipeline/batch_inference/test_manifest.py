@@ -41,6 +41,7 @@ def test_a_manifest_is_read_as_it_was_written(spec):
     assert read_manifest(spec) is None
     manifest = BatchManifest(
         prompts="p",
+        model={"type": "gemini", "name": "gemini-2.5-flash"},
         created_at=1.0,
         files={"a": FILE},
         submits={"a": 1},
@@ -49,6 +50,11 @@ def test_a_manifest_is_read_as_it_was_written(spec):
     )
     write_manifest(spec, manifest)
     assert read_manifest(spec) == manifest
+
+
+def test_a_manifest_of_an_earlier_version_has_no_model(spec):
+    Path(manifest_uri(spec)).write_bytes(b'{"version": 1, "prompts": "p", "created_at": 1.0}')
+    assert read_manifest(spec) == BatchManifest(prompts="p", created_at=1.0, model=None)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 1}', b'{"prompts": 1, "created_at": "x"}'])

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_llmbeam.batch.errors import BatchDeniedError, BatchNotFoundError, BatchUnavailableError
+from airflow_provider_llmbeam.batch.job import BatchJob
+from airflow_provider_llmbeam.pipeline.batch_inference import discard as module
+from airflow_provider_llmbeam.pipeline.batch_inference.discard import discard
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
+    BatchManifest,
+    RequestFile,
+    Sums,
+    batch_uri,
+    read_manifest,
+    write_manifest,
+)
+from airflow_provider_llmbeam.spec import JobSpec
+
+OPENAI = {"type": "openai", "name": "gpt-5-mini"}
+
+
+def file(name):
+    return RequestFile(uri=f"/{name}", index_uri=None, digest=name, rows=3, size=9, input_tokens=7)
+
+
+def job(name, phase="running"):
+    return BatchJob(name=f"batch_{name}", display_name=name, state="S", phase=phase, created_at=2.0)
+
+
+class Provider:
+    """A provider that has some jobs."""
+
+    def __init__(self, *jobs, listed=True, error=None):
+        self.jobs = {job.name: job for job in jobs}
+        self.listed, self.error, self.cancelled = listed, error, []
+
+    def find(self, prefix):
+        return list(self.jobs.values()) if self.listed else []
+
+    def get(self, name):
+        if name not in self.jobs:
+            raise BatchNotFoundError(f"{name!r} is not the name of a batch-inference job of this provider.")
+        return self.jobs[name]
+
+    def cancel(self, name):
+        if self.error is not None:
+            raise self.error
+        self.cancelled.append(name)
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """A job with another provider than that of the earlier try."""
+    found = JobSpec.parse(
+        {
+            "name": "job",
+            "source": {"uri": f"{tmp_path}/in.jsonl", "key": ["id"]},
+            "prompt": {"template": "{{ row.text }}"},
+            "model": {"type": "gemini", "base_url": "https://gemini.internal"},
+            "sink": {"uri": f"{tmp_path}/out/"},
+        }
+    )
+    Path(batch_uri(found)).mkdir(parents=True)
+    return found
+
+
+def manifest_of(*names, **changes):
+    usual = {"prompts": "p", "model": OPENAI, "created_at": 1.0, "files": {name: file(name) for name in names}}
+    return BatchManifest(**{**usual, "jobs": {name: job(name) for name in names}, **changes})
+
+
+@pytest.fixture
+def discarded(spec, monkeypatch, caplog):
+    """Discards the batch inference of an earlier try, and returns the log."""
+
+    def discard_with(manifest, provider=None):
+        if provider is not None:
+            monkeypatch.setattr(module, "open_provider", lambda model, output_uri: provider)
+        write_manifest(spec, manifest)
+        with caplog.at_level("INFO"):
+            discard(spec, manifest)
+        assert read_manifest(spec) is None
+        return caplog.text
+
+    return discard_with
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_only_jobs_that_were_cancelled_are_said_to_be(discarded, listed):
+    provider = Provider(job("a"), job("b", "succeeded"), listed=listed)
+    log = discarded(manifest_of("a", "b"), provider)
+    assert provider.cancelled == ["batch_a"]
+    assert log.count("was cancelled") == 1
+    assert "Batch-inference job batch_a (a) was cancelled." in log
+    assert "WARNING" not in log
+
+
+def test_a_job_that_cannot_be_cancelled_is_named_with_what_to_do(discarded):
+    log = discarded(manifest_of("a"), Provider(job("a"), error=BatchUnavailableError("OpenAI did not answer.")))
+    assert "WARNING" in log
+    assert (
+        "Batch-inference job batch_a (a) of an earlier try, of model 'gpt-5-mini' of type 'openai', was not "
+        "cancelled, and may still run and bill: OpenAI did not answer. Cancel it in the console" in log
+    )
+    assert "was cancelled" not in log
+
+
+def test_jobs_are_named_where_the_credentials_of_the_earlier_provider_are_missing(discarded, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    log = discarded(manifest_of("a", "b", "c", harvested={"b": Sums(answered=3)}))
+    assert log.count("may still run and bill") == 2
+    assert "batch_a (a)" in log
+    assert "batch_c (c)" in log
+    assert "`OPENAI_API_KEY`" in log
+    assert "Nothing was sent" not in log
+
+
+def test_a_job_whose_submission_was_not_recorded_is_named_by_its_display_name(discarded, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert "Batch-inference job a of an earlier try" in discarded(manifest_of("a", jobs={}))
+
+
+def test_a_job_of_a_state_without_its_model_is_named_where_the_provider_is_another_one(discarded):
+    log = discarded(manifest_of("a", model=None), Provider())
+    assert "Batch-inference job batch_a (a) of an earlier try, whose model the state" in log
+    assert "is not the name of a batch-inference job of this provider" in log
+
+
+def test_a_job_of_a_state_without_its_model_is_cancelled_where_the_provider_is_the_same(discarded):
+    provider = Provider(job("a"))
+    assert "batch_a (a) was cancelled" in discarded(manifest_of("a", model=None), provider)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        OPENAI,
+        {"type": "gemini"},
+        {"type": "gemini", "base_url": "https://gemini.internal"},
+        {"type": "gemini", "project": "p", "location": "us-central1"},
+    ],
+)
+def test_credentials_are_sent_to_a_provider_and_to_the_address_of_the_job(discarded, model):
+    provider = Provider(job("a"))
+    discarded(manifest_of("a", model=model), provider)
+    assert provider.cancelled == ["batch_a"]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        OPENAI | {"base_url": "https://openai.example/v1"},
+        {"type": "gemini", "base_url": "https://gemini.internal.example"},
+        {"type": "gemini", "project": "p", "location": "openai.example/"},
+        {"type": "gemini", "project": "p", "location": "openai.example\\@x"},
+        {"type": "echo"},
+        {"type": "gemini", "base_url": 3},
+        {},
+    ],
+)
+def test_a_state_that_somebody_has_changed_sends_no_credentials_elsewhere(discarded, model):
+    provider = Provider(job("a"))
+    assert "batch_a (a) of an earlier try" in discarded(manifest_of("a", model=model), provider)
+    assert provider.cancelled == []
+
+
+def test_a_refused_list_of_jobs_does_not_keep_the_job_back(discarded, monkeypatch):
+    provider = Provider(job("a"))
+
+    def find(prefix):
+        raise BatchDeniedError("OpenAI answered HTTP 401: no.")
+
+    monkeypatch.setattr(provider, "find", find)
+    assert "may still run and bill: OpenAI answered HTTP 401: no." in discarded(manifest_of("a"), provider)
+
+
+def test_a_job_that_has_published_has_nothing_to_cancel(discarded):
+    provider = Provider(job("a"))
+    assert discarded(manifest_of("a", is_published=True), provider) == ""
+    assert provider.cancelled == []
