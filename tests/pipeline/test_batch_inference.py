@@ -9,9 +9,11 @@ import re
 import shutil
 import time
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import fmean
 
+import apache_beam as beam
 import pytest
 from google.cloud.storage import Client
 
@@ -33,9 +35,10 @@ from airflow_provider_llmbeam.exceptions import (
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import EXIT_FAILED, EXIT_PENDING, main
 from airflow_provider_llmbeam.pipeline.batch_inference import monitor
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import read_manifest
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import read_manifest, write_manifest
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
+from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.estimate.estimate import read_estimate
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround, record_turnaround
@@ -328,6 +331,50 @@ def test_a_batch_that_threatens_the_deadline_is_cancelled_and_its_rows_are_sent_
     assert manifest["rows"]["answered"] == ROWS
     assert "Batch inference is cancelled" in caplog.text
     assert "answered by `inference.finish_by`" in caplog.text
+
+
+def needed_in(job, **duration):
+    """The job whose answers are needed after a time from now."""
+    finish_by = datetime.now(UTC) + timedelta(**duration)
+    return JobSpec.parse(job | {"inference": {"mode": "batch", "finish_by": finish_by.isoformat()}})
+
+
+@pytest.mark.parametrize("history", [{}, {"first_cancelled_at": 1.0}])
+def test_a_later_deadline_of_a_retry_lets_the_batch_go_on(developer, sandbox, caplog, history):
+    sandbox.batches.settings = BatchSettings(run_seconds=1.0)
+    spec = needed_in(developer, hours=8)
+    with pytest.raises(BatchPendingError):
+        run(spec, waits=False)
+    earlier = read_manifest(spec).changed(deadline_at=time.time() - 1.0, history=history)
+    write_manifest(spec, earlier)
+    with caplog.at_level("INFO"):
+        manifest = run(spec)
+    assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
+    assert "`inference.finish_by` has changed since batch inference began" in caplog.text
+    assert report_of(manifest)["deadline_at"] == spec.inference.finish_by.timestamp()
+
+
+def test_an_earlier_deadline_of_a_retry_ends_the_wait_for_the_batch(developer, sandbox):
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    with pytest.raises(BatchPendingError):
+        run(needed_in(developer, hours=8), waits=False)
+    assert run(needed_in(developer, minutes=2))["origins"]["fresh"] == ROWS - PILOT_ROWS
+
+
+def test_a_later_deadline_gives_prompts_to_the_batch_for_which_there_was_no_time(developer, sandbox):
+    spec = needed_in(developer, minutes=1)
+    BatchInference(spec, beam.Pipeline, waits=False).fill_journal()
+    assert read_manifest(spec).is_over
+    assert run(needed_in(developer, hours=8))["origins"]["batch"] > 0
+
+
+def test_a_duration_counts_from_the_first_try(developer, sandbox, caplog):
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    spec = JobSpec.parse(developer | {"inference": {"mode": "batch", "finish_by": "PT8H"}})
+    for _ in range(2):
+        with pytest.raises(BatchPendingError), caplog.at_level("INFO"):
+            run(spec, waits=False)
+    assert "has changed" not in caplog.text
 
 
 def test_how_long_a_batch_took_is_known_to_the_next_run(developer, sandbox):

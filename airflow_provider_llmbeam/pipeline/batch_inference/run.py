@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
+from airflow_provider_llmbeam.batch.ways import moment
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobRefusedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.discard import discard
@@ -94,8 +96,9 @@ class BatchInference:
             LLMBeamError: The job cannot start, or its jobs at the provider cannot be polled.
             BatchPendingError: The jobs have not ended, and this process does not wait for them.
         """
-        is_online = self._spec.inference.mode == "online"
-        self.manifest = self._earlier() or (None if is_online else self._prepared())
+        self.manifest = self._earlier()
+        if self._spec.inference.mode != "online":
+            self.manifest = self._with_deadline(self.manifest) or self._prepared()
         if self.manifest is None or not self.manifest.files:
             return
         manifest = self.manifest
@@ -165,6 +168,32 @@ class BatchInference:
             return manifest
         discard(self._spec, manifest)
         return None
+
+    def _with_deadline(self, manifest: BatchManifest | None) -> BatchManifest | None:
+        """Returns the manifest of an earlier try with the deadline that the spec has now.
+
+        `None` if that try has submitted nothing, as there was no time for it: the prompts that are still without
+        an answer may go to batch inference now.
+        """
+        if manifest is None:
+            return None
+        before, deadline = manifest.deadline_at, deadline_at(self._spec, manifest.created_at)
+        if deadline == before:
+            return manifest
+        before_text, deadline_text = ("no time" if at is None else moment(at) for at in (before, deadline))
+        _log.info(
+            "`inference.finish_by` has changed since batch inference began: from %s to %s.",
+            before_text,
+            deadline_text,
+        )
+        if manifest.is_over and not manifest.submits:
+            storage.delete(storage.match(f"{batch_uri(self._spec)}**"))
+            return None
+        is_later = (math.inf if deadline is None else deadline) > (math.inf if before is None else before)
+        # With more time, the decision to cancel is taken anew; what has ended has ended.
+        manifest = manifest.changed(deadline_at=deadline, history={} if is_later else manifest.history)
+        write_manifest(self._spec, manifest)
+        return manifest
 
     def _prepared(self) -> BatchManifest | None:
         """Sends the pilot online, and writes the request files if the rest goes to batch inference."""
