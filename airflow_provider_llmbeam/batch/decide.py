@@ -178,12 +178,18 @@ def decide(
         return _end(running, plan, history, now)
     if not running and all(each.is_over for each in files):
         return Finish("all jobs have ended"), history
-    waiting = [each.display_name for each in files if each.may_be_submitted]
+    # The one that was submitted longest ago comes first: one that never fits does not keep the others back.
+    files_due = sorted((each for each in files if each.may_be_submitted), key=_submitted_at)
+    waiting = [each.display_name for each in files_due]
     if to_submit := waiting if room is None else waiting[:room]:
         return Submit(tuple(to_submit)), history
     youngest = max((each.job.created_at for each in running if each.job), default=plan.started_at)
     seconds = min(max((now - youngest) / 10, MIN_POLL_SECONDS), MAX_POLL_SECONDS, max(1.0, switch_at - now))
     return Wait(seconds, _progress(files, len(waiting))), history
+
+
+def _submitted_at(file: FileState) -> float:
+    return 0.0 if file.job is None else file.job.created_at
 
 
 def _end(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import math
@@ -23,6 +24,7 @@ from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import gemini, http, open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchLimits
 from airflow_provider_llmbeam.batch.providers.gemini import GeminiBatches
+from airflow_provider_llmbeam.batch.providers.openai import OpenAIBatches
 from airflow_provider_llmbeam.batch.sweep import sweep
 from airflow_provider_llmbeam.batch.turnaround import PRIOR
 from airflow_provider_llmbeam.exceptions import (
@@ -619,3 +621,48 @@ def test_the_rows_of_a_file_that_the_provider_refuses_beside_another_job_are_sen
     answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
     assert answers["batch"] == manifest["origins"]["batch"] > 0
     assert answers["standard"] == ROWS - answers["batch"] > PILOT_ROWS
+
+
+def run_to_its_end(spec, *, waits):
+    """Runs a job, as a deferred task that is resumed again and again if it does not wait."""
+    while True:
+        try:
+            return run(spec, waits=waits)
+        except BatchPendingError:
+            time.sleep(0.3)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_files_wait_for_the_token_limit_of_openai_until_others_have_ended(
+    openai, sandbox, monkeypatch, caplog, waits
+):
+    monkeypatch.setattr(OpenAIBatches, "limits", BatchLimits(max_rows=30, max_bytes=10**8))
+    sandbox.batches.settings = BatchSettings(run_seconds=2.0, max_enqueued_tokens=200)
+    with caplog.at_level("INFO"):
+        manifest = run_to_its_end(JobSpec.parse(openai), waits=waits)
+    assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
+    assert "The token limit of the provider is reached" in caplog.text
+    assert "token_limit_exceeded" in caplog.text
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_batch_waits_for_tokens_that_somebody_else_holds(openai, sandbox, waits):
+    sandbox.batches.settings = BatchSettings(run_seconds=4.0, max_enqueued_tokens=400)
+    spec = JobSpec.parse(openai)
+    message = {"role": "user", "content": "Say it: text 1"}
+    line = {
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {"model": "gpt-5-mini", "messages": [message]},
+    }
+    body = b"".join(json.dumps({"custom_id": f"{number}", **line}).encode() + b"\n" for number in range(60))
+    open_provider(spec.model, output_uri="").submit("another team", "/f", lambda uri: io.BytesIO(body), len(body))
+    assert run_to_its_end(spec, waits=waits)["origins"]["batch"] == ROWS - PILOT_ROWS
+
+
+def test_a_file_with_more_tokens_than_the_limit_is_sent_online_after_two_submissions(openai, sandbox, caplog):
+    sandbox.batches.settings = BatchSettings(max_enqueued_tokens=20)
+    manifest = run(JobSpec.parse(openai))
+    assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
+    assert sum(request.method == "openai.batches.create" for request in sandbox.requests) == 2
+    assert "more than the limit allows" in caplog.text

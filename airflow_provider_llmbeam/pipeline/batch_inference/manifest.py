@@ -87,7 +87,8 @@ class BatchManifest(_Part):
         online_seconds: Time that all rows of the files take online, in seconds; `None` if it is not known.
         files: Request files by display name of their job, which is written before the job is submitted: a later
             try finds the job by it.
-        submits: Number of submissions by display name.
+        submits: Number of submissions by display name, without those that failed over the token limit.
+        over_limit: Names of the jobs that failed over it, see `BatchJob.was_over_quota`.
         jobs: The newest job of each file as it was submitted, by display name: a list of jobs may lag behind.
         history: `MonitorHistory` of the polls so far.
         pilot: Sums of the prompts that were sent online before.
@@ -108,6 +109,7 @@ class BatchManifest(_Part):
     online_seconds: float | None = None
     files: dict[str, RequestFile] = {}
     submits: dict[str, int] = {}
+    over_limit: tuple[str, ...] = ()
     jobs: dict[str, BatchJob] = {}
     history: dict[str, Any] = {}
     pilot: Sums = Sums()

@@ -29,6 +29,7 @@ from airflow_provider_llmbeam.batch.errors import (
 )
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
+from airflow_provider_llmbeam.batch.token_limit import room_beside, token_limit
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, RequestFile, write_manifest
@@ -76,6 +77,7 @@ class Monitor:
         self.jobs: dict[str, BatchJob] = {}
         self._emptied: set[str] = set()
         self._room: int | None = None
+        self._room_for_tokens: int | None = None
         self._unreachable_since: float | None = None
 
     def attach(self, manifest: BatchManifest, plan: BatchPlan) -> None:
@@ -128,18 +130,21 @@ class Monitor:
             BatchPendingError: The jobs have not ended, and this process does not wait for them.
         """
         self._manifest = manifest
+        self._count_over_limit()
         history, said = MonitorHistory.from_dict(manifest.history), ""
         while True:
             files = [
                 FileState(display_name=name, rows=file.rows, job=self.jobs.get(name), submits=self._submits(name))
                 for name, file in manifest.files.items()
             ]
-            decision, history = decide(files, plan, history, self._clock(), room=self._room)
+            rooms = [room for room in (self._room, self._room_for_tokens) if room is not None]
+            decision, history = decide(files, plan, history, self._clock(), room=min(rooms, default=None))
             match decision:
                 case Submit(display_names):
                     for name in display_names:
                         if not self._submit(name, manifest.files[name]):
                             break
+                    self._room_for_tokens = room_beside(self.jobs.values())
                 case Cancel(display_names, reason):
                     _log.info("Batch inference is cancelled (%s): %s.", ", ".join(display_names), reason)
                     for name in display_names:
@@ -152,6 +157,7 @@ class Monitor:
                         said = message
                     self._wait(seconds)
                     self._poll()
+                    self._count_over_limit()
                 case Finish(reason, may_bill):
                     _log.info("Batch inference is over: %s.", reason)
                     if may_bill:
@@ -168,6 +174,52 @@ class Monitor:
 
     def _count_submit(self, display_name: str, change: int) -> None:
         self._save(submits={**self._manifest.submits, display_name: self._submits(display_name) + change})
+
+    def _count_over_limit(self) -> None:
+        """Takes back the submission of each job that failed over the token limit, once for each job."""
+        files, submits = self._manifest.files, dict(self._manifest.submits)
+        failed = {
+            name: job
+            for name, job in self.jobs.items()
+            if job.was_over_quota and job.name not in self._manifest.over_limit
+        }
+        self._room_for_tokens = room_beside(self.jobs.values())
+        if not failed:
+            return
+        waiting = []
+        for name, job in failed.items():
+            limit = token_limit(job)
+            if limit is not None and files[name].input_tokens > limit:
+                _log.warning(
+                    "Batch-inference job %s has about %s tokens, more than the limit allows: %s",
+                    name,
+                    f"{files[name].input_tokens:,}",
+                    job.error,
+                )
+                continue
+            submits[name] = max(0, self._submits(name) - 1)
+            waiting.append(name)
+        self._save(
+            submits=submits, over_limit=(*self._manifest.over_limit, *(job.name for job in failed.values()))
+        )
+        if waiting:
+            _log.info(
+                "The token limit of the provider is reached. These batch-inference jobs are submitted again when "
+                "other jobs have ended, unless their rows have to be sent online before: %s. %s",
+                ", ".join(waiting),
+                failed[waiting[0]].error,
+            )
+        if all(job.has_ended for job in self.jobs.values()):
+            self._room_for_tokens = 0  # jobs of somebody else are in the way: until the next poll
+        for job in failed.values():
+            self._delete_file(job)
+
+    def _delete_file(self, job: BatchJob) -> None:
+        """Deletes the request file of a job that is submitted again with another upload."""
+        try:
+            self._provider.delete(job)
+        except BatchError as error:
+            _log.debug("The request file of %s could not be deleted: %s", job.name, error)
 
     def _submit(self, display_name: str, file: RequestFile) -> bool:
         """Submits a file, or leaves it to be sent online; `False` if the provider takes no further job now."""
@@ -230,12 +282,8 @@ class Monitor:
                 return
             self._unreachable_since = None
             self.jobs[display_name] = polled
-            if polled.was_over_quota and any(not job.has_ended for job in self.jobs.values()):
-                self._room = 0
-                self._count_submit(display_name, -1)
-            elif polled.has_ended:
+            if polled.has_ended and not polled.was_over_quota:
                 self._room = None
-            if polled.has_ended:
                 _log.info("Batch-inference job %s has ended: %s%s", display_name, polled.state, _error(polled))
 
     def _polled(self, job: BatchJob) -> BatchJob:

@@ -186,7 +186,7 @@ class BatchInference:
             before_text,
             deadline_text,
         )
-        if manifest.is_over and not manifest.submits:
+        if manifest.is_over and not any(manifest.submits.values()):
             storage.delete(storage.match(f"{batch_uri(self._spec)}**"))
             return None
         is_later = (math.inf if deadline is None else deadline) > (math.inf if before is None else before)

@@ -60,6 +60,15 @@ def test_no_more_files_are_submitted_than_the_provider_takes():
     assert isinstance(decided([*files, file("d", "running")], room=0), Wait)
 
 
+def test_the_file_that_was_submitted_longest_ago_comes_first():
+    """One with more tokens than the provider takes would keep the others back."""
+    earlier, later = (
+        replace(file(name, "failed", submits=0), job=replace(job("failed"), created_at=NOW + seconds))
+        for name, seconds in (("a", 1.0), ("b", 2.0))
+    )
+    assert decided([later, earlier], room=1) == Submit(("a",))
+
+
 def test_the_job_is_over_when_all_jobs_have_ended():
     files = [file("a", "succeeded"), file("b", "partial"), file("c", "expired"), file("d", "cancelled")]
     assert isinstance(decided(files), Finish)
