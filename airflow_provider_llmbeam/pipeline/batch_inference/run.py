@@ -96,8 +96,9 @@ class BatchInference:
             LLMBeamError: The job cannot start, or its jobs at the provider cannot be polled.
             BatchPendingError: The jobs have not ended, and this process does not wait for them.
         """
+        is_online = self._spec.inference.mode == "online"
         self.manifest = self._earlier()
-        if self._spec.inference.mode != "online":
+        if not is_online:
             self.manifest = self._with_deadline(self.manifest) or self._prepared()
         if self.manifest is None or not self.manifest.files:
             return
