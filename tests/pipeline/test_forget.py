@@ -23,8 +23,10 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, write_manifest
 from airflow_provider_llmbeam.pipeline.forget.run import forget
 from airflow_provider_llmbeam.pipeline.lease import locked_file
+from airflow_provider_llmbeam.pipeline.review.sample import sample_answers
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.evaluation import AnswerSample
 from airflow_provider_llmbeam.spec.safety import RowsToForget
 from tests.pipeline.conftest import Job, read_lines
 
@@ -136,6 +138,17 @@ def test_an_answer_that_another_row_shares_stays(job, sandbox):
     job.run(rows)
     assert len(sandbox.requests) == before
     assert counted(forgotten(job, 1, 2))["journal"] == 1
+
+
+def test_a_sample_to_be_reviewed_is_removed_and_files_of_the_user_are_named(echo_job, tmp_path):
+    echo_job.run(ROWS)
+    spec = JobSpec.parse(echo_job.spec)
+    sample_answers(spec, AnswerSample.parse({"rows": len(ROWS)}))
+    own = str(tmp_path / "own.jsonl")
+    sample_answers(spec, AnswerSample.parse({"rows": len(ROWS), "review_uri": own}))
+    found = forgotten(echo_job, 7)
+    assert set(mentions(tmp_path, "<7>")) == {own}
+    assert any("`review_uri`" in each and "golden sets" in each for each in found.unreached)
 
 
 def test_twice_removes_nothing_more_and_a_dry_run_nothing_at_all(echo_job, tmp_path):

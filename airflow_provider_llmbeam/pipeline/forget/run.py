@@ -39,13 +39,20 @@ _log = logging.getLogger("llmbeam")
 ACTIVE_SECONDS = 3600.0
 #: Files below the state of a job that quote rows, answers or the messages of a server.
 _QUOTING = ("failed.json", "failed.html", "skipped.json", "evaluation.json", "evaluation.txt", "comparison.json",
-            "comparison.txt", "spec.json")  # fmt: skip
+            "comparison.txt", "review.jsonl", "spec.json")  # fmt: skip
 #: Directories below `state_uri` that belong to no job.
 _SHARED = ("cache", "conversations", "history")
 _LATER = "later answers of the same conversations, which may quote the rows: name their rows, too"
 _PROVIDER = "logs, abuse monitoring and caches of the provider of the model: see the terms of its data retention"
 _BACKUPS = "backups, and copies that others have made"
-_PAGES = "the report that Airflow keeps in the XCom of the task: delete the Dag run, or clear the task"
+_PAGES = (
+    "the report, and answers to be reviewed, that Airflow keeps in the XCom of the tasks: delete the Dag run, or "
+    "clear the tasks"
+)
+_OWN_FILES = (
+    "samples of answers in a `review_uri` that you have named, and golden sets, which have rows and answers: "
+    "remove them there"
+)
 _EARLIER = (
     "answers to earlier prompts of the rows (another template or model), unless an audit has their fingerprints"
 )
@@ -207,7 +214,7 @@ class _Removal:
                 f"object versions and soft-deleted objects of {', '.join(buckets)}: Cloud Storage keeps what was "
                 "deleted or replaced as long as the bucket says, by default for 7 days"
             )
-        yield from (_EARLIER, _PROVIDER, _BACKUPS)
+        yield from (_OWN_FILES, _EARLIER, _PROVIDER, _BACKUPS)
 
     def _buckets(self) -> Iterator[str]:
         """Yields the buckets in which files of the jobs are, or were."""
