@@ -36,11 +36,19 @@ RenderedRow = tuple[Row, str, str | None, tuple[tuple[str, str | None], ...], in
 
 @value()
 class Request:
-    """A request for all rows of one fingerprint."""
+    """A request for all rows of one fingerprint.
+
+    Attributes:
+        fingerprint: The fingerprint.
+        rows: The rows.
+        prompt: Their prompt.
+        about: Fingerprints of the prompts that the answer is a verdict on, or on whose answers, for the journal.
+    """
 
     fingerprint: str
     rows: tuple[Row, ...]
     prompt: Prompt
+    about: tuple[str, ...] = ()
 
 
 class RequestCoder(beam.coders.Coder):

@@ -81,7 +81,7 @@ class EngineThread:
         fingerprints: Sequence[str],
         on_throttled: Callable[[int], None],
         on_counts: Callable[[Counts], None],
-        audited: Callable[[BatchJournal], AuditedRecord] | None = None,
+        audited: Callable[[BatchJournal], AuditedRecord | BatchJournal] | None = None,
     ) -> list[Outcome]:
         """Answers a batch; answers that earlier attempts have recorded are not requested again.
 
@@ -92,7 +92,7 @@ class EngineThread:
                 waited for the governor. A batch may take hours; a runner that learns of the throttling only at
                 its end adds workers meanwhile.
             on_counts: Called regularly, on the thread of the caller, with the counts since the last call.
-            audited: Adds the audit to the journal of the batch; `None` for no audit.
+            audited: Adds the audit to the journal of the batch, see `record_of`; `None` for the journal as it is.
 
         Raises:
             BudgetExceededError: The budget was spent before all prompts were sent; the answers are recorded.

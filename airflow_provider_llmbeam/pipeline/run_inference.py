@@ -38,7 +38,7 @@ from airflow_provider_llmbeam.engine.tier import FlexTier
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
-from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
+from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail, record_of
 from airflow_provider_llmbeam.pipeline.elements import characters_of, prompt_of_example
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
@@ -253,7 +253,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         asked = [example for example, prompt in zip(batch, found, strict=True) if isinstance(prompt, Prompt)]
         count(Counts(failed=len(found) - len(prompts)))
         fingerprints = self._fingerprints(asked, prompts)
-        audited = None if self._audit is None else partial(self._audit.batch, asked)
+        audited = record_of(self._audit, asked)
         answered = iter(model.answer(prompts, fingerprints, self._throttled.signal_throttled, count, audited))
         batch_ended()
         return self.results(batch, [next(answered) if isinstance(one, Prompt) else one for one in found])

@@ -21,12 +21,14 @@ from airflow_provider_llmbeam.cli.main import llmbeam
 from airflow_provider_llmbeam.exceptions import JobFailedError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, write_manifest
+from airflow_provider_llmbeam.pipeline.evaluation.compare import compare
+from airflow_provider_llmbeam.pipeline.evaluation.run import evaluate
 from airflow_provider_llmbeam.pipeline.forget.run import forget
 from airflow_provider_llmbeam.pipeline.lease import locked_file
 from airflow_provider_llmbeam.pipeline.review.sample import sample_answers
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.evaluation import AnswerSample
+from airflow_provider_llmbeam.spec.evaluation import AnswerSample, Comparison, Evaluation
 from airflow_provider_llmbeam.spec.safety import RowsToForget
 from tests.pipeline.conftest import Job, read_lines
 
@@ -149,6 +151,58 @@ def test_a_sample_to_be_reviewed_is_removed_and_files_of_the_user_are_named(echo
     found = forgotten(echo_job, 7)
     assert set(mentions(tmp_path, "<7>")) == {own}
     assert any("`review_uri`" in each and "golden sets" in each for each in found.unreached)
+
+
+def of_guard(sandbox, side):
+    guard = {"type": "openai", "name": "meta-llama/Llama-Guard-3-8B", "base_url": sandbox.openai_url}
+    return {"safety": {"moderation": {"model": guard, "template": "Judge this: {text}", "on": [side]}}}
+
+
+def verdicts_in(directory):
+    lines = [line for path in directory.rglob("journal*/*.jsonl") for line in read_lines(path)]
+    return [line for line in lines if "about" in line]
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_the_verdict_of_a_guard_on_a_row_is_forgotten_and_no_other(openai_job, sandbox, tmp_path, side):
+    job, safety = openai_job, of_guard(sandbox, side)
+    job.run(ROWS, **safety)
+    before = verdicts_in(tmp_path)
+    assert len(before) == len(ROWS)
+    sent = len(sandbox.requests)
+    assert counted(forgotten(job, 7, **safety))["journal"] == 2
+    after = verdicts_in(tmp_path)
+    assert [each for each in before if each in after] == after
+    assert len(after) == len(ROWS) - 1
+    job.run(ROWS, **safety)
+    assert len(sandbox.requests) == sent + 2
+
+
+def test_the_verdicts_of_judges_on_a_row_are_forgotten_and_no_others(openai_job, sandbox, tmp_path):
+    model = openai_job.spec["model"]
+    spec, golden = JobSpec.parse(openai_job.spec), {"type": "rows", "key": "id", "rows": ROWS}
+    openai_job.write(ROWS)
+    grade = {"type": "judge", "model": model, "rubric": "{{ row.text }}: {{ row.answer }}"}
+    evaluation = Evaluation.parse({"golden": golden, "metrics": {"grade": grade}})
+    pair = {"model": model, "rubric": "{{ row.text }}: {{ row.first }} or {{ row.second }}"}
+    other = {"prompt": {"template": "Another: {{ row.text }}"}}
+    comparison = Comparison.parse({"other": other, "sample_size": len(ROWS), "judge": pair})
+    evaluate(spec, evaluation)
+    compare(spec, comparison)
+    before, sent = verdicts_in(tmp_path), len(sandbox.requests)
+    assert len(before) == 3 * len(ROWS)
+    assert counted(forgotten(openai_job, 7))["journal"] == 4  # the answer, its grade, and the pair in both orders
+    after = verdicts_in(tmp_path)
+    assert [each for each in before if each in after] == after
+    assert len(after) == 3 * len(ROWS) - 3
+    evaluate(spec, evaluation)
+    compare(spec, comparison)
+    assert len(sandbox.requests) == sent + 4
+
+
+def test_verdicts_of_earlier_versions_are_named_as_not_reached(echo_job):
+    echo_job.run(ROWS)
+    assert any("no `about`" in each for each in forgotten(echo_job, 7).unreached)
 
 
 def test_twice_removes_nothing_more_and_a_dry_run_nothing_at_all(echo_job, tmp_path):

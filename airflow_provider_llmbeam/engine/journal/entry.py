@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import IO, Any
@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 #: Maximum length of a line, so that a file without line breaks is not read into memory as a whole.
 MAX_LINE_BYTES = 16 * 2**20
+#: Maximum number of prompts that a verdict names, so that one on a frequent answer is no line of megabytes.
+MAX_ABOUT = 100
 _MAX_COUNT = 10**12
 _MAX_SECONDS = 1e12
 #: Files that Beam opens on Cloud Storage read lines byte by byte: 100,000 entries took 16 s.
@@ -54,10 +56,18 @@ class Entry:
     outcome: Outcome
 
 
-def encode_entry(fingerprint: str, job: str, outcome: Outcome) -> bytes:
+def encode_entry(fingerprint: str, job: str, outcome: Outcome, about: Sequence[str] = ()) -> bytes:
     """Encodes an answer, or a refused one, as one line.
 
-    A refusal has its kind in a field that readers before it do not know, so that they pass over the line.
+    A refusal has its kind in a field that readers before it do not know, so that they pass over the line; so does
+    a verdict on others, which names them.
+
+    Args:
+        fingerprint: Fingerprint of the prompt.
+        job: Job that requested the answer.
+        outcome: The answer, or the refusal of one.
+        about: Fingerprints of the prompts that a verdict is about, of which the first `MAX_ABOUT` are stored: the
+            verdict is removed with what is known of these.
     """
     entry: dict[str, Any] = {"fingerprint": fingerprint, "job": job}
     if isinstance(outcome, Failure):
@@ -71,6 +81,8 @@ def encode_entry(fingerprint: str, job: str, outcome: Outcome) -> bytes:
         del entry["sheds"]
     if not outcome.audio_tokens:
         del entry["audio_tokens"]
+    if about:
+        entry["about"] = list(about[:MAX_ABOUT])
     for name in _SELDOM:
         if entry.get(name) is None:
             entry.pop(name, None)
@@ -103,6 +115,7 @@ def decode_entry(line: bytes) -> Entry:
     if not fields.keys() >= required:
         raise ValueError(f"it has no field `{min(required - fields.keys())}`")
     fingerprint, job = fields.pop("fingerprint"), fields.pop("job", "")
+    fields.pop("about", None)
     if is_refusal:
         return Entry(fingerprint, job, Failure(kind=fields.pop("refused"), **fields))
     return Entry(fingerprint, job, Completion(**fields))
@@ -223,6 +236,7 @@ _from_json = json.JSONDecoder(parse_constant=_no_number).decode
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "fingerprint": _is_unicode,
     "job": _is_unicode,
+    "about": lambda value: type(value) is list and all(map(_is_unicode, value)),
     "text": _is_text,
     "parsed": _is_json,
     "model": _is_unicode,
@@ -248,14 +262,14 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     ),
 }
 _REFUSAL_CHECKS: dict[str, Callable[[Any], bool]] = {
-    **{name: _CHECKS[name] for name in ("fingerprint", "job", *_REFUSAL_FIELDS) if name in _CHECKS},
+    **{name: _CHECKS[name] for name in ("fingerprint", "job", "about", *_REFUSAL_FIELDS) if name in _CHECKS},
     "refused": lambda value: type(value) is str and value in REFUSED,
     "message": _is_unicode,
     "max_repairs": _is_count,
     "category": _is_unicode,
     "http_status": lambda value: value is None or _is_count(value),
 }
-_REFUSAL_REQUIRED = _REFUSAL_CHECKS.keys() - {"service_tier", "sheds", "category", "audio_tokens"}
+_REFUSAL_REQUIRED = _REFUSAL_CHECKS.keys() - {"about", "service_tier", "sheds", "category", "audio_tokens"}
 _REQUIRED = frozenset(
     {"fingerprint"}
     | {field.name for field in dataclasses.fields(Completion) if field.default is dataclasses.MISSING}

@@ -181,6 +181,7 @@ class BatchJournal:
 
     Attributes:
         earlier: Outcome of each prompt of the batch that an earlier attempt recorded, or `None`.
+        about: By the fingerprint of each request for a verdict, those of the prompts that it is about.
     """
 
     def __init__(
@@ -193,6 +194,7 @@ class BatchJournal:
         redact: Callable[[str], str],
     ) -> None:
         self.earlier: Sequence[Outcome | None] = ()
+        self.about: Mapping[str, Sequence[str]] = {}
         self._directory = directory
         self._writer = writer
         self._job = job
@@ -237,7 +239,8 @@ class BatchJournal:
                 return
             outcome = replace(outcome, message=self._redact(outcome.message))
         fingerprint = self._fingerprints[prompt]
-        self._writer.write(hash(half_of(fingerprint)), encode_entry(fingerprint, self._job, outcome))
+        line = encode_entry(fingerprint, self._job, outcome, self.about.get(fingerprint, ()))
+        self._writer.write(hash(half_of(fingerprint)), line)
 
     def store(self, *, is_last: bool = False) -> Future[None] | None:
         """Stores all outcomes so far, or begins to do so, see `Record.store`.

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -134,6 +134,26 @@ class AuditTrail:
         if storage.is_local(self.directory):
             return AppendingWriter(new_segment, storage)
         return _NewObjects(new_segment, storage, time.monotonic)
+
+
+def record_of(
+    trail: AuditTrail | None, examples: Sequence[Any]
+) -> Callable[[BatchJournal], AuditedRecord | BatchJournal] | None:
+    """Returns what makes the record of a batch from its journal; `None` if that is the journal as it is.
+
+    Args:
+        trail: The trail of the job; `None` without an audit.
+        examples: The batch; with an audit, or if they are verdicts, `Request`s.
+    """
+    about = {each.fingerprint: each.about for each in examples if isinstance(each, Request) and each.about}
+    if not about:
+        return None if trail is None else partial(trail.batch, examples)
+
+    def record(journal: BatchJournal) -> AuditedRecord | BatchJournal:
+        journal.about = about
+        return journal if trail is None else trail.batch(examples, journal)
+
+    return record
 
 
 class AuditedRecord:

@@ -173,10 +173,12 @@ class GuardSample:
             if self._sends and fingerprint not in known
         }
         of_question: dict[str, list[Row]] = {}
+        about: dict[str, list[str]] = {}
         for each, (fingerprint, question) in questions.items():
             of_question.setdefault(fingerprint, []).extend(rows.get(each, ()))
+            about.setdefault(fingerprint, []).append(each)
             self._tokens[fingerprint] = prompt_tokens(question)
-        sent = send(self._guard, new, of_question)
+        sent = send(self._guard, new, of_question, about)
         self._sent |= sent.keys()
         for outcome in sent.values():
             self._usage.update(usage_of(side, outcome))

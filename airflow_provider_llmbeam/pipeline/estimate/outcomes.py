@@ -53,7 +53,10 @@ def handler_in_process(spec: JobSpec) -> LLMModelHandler[Request]:
 
 
 def send(
-    spec: JobSpec, prompts: Mapping[str, Prompt], rows: Mapping[str, Sequence[Row]] = MappingProxyType({})
+    spec: JobSpec,
+    prompts: Mapping[str, Prompt],
+    rows: Mapping[str, Sequence[Row]] = MappingProxyType({}),
+    about: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> dict[str, Outcome]:
     """Sends prompts as the job does, with its journal; returns their outcomes by fingerprint.
 
@@ -61,6 +64,7 @@ def send(
         spec: The job.
         prompts: Prompts by fingerprint.
         rows: Rows of the source by fingerprint, with their key columns at least, for the audit.
+        about: By the fingerprint of a prompt for a verdict, those of the prompts that it is about.
 
     Raises:
         JobFailedError: Not all could be sent or recorded.
@@ -69,7 +73,8 @@ def send(
     if not prompts:
         return {}
     requests = [
-        Request(fingerprint, tuple(rows.get(fingerprint, ())), prompt) for fingerprint, prompt in prompts.items()
+        Request(each, tuple(rows.get(each, ())), prompt, tuple(dict.fromkeys(about.get(each, ()))))
+        for each, prompt in prompts.items()
     ]
     handler = handler_in_process(spec)
     try:

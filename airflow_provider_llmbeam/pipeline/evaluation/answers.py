@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from airflow_provider_llmbeam.characters import valid_value
@@ -43,10 +44,12 @@ class Answers:
     Attributes:
         by_key: Outcome of each row.
         sent: Outcomes of the requests that were sent for them now, one for each distinct prompt.
+        fingerprints: Fingerprint of the prompt of each row that has become one.
     """
 
     by_key: Mapping[str, Outcome]
     sent: tuple[Outcome, ...]
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cost_usd(self) -> float | None:
@@ -99,8 +102,17 @@ def rendered(spec: JobSpec, rows: KeyedRows) -> dict[str, Rendered]:
     return found
 
 
-def answered(spec: JobSpec, prompts: Mapping[str, Rendered]) -> Answers:
+def answered(
+    spec: JobSpec,
+    prompts: Mapping[str, Rendered],
+    about: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Answers:
     """Answers rows: from the journal and the cache of the job, and by requests for the rest.
+
+    Args:
+        spec: The job.
+        prompts: The prompt of each row.
+        about: For verdicts, the fingerprints of the prompts that each of them is about.
 
     Raises:
         JobFailedError: The server left rows unanswered, perhaps temporarily; a retry sends only those.
@@ -108,11 +120,15 @@ def answered(spec: JobSpec, prompts: Mapping[str, Rendered]) -> Answers:
     """
     wanted = dict(each for each in prompts.values() if not isinstance(each, Failure))
     known, _ = earlier_outcomes(spec, wanted)
-    fresh = send(spec, {each: prompt for each, prompt in wanted.items() if each not in known})
+    fingerprints = {key: each[0] for key, each in prompts.items() if not isinstance(each, Failure)}
+    named: dict[str, list[str]] = {}
+    for key, fingerprint in fingerprints.items():
+        named.setdefault(fingerprint, []).extend(about.get(key, ()))
+    fresh = send(spec, {each: prompt for each, prompt in wanted.items() if each not in known}, about=named)
     outcomes = known | fresh
     _refuse_faults_of_the_server(spec, outcomes)
     by_key = {key: each if isinstance(each, Failure) else outcomes[each[0]] for key, each in prompts.items()}
-    return Answers(by_key, tuple(fresh.values()))
+    return Answers(by_key, tuple(fresh.values()), fingerprints)
 
 
 @contextmanager

@@ -87,7 +87,10 @@ def _report(
     values = mine.values(), others.values()
     both = {key: (value, values[1][key]) for key, value in values[0].items() if key in values[1]}
     differing = {key: pair for key, pair in both.items() if not _is_equal(*pair)}
-    found, judged = verdicts(judge, sample.rows, differing) if judge and differing else ({}, Answers({}, ()))
+    found: Mapping[str, tuple[Verdict, str]] = {}
+    judged = Answers({}, ())
+    if judge and differing:
+        found, judged = verdicts(judge, sample.rows, differing, answers)
     return ComparisonReport(
         name=spec.name,
         made_at=time.time(),

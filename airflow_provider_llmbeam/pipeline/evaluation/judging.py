@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from airflow_provider_llmbeam.engine.outcome import Failure
@@ -70,13 +70,13 @@ def check_job(spec: JobSpec) -> None:
     handler_in_process(spec)
 
 
-def grades(job: JobSpec, rows: KeyedRows, values: Mapping[str, Any]) -> tuple[dict[str, Mark], Answers]:
+def grades(job: JobSpec, rows: KeyedRows, judged: Answers) -> tuple[dict[str, Mark], Answers]:
     """Asks a judge for grades.
 
     Args:
         job: See `grading_job`.
         rows: The golden set.
-        values: The answers by key of their row.
+        judged: The answers to it.
 
     Returns:
         The marks of the rows that it graded, and its answers.
@@ -85,7 +85,8 @@ def grades(job: JobSpec, rows: KeyedRows, values: Mapping[str, Any]) -> tuple[di
         JobFailedError: The judge does not answer; a retry asks only for the rest.
         PermanentFailureError: It graded less than half of them.
     """
-    answers = _asked(job, {key: {**rows[key], "answer": value} for key, value in values.items()})
+    asked = {key: {**rows[key], "answer": value} for key, value in judged.values().items()}
+    answers = _asked(job, asked, {key: [judged.fingerprints[key]] for key in asked})
     found = {
         key: Mark((verdict["grade"] - 1) / 4, note=verdict["reason"]) for key, verdict in answers.values().items()
     }
@@ -93,7 +94,7 @@ def grades(job: JobSpec, rows: KeyedRows, values: Mapping[str, Any]) -> tuple[di
 
 
 def verdicts(
-    job: JobSpec, rows: KeyedRows, pairs: Mapping[str, tuple[Any, Any]]
+    job: JobSpec, rows: KeyedRows, pairs: Mapping[str, tuple[Any, Any]], judged: tuple[Answers, Answers]
 ) -> tuple[dict[str, tuple[Verdict, str]], Answers]:
     """Asks a judge for the better of two answers, in both orders.
 
@@ -101,6 +102,7 @@ def verdicts(
         job: See `pair_job`.
         rows: The rows.
         pairs: The answers of the job and of the other one, by key of their row.
+        judged: All answers of both.
 
     Returns:
         The verdicts with a reason, of the rows that it judged in both orders; and its answers.
@@ -109,11 +111,12 @@ def verdicts(
         JobFailedError: The judge does not answer; a retry asks only for the rest.
         PermanentFailureError: It judged less than half of them.
     """
-    asked = {}
+    asked, about = {}, {}
     for key, (mine, other) in pairs.items():
         asked[f"{key} 1"] = {**rows[key], "first": mine, "second": other}
         asked[f"{key} 2"] = {**rows[key], "first": other, "second": mine}
-    answers = _asked(job, asked)
+        about[f"{key} 1"] = about[f"{key} 2"] = [each.fingerprints[key] for each in judged]
+    answers = _asked(job, asked, about)
     found = answers.values()
     return {
         key: (verdict_of(found[f"{key} 1"]["better"], found[f"{key} 2"]["better"]), found[f"{key} 1"]["reason"])
@@ -160,8 +163,8 @@ def _judging_job(spec: JobSpec, judge: Judge, verdict: dict[str, object], system
     )
 
 
-def _asked(job: JobSpec, rows: KeyedRows) -> Answers:
-    answers = answered(job, rendered(job, rows))
+def _asked(job: JobSpec, rows: KeyedRows, about: Mapping[str, Sequence[str]]) -> Answers:
+    answers = answered(job, rendered(job, rows), about)
     refused = len(rows) - len(answers.values())
     if refused > MAX_REFUSED_RATIO * len(rows):
         message = next(each.message for each in answers.by_key.values() if isinstance(each, Failure))

@@ -104,7 +104,7 @@ def _marks(
         if marker is not None:
             marks[name] = {key: marker(row, values.get(key, NO_ANSWER)) for key, row in rows.items()}
             continue
-        graded, of_judge = grades(judges[name], rows, values) if values else ({}, Answers({}, ()))
+        graded, of_judge = grades(judges[name], rows, answers) if values else ({}, Answers({}, ()))
         judged.append(of_judge)
         marks[name] = {key: Mark(0.0) for key in rows if key not in values} | graded
     return marks, judged

@@ -54,7 +54,12 @@ _OWN_FILES = (
     "remove them there"
 )
 _EARLIER = (
-    "answers to earlier prompts of the rows (another template or model), unless an audit has their fingerprints"
+    "answers to earlier prompts of the rows (another template or model) and verdicts on them, unless an audit has "
+    "their fingerprints"
+)
+_UNNAMED = (
+    "verdicts of judges and guards that earlier versions recorded, whose lines of the journal have no `about`: "
+    "delete the journal to remove them"
 )
 
 
@@ -214,7 +219,7 @@ class _Removal:
                 f"object versions and soft-deleted objects of {', '.join(buckets)}: Cloud Storage keeps what was "
                 "deleted or replaced as long as the bucket says, by default for 7 days"
             )
-        yield from (_OWN_FILES, _EARLIER, _PROVIDER, _BACKUPS)
+        yield from (_OWN_FILES, _EARLIER, _UNNAMED, _PROVIDER, _BACKUPS)
 
     def _buckets(self) -> Iterator[str]:
         """Yields the buckets in which files of the jobs are, or were."""

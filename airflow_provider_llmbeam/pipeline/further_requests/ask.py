@@ -52,6 +52,7 @@ class Ask(beam.PTransform):
         started_at: Unix time of the launch.
         gate: Delays the requests until the rows and the sink are checked.
         duplicate_keys: Duplicate keys, which fail the job before anything is sent.
+        is_verdict: Whether the outcomes are verdicts on the elements, which the journal then names.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class Ask(beam.PTransform):
         started_at: float,
         gate: Callable[[beam.PCollection], beam.PCollection] = lambda requests: requests,
         duplicate_keys: beam.pvalue.AsList | None = None,
+        *,
+        is_verdict: bool = False,
     ) -> None:
         super().__init__()
         self._spec = spec
@@ -68,6 +71,7 @@ class Ask(beam.PTransform):
         self._started_at = started_at
         self._gate = gate
         self._duplicate_keys = duplicate_keys
+        self._is_verdict = is_verdict
 
     def expand(self, elements: beam.PCollection) -> beam.PCollection:
         """Looks up the outcomes in the journal, and asks for the rest."""
@@ -80,9 +84,9 @@ class Ask(beam.PTransform):
             }
             | "ByFingerprint" >> beam.CoGroupByKey()
             | "LookUp"
-            >> beam.ParDo(_LookUp(spec.source.key, answer_form(spec, started_at)), *checks).with_outputs(
-                _KNOWN, main="requests"
-            )
+            >> beam.ParDo(
+                _LookUp(spec.source.key, answer_form(spec, started_at), self._is_verdict), *checks
+            ).with_outputs(_KNOWN, main="requests")
         )
         asked = (
             self._gate(looked_up["requests"])
@@ -93,9 +97,10 @@ class Ask(beam.PTransform):
 
 
 class _LookUp(beam.DoFn):
-    def __init__(self, key: tuple[str, ...], form: AnswerForm) -> None:
+    def __init__(self, key: tuple[str, ...], form: AnswerForm, is_verdict: bool) -> None:
         self._key = key
         self._form = form
+        self._is_verdict = is_verdict
 
     def process(
         self,
@@ -115,7 +120,8 @@ class _LookUp(beam.DoFn):
             # The request is counted with the element whose first request is.
             elements = sorted((element for *_, element in asked), key=_is_duplicate)
             rows = tuple({**audited_row(_row_of(each), self._key), _ELEMENT: each} for each in elements)
-            yield Request(fingerprint, rows, Prompt(text, system))
+            about = tuple(dict.fromkeys(map(_fingerprint_of, elements))) if self._is_verdict else ()
+            yield Request(fingerprint, rows, Prompt(text, system), about)
 
 
 def _is_duplicate(element: Any) -> bool:
@@ -125,6 +131,11 @@ def _is_duplicate(element: Any) -> bool:
 def _row_of(element: Any) -> Row:
     row: Row = element.row if isinstance(element, AnsweredRow) else element[1][0]
     return row
+
+
+def _fingerprint_of(element: Any) -> str:
+    fingerprint: str = element.fingerprint if isinstance(element, AnsweredRow) else element[0]
+    return fingerprint
 
 
 def _fanned_out(result: PredictionResult) -> Iterator[Asked]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 from apache_beam.ml.inference.base import PredictionResult
 
 from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.pipeline.audit.trail import record_of
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
@@ -31,7 +31,7 @@ class FurtherHandler(LLMModelHandler[Request]):
         """Answers a batch; the prediction of a request without an answer is a `Failure`."""
         prompts = [request.prompt for request in batch]
         fingerprints = [request.fingerprint for request in batch]
-        audited = None if self._audit is None else partial(self._audit.batch, batch)
+        audited = record_of(self._audit, batch)
         outcomes = model.answer(prompts, fingerprints, self._throttled.signal_throttled, self.count, audited)
         return self.results(batch, outcomes)
 

@@ -39,7 +39,7 @@ class AskGuard(beam.PTransform):
         super().__init__()
         self._guard = guard
         self._moderation = moderation
-        self._ask = Ask(guard, handler, started_at, gate, duplicate_keys)
+        self._ask = Ask(guard, handler, started_at, gate, duplicate_keys, is_verdict=True)
 
     def expand(self, elements: beam.PCollection) -> beam.PCollection:
         """Makes the questions, and asks them."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.journal.entry import MAX_DEPTH, Entry, encode_entry, read_segment
+from airflow_provider_llmbeam.engine.journal.entry import MAX_ABOUT, MAX_DEPTH, Entry, encode_entry, read_segment
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure
 from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
 from tests.hostile import examples
@@ -105,6 +105,21 @@ def test_times_that_only_the_report_needs_are_not_in_a_line_that_earlier_version
 @given(unicode_text, refusals)
 def test_a_refused_answer_round_trips_through_the_journal(fingerprint: str, written: Failure) -> None:
     assert read(encode_entry(fingerprint, "nightly", written)) == [Entry(fingerprint, "nightly", written)]
+
+
+@pytest.mark.parametrize("outcome", [Completion(**FIELDS_OF_ANSWER), REFUSAL])
+def test_a_verdict_names_the_prompts_that_it_is_about_and_an_answer_names_none(outcome: Any) -> None:
+    line = encode_entry("f", "nightly", outcome, ("1", "2"))
+    assert json.loads(line)["about"] == ["1", "2"]
+    assert read(line) == [Entry("f", "nightly", outcome)]
+    assert b"about" not in encode_entry("f", "nightly", outcome)
+    frequent = encode_entry("f", "nightly", outcome, [str(number) for number in range(10_000)])
+    assert len(json.loads(frequent)["about"]) == MAX_ABOUT
+
+
+@pytest.mark.parametrize("about", ["f", [1], ["\ud800"], None])
+def test_a_verdict_with_wrong_prompts_is_passed_over(about: Any) -> None:
+    assert read(BEFORE + line_of(about=about) + AFTER) == read(BEFORE + AFTER)
 
 
 def test_a_refused_answer_has_a_field_that_readers_before_it_do_not_know() -> None:
