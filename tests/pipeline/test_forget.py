@@ -130,6 +130,22 @@ def test_a_row_of_the_dead_letter_is_forgotten(job, sandbox, tmp_path):
     assert [row["id"] for row in read_lines(job.out / "dead_letter-00000-of-00001.jsonl")] in ([0, 2], [2, 0])
 
 
+def test_a_key_that_was_read_as_a_float_is_named_by_its_integer(echo_job, tmp_path):
+    echo_job.run([{"id": float(row["id"]), "text": row["text"]} for row in ROWS])
+    assert counted(forgotten(echo_job, 7)) == {"journal": 1, "report": 2, "answers": 1}
+    assert mentions(tmp_path, "<7>") == []
+
+
+def test_keys_of_mixed_types_are_named_as_in_the_source(echo_job, tmp_path):
+    rows = [{"id": 1, "k": "a", "text": "<1>"}, {"id": "A2", "k": "a", "text": "<A2>"}]
+    echo_job.spec["source"]["key"] = ["k", "id"]
+    echo_job.spec["sink"] |= {"format": "parquet"}
+    echo_job.write(rows)
+    echo_job.run()  # Parquet writes the key 1 as a text
+    assert counted(forgotten(echo_job, '["a", 1]'))["answers"] == 1
+    assert mentions(tmp_path, "<1>") == []
+
+
 def test_an_answer_that_another_row_shares_stays(job, sandbox):
     rows = [{"id": 1, "text": "same"}, {"id": 2, "text": "same"}, {"id": 3, "text": "other"}]
     job.run(rows)

@@ -10,7 +10,7 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.conversation.order import turn_name
 from airflow_provider_llmbeam.pipeline.conversation.store import decode_turn, history_directory, read_turns
 from airflow_provider_llmbeam.pipeline.elements import FailedRow
-from airflow_provider_llmbeam.pipeline.forget.keys import typed_rows
+from airflow_provider_llmbeam.pipeline.forget.keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.forget.rewrite import lines_removed
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -29,12 +29,12 @@ class TurnsToForget:
     names: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, spec: JobSpec, keys: frozenset[str], *, all_jobs: bool) -> Self:
+    def of(cls, spec: JobSpec, keys: NamedKeys, *, all_jobs: bool) -> Self:
         """Returns the turns of some rows of a job; none without conversations.
 
         Args:
             spec: The job.
-            keys: Keys of the rows, see `key_text`.
+            keys: Keys of the rows.
             all_jobs: Whether the histories of the other tasks below `state_uri` are searched, too.
         """
         if spec.conversation is None:
@@ -43,7 +43,7 @@ class TurnsToForget:
         if all_jobs:
             directory = f"{directory.rstrip('/').rpartition('/')[0]}/*/"
         masker, names = masker_of(spec), set[str]()
-        for row in typed_rows(spec.source.key, keys):
+        for row in keys.rows():
             masked = row if masker is None else masker.row(row)
             if not isinstance(masked, FailedRow):
                 names.add(turn_name(masked, spec.source.key))

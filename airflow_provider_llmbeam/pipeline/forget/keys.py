@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-
-def key_text(row: Mapping[str, Any], key: tuple[str, ...]) -> str | None:
-    """Returns the key of a row as text: its value, or the JSON list of several ones; `None` for a row without."""
-    values = [row.get(column) for column in key]
-    if any(value is None for value in values):
-        return None
-    return str(values[0]) if len(values) == 1 else json.dumps(values, default=str)
+#: Largest integer up to which each one is a float.
+_MAX_EXACT = 2**53
 
 
-def named_keys(keys: Iterable[str], key: tuple[str, ...]) -> frozenset[str]:
-    """Returns keys that a user has named as `key_text` writes them."""
-    return frozenset(named if len(key) == 1 else json.dumps(_json(named)) for named in keys)
+class NamedKeys:
+    """Keys that a user has named: each as the value of the key column, or as the JSON list of several ones.
+
+    A whole number names an integer and a float: pandas reads integers of a column with nulls as floats. A number
+    in a JSON list also names its text, which is what a Parquet file of mixed keys has.
+
+    Args:
+        named: The keys.
+        key: Key columns of the rows.
+    """
+
+    def __init__(self, named: Iterable[str], key: tuple[str, ...]) -> None:
+        self._key = key
+        self._by_texts = {texts: each for each in named if (texts := _named_texts(each, key)) is not None}
+        self._named = tuple(named)
+
+    def of_row(self, row: Mapping[str, Any]) -> str | None:
+        """Returns the named key that a row has; `None` for another row."""
+        values = [row.get(column) for column in self._key]
+        if any(value is None for value in values):
+            return None
+        found = map(self._by_texts.get, itertools.product(*map(_texts, values)))
+        return next((each for each in found if each is not None), None)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yields them as rows, see `typed_rows`, and an integer also as the float."""
+        for row in typed_rows(self._key, self._named):
+            yield row
+            value = row[self._key[0]]
+            if len(row) == 1 and type(value) is int and abs(value) <= _MAX_EXACT:
+                yield {self._key[0]: float(value)}
 
 
 def key_values(named: str, key: tuple[str, ...]) -> list[str]:
@@ -31,6 +55,23 @@ def typed_rows(key: tuple[str, ...], keys: Iterable[str]) -> Iterator[dict[str, 
         yield dict(zip(key, _values(named, key), strict=True))
         if len(key) == 1 and not isinstance(value := _json(named), str):
             yield {key[0]: value}
+
+
+def _named_texts(named: str, key: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Returns the text of each column of a named key; `None` for one that has other columns, or none in one."""
+    values = [named] if len(key) == 1 else _json(named)
+    if not isinstance(values, list) or len(values) != len(key) or None in values:
+        return None
+    return tuple(map(str, values))
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """Returns the texts by which a value is named: `1` and `1.0` for a whole number."""
+    if type(value) is int:
+        return str(value), f"{value}.0"
+    if type(value) is float and value.is_integer():
+        return str(int(value)), str(value)
+    return (str(value),)
 
 
 def _values(named: str, key: tuple[str, ...]) -> list[Any]:

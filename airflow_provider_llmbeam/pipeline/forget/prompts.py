@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.record import key_hash
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import read_source
-from airflow_provider_llmbeam.pipeline.forget.keys import key_text, typed_rows
+from airflow_provider_llmbeam.pipeline.forget.keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.forget.rewrite import rows_of
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard
@@ -50,12 +50,12 @@ class FoundPrompts:
         return frozenset(self.fingerprints - self.shared)
 
 
-def find_prompts(spec: JobSpec, keys: frozenset[str], fingerprints: Iterable[str]) -> FoundPrompts:
+def find_prompts(spec: JobSpec, keys: NamedKeys, fingerprints: Iterable[str]) -> FoundPrompts:
     """Finds the prompts of some rows: in the source, the dead letter, the answers and the audit of the job.
 
     Args:
         spec: The job.
-        keys: Keys of the rows, see `key_text`.
+        keys: Keys of the rows.
         fingerprints: Fingerprints that are known already.
     """
     found = FoundPrompts({*fingerprints})
@@ -63,11 +63,11 @@ def find_prompts(spec: JobSpec, keys: frozenset[str], fingerprints: Iterable[str
     others: set[int] = set()
     prompts: set[Prompt] = set()
     for row, is_in_source in renderer.inspected(_rows(spec)):
-        key = key_text(row, spec.source.key)
+        key = keys.of_row(row)
         if (prompt := renderer.prompt(row)) is None:
             continue
-        if key in keys:
-            found.in_source |= {str(key)} if is_in_source else set()
+        if key is not None:
+            found.in_source |= {key} if is_in_source else set()
             prompts.add(prompt)
         else:
             others.add(hash(prompt))
@@ -130,7 +130,7 @@ def _rows(spec: JobSpec) -> Iterator[tuple[Row, bool]]:
             yield {name: value for name, value in plain(row).items() if name != "llmbeam_error"}, False
 
 
-def _add_answered(spec: JobSpec, keys: frozenset[str], found: FoundPrompts) -> None:
+def _add_answered(spec: JobSpec, keys: NamedKeys, found: FoundPrompts) -> None:
     """Adds the fingerprints of the answers in a files sink, and finds those that answers of other rows have."""
     if not isinstance(spec.sink, FilesSink):
         return
@@ -139,20 +139,20 @@ def _add_answered(spec: JobSpec, keys: frozenset[str], found: FoundPrompts) -> N
     def fingerprints(are_wanted: bool) -> Iterator[str]:
         for uri in answers:
             for row in rows_of(uri, [*spec.source.key, "fingerprint"]):
-                if (key_text(row, spec.source.key) in keys) == are_wanted and row.get("fingerprint"):
+                if (keys.of_row(row) is not None) == are_wanted and row.get("fingerprint"):
                     yield str(row["fingerprint"])
 
     found.fingerprints.update(fingerprints(True))
     found.shared.update(each for each in fingerprints(False) if each in found.fingerprints)
 
 
-def _add_audited(spec: JobSpec, keys: frozenset[str], found: FoundPrompts) -> None:
+def _add_audited(spec: JobSpec, keys: NamedKeys, found: FoundPrompts) -> None:
     """Adds the fingerprints that an audit in files has of the rows; those of earlier prompts are only there."""
     audit = spec.safety.audit
     if not isinstance(audit, FilesAudit):
         return
     masker = masker_of(spec)
-    rows = list(typed_rows(spec.source.key, keys))
+    rows = list(keys.rows())
     if masker is not None:  # the audit has the hash of a masked key
         masked = map(masker.row, rows)
         rows = [each.row if isinstance(each, FailedRow) else each for each in masked]

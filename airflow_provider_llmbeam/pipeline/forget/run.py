@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import batch_uri
 from airflow_provider_llmbeam.pipeline.conversation.store import unpublished_directory
 from airflow_provider_llmbeam.pipeline.evaluation.report import accepted_uri, read_accepted
 from airflow_provider_llmbeam.pipeline.forget.history import TurnsToForget
-from airflow_provider_llmbeam.pipeline.forget.keys import key_text, named_keys
+from airflow_provider_llmbeam.pipeline.forget.keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.forget.outcome import Forgotten, Removed
 from airflow_provider_llmbeam.pipeline.forget.prompts import FoundPrompts, find_prompts
 from airflow_provider_llmbeam.pipeline.forget.rewrite import lines_removed, rows_of, rows_removed
@@ -80,7 +80,7 @@ def forget(spec: JobSpec, wanted: RowsToForget) -> Forgotten:
             _refuse_pending_batch(job)
         if isinstance(spec.sink, FilesSink):
             leases.enter_context(merging(spec))
-        keys = named_keys(wanted.keys, spec.source.key)
+        keys = NamedKeys(wanted.keys, spec.source.key)
         turns = TurnsToForget.of(spec, keys, all_jobs=wanted.all_jobs)
         found = find_prompts(spec, keys, [*wanted.fingerprints, *turns.fingerprints()])
         return _Removal(spec, jobs, keys, found, turns, dry_run=wanted.dry_run).run(wanted.keys)
@@ -91,7 +91,7 @@ class _Removal:
         self,
         spec: JobSpec,
         jobs: list[JobSpec],
-        keys: frozenset[str],
+        keys: NamedKeys,
         found: FoundPrompts,
         turns: TurnsToForget,
         *,
@@ -150,7 +150,7 @@ class _Removal:
         )
 
     def _is_row(self, row: dict[str, object]) -> bool:
-        return key_text(row, self._spec.source.key) in self._keys
+        return self._keys.of_row(row) is not None
 
     def _remove_entries(self, directory: str) -> None:
         """Removes the entries from a journal; a line is compared as it stands, as it may be incomplete."""

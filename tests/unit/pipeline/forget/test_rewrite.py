@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.pipeline.forget.keys import key_text, key_values, named_keys
+from airflow_provider_llmbeam.pipeline.forget.keys import NamedKeys, key_values
 from airflow_provider_llmbeam.pipeline.forget.rewrite import lines_removed, rows_of, rows_removed
 
 numbers = st.lists(st.integers(0, 9), max_size=20)
@@ -54,11 +54,27 @@ def test_a_key_is_named_by_its_value_or_by_the_json_of_its_values(values: list[i
     columns = tuple(f"c{number}" for number in range(len(values)))
     row = dict(zip(columns, values, strict=True))
     named = str(values[0]) if len(values) == 1 else json.dumps(values)
-    assert key_text(row, columns) in named_keys([named], columns)
+    assert NamedKeys([named], columns).of_row(row) == named
     assert key_values(named, columns) == [str(value) for value in values]
-    assert key_text(row, (*columns, "missing")) is None
+    assert NamedKeys([named], (*columns, "missing")).of_row(row) is None
 
 
 def test_a_key_that_lacks_columns_names_no_row() -> None:
     assert key_values("17", ("a", "b")) == ["17", ""]
-    assert named_keys(["17"], ("a", "b")).isdisjoint({key_text({"a": 17, "b": 1}, ("a", "b"))})
+    assert NamedKeys(["17"], ("a", "b")).of_row({"a": 17, "b": 1}) is None
+
+
+def test_a_whole_number_names_an_integer_and_a_float_and_no_other_text() -> None:
+    for named in ("1", "1.0"):
+        assert {NamedKeys([named], ("a",)).of_row({"a": value}) for value in (1, 1.0)} == {named}
+        assert NamedKeys([named], ("a",)).of_row({"a": named}) == named
+    for other in ("1.0", True, 1.5, 10, float("nan"), None):
+        assert NamedKeys(["1"], ("a",)).of_row({"a": other}) is None
+    assert NamedKeys(["1.0"], ("a",)).of_row({"a": "1"}) is None
+    assert {"a": 1.0} in [row for row in NamedKeys(["1"], ("a",)).rows() if type(row["a"]) is float]
+
+
+def test_a_number_in_a_list_names_its_text() -> None:
+    for value in (1, 1.0, "1"):
+        assert NamedKeys(['["a", 1]'], ("k", "id")).of_row({"k": "a", "id": value}) == '["a", 1]'
+    assert NamedKeys(['["a", null]'], ("k", "id")).of_row({"k": "a", "id": "None"}) is None
