@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.identity import with_billing_labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
-from airflow_provider_llmbeam.spec.model.environment import with_base_url
+from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from airflow_provider_llmbeam.spec.prompt import prompt_data
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 from airflow_provider_llmbeam.tasks.arguments import check_arguments
@@ -168,8 +168,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
             models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
             data["safety"] = models.completed_guard(self.safety)
         spec = _with_end_of_duration(JobSpec.parse(data), context)
-        model_there = with_base_url(spec.model, os.environ, self.log)
-        spec = spec.model_copy(update={"model": model_there})
+        spec = with_base_urls(spec, os.environ, self.log)
         spec = with_billing_labels(spec, context["ti"].dag_id, context["ti"].task_id)
         environment = secrets | sink_environment(spec.sink) | privacy_environment(spec.safety.privacy)
         environment |= kafka_environment(source=spec.source, sink=spec.sink)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
 from airflow_provider_llmbeam.operators.other_models import OtherModels
+from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from airflow_provider_llmbeam.tasks.assets import add_manifest
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import name_in_every_run
@@ -92,7 +94,7 @@ class CompareInferenceOperator(InProcessOperator):
                 part = data.get(field)
                 if isinstance(part, Mapping) and part.get("model") is not None:
                     data[field] = {**part, "model": models.completed(part["model"], conn_id)}
-            comparison = _kind().parse(data)
+            comparison = with_base_urls(_kind().parse(data), os.environ, self.log)
             with self._running(spec, environment, comparison.models) as process:
                 found = process.compare(comparison)
         add_manifest(context, self.outlets, found)

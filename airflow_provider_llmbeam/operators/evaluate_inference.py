@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +17,7 @@ from airflow.providers.standard.utils.skipmixin import XCOM_SKIPMIXIN_KEY, XCOM_
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
 from airflow_provider_llmbeam.operators.other_models import OtherModels
+from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from airflow_provider_llmbeam.tasks.assets import add_manifest
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import name_in_every_run
@@ -117,7 +119,7 @@ class EvaluateInferenceOperator(InProcessOperator):
         with errors_of_airflow():
             spec, environment = self._job(context)
             models = OtherModels(self.model, self.llmbeam_conn_id, environment)
-            evaluation = _kind().parse(self._evaluation_data(models))
+            evaluation = with_base_urls(_kind().parse(self._evaluation_data(models)), os.environ, self.log)
             spec = spec.model_copy(update={"source": evaluation.golden})
             if self._facts is not None:
                 self._facts = replace(self._facts, spec=spec)

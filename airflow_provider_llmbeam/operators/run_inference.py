@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -34,6 +35,7 @@ from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.identity import progress_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 from airflow_provider_llmbeam.tasks.assets import add_manifest
@@ -162,7 +164,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         sample = PreviewSample.parse({"rows": rows, "by": by, "seed": seed, "keys": tuple(keys), "sends": sends})
         data = self._spec_data(self.job_name or "preview", with_stand_in(self.inference, None))
         data["model"], secrets = self._connected_model()
-        spec = JobSpec.parse(data)
+        spec = with_base_urls(JobSpec.parse(data), os.environ, self.log)
         with google_credentials(spec, self.gcp_conn_id):
             return Preview.of(JobProcess(spec, secrets, self.log).preview(sample))
 

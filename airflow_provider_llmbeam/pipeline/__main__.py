@@ -38,7 +38,7 @@ from airflow_provider_llmbeam.spec.evaluation import (
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import key_variables
-from airflow_provider_llmbeam.spec.model.environment import with_base_url
+from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from airflow_provider_llmbeam.spec.safety import RowsToForget
 
 _log = logging.getLogger("llmbeam")
@@ -136,8 +136,7 @@ def _spec(address: str) -> JobSpec:
         from airflow_provider_llmbeam.pipeline.launch.reachable import check_uri_reachable
 
         check_uri_reachable("--spec", address)
-    spec = JobSpec.from_json(_content(address))
-    return spec.model_copy(update={"model": with_base_url(spec.model, os.environ, _log)})
+    return with_base_urls(JobSpec.from_json(_content(address)), os.environ, _log)
 
 
 def _content(address: str) -> bytes:
@@ -168,7 +167,7 @@ def _measured(options: argparse.Namespace) -> Measured | None:
     )
     for path, kind in kinds:
         if path is not None:
-            return kind.parse(_json_of(path))
+            return with_base_urls(kind.parse(_json_of(path)), os.environ, _log)
     return None
 
 

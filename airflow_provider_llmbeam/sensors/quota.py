@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.sensors.base import PollingSensor
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
-from airflow_provider_llmbeam.spec.model.environment import with_base_url
+from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.identity import job_name
@@ -190,8 +190,7 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
 
         data = self._job_data(job_name(ti, self.job_task_id))
         data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**data["model"]})
-        spec = JobSpec.parse(data)
-        spec = spec.model_copy(update={"model": with_base_url(spec.model, os.environ, self.log)})
+        spec = with_base_urls(JobSpec.parse(data), os.environ, self.log)
         self._process = JobProcess(spec, environment, self.log)
         try:
             with google_credentials(spec, self.gcp_conn_id):

@@ -10,8 +10,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from pydantic import BaseModel
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.endpoint import ProvisionEndpointOperator, ReserveEndpointOperator
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
+from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.model_registry import (
     PromoteModelOperator,
     ResolveModelOperator,
@@ -267,6 +269,38 @@ def test_spec_and_connection_take_precedence_over_the_environment(
     monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps({"conn_type": "llmbeam", "host": connection}))
     spec, _ = RunInferenceOperator(**{**SIMPLE, "model": model}, job_name="job")._job({"ti": TASK})
     assert getattr(spec.model, "base_url", None) == expected
+
+
+def test_a_guard_a_judge_and_the_other_model_of_a_task_have_the_address_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process of a job reads specs with all their fields, in which no address is missing any more."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:3/v1")
+    monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", "llmbeam://")
+    model = {"type": "openai", "name": "m"}
+    seen: list[Any] = []
+
+    class Process:
+        def __init__(self, spec: JobSpec, *_: Any) -> None:
+            seen.extend(spec.models)
+
+        def measure(self, measured: Any) -> dict[str, Any]:
+            seen.extend(getattr(measured, "models", ()))
+            return {"passed": True, "rows": [], "requests": 0}
+
+        evaluate = compare = measure
+
+    monkeypatch.setattr("airflow_provider_llmbeam.operators.in_process.JobProcess", Process)
+    arguments: dict[str, Any] = {**SIMPLE, "model": model, "safety": {"moderation": {"model": model}}}
+    judge = {"model": model, "rubric": "{{ row.answer }} {{ row.first }} {{ row.second }}"}
+    evaluate = EvaluateInferenceOperator(
+        **arguments, golden={"uri": "g.csv", "key": "id"}, metrics={"good": {"type": "judge", **judge}}
+    )
+    compare = CompareInferenceOperator(**arguments, other={"model": model}, judge=judge)
+    context: Any = {"ti": TASK}
+    evaluate.execute(context)
+    compare.execute(context)
+    assert [found.base_url for found in seen] == ["http://127.0.0.1:3/v1"] * 7
 
 
 # Registered models

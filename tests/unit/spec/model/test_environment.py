@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, OpenAIModel
-from airflow_provider_llmbeam.spec.model.environment import with_base_url
+from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, JobSpec, OpenAIModel
+from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
+from airflow_provider_llmbeam.spec.model.environment import with_base_url, with_base_urls
 
 VARIABLES = {
     "GOOGLE_GEMINI_BASE_URL": "http://127.0.0.1:1",
@@ -75,3 +76,38 @@ def test_the_log_says_where_requests_go_and_why(caplog: pytest.LogCaptureFixture
     assert caplog.messages == [
         "Requests go to http://127.0.0.1:1, as `GOOGLE_GEMINI_BASE_URL` is set and `model.base_url` is not."
     ]
+
+
+def test_all_models_of_a_job_an_evaluation_and_a_comparison_get_the_address_of_the_environment() -> None:
+    """One line of the log for each address, and a value without such a model is returned as it is."""
+    lines: list[tuple[object, ...]] = []
+
+    class Log:
+        def info(self, message: str, /, *args: object) -> None:
+            lines.append((message, *args))
+
+    openai = {"type": "openai", "name": "m"}
+    job = JobSpec.parse(
+        {
+            "name": "job",
+            "source": {"uri": "in.csv", "key": "id"},
+            "prompt": "{{ row.text }}",
+            "model": "gemini-2.5-flash",
+            "sink": "out/",
+            "safety": {"moderation": {"model": "gemini-2.5-flash-lite"}},
+        }
+    )
+    assert [model.base_url for model in with_base_urls(job, VARIABLES, Log()).models] == ["http://127.0.0.1:1"] * 2
+    assert len(lines) == 1
+    judge = {"type": "judge", "model": openai, "rubric": "{{ row.answer }}"}
+    golden = {"uri": "g.csv", "key": "id"}
+    evaluation = Evaluation.parse({"golden": golden, "metrics": {"a": "exact", "b": judge}})
+    pairs = {"model": "gemini-2.5-pro", "rubric": "{{ row.first }} {{ row.second }}"}
+    comparison = Comparison.parse({"other": {"model": openai}, "judge": pairs})
+    found = [*with_base_urls(evaluation, VARIABLES).models, *with_base_urls(comparison, VARIABLES).models]
+    assert [model.base_url for model in found] == [
+        "http://127.0.0.1:3/v1",
+        "http://127.0.0.1:3/v1",
+        "http://127.0.0.1:1",
+    ]
+    assert all(with_base_urls(value, {}) is value for value in (job, evaluation, comparison))
