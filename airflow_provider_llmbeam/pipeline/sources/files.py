@@ -28,6 +28,7 @@ from airflow_provider_llmbeam.pipeline.sources.lines import (
     SHOWN_SIZE,
     Line,
     LinesSource,
+    check_readable,
     is_compressed,
     open_plain,
 )
@@ -37,7 +38,6 @@ from airflow_provider_llmbeam.spec.source import FileFormat, FilesSource
 
 #: Maximum size of a CSV cell; the default of 131,072 characters would reject long documents.
 csv.field_size_limit(MAX_ROW_SIZE)
-
 
 _USUAL = CsvOptions()
 #: Delimiters other than the given one, by which a header of one column is recognised as a mistake.
@@ -121,6 +121,7 @@ def check_source(uri: str, file_format: FileFormat) -> None:
             "Write it again, or delete it. Nothing was sent or billed."
         )
     filled = [file.path for file in found if file.size_in_bytes]
+    check_readable(uri, filled)
     if file_format in ("parquet", "avro") and (packed := [path for path in filled if is_compressed(path)]):
         raise JobSpecError(
             f"`source.uri` {uri!r}: {packed[0]!r} is compressed as a whole by its name, and a {file_format} file "

@@ -6,7 +6,8 @@ import bz2
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any, cast
 
 import zstandard
@@ -76,6 +77,28 @@ class LinesSource(FileBasedSource):
 def open_plain(path: str) -> IO[bytes]:
     """Opens a file for reading; one with the extension of a compression is expanded."""
     return plain(storage.open(path), path)
+
+
+def check_readable(uri: str, paths: Sequence[str]) -> None:
+    """Checks that this user may read local files; those of object stores may be readable by the workers alone.
+
+    Args:
+        uri: The path or glob of the source, for the error.
+        paths: The files that match it.
+
+    Raises:
+        JobSpecError: One cannot be read.
+    """
+    if not storage.is_local(uri):
+        return
+    for path in paths:
+        try:
+            Path(path).open("rb").close()
+        except PermissionError as error:
+            which = "" if path == uri else f" {path!r}:"
+            raise JobSpecError(
+                f"`source.uri` {uri!r}:{which} {error.strerror}. Nothing was sent or billed."
+            ) from error
 
 
 def is_compressed(path: str) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import pickle
@@ -270,6 +271,26 @@ def test_a_source_that_matches_a_file_is_fine(tmp_path: Path) -> None:
 def test_a_source_that_matches_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JobSpecError, match=r"`source\.uri` '.*' matches no file\. Nothing was sent or billed\."):
         check_source(f"{tmp_path}/*.csv", "csv")
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet", "avro"])
+def test_a_file_that_this_user_may_not_read_is_refused_before_anything_is_sent(
+    file_format: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.{file_format}").write_text("1")
+
+    def opened(path: Path, *args: Any) -> Any:
+        if path.stem == "b":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return io.BytesIO()
+
+    monkeypatch.setattr(Path, "open", opened)
+    glob, path = f"{tmp_path}/*.{file_format}", f"{tmp_path}/b.{file_format}"
+    for uri, which in ((glob, f"'{glob}': '{path}'"), (path, f"'{path}'")):
+        with pytest.raises(JobSpecError) as caught:
+            check_source(uri, file_format)
+        assert str(caught.value) == f"`source.uri` {which}: Permission denied. Nothing was sent or billed."
 
 
 def test_a_source_on_an_unknown_filesystem_is_refused() -> None:
