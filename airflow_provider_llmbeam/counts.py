@@ -68,7 +68,7 @@ _values = attrgetter(*(field.name for field in fields(Counts)))
 def progress_line(now: Counts, rows_per_second: float) -> str:
     """Returns the progress of the job as one line, with its cost if a price is known."""
     share = f" ({now.done / now.rows:.0%})" if now.rows else ""
-    cost = f" · ${now.cost_usd:,.2f}" if now.cost_nano_usd else ""
+    cost = f" · {usd(now.cost_usd)}" if now.cost_nano_usd else ""
     rejected = f" ({now.rejections / now.requests:.1%})" if now.rejections and now.requests else ""
     left = now.rows - now.done
     eta = f" · ETA {duration(left / rows_per_second)}" if left and rows_per_second else ""

@@ -9,6 +9,7 @@ from typing import Literal
 
 from airflow_provider_llmbeam.batch.decide import CANCEL_SECONDS, ONLINE_MARGIN, BatchPlan
 from airflow_provider_llmbeam.batch.turnaround import Turnaround
+from airflow_provider_llmbeam.counts import usd
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.model.tier import (
     ASSUMED_PRIORITY_RATIO,
@@ -87,7 +88,7 @@ class Way:
     is_in_time: bool
 
     def __str__(self) -> str:
-        cost = "an unknown cost" if self.cost_usd is None else f"about ${self.cost_usd:,.2f}"
+        cost = "an unknown cost" if self.cost_usd is None else f"about {usd(self.cost_usd)}"
         tier = "online" if self.tier == "standard" else self.tier
         cached = " with a prefix cache" if self.prefix_cache else ""
         return (
@@ -135,7 +136,7 @@ def choose(ways: Sequence[Way]) -> tuple[Way, str]:
         return fastest, "no way is finished by `inference.finish_by`; online is the fastest one"
     are_priced = all(way.cost_usd is not None for way in in_time)
     best = min(in_time, key=lambda way: (way.cost_usd or 0.0) if are_priced else way.price_ratio)
-    cost = "its price is not known" if best.cost_usd is None else f"about ${best.cost_usd:,.2f}"
+    cost = "its price is not known" if best.cost_usd is None else f"about {usd(best.cost_usd)}"
     cached = " with a prefix cache" if best.prefix_cache else ""
     return best, f"{best.tier}{cached} is the cheapest way that is finished in time: {cost}"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from airflow_provider_llmbeam.counts import Counts
+from airflow_provider_llmbeam.counts import Counts, usd
 from airflow_provider_llmbeam.dataflow.cancellation import Cancellable, Storage, stop_and_cancel
 from airflow_provider_llmbeam.dataflow.job import Address, Job
 from airflow_provider_llmbeam.dataflow.outcome import JobResult, job_result
@@ -151,7 +151,7 @@ class JobMonitor:
 
     def _cancel(self, cost_usd: float) -> Wait:
         self._log_event(
-            logging.WARNING, f"cost ${cost_usd:,.2f} so far, more than `limits.budget_usd`: cancelling it."
+            logging.WARNING, f"cost {usd(cost_usd)} so far, more than `limits.budget_usd`: cancelling it."
         )
         try:
             stop_and_cancel(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
 
+from airflow_provider_llmbeam.counts import usd
 from airflow_provider_llmbeam.dataflow.job import Job
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError, CloudNotFoundError
 from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
@@ -195,8 +196,8 @@ class JobStateMachine:
         return Wait(CANCELLING_SECONDS) if job.is_cancelling else OverBudget(cost_usd)
 
     def _budget_message(self, cost_usd: float) -> str:
-        allowed = f"`limits.budget_usd` allows ${self._budget_usd or 0:,.2f}"
-        return f"its tokens so far cost ${cost_usd:,.2f}, and {allowed}"
+        allowed = f"`limits.budget_usd` allows {usd(self._budget_usd or 0)}"
+        return f"its tokens so far cost {usd(cost_usd)}, and {allowed}"
 
     def _warning(self, job: Job) -> str | None:
         if job.is_known or job.state == self.history.warned_of:

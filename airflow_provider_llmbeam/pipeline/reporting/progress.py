@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from tqdm import tqdm
 
-from airflow_provider_llmbeam.counts import Counts, progress_line
+from airflow_provider_llmbeam.counts import Counts, progress_line, usd
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def _show_bar(ended: threading.Event, interval_seconds: float, counts: Callable[
             over = ended.wait(0.2)
             now = counts(over)
             bar.total = now.rows
-            cost = f" (${now.cost_usd:,.2f})" if now.cost_nano_usd else ""
+            cost = f" ({usd(now.cost_usd)})" if now.cost_nano_usd else ""
             bar.set_postfix_str(
                 f"{now.tokens:,} tokens{cost}, {now.rejections:,} × 429, {now.failed:,} failed", refresh=False
             )

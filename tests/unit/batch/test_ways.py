@@ -127,6 +127,14 @@ def test_a_way_reads_as_a_line_of_the_log():
     )
 
 
+def test_a_way_of_a_small_job_has_its_cost_and_not_zero():
+    small = Work(rows=1, input_tokens=100, output_tokens=20)
+    online, batch = ways(has_flex=False, work=small)
+    assert str(online).startswith("online: about $0.00014, ")
+    assert str(batch).startswith("batch: about $0.000073, ")
+    assert choose([online])[1].endswith(": about $0.00014")
+
+
 def test_after_the_end_of_flex_all_rows_are_in_time_at_the_standard_tier():
     deadline = NOW + 6 * HOUR
     end = flex_until(deadline, HOUR)

@@ -146,6 +146,11 @@ def test_a_job_over_its_budget_is_cancelled_until_its_state_shows_it():
     assert not end.may_run
 
 
+def test_a_small_budget_is_not_named_as_nothing():
+    ended = JobStateMachine(30, budget_usd=0.0005).on_job(job("JOB_STATE_CANCELLED"), 0.00062, 0)
+    assert "cost $0.00062, and `limits.budget_usd` allows $0.0005" in ended.reason
+
+
 def test_a_new_state_machine_recognises_a_job_cancelled_over_its_budget():
     assert JobStateMachine(30, budget_usd=5).on_job(job("JOB_STATE_CANCELLED"), 6, 0).outcome == "over_budget"
 

@@ -121,6 +121,10 @@ def test_a_line_has_the_cost_if_the_price_is_known(lines: list[str]) -> None:
     assert "$" not in unknown
 
 
+def test_a_small_cost_is_not_shown_as_nothing() -> None:
+    assert " · 475 tokens · $0.00014 · " in progress_line(Counts(input_tokens=475, cost_nano_usd=142_500), 1.0)
+
+
 def test_the_counts_of_other_processes_are_added_to_every_line(lines: list[str]) -> None:
     with shown_progress(interval_seconds=0.01, others=lambda is_final: Counts(rows=4, answered=3 + is_final)):
         PROGRESS.add(Counts(rows=2, answered=2))
