@@ -77,6 +77,7 @@ class Way:
         expected_at: Unix time at which the answers are there in half of the cases; `None` if unknown.
         safe_at: Unix time at which they are there in nine of ten cases; `None` if unknown.
         is_in_time: Whether they are there by the deadline.
+        has_deadline: Whether there is one.
     """
 
     tier: WayTier
@@ -86,15 +87,18 @@ class Way:
     expected_at: float | None
     safe_at: float | None
     is_in_time: bool
+    has_deadline: bool = True
 
     def __str__(self) -> str:
         cost = "an unknown cost" if self.cost_usd is None else f"about {usd(self.cost_usd)}"
         tier = "online" if self.tier == "standard" else self.tier
         cached = " with a prefix cache" if self.prefix_cache else ""
-        return (
-            f"{tier}{cached}: {cost}, finished at {moment(self.expected_at)}, in 9 of 10 cases at "
-            f"{moment(self.safe_at)}; {'in time' if self.is_in_time else 'too late'}"
-        )
+        safe = rating = ""
+        if self.expected_at is not None or self.safe_at is not None:
+            safe = f", in 9 of 10 cases at {moment(self.safe_at)}"
+        if self.has_deadline and self.safe_at is not None:
+            rating = "; in time" if self.is_in_time else "; too late"
+        return f"{tier}{cached}: {cost}, finished at {moment(self.expected_at)}{safe}{rating}"
 
 
 def ways_of(
@@ -179,6 +183,7 @@ def _online(
         expected_at=expected,
         safe_at=safe,
         is_in_time=plan.deadline_at is None or (unknown if safe is None else safe <= plan.deadline_at),
+        has_deadline=plan.deadline_at is not None,
     )
 
 
@@ -205,6 +210,7 @@ def _batch(
         expected_at=_finish(turnaround.quantile(0.5), wait, rest, now),
         safe_at=_finish(turnaround.quantile(0.9), wait, rest, now),
         is_in_time=plan.pays(now),
+        has_deadline=plan.deadline_at is not None,
     )
 
 

@@ -122,9 +122,16 @@ def test_a_way_reads_as_a_line_of_the_log():
     )
     assert str(batch).startswith("batch: about $1.05, finished at 2027-01-15 08:10 UTC")
     unknown, _ = ways(has_flex=False, online=None, price=None)
-    assert str(unknown) == (
-        "online: an unknown cost, finished at an unknown time, in 9 of 10 cases at an unknown time; in time"
-    )
+    assert str(unknown) == "online: an unknown cost, finished at an unknown time"
+
+
+def test_a_way_is_called_in_time_or_too_late_only_if_there_is_a_deadline_and_its_time_is_known():
+    def ends(**changes):
+        return {way.tier: str(way).partition("; ")[2] for way in ways(**changes)}
+
+    assert ends(hours=1.5) == {"standard": "in time", "flex": "too late", "batch": "in time"}
+    assert not any(ends(hours=None).values())
+    assert not any(ends(online=None, turnaround=Turnaround(((86_400.0, 1.0),))).values())
 
 
 def test_a_way_of_a_small_job_has_its_cost_and_not_zero():
