@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.estimate.source_sample import MAX_BYTES, read_source
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.pipeline.records import encode_key
+from airflow_provider_llmbeam.pipeline.transforms.check_rows import name_of
 from airflow_provider_llmbeam.pipeline.transforms.read import with_key
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
@@ -109,30 +110,40 @@ def sampled_rows(
         accepts: Whether a row may be selected.
 
     Raises:
-        JobSpecError: No row has a key.
+        JobSpecError: No row has a key, or there is none.
     """
     count = 0
+    failed: dict[str, str] = {}  # the first message of each kind
 
     def hashed(rows: Iterator[Row | FailedRow]) -> Iterator[tuple[bytes, str, Row]]:
         nonlocal count
         for row in rows:
-            if not isinstance(row, FailedRow) and accepts(row):
+            if isinstance(row, FailedRow):
+                failed.setdefault(row.failure.kind, row.failure.message)
+            elif accepts(row):
                 count += 1
                 key = encode_key(row, spec.source.key)
                 yield hashlib.sha256(salt + key).digest(), _text(key), row
 
     with _read(spec, spec.source) as (found, reading):
         picked = heapq.nsmallest(size, hashed(found), key=lambda each: each[:2])
-    if (masker := masker_of(spec)) is not None:
+    if not picked and not failed:
+        raise JobSpecError(f"{name_of(spec.source)} has no rows. Nothing was sent or billed.")
+    masker, refused = masker_of(spec), ""
+    if masker is not None:
         read = masker.inspected(picked, lambda each: each[2])
         masked = [(order, masker.row(row)) for order, _, row in read]
+        refused = next((row.failure.message for _, row in masked if isinstance(row, FailedRow)), "")
         picked = [
             (order, _text(encode_key(row, spec.source.key)), row)
             for order, row in masked
             if not isinstance(row, FailedRow)
         ]
     if not picked:
-        raise JobSpecError("`source`: it has no row with a key. Nothing was sent or billed.")
+        message = refused or failed.get("missing_key") or next(iter(failed.values()))
+        if masker is not None:
+            message = masker.message(message)
+        raise JobSpecError(f"`source`: none of its rows can be sent: {message}. Nothing was sent or billed.")
     return RowSample({key: row for _, key, row in picked}, count, reading.is_partial)
 
 
