@@ -116,7 +116,11 @@ class Preview:
             return "Nothing was sent or billed."
         cost = "at a price that is not known" if self.cost_usd is None else f"for {usd(self.cost_usd)}"
         prompts = "1 prompt was" if self.sent == 1 else f"{self.sent} prompts were"
-        return f"{prompts} sent {cost}; the job keeps the answers."
+        if any(row.origin == "fresh" and row.answer is not None for row in self.rows):
+            end = "the job keeps the answers"
+        else:
+            end = "it was not answered" if self.sent == 1 else "none was answered"
+        return f"{prompts} sent {cost}; {end}."
 
     def __str__(self) -> str:
         lines = []

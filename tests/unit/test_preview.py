@@ -49,6 +49,16 @@ def test_a_row_without_a_prompt_an_answer_from_earlier_and_an_unsent_one_say_so(
     assert list(unsent.lines())[-1] == "Tokens   about 1,200 in the prompt"
 
 
+def test_where_no_prompt_that_was_sent_has_an_answer_the_summary_says_so():
+    failed = PreviewedRow(key="1", prompt="p", origin="fresh", failure="models/gemini-x is not found")
+    known = PreviewedRow(key="2", prompt="q", origin="known", answer="a")
+    one = Preview(job="j", rows=(failed, known), sent=1, cost_usd=0.0)
+    assert one.summary == "1 prompt was sent for $0.00; it was not answered."
+    two = Preview(job="j", rows=(failed, failed), sent=2, cost_usd=0.0012)
+    assert two.summary == "2 prompts were sent for $0.0012; none was answered."
+    assert Preview(job="j", rows=(failed, ANSWERED), sent=2, cost_usd=0.25).summary.endswith("keeps the answers.")
+
+
 def test_a_preview_survives_json_and_says_what_it_sent():
     assert Preview.of(PREVIEW.plain()) == PREVIEW
     assert Preview(job="j", rows=(), sent=0, cost_usd=0.0).summary == "Nothing was sent or billed."
