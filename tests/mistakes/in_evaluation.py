@@ -40,7 +40,13 @@ MISTAKES = (
         "`metrics.mood.ignorecase`: there is no such field; did you mean `ignore_case`?",
         evaluation={"metrics": {"mood": {"type": "exact", "ignorecase": True}}},
     ),
-    mistake("`minimum.moods`: did you mean `mood`?", evaluation={"minimum": {"moods": 0.9}}),
+    mistake(
+        "`minimum.moods`: there is no such metric; did you mean `mood`?", evaluation={"minimum": {"moods": 0.9}}
+    ),
+    mistake(
+        "`minimum.accuracy`: there is no such metric; expected one of `mood`.",
+        evaluation={"minimum": {"accuracy": 0.9}},
+    ),
     mistake("`minimum.mood`: must be less than or equal to 1; got 90.", evaluation={"minimum": {"mood": 90}}),
     mistake(
         (

@@ -51,9 +51,9 @@ class Evaluation(SpecModel):
     def _thresholds_are_of_metrics(self) -> Self:
         for name in self.minimum:
             if name not in self.metrics:
-                instead = nearest(name, set(self.metrics))
-                known = ", ".join(map(repr, self.metrics))
-                raise FieldFaultError(f"minimum.{name}", instead or f"is not the name of a metric: {known}")
+                known = ", ".join(f"`{metric}`" for metric in self.metrics)
+                instead = nearest(name, set(self.metrics)) or f"the metrics are {known}"
+                raise FieldFaultError(f"minimum.{name}", f"there is no such metric; {instead}")
         return self
 
     @property

@@ -47,7 +47,12 @@ def test_a_text_in_place_of_a_metric_is_its_type_and_all_survives_json():
         ({"metrics": {"a": JUDGED | {"rubric": "{{ row.answer }} {{ variables.x }}"}}}, r"variables"),
         ({"metrics": {"a": {"type": "python", "function": "module.name"}}}, r"`metrics\.a\.function`: "),
         ({"metrics": {"a": {"type": "valid_json", "json_schema": {"type": 3}}}}, r"`metrics\.a\.json_schema`: "),
-        ({"minimum": {"mod": 0.9}}, r"`minimum\.mod`: did you mean `mood`\?"),
+        ({"minimum": {"mod": 0.9}}, r"`minimum\.mod`: there is no such metric; did you mean `mood`\?"),
+        ({"minimum": {"recall": 0.9}}, r"`minimum\.recall`: there is no such metric; expected one of `mood`\."),
+        (
+            {"minimum": {"x": 0.9}, "metrics": {f"metric_{number:02}": "exact" for number in range(20)}},
+            r"`minimum\.x`: there is no such metric; the metrics are `metric_00`, `metric_01`, ",
+        ),
         ({"minimum": {"mood": 90}}, r"`minimum\.mood`: .*got 90"),
         ({"max_drop": -1}, r"`max_drop`: "),
         ({"on_failure": "branch"}, r"`on_failure`: "),
