@@ -7,7 +7,10 @@ from tests.mistakes.mistake import Mistake
 MISTAKES = (
     Mistake(
         changes={"safety": {"privacy": {"actions": {"MAIL": "drop"}}}},
-        sentence="`safety.privacy.actions.MAIL`: did you mean `EMAIL`? Nothing was sent or billed.",
+        sentence=(
+            "`safety.privacy.actions.MAIL`: is no kind that the detectors find; did you mean `EMAIL`? Nothing was "
+            "sent or billed."
+        ),
     ),
     Mistake(
         changes={"safety": {"privacy": {"on_altered": "restore"}}},

@@ -232,8 +232,8 @@ class Privacy(SpecModel):
         for kind in self.actions:
             if kind not in kinds:
                 known = ", ".join(sorted(kinds))
-                want = nearest(kind, kinds) or f"is no kind that the detectors find: {known}"
-                raise FieldFaultError(f"actions.{kind}", want)
+                instead = f"; {hint}" if (hint := nearest(kind, kinds)) else f": {known}"
+                raise FieldFaultError(f"actions.{kind}", f"is no kind that the detectors find{instead}")
         return self
 
     def action_of(self, kind: str) -> Action:

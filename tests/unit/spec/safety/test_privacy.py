@@ -37,7 +37,10 @@ def test_the_action_of_a_kind_goes_before_that_of_all():
 @pytest.mark.parametrize(
     ("privacy", "message"),
     [
-        ({"actions": {"MAIL": "drop"}}, "`safety.privacy.actions.MAIL`: did you mean `EMAIL`?"),
+        (
+            {"actions": {"MAIL": "drop"}},
+            ".actions.MAIL`: is no kind that the detectors find; did you mean `EMAIL`?",
+        ),
         (
             {"actions": {"X": "drop"}, "detectors": ["patterns"]},
             "is no kind that the detectors find: CREDIT_CARD, ",
