@@ -6,11 +6,14 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.ml.inference.base import RunInference
+from apache_beam.options.pipeline_options import StandardOptions
+from apache_beam.transforms.core import Windowing
+from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 
 from airflow_provider_llmbeam.beam.answer_fields import AnswerFields
+from airflow_provider_llmbeam.beam.event_time import Carry, FanOutInPlace, in_place
 from airflow_provider_llmbeam.beam.rows import Rows
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
-from airflow_provider_llmbeam.pipeline.build import FanOut
 from airflow_provider_llmbeam.pipeline.elements import (
     FAILED,
     AnsweredRow,
@@ -32,8 +35,8 @@ GOOD = "good"
 class LLMInference(beam.PTransform):
     """Renders a prompt for each row, and adds the answer of a model to the row.
 
-    Equal prompts of a bounded collection are sent once. Without `error_handling` the first failed row ends the
-    pipeline; with it, rows with answers are the output `good`.
+    Equal prompts of a bounded collection are sent once. Each row keeps its timestamp and its windows. Without
+    `error_handling` the first failed row ends the pipeline; with it, rows with answers are the output `good`.
 
     Args:
         prompt: Template of the prompt in Jinja2, e.g. `Summarise: {{ row.text }}`, or the fields of a
@@ -101,15 +104,19 @@ class LLMInference(beam.PTransform):
         form = Rows.of(rows, self._answer)
         prompts, *refused = self._prompts(rows | "Read" >> beam.Map(form.read))
         if rows.is_bounded:
+            prompts._windowing = _windowing_of_groups(rows)
             grouped = prompts | "Group" >> beam.GroupByKey()
         else:
             grouped = prompts | "Single" >> beam.MapTuple(lambda fingerprint, row: (fingerprint, [row]))
+        requests = grouped | "MakeRequest" >> beam.ParDo(MakeRequest())
+        requests._windowing = Windowing(GlobalWindows())
         inferred = (
-            grouped
-            | "MakeRequest" >> beam.ParDo(MakeRequest())
+            requests
             | "RunInference" >> RunInference(self._handler)
-            | "FanOut" >> beam.ParDo(FanOut()).with_outputs(FAILED, main="rows")
+            | "FanOut" >> beam.ParDo(FanOutInPlace()).with_outputs(FAILED, main="rows")
         )
+        for outcomes in (inferred["rows"], inferred[FAILED]):
+            outcomes._windowing = rows.windowing
         add_answer = beam.ParDo(AddAnswer(form)).with_output_types(form.answered_type)
         answered = inferred["rows"] | "AddAnswer" >> add_answer.with_outputs(FAILED, main=GOOD)
         failed = (*refused, inferred[FAILED], answered[FAILED]) | "Failed" >> beam.Flatten()
@@ -122,16 +129,22 @@ class LLMInference(beam.PTransform):
         }
 
     def _prompts(self, rows: beam.PCollection) -> list[beam.PCollection]:
-        """Returns `(fingerprint, RenderedRow)`, then collections of `FailedRow`s."""
+        """Returns `(fingerprint, RenderedRow)` in the global window, then collections of `FailedRow`s."""
         rendered = rows | "Render" >> beam.ParDo(Render(self._spec)).with_outputs(FAILED, main="rows")
+        is_global = rows.windowing.windowfn == GlobalWindows()
+        carried = rendered["rows"] | "Carry" >> beam.ParDo(Carry(is_global))
+        # As in Beam's `Reshuffle`: `WindowInto` would be one more step for each row.
+        carried._windowing = Windowing(GlobalWindows())
         if not self._spec.prompt.media:
-            return [rendered["rows"], rendered[FAILED]]
+            return [carried, rendered[FAILED]]
         identified = (
-            rendered["rows"]
+            carried
             | "BatchMedia" >> beam.BatchElements(min_batch_size=16, max_batch_size=64)
             | "IdentifyMedia" >> beam.ParDo(IdentifyMedia(self._spec)).with_outputs(FAILED, main="rows")
         )
-        return [identified["rows"], rendered[FAILED], identified[FAILED]]
+        refused = identified[FAILED] | "RefusedInPlace" >> beam.Map(in_place)
+        refused._windowing = rows.windowing
+        return [identified["rows"], rendered[FAILED], refused]
 
 
 class AddAnswer(beam.DoFn):
@@ -148,6 +161,18 @@ class AddAnswer(beam.DoFn):
         except (ValueError, OverflowError) as error:
             failed = failed_row(answered.row, "invalid_output", f"the answer does not fit its fields: {error}")
             yield beam.pvalue.TaggedOutput(FAILED, failed)
+
+
+def _windowing_of_groups(rows: beam.PCollection) -> Windowing:
+    """Returns the windowing in which equal prompts of a bounded collection are one group.
+
+    In a streaming pipeline the watermark stays at the earliest row of a group until the group is complete: beyond
+    it, rows are late for later steps, which drop them. In other pipelines no row is late, and Beam's direct runner
+    groups 20,000 rows in 5 s with the default, and in 30 s otherwise (2.77, two cores).
+    """
+    if rows.pipeline.options.view_as(StandardOptions).streaming:
+        return Windowing(GlobalWindows(), timestamp_combiner=TimestampCombiner.OUTPUT_AT_EARLIEST)
+    return Windowing(GlobalWindows())
 
 
 def _raise(failed: FailedRow) -> None:

@@ -10,6 +10,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms.window import FixedWindows, GlobalWindow, Sessions, SlidingWindows, TimestampedValue
 
 from airflow_provider_llmbeam.beam import LLMInference
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -156,6 +157,80 @@ def test_an_unbounded_source_is_answered_row_by_row(model):
     with beam.Pipeline(runner="BundleBasedDirectRunner", options=options) as pipeline:
         rows = pipeline | stream | beam.Map(lambda row: row).with_output_types(Ticket)
         assert_that(rows | LLMInference(PROMPT, model), check)
+
+
+#: Seconds of event time, and texts; the third prompt is refused by the server, the last row has none.
+TIMED = [(5, "same"), (65, "same"), (70, "refused"), (130, "same"), (185, None)]
+
+
+def timed(at, text):
+    return TimestampedValue({"at": at} | ({"text": text} if text else {}), at)
+
+
+def placed(row, at=beam.DoFn.TimestampParam, window=beam.DoFn.WindowParam):
+    return getattr(row, "element", row)["at"], float(at), (float(window.start), float(window.end))
+
+
+def check_places(outputs, windows):
+    """Checks that each row is at its time, in these windows of it."""
+    for name, ats in (("good", [5, 65, 130]), ("failed", [70, 185])):
+        expected = [(at, at, window) for at in ats for window in windows(at)]
+        assert_that(outputs[name] | f"Place {name}" >> beam.Map(placed), equal_to(expected), name)
+
+
+@pytest.mark.parametrize(
+    ("windowing", "windows"),
+    [
+        (FixedWindows(60), lambda at: [(at // 60 * 60, at // 60 * 60 + 60)]),
+        (
+            SlidingWindows(120, 60),
+            lambda at: [(at // 60 * 60 + back, at // 60 * 60 + back + 120) for back in (-60, 0)],
+        ),
+        (Sessions(10), lambda at: [(at, at + 10)]),
+        (None, lambda at: [(float(GlobalWindow().start), float(GlobalWindow().end))]),
+    ],
+    ids=["fixed", "sliding", "sessions", "global"],
+)
+@pytest.mark.parametrize("is_bounded", [True, False], ids=["bounded", "unbounded"])
+def test_each_row_keeps_its_timestamp_and_its_windows(sandbox, model, windowing, windows, is_bounded):
+    sandbox.faults.when(GEMINI, "refused", Fault(kind="error", http_status=400, message="no"))
+    source = beam.Create(TIMED) | beam.MapTuple(timed)
+    arguments = {"runner": FnApiRunner()}
+    if not is_bounded:
+        source = test_stream.TestStream().add_elements([timed(*row) for row in TIMED])
+        source = source.advance_watermark_to_infinity()
+        options = beam.options.pipeline_options.PipelineOptions(streaming=True)
+        arguments = {"runner": "BundleBasedDirectRunner", "options": options}
+    with beam.Pipeline(**arguments) as pipeline:
+        rows = pipeline | source
+        if windowing is not None:
+            rows = rows | beam.WindowInto(windowing)
+        check_places(rows | LLMInference(PROMPT, model, error_handling={"output": "failed"}), windows)
+    assert len(sandbox.requests) == (2 if is_bounded else 4)
+
+
+def test_rows_of_a_stream_are_in_the_windows_that_a_later_step_gives_them(model):
+    stream = test_stream.TestStream()
+    for minute in range(3):
+        stream = stream.add_elements([timed(minute * 60 + 5, "same")]).advance_watermark_to(minute * 60 + 59)
+    options = beam.options.pipeline_options.PipelineOptions(streaming=True)
+    with beam.Pipeline(runner="BundleBasedDirectRunner", options=options) as pipeline:
+        answered = pipeline | stream.advance_watermark_to_infinity() | LLMInference(PROMPT, model)
+        counted = (
+            answered | beam.WindowInto(FixedWindows(60)) | beam.Map(lambda row: ("n", 1)) | beam.CombinePerKey(sum)
+        )
+        found = counted | beam.Map(lambda pair, window=beam.DoFn.WindowParam: (float(window.start), pair[1]))
+        assert_that(found, equal_to([(0, 1), (60, 1), (120, 1)]))
+
+
+def test_rows_with_files_keep_their_timestamps_and_windows(sandbox, model, tmp_path):
+    (tmp_path / "same").write_bytes(b"\x89PNG\r\n\x1a\n")
+    prompt = {"template": PROMPT, "media": [{"uri": f"{tmp_path}/{{{{ row.text }}}}", "mime_type": "image/png"}]}
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        rows = pipeline | beam.Create(TIMED) | beam.MapTuple(timed) | beam.WindowInto(FixedWindows(60))
+        outputs = rows | LLMInference(prompt, model, error_handling={"output": "failed"})
+        check_places(outputs, lambda at: [(at // 60 * 60, at // 60 * 60 + 60)])
+    assert len(sandbox.requests) == 1
 
 
 def test_files_that_a_row_may_not_name_are_failed_rows(sandbox, model, tmp_path):
