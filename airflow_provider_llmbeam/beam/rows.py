@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import apache_beam as beam
@@ -66,8 +66,7 @@ class Rows:
         """
         if self.columns is not None:
             return {name: getattr(element, name) for name, _ in self.columns}
-        if hasattr(element, "_asdict"):
-            element = element._asdict()
+        element = _mapping_of(element)
         if not isinstance(element, Mapping):
             raise TypeError(
                 "`LLMInference` takes rows (`beam.Row`, a named tuple, a dataclass) or mappings; got a value of "
@@ -98,3 +97,12 @@ class Rows:
                 f"The rows have {', '.join(map(repr, taken))} already, which the answer would replace. Rename it "
                 "in the rows, or in `prompt.output_schema`. Nothing was sent or billed for them."
             )
+
+
+def _mapping_of(value: Any) -> Any:
+    """Returns the fields of a row by name, and any other value as it is."""
+    if hasattr(value, "_asdict"):
+        return value._asdict()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    return value

@@ -118,6 +118,22 @@ def test_rows_may_be_of_a_class(model, kind):
         assert_that(rows | LLMInference(PROMPT, model), check)
 
 
+@pytest.mark.parametrize("kind", [Ticket, Note, beam.Row], ids=["named tuple", "dataclass", "row"])
+def test_rows_of_a_class_need_no_schema(model, kind):
+    def without_annotation(number):
+        return kind(id=number, text=f"ticket {number}")
+
+    def check(rows):
+        assert sorted((row["id"], row["answer"].split(" [")[0]) for row in rows) == [
+            (1, "Label ticket 1"),
+            (2, "Label ticket 2"),
+        ]
+
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        rows = pipeline | beam.Create([1, 2]) | beam.Map(without_annotation).with_output_types(typing.Any)
+        assert_that(rows | LLMInference(PROMPT, model), check)
+
+
 def test_mappings_have_the_answer_as_another_item(model):
     rows = [{"id": 1, "text": "one"}, {"id": 2, "text": "two"}, {"id": 3}]
 
