@@ -12,7 +12,7 @@ from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 
 from airflow_provider_llmbeam.beam.answer_fields import AnswerFields
 from airflow_provider_llmbeam.beam.event_time import Carry, FanOutInPlace, in_place
-from airflow_provider_llmbeam.beam.rows import Rows
+from airflow_provider_llmbeam.beam.rows import RenderRows, Rows
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import (
     FAILED,
@@ -23,7 +23,6 @@ from airflow_provider_llmbeam.pipeline.elements import (
 )
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
-from airflow_provider_llmbeam.pipeline.transforms.render import Render
 from airflow_provider_llmbeam.pipeline.transforms.reuse import MakeRequest
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.sink import AnswerColumns
@@ -130,7 +129,7 @@ class LLMInference(beam.PTransform):
 
     def _prompts(self, rows: beam.PCollection) -> list[beam.PCollection]:
         """Returns `(fingerprint, RenderedRow)` in the global window, then collections of `FailedRow`s."""
-        rendered = rows | "Render" >> beam.ParDo(Render(self._spec)).with_outputs(FAILED, main="rows")
+        rendered = rows | "Render" >> beam.ParDo(RenderRows(self._spec)).with_outputs(FAILED, main="rows")
         is_global = rows.windowing.windowfn == GlobalWindows()
         carried = rendered["rows"] | "Carry" >> beam.ParDo(Carry(is_global))
         # As in Beam's `Reshuffle`: `WindowInto` would be one more step for each row.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.pvalue import TaggedOutput
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import named_fields_from_element_type
 
 from airflow_provider_llmbeam.beam.answer_fields import AnswerFields
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, RenderedRow, Row
+from airflow_provider_llmbeam.pipeline.transforms.render import Render
+
+_SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 @dataclass(frozen=True)
@@ -99,10 +103,42 @@ class Rows:
             )
 
 
+class RenderRows(Render):
+    """Renders rows with the rows within them as mappings, and outputs them as read."""
+
+    def process(self, row: Row) -> Iterator[tuple[str, RenderedRow] | TaggedOutput]:
+        """Renders one row."""
+        for found in super().process({name: _with_mappings(value) for name, value in row.items()}):
+            if isinstance(found, TaggedOutput):
+                yield TaggedOutput(found.tag, replace(found.value, row=row))
+            else:
+                fingerprint, (_, text, system, media, media_tokens) = found
+                yield fingerprint, (row, text, system, media, media_tokens)
+
+
+def _with_mappings(value: Any) -> Any:
+    """Returns a value with the rows within it as mappings, as a source of JSON has them.
+
+    The text of a row has the name of its class, and Beam gives that of a schema a new name in each process:
+    prompts of the same rows would differ, and be paid for again.
+    """
+    if type(value) in _SCALARS:
+        return value
+    value = _mapping_of(value)
+    if isinstance(value, Mapping):
+        return {name: _with_mappings(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        values = map(_with_mappings, value)
+        return [*values] if isinstance(value, list) else (*values,)
+    return value
+
+
 def _mapping_of(value: Any) -> Any:
     """Returns the fields of a row by name, and any other value as it is."""
+    if isinstance(value, type):
+        return value
     if hasattr(value, "_asdict"):
         return value._asdict()
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return value

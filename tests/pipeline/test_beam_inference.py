@@ -148,6 +148,57 @@ def test_mappings_have_the_answer_as_another_item(model):
     run(rows, LLMInference(PROMPT, model, error_handling={"output": "failed"}), both(good, failed))
 
 
+class Address(typing.NamedTuple):
+    city: str
+
+
+@pytest.mark.parametrize(
+    ("rows", "are_mappings"),
+    [
+        (
+            [beam.Row(address=beam.Row(city="Rome"), lines=[beam.Row(sku="a", n=1)], where={"to": beam.Row(x=1)})],
+            False,
+        ),
+        ([{"address": Address("Rome"), "lines": [beam.Row(sku="a", n=1)], "where": {"to": beam.Row(x=1)}}], False),
+        ([{"address": {"city": "Rome"}, "lines": [{"sku": "a", "n": 1}], "where": {"to": {"x": 1}}}], True),
+    ],
+    ids=["schema", "mappings of rows", "mappings"],
+)
+@pytest.mark.parametrize("is_shuffled", [False, True], ids=["as made", "as decoded"])
+def test_rows_within_a_row_are_mappings_in_its_prompt_and_come_out_as_they_went_in(
+    rows, are_mappings, is_shuffled
+):
+    template = (
+        "{{ row.address }} {{ row.address.city }} {{ row.address | tojson }} {{ row.lines }} "
+        "{{ row.lines[0].sku }} {{ row.where }}"
+    )
+    prompt = "{'city': 'Rome'} Rome {\"city\": \"Rome\"} [{'sku': 'a', 'n': 1}] a {'to': {'x': 1}}"
+
+    def check(found):
+        (row,) = found
+        assert row["answer"].startswith(prompt)
+        within = (row["address"], row["lines"][0], row["where"]["to"])
+        assert [type(each) is dict for each in within] == [are_mappings] * 3
+
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        given = pipeline | beam.Create(rows)
+        if is_shuffled:
+            given = given | beam.Reshuffle()
+        answered = given | LLMInference(template, {"type": "echo"})
+        assert_that(answered | beam.Map(lambda row: row if isinstance(row, dict) else row._asdict()), check)
+
+
+def test_the_error_output_has_the_rows_within_a_row_as_they_went_in(model):
+    rows = [{"address": Address("Rome")}]
+    failed = equal_to([({"address": Address("Rome")}, Address)])
+
+    def check(outputs):
+        types = outputs["failed"] | beam.Map(lambda row: (row.element, type(row.element["address"])))
+        assert_that(types, failed)
+
+    run(rows, LLMInference(PROMPT, model, error_handling={"output": "failed"}), check)
+
+
 def test_equal_prompts_are_sent_once_and_a_second_pipeline_takes_the_answers_from_the_journal(
     sandbox, model, tmp_path
 ):
