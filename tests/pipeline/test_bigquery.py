@@ -303,6 +303,37 @@ def test_keys_of_each_type_find_their_rows(client, sandbox):
     assert table_of(client) == first
 
 
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["7", "07", "8"], "rows with different keys have one key in table .* column 'id' of type INT64: 7\\."),
+        (["7", "A12"], "keys of the source do not fit column 'id' of type INT64 of table .*: 'A12'\\."),
+        ([20.5, 20.25], "keys of the source do not fit column 'id' of type INT64 of table .*: 20.25, 20.5\\."),
+    ],
+)
+def test_keys_that_the_type_of_the_table_does_not_tell_apart_are_named_and_nothing_is_written(
+    client, sandbox, tmp_path, ids, message
+):
+    make_answers(client)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"id": n, "text": f"row {n}"}) + "\n" for n in ids))
+    spec = asking(sandbox, source={"uri": str(tmp_path / "rows.jsonl"), "key": ["id"]})
+    for _ in range(2):
+        with pytest.raises(JobFailedError, match=rf"{message} .*The table is unchanged\."):
+            run(spec)
+        assert [*table_of(client)] == [0]
+    assert sandbox.stats()["billed_answers"] == len(ids)
+    run(asking(sandbox, source=spec.source, sink={**TO_TABLE, "table": f"{ANSWERS}_of_texts"}))
+    assert {*table_of(client, f"{ANSWERS}_of_texts")} == {*ids}
+    assert sandbox.stats()["billed_answers"] == len(ids), "the answers of the journal are merged"
+
+
+def test_keys_of_several_types_that_are_equal_as_text_are_named_and_nothing_is_written(client, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": "1", "text": "b"}\n')
+    with pytest.raises(JobFailedError, match=r"one key in table .* column 'id' of type STRING: '1'\."):
+        run(spec_of(source={"uri": str(tmp_path / "rows.jsonl"), "key": ["id"]}))
+    assert not table_of(client)
+
+
 def test_a_second_run_changes_nothing_and_a_later_one_only_what_is_new(client, sandbox):
     load(client, rows(20))
     spec = asking(sandbox)

@@ -25,7 +25,14 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     run_with_recorded_id,
 )
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.sinks.merge import MergeColumn, merge_statement, quoted, quoted_table
+from airflow_provider_llmbeam.pipeline.sinks.merge import (
+    MergeColumn,
+    merge_statement,
+    misfits_statement,
+    quoted,
+    quoted_table,
+    same_keys_statement,
+)
 from airflow_provider_llmbeam.pipeline.sinks.parquet import Staged, output_types, read_staged
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
 
@@ -43,6 +50,8 @@ _FROM_REST = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "RECORD
 #: Types that are not cast.
 _NEVER_CAST = ("ARRAY", "STRUCT")
 _PUBLICATION = "publication.json"
+#: Maximum number of keys that an error quotes.
+_NAMED = 5
 
 
 def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
@@ -148,6 +157,7 @@ class _Merge:
         self._job = job
         self._uri = uri
         self._rows = content.rows
+        self._kinds = content.kinds
         self._arrow_types = content.types
         self._types = {column: sql_type(kind) for column, kind in content.types.items()}
 
@@ -161,17 +171,12 @@ class _Merge:
         run_once(
             self._client, load_id, self._location, lambda: self._load(load_id, staging, schema), "Loading answers"
         )
-        statement = merge_statement(
-            self._target,
-            quoted_table(staging),
-            self._key,
-            _columns(self._types, self._target_types(schema), self._key),
-        )
+        columns = _columns(self._types, self._target_types(schema), self._key)
         merged = run_once(
             self._client,
             merge_id,
             self._location,
-            lambda: self._client.query(statement, job_id=merge_id, location=self._location, job_retry=None),
+            lambda: self._merge(merge_id, quoted_table(staging), columns),
             "Merging answers",
         )
         if stats := merged.dml_stats:
@@ -207,6 +212,52 @@ class _Merge:
             return self._client.load_table_from_uri(self._uri, staging, **options)
         with storage.open(self._uri) as file:
             return self._client.load_table_from_file(file, staging, **options)
+
+    def _merge(self, job_id: str, staging: str, columns: list[MergeColumn]) -> bigquery.QueryJob:
+        self._check_keys(staging, [column for column in columns if column.is_key])
+        statement = merge_statement(self._target, staging, self._key, columns)
+        return self._client.query(statement, job_id=job_id, location=self._location, job_retry=None)
+
+    def _check_keys(self, staging: str, keys: list[MergeColumn]) -> None:
+        """Checks that different staged keys are different keys of the table.
+
+        The MERGE would insert two rows with one key, and fail in every later run with these rows.
+
+        Raises:
+            JobFailedError: They are not.
+        """
+        for column in keys:
+            if column.target_type in (column.staged_type, "BYTES"):
+                continue
+            if found := self._some(misfits_statement(staging, column, _NAMED)):
+                raise self._refusal(
+                    f"keys of the source do not fit column {column.name!r} of type {column.target_type} of table "
+                    f"{str(self._target)!r}: {found}."
+                )
+        # Values of one kind that are staged with the type of the target are still different.
+        doubtful = [
+            column
+            for column in keys
+            if column.staged_type != column.target_type or len(self._kinds[column.name]) > 1
+        ]
+        if doubtful and (found := self._some(same_keys_statement(staging, keys, _NAMED))):
+            kinds = ", ".join(f"{column.name!r} of type {column.target_type}" for column in doubtful)
+            raise self._refusal(
+                f"rows with different keys have one key in table {str(self._target)!r}, which has column {kinds}: "
+                f"{found}."
+            )
+
+    def _some(self, statement: str) -> str:
+        rows = self._client.query_and_wait(statement, location=self._location)
+        return ", ".join(repr(row[0] if len(row) == 1 else row.values()) for row in rows)
+
+    @staticmethod
+    def _refusal(reason: str) -> JobFailedError:
+        return JobFailedError(
+            f"`source.key`: {reason} Correct the keys in the source, or name a new table in `sink.table`, which "
+            "gets columns of the types of the keys. The table is unchanged. The answers are in the journal: the "
+            "next run merges them, and sends only prompts that have changed."
+        )
 
     def _target_types(self, schema: list[bigquery.SchemaField]) -> dict[str, str]:
         """Returns the types of the target columns; creates the table if it does not exist."""

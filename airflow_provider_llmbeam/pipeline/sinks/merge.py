@@ -47,6 +47,15 @@ class MergeColumn:
                 return f"CAST({column} AS {target})"
 
     @property
+    def does_not_fit(self) -> str:
+        """The condition that a staged value is not NULL and has no equal of the target type, other than BYTES."""
+        column = f"S.{quoted(self.name)}"
+        fitting = f"SAFE_CAST({column} AS {self.target_type})"
+        if (self.staged_type, self.target_type) == ("FLOAT64", "INT64"):  # CAST rounds to the nearest integer.
+            fitting = f"NULLIF({fitting} = {column}, FALSE)"
+        return f"{column} IS NOT NULL AND {fitting} IS NULL"
+
+    @property
     def differs(self) -> str:
         """The condition that the target has another value."""
         mine, other = self.value, f"T.{quoted(self.name)}"
@@ -77,6 +86,24 @@ def merge_statement(
         f"MERGE {quoted_table(target)} AS T\nUSING {staging} AS S\nON {same}\n"
         f"WHEN MATCHED AND ({differs}) THEN\n  UPDATE SET {changes}\n"
         f"WHEN NOT MATCHED THEN\n  INSERT ({names}) VALUES ({values})"
+    )
+
+
+def misfits_statement(staging: str, column: MergeColumn, limit: int) -> str:
+    """Returns the query of some staged values of a key column that have no equal of the target type."""
+    name = quoted(column.name)
+    return (
+        f"SELECT DISTINCT S.{name} FROM {staging} AS S WHERE {column.does_not_fit} ORDER BY S.{name} LIMIT {limit}"
+    )
+
+
+def same_keys_statement(staging: str, keys: Sequence[MergeColumn], limit: int) -> str:
+    """Returns the query of some keys of the target types that several staged rows have."""
+    values = ", ".join(f"{column.value} AS {quoted(column.name)}" for column in keys)
+    numbers = ", ".join(str(number) for number, _ in enumerate(keys, 1))
+    return (
+        f"SELECT {values} FROM {staging} AS S GROUP BY {numbers} HAVING COUNT(*) > 1 "
+        f"ORDER BY {numbers} LIMIT {limit}"
     )
 
 

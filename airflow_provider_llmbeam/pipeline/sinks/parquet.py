@@ -45,11 +45,13 @@ class Staged:
         types: Types of the columns.
         rows: Number of rows.
         content: Digest of the rows without their order and `origin`, which differ between attempts of a job.
+        kinds: Names of the kinds of values in each column of the source.
     """
 
     types: dict[str, pa.DataType]
     rows: int
     content: str
+    kinds: dict[str, list[str]]
 
 
 def write_parquet(lines: Iterable[bytes], file: IO[bytes], columns: OutputColumns) -> None:
@@ -95,7 +97,8 @@ def read_staged(file: IO[bytes]) -> Staged:
     footer = pq.read_metadata(file)
     schema = footer.schema.to_arrow_schema()
     types = {field.name: field.type for field in schema}
-    return Staged(types, footer.num_rows, footer.metadata[_CONTENT].decode())
+    facts = footer.metadata
+    return Staged(types, footer.num_rows, facts[_CONTENT].decode(), json.loads(facts[_KINDS]))
 
 
 def read_types(file: IO[bytes]) -> FileTypes:
