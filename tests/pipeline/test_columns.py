@@ -69,6 +69,31 @@ def test_an_answer_that_does_not_fit_is_json_text_in_all_parquet_files(echo_job)
     assert [json.loads(row["answer"])["n"] for row in found] == [10**25, *range(1, 9)]
 
 
+@pytest.mark.parametrize(
+    ("schema", "answers", "expected"),
+    [
+        ({"type": "integer"}, ["5", str(10**25)], ["5", str(10**25)]),
+        ({"type": ["integer", "null"]}, ["5", "null"], [5, None]),
+        ({"type": ["integer", "null"]}, [str(10**25), "null", "5"], [str(10**25), None, "5"]),
+        ({"type": "number"}, ["0.5", str(10**25)], [0.5, 1e25]),
+        ({"type": ["boolean", "null"]}, ["true", "null"], [True, None]),
+        (
+            {"type": ["object", "null"], "properties": {"n": {"type": "integer"}}},
+            ['{"n": 1}', "null"],
+            [{"n": 1}, None],
+        ),
+    ],
+)
+def test_an_answer_that_is_one_value_is_published_in_parquet_whatever_its_size(
+    echo_job, schema, answers, expected
+):
+    rows = [{"id": number, "text": text} for number, text in enumerate(answers)]
+    echo_job.spec["prompt"] = {"template": "{{ row.text }}", "output_schema": schema}
+    echo_job.run(rows, sink={"uri": str(echo_job.out), "format": "parquet", "shards": 2})
+    found = pq.read_table([*echo_job.out.glob("answers-*")]).sort_by("id").to_pylist()
+    assert [row["answer"] for row in found] == expected
+
+
 def test_a_column_that_no_row_has_is_refused_before_anything_is_sent(job, sandbox):
     job.write(ROWS)
     with pytest.raises(JobSpecError) as refused:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.sinks.arrow_types import arrow_type, as_text, fits, typed
+from airflow_provider_llmbeam.pipeline.sinks.arrow_types import arrow_type, as_text, fits, is_null, typed
 from airflow_provider_llmbeam.pipeline.sinks.key_types import OUTPUT_TYPES, KeyTypes
 
 _log = logging.getLogger("llmbeam")
@@ -67,13 +67,15 @@ def write_parquet(lines: Iterable[bytes], file: IO[bytes], columns: OutputColumn
         columns: The columns.
     """
     answer_types = output_types(columns)
-    doubtful = {name: kind for name, kind in answer_types.items() if kind not in (*_TYPES.values(), _VECTOR)}
-    doubtful |= {name: answer_types[name] for name, _ in columns.fields or ()}
+    doubtful = doubtful_types(columns)
     with tempfile.TemporaryFile() as spool:
         types, content = KeyTypes(columns.from_source), 0
         for line in lines:
             content ^= int.from_bytes(hashlib.sha256(_ORIGIN.sub(b"", line)).digest())
             record = json.loads(line)
+            if is_null(record.get("answer"), answer_types.get("answer")):
+                record["answer"] = None
+                line = json.dumps(record).encode() + b"\n"
             types.add(record)
             for name in [name for name, kind in doubtful.items() if not fits(record[name], kind)]:
                 _log.warning("Column %r is JSON text, as an answer does not fit into %s", name, doubtful.pop(name))
@@ -90,6 +92,13 @@ def write_parquet(lines: Iterable[bytes], file: IO[bytes], columns: OutputColumn
             kinds = {column: sorted(found) for column, found in types.kinds.items()}
             facts = {_CONTENT: f"{content:064x}".encode(), _KINDS: json.dumps(kinds).encode()}
             writer.add_key_value_metadata(facts)
+
+
+def doubtful_types(columns: OutputColumns) -> dict[str, pa.DataType]:
+    """Returns the types of the columns of an answer with a schema, whose integers have any length."""
+    if columns.answer is None:
+        return {}
+    return {name: kind for name, kind in output_types(columns).items() if name not in columns.after_answer}
 
 
 def read_staged(file: IO[bytes]) -> Staged:
