@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 #: Largest integer up to which each one is a float.
@@ -22,7 +22,7 @@ class NamedKeys:
         key: Key columns of the rows.
     """
 
-    def __init__(self, named: Iterable[str], key: tuple[str, ...]) -> None:
+    def __init__(self, named: Sequence[str], key: tuple[str, ...]) -> None:
         self._key = key
         self._by_texts = {texts: each for each in named if (texts := _named_texts(each, key)) is not None}
         self._named = tuple(named)
