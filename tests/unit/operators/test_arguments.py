@@ -288,9 +288,11 @@ def test_a_guard_a_judge_and_the_other_model_of_a_task_have_the_address_of_the_e
             seen.extend(getattr(measured, "models", ()))
             return {"passed": True, "rows": [], "requests": 0}
 
-        evaluate = compare = measure
+        evaluate = compare = preview = measure
 
     monkeypatch.setattr("airflow_provider_llmbeam.operators.in_process.JobProcess", Process)
+    monkeypatch.setattr("airflow_provider_llmbeam.operators.run_inference.JobProcess", Process)
+    monkeypatch.setattr("airflow_provider_llmbeam.preview.Preview.of", lambda found: found)
     arguments: dict[str, Any] = {**SIMPLE, "model": model, "safety": {"moderation": {"model": model}}}
     judge = {"model": model, "rubric": "{{ row.answer }} {{ row.first }} {{ row.second }}"}
     evaluate = EvaluateInferenceOperator(
@@ -300,7 +302,8 @@ def test_a_guard_a_judge_and_the_other_model_of_a_task_have_the_address_of_the_e
     context: Any = {"ti": TASK}
     evaluate.execute(context)
     compare.execute(context)
-    assert [found.base_url for found in seen] == ["http://127.0.0.1:3/v1"] * 7
+    RunInferenceOperator(**arguments).preview()
+    assert [found.base_url for found in seen] == ["http://127.0.0.1:3/v1"] * 9
 
 
 # Registered models
