@@ -32,7 +32,7 @@ from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_c
 from airflow_provider_llmbeam.pipeline.transforms.personal_data import restored
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
 from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_prompts
-from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged
+from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged, without_misfits
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 if TYPE_CHECKING:
@@ -96,8 +96,9 @@ def build(
     results = without_altered(results, spec, handler, started_at)
     if moderation is not None:
         results = moderation.of_answers(results)
-    answered = (*results.answered, *prompts.replaced)
-    failed = results.failed | "Failed" >> beam.Flatten()
+    fitting, misfits = without_misfits(results.answered, spec)
+    answered = (*fitting, *prompts.replaced)
+    failed = (*results.failed, *misfits) | "Failed" >> beam.Flatten()
 
     file_format, shards = staged_as(spec.sink)
     answer_files = restored(answered, spec) | "WriteAnswers" >> WriteStaged(

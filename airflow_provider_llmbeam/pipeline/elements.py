@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import apache_beam as beam
@@ -110,6 +111,31 @@ class FailedRow:
 def failed_row(row: Row, kind: FailureKind, message: str) -> FailedRow:
     """Returns a row for which no request was made."""
     return FailedRow(row, Failure(kind=kind, message=message))
+
+
+def refused_row(answered: AnsweredRow, failure: Failure) -> FailedRow:
+    """Returns the failed row of an answer that is not published, with what the answer has cost.
+
+    Args:
+        answered: The row.
+        failure: Why its answer is not published.
+    """
+    paid = answered.completion
+    with_cost = replace(
+        failure,
+        attempts=paid.attempts,
+        rejections=paid.rejections,
+        rejected_at=paid.rejected_at,
+        sheds=paid.sheds,
+        input_tokens=paid.input_tokens,
+        output_tokens=paid.output_tokens,
+        cached_tokens=paid.cached_tokens,
+        audio_tokens=paid.audio_tokens,
+        cost_nano_usd=paid.cost_nano_usd,
+        failed_at=paid.answered_at,
+        service_tier=paid.service_tier,
+    )
+    return FailedRow(answered.row, with_cost, "fresh" if answered.origin == "repaired" else answered.origin)
 
 
 def prompt_of_example(example: Any, prompt_of: Callable[[Any], object] | None) -> Prompt | Failure:

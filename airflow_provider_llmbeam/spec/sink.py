@@ -83,7 +83,8 @@ class BigQuerySink(SpecModel):
         answer_columns: Form of an answer with an `output_schema`. `json`: `answer` is JSON text, so that a table
             outlives a change of the schema. `struct`: `answer` is a RECORD with the fields of the schema.
             `flat`: a column per property of the schema, and no `answer`. Lists of lists, lists with nulls, and
-            what the schema gives no type are JSON text.
+            what the schema gives no type are JSON text; an answer with another value that its column does not
+            hold, e.g. an integer of more than 64 bits, is a failed row.
         passthrough: Columns of the source that every output row has, too.
     """
 

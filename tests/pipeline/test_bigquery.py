@@ -468,6 +468,39 @@ def test_a_structured_answer_has_typed_columns_and_a_second_run_changes_nothing(
     assert (fields["tags"].mode, fields["who"].field_type) == ("REPEATED", "RECORD")
 
 
+@pytest.mark.parametrize("form", ["struct", "flat"])
+def test_an_answer_that_the_table_does_not_hold_is_a_failed_row_and_the_others_are_merged(client, form):
+    load(client, [{"id": n, "text": json.dumps({"n": n if n != 1 else 10**25})} for n in range(3)])
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    spec = spec_of(
+        prompt={"template": "{{ row.text }}", "output_schema": schema},
+        sink={**TO_TABLE, "answer_columns": form},
+        limits={"max_dead_letter_ratio": 0.5},
+    )
+    for origin in ("fresh", "resumed"):
+        manifest = run(spec)
+        assert manifest["rows"] == {"read": 3, "answered": 2, "dead_letter": 1}
+        found = table_of(client)
+        assert {key: (row["answer"] if form == "struct" else row)["n"] for key, row in found.items()} == {
+            0: 0,
+            2: 2,
+        }
+        with storage.Client() as made:
+            failed = json.loads(storage.Blob.from_uri(manifest["dead_letter_uri"], made).download_as_text())
+        error = failed["llmbeam_error"]
+        assert (failed["id"], error["kind"], error["origin"]) == (1, "invalid_output", origin)
+        assert "does not fit into column" in error["message"]
+
+
+def test_a_null_is_null_in_a_column_of_structs(client):
+    load(client, [{"id": 1, "text": "null"}, {"id": 2, "text": '{"n": 2}'}])
+    schema = {"type": ["object", "null"], "properties": {"n": {"type": "integer"}}}
+    prompt = {"template": "{{ row.text }}", "output_schema": schema}
+    for _ in range(2):
+        run(spec_of(prompt=prompt, sink={**TO_TABLE, "answer_columns": "struct"}))
+        assert {key: row["answer"] for key, row in table_of(client).items()} == {1: None, 2: {"n": 2}}
+
+
 def test_a_table_of_another_schema_is_refused_before_anything_is_sent(client, sandbox):
     load(client, [{"id": 1, "text": json.dumps(VALUES[0])}])
     prompt = {"template": "{{ row.text }}", "output_schema": STRUCTURED}

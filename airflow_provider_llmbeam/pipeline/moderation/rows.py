@@ -10,8 +10,15 @@ from typing import Any, cast
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
-from airflow_provider_llmbeam.engine.outcome import Completion, Failure
-from airflow_provider_llmbeam.pipeline.elements import FAILED, FLAG, AnsweredRow, FailedRow, Origin, RenderedRow
+from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.pipeline.elements import (
+    FAILED,
+    FLAG,
+    AnsweredRow,
+    FailedRow,
+    RenderedRow,
+    refused_row,
+)
 from airflow_provider_llmbeam.pipeline.further_requests.ask import Asked
 from airflow_provider_llmbeam.pipeline.moderation.usage import usage_of
 from airflow_provider_llmbeam.pipeline.moderation.verdict import UNREADABLE, Decision, decide, refusal
@@ -131,27 +138,8 @@ class DecideOnAnswers(_Decide):
                 )
                 yield replace(answered, completion=answer, moderation_output=found.category)
             case "fail":
-                failure = _with_cost(refusal(found, self._moderation, "answer"), answered.completion)
-                origin: Origin = "fresh" if answered.origin == "repaired" else answered.origin
-                yield beam.pvalue.TaggedOutput(FAILED, FailedRow(answered.row, failure, origin))
-
-
-def _with_cost(failure: Failure, paid: Completion) -> Failure:
-    """Returns a failure with what the answer has cost that is not published."""
-    return replace(
-        failure,
-        attempts=paid.attempts,
-        rejections=paid.rejections,
-        rejected_at=paid.rejected_at,
-        sheds=paid.sheds,
-        input_tokens=paid.input_tokens,
-        output_tokens=paid.output_tokens,
-        cached_tokens=paid.cached_tokens,
-        audio_tokens=paid.audio_tokens,
-        cost_nano_usd=paid.cost_nano_usd,
-        failed_at=paid.answered_at,
-        service_tier=paid.service_tier,
-    )
+                failed = refused_row(answered, refusal(found, self._moderation, "answer"))
+                yield beam.pvalue.TaggedOutput(FAILED, failed)
 
 
 def with_flag(element: Any) -> Any:

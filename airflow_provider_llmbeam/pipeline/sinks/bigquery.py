@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-from google.api_core.exceptions import GoogleAPIError, NotFound
+from google.api_core.exceptions import BadRequest, GoogleAPIError, NotFound
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import bigquery
 
@@ -130,9 +130,12 @@ def publish(sink: BigQuerySink, key: tuple[str, ...], job: str, staged: Mapping[
             )
     except (GoogleAPIError, GoogleAuthError) as error:
         message = message_of(error) if isinstance(error, GoogleAPIError) else str(error)
+        retry = "a retry loads and merges them"
+        if isinstance(error, BadRequest):
+            retry = f"{retry}, which fails again until the table or the rows have changed"
         raise JobFailedError(
-            f"`sink.table` {sink.table!r}: {message} The table is unchanged. The answers are in the journal: a "
-            "retry loads and merges them, and sends nothing to the model."
+            f"`sink.table` {sink.table!r}: {message} The table is unchanged. The answers are in the journal: "
+            f"{retry}, and sends nothing to the model."
         ) from None
     return address
 
@@ -267,7 +270,7 @@ class _Merge:
         if mismatch := _misfit(table, self._types):
             raise JobFailedError(
                 f"`sink.table` {str(self._target)!r} {mismatch} The table is unchanged. The answers are in the "
-                "journal: a retry merges them, and sends nothing to the model."
+                "journal: once the table fits, a retry merges them, and sends nothing to the model."
             )
         return _types_of(table)
 

@@ -1,20 +1,53 @@
-"""Steps that write rows to staged files, which `publish` moves to their final names."""
+"""Steps that check answers for their sink, and write rows to files, which `publish` moves to their names."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import apache_beam as beam
+import pyarrow as pa
 
+from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
+from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Row, refused_row
 from airflow_provider_llmbeam.pipeline.records import answer_record, encode_record, failed_record
+from airflow_provider_llmbeam.pipeline.sinks.arrow_types import fits, is_null
+from airflow_provider_llmbeam.pipeline.sinks.bigquery import sql_type
+from airflow_provider_llmbeam.pipeline.sinks.parquet import doubtful_types
 from airflow_provider_llmbeam.pipeline.sinks.staged import shard_of, write_file
 from airflow_provider_llmbeam.pipeline.transforms.line_blocks import ToLineBlocks
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.sink import BigQuerySink
 
 _NO_COLUMNS = OutputColumns(())
+
+
+def without_misfits(
+    answered: Sequence[beam.PCollection], spec: JobSpec
+) -> tuple[Sequence[beam.PCollection], list[beam.PCollection]]:
+    """Separates answers that the columns of a BigQuery table do not hold.
+
+    A column of a file is JSON text where a value does not fit, but a table keeps its types.
+
+    Args:
+        answered: `AnsweredRow`s.
+        spec: The job.
+
+    Returns:
+        The answers that fit, and `FailedRow`s.
+    """
+    columns = OutputColumns.of(spec)
+    types = {name: kind for name, kind in doubtful_types(columns).items() if not pa.types.is_string(kind)}
+    if not types or not isinstance(spec.sink, BigQuerySink):
+        return answered, []
+    found = [
+        rows
+        | f"FitAnswers{number}" >> beam.ParDo(_FitAnswers(columns, types)).with_outputs(FAILED, main="fitting")
+        for number, rows in enumerate(answered)
+    ]
+    return [each["fitting"] for each in found], [each[FAILED] for each in found]
 
 
 class WriteStaged(beam.PTransform):
@@ -82,3 +115,30 @@ class _WriteShard(beam.DoFn):
         uri = f"{self._staging_uri}{self._prefix}-{shard}-{uuid.uuid4().hex}.{self._file_format}"
         write_file(uri, lines, self._file_format, self._columns, is_private=self._is_private)
         yield shard, uri
+
+
+class _FitAnswers(beam.DoFn):
+    """Outputs answers with a value that is none of the type of its column as `failed`."""
+
+    def __init__(self, columns: OutputColumns, types: Mapping[str, pa.DataType]) -> None:
+        super().__init__()
+        self._columns, self._types = columns, types
+
+    def process(self, answered: AnsweredRow) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
+        answer, record = answered.completion, Row()
+        self._columns.add_answer(record, answer.text if answer.parsed is None else answer.parsed)
+        for name, kind in self._types.items():
+            if not fits(record[name], kind) and not is_null(record[name], kind):
+                failure = Failure(
+                    kind="invalid_output",
+                    message=(
+                        f"the answer does not fit into column {name!r} of type {sql_type(kind)}. It stays in the "
+                        "journal and is not paid again; `sink.answer_columns` 'json' stores it as text: "
+                        f"{answer.text[:500]}"
+                    ),
+                    http_status=200,
+                    answered_at=answer.answered_at,
+                )
+                yield beam.pvalue.TaggedOutput(FAILED, refused_row(answered, failure))
+                return
+        yield answered
