@@ -15,7 +15,6 @@ from apache_beam.io.requestresponse import (
     UserCodeTimeoutException,
 )
 from apache_beam.ml.inference.base import PredictionResult
-from apache_beam.utils.shared import Shared
 
 from airflow_provider_llmbeam.counts import NAMESPACE
 from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
@@ -34,16 +33,19 @@ _EXCEPTIONS: dict[FailureKind, type[UserCodeExecutionException]] = {
     "quota_exhausted": UserCodeQuotaException,
 }
 
+#: Maximum number of engines of one process that are kept open, the last used ones.
+_MOST_OPEN = 16
+
 
 class LLMCaller(Caller, Generic[ExampleT]):
     """Answers one request a call, with a timeout that holds.
 
         requests | RequestResponseIO(LLMCaller(handler), timeout=None, repeater=NoOpsRepeater(), throttler=None)
 
-    All callers of a process that are copies of one share its engine, and so its connections, its quota and its
-    limit of requests in flight. A call returns when its timeout is over; Beam 2.77 waits for the call whatever
-    `RequestResponseIO.timeout` says. The request itself goes on, and the next call with the same prompt, that of a
-    repeater or of a retried bundle, waits for its answer: it is not paid for twice.
+    All callers of a process with the same handler, or a copy of it, share its engine, and so its connections, its
+    quota and its limit of requests in flight. A call returns when its timeout is over; Beam 2.77 waits for it
+    whatever `RequestResponseIO.timeout` says. The request itself goes on, and the next call with the same prompt,
+    that of a repeater or of a retried bundle, waits for its answer: it is not paid for twice.
 
     `RequestResponseIO` has one call in flight per thread, so `RunInference` answers many rows in a fraction of the
     time.
@@ -78,7 +80,6 @@ class LLMCaller(Caller, Generic[ExampleT]):
         self._handler = handler
         self._timeout_seconds = timeout_seconds
         self._failures = failures
-        self._shared = Shared()
         self._calls: _Calls | None = None
 
     def __str__(self) -> str:
@@ -87,7 +88,7 @@ class LLMCaller(Caller, Generic[ExampleT]):
 
     def __enter__(self) -> Self:
         """Opens the engine, or joins the one that is open in this process."""
-        self._calls = self._shared.acquire(lambda: _Calls(self._handler.load_model()))
+        self._calls = _calls_of(self._handler)
         return self
 
     def __exit__(
@@ -162,3 +163,20 @@ class _Calls:
         except LLMBeamError as error:  # `RequestResponseIO` replaces the message of a `RuntimeError`
             raise UserCodeExecutionException(str(error)) from error
         return outcome
+
+
+#: Calls by run of the handler, in the order of their use. A failed bundle closes its callers, and its repetition
+#: waits for the requests that they began. `Shared` of Beam 2.77 keeps one object of a process alive, the last one.
+_OPEN: dict[str, _Calls] = {}
+_open_lock = threading.Lock()
+
+
+def _calls_of(handler: LLMModelHandler[Any]) -> _Calls:
+    """Returns the calls of all copies of a handler in this process."""
+    run = handler._run
+    with _open_lock:
+        calls = _OPEN.pop(run, None) or _Calls(handler.load_model())
+        _OPEN[run] = calls
+        if len(_OPEN) > _MOST_OPEN:
+            del _OPEN[next(iter(_OPEN))]
+    return calls

@@ -99,6 +99,33 @@ def test_the_repeater_of_beam_gets_the_answer_of_the_call_that_timed_out(sandbox
     assert len(sandbox.requests) == 1
 
 
+def test_callers_that_are_closed_and_opened_together_pay_once_for_a_request_that_timed_out(sandbox, handler):
+    coder = PickleCoder()
+    pickled = [coder.encode(LLMCaller(handler(), timeout_seconds=SHORT_SECONDS)) for _ in range(2)]
+    hold = sandbox.faults.hold(GEMINI)
+    with coder.decode(pickled[0]) as draft, coder.decode(pickled[1]), pytest.raises(UserCodeTimeoutException):
+        draft("a question")
+    del draft
+    gc.collect()
+    with coder.decode(pickled[0]) as draft, coder.decode(pickled[1]):
+        hold.release()
+        until(lambda: sandbox.requests.paid(GEMINI), "the request is answered")
+        assert draft("a question").inference.text.startswith("a question [")
+    assert len(sandbox.requests) == 1
+
+
+def test_the_engines_that_were_used_last_are_kept_open(sandbox, handler, monkeypatch):
+    monkeypatch.setattr(caller_module, "_OPEN", {})
+    monkeypatch.setattr(caller_module, "_MOST_OPEN", 1)
+    before = engine_threads()
+    for _ in range(3):
+        with LLMCaller(handler()) as caller:
+            caller("a question")
+    del caller
+    gc.collect()
+    until(lambda: len(engine_threads() - before) == 1, "the others are closed")
+
+
 def engine_threads():
     return {thread for thread in threading.enumerate() if thread.name == "llmbeam-engine"}
 
