@@ -93,9 +93,7 @@ def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
         )
     with _pipeline(spec, beam_options) as (pipeline, workers, batch):
         submitted = _submitted(pipeline, workers, spec)
-        if (
-            batch is not None
-        ):  # of an earlier try with another runner: a later run does not count its answers again
+        if batch is not None:  # of an earlier try; a later run does not count its answers again
             batch.clean_up()
     return submitted
 

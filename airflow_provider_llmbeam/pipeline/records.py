@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from airflow_provider_llmbeam.characters import valid_text
+from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import MODERATION_COLUMNS, AnsweredRow, FailedRow, Row
@@ -31,9 +32,7 @@ def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
     record = {column: row[column] for column in columns.key}
     for column in columns.passthrough:
         record[column] = row.get(column)
-    # With a schema, the JSON value `null` is an answer too.
-    is_null = columns.answer is not None and completion.text.strip() == "null"
-    columns.add_answer(record, completion.text if completion.parsed is None and not is_null else completion.parsed)
+    columns.add_answer(record, answer_value(completion, columns))
     record |= {
         "origin": answered.origin,
         "model": completion.model,
@@ -47,6 +46,12 @@ def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
     for name in columns.extras:
         record[name] = getattr(answered if name in MODERATION_COLUMNS else completion, name)
     return record
+
+
+def answer_value(completion: Completion, columns: OutputColumns) -> Any:
+    """Returns the JSON value of an answer with a schema, which may be null, and the text of any other."""
+    is_null = columns.answer is not None and completion.text.strip() == "null"
+    return completion.text if completion.parsed is None and not is_null else completion.parsed
 
 
 def failed_record(failed: FailedRow) -> Row:

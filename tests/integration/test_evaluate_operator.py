@@ -248,7 +248,7 @@ def test_a_connection_with_another_key_for_the_same_variable_is_refused(connecti
 
 def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(night):
     for changes, message in (
-        ({"minimum": {"moood": 1}}, r"Task 'e': `minimum\.moood`: did you mean `mood`\?"),
+        ({"minimum": {"moood": 1}}, r"Task 'e': `minimum\.moood`: there is no such metric; did you mean `mood`\?"),
         ({"metrics": {"mood": "exactly"}}, r"Task 'e': `metrics\.mood\.type`"),
         ({"max_drop": 2}, r"Task 'e': `max_drop`"),
     ):

@@ -72,13 +72,6 @@ def fits(value: Any, kind: pa.DataType) -> bool:
     return True
 
 
-def is_null(answer: Any, kind: pa.DataType | None) -> bool:
-    """Returns whether an answer is the JSON text of null, which is its record's, and its column has no texts."""
-    if not isinstance(answer, str) or kind is None or pa.types.is_string(kind):
-        return False
-    return answer.strip() == "null"
-
-
 def as_text(value: Any) -> str:
     """Returns a value for a text column."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.sinks.arrow_types import arrow_type, as_text, fits, is_null, typed
+from airflow_provider_llmbeam.pipeline.sinks.arrow_types import arrow_type, as_text, fits, typed
 from airflow_provider_llmbeam.pipeline.sinks.key_types import OUTPUT_TYPES, KeyTypes
 
 _log = logging.getLogger("llmbeam")
@@ -73,9 +73,6 @@ def write_parquet(lines: Iterable[bytes], file: IO[bytes], columns: OutputColumn
         for line in lines:
             content ^= int.from_bytes(hashlib.sha256(_ORIGIN.sub(b"", line)).digest())
             record = json.loads(line)
-            if is_null(record.get("answer"), answer_types.get("answer")):
-                record["answer"] = None
-                line = json.dumps(record).encode() + b"\n"
             types.add(record)
             for name in [name for name, kind in doubtful.items() if not fits(record[name], kind)]:
                 _log.warning("Column %r is JSON text, as an answer does not fit into %s", name, doubtful.pop(name))

@@ -12,8 +12,8 @@ import pyarrow as pa
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Row, refused_row
-from airflow_provider_llmbeam.pipeline.records import answer_record, encode_record, failed_record
-from airflow_provider_llmbeam.pipeline.sinks.arrow_types import fits, is_null
+from airflow_provider_llmbeam.pipeline.records import answer_record, answer_value, encode_record, failed_record
+from airflow_provider_llmbeam.pipeline.sinks.arrow_types import fits
 from airflow_provider_llmbeam.pipeline.sinks.bigquery import sql_type
 from airflow_provider_llmbeam.pipeline.sinks.parquet import doubtful_types
 from airflow_provider_llmbeam.pipeline.sinks.staged import shard_of, write_file
@@ -126,9 +126,9 @@ class _FitAnswers(beam.DoFn):
 
     def process(self, answered: AnsweredRow) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
         answer, record = answered.completion, Row()
-        self._columns.add_answer(record, answer.text if answer.parsed is None else answer.parsed)
+        self._columns.add_answer(record, answer_value(answer, self._columns))
         for name, kind in self._types.items():
-            if not fits(record[name], kind) and not is_null(record[name], kind):
+            if not fits(record[name], kind):
                 failure = Failure(
                     kind="invalid_output",
                     message=(
