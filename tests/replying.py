@@ -28,6 +28,12 @@ def raw(body: bytes | str | Any, status: int = 200, **headers: str) -> bytes:
     return f"HTTP/1.1 {status} Any\r\n{head}\r\n".encode("utf-8", "surrogateescape") + content
 
 
+def chat_reply(text: str) -> bytes:
+    """Returns the response of an OpenAI-compatible server that answers with a text."""
+    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    return raw({"model": "m", "choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 5}})
+
+
 class Replying:
     """Answers each request with what `answer` returns for it, piece by piece."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any, NamedTuple
 
 from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.outcome import Outcome
@@ -55,6 +57,21 @@ class Bill(NamedTuple):
             None if None in costs else sum(filter(None, costs)),
             self.audio_tokens + other.audio_tokens,
         )
+
+
+def paid_for(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Returns the fields of an outcome that say what several have cost, in tokens, money and requests."""
+    bills = (
+        Bill(each.input_tokens, each.output_tokens, each.cached_tokens, each.cost_nano_usd, each.audio_tokens)
+        for each in outcomes
+    )
+    return {
+        **reduce(Bill.plus, bills, NOTHING)._asdict(),
+        "attempts": sum(each.attempts for each in outcomes),
+        "rejections": sum(each.rejections for each in outcomes),
+        "rejected_at": tuple(at for each in outcomes for at in each.rejected_at),
+        "sheds": sum(each.sheds for each in outcomes),
+    }
 
 
 def charged_nano_usd(bill: Bill | Outcome, price: Price | None) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import apache_beam as beam
 
+from airflow_provider_llmbeam.engine.bill import paid_for
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.value import value
@@ -120,20 +121,9 @@ def refused_row(answered: AnsweredRow, failure: Failure) -> FailedRow:
         answered: The row.
         failure: Why its answer is not published.
     """
-    paid = answered.completion
+    answer = answered.completion
     with_cost = replace(
-        failure,
-        attempts=paid.attempts,
-        rejections=paid.rejections,
-        rejected_at=paid.rejected_at,
-        sheds=paid.sheds,
-        input_tokens=paid.input_tokens,
-        output_tokens=paid.output_tokens,
-        cached_tokens=paid.cached_tokens,
-        audio_tokens=paid.audio_tokens,
-        cost_nano_usd=paid.cost_nano_usd,
-        failed_at=paid.answered_at,
-        service_tier=paid.service_tier,
+        failure, **paid_for([answer]), failed_at=answer.answered_at, service_tier=answer.service_tier
     )
     return FailedRow(answered.row, with_cost, "fresh" if answered.origin == "repaired" else answered.origin)
 

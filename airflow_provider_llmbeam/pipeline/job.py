@@ -175,9 +175,10 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
             for uri in (spec.stop_uri, spec.skipped_uri, spec.failed_uri, spec.failed_html_uri):
                 if storage.exists(uri):  # of an earlier job, which has ended
                     storage.delete([uri])
-            has_earlier = storage.exists(manifest_uri(spec))  # of a try whose `inference.mode` was another one
+            # The manifest is of a try whose `inference.mode` was another one.
+            begins = spec.inference.needs_pilot or storage.exists(manifest_uri(spec))
         batch, manifest = None, None
-        if spec.inference.needs_pilot or has_earlier:
+        if begins:
             from airflow_provider_llmbeam.pipeline.batch_inference.run import begin
 
             with errors_of_job(spec):

@@ -8,7 +8,6 @@ from pathlib import Path
 from bench.gpu.loop import results
 from bench.gpu.printing import print_line, rounded
 
-LOOP = Path(__file__).with_name("decode_loop.py")
 PROMPT_TOKENS, STEPS = 128, 32
 
 
@@ -27,7 +26,7 @@ def measure(python: Path, weights: Path, device: str, sequences: Sequence[int]) 
         subprocess.CalledProcessError: The loop failed; its output is printed.
     """
     asked = {"device": device, "sequences": list(sequences), "prompt_tokens": PROMPT_TOKENS, "steps": STEPS}
-    rows = results(python, LOOP, weights, asked)
+    rows = results(python, "decode_loop", weights, asked)
     speed = next(rows)
     print_line(
         f"decoding on {device} after prompts of {PROMPT_TOKENS} tokens; weights of "

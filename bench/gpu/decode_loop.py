@@ -9,15 +9,14 @@ captured CUDA graph, without Python; `null` on the CPU).
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, StaticCache
+from transformers import StaticCache
 
-#: First token that is not a special one.
-_FIRST_TOKEN = 6
+from bench.gpu.model import FIRST_TOKEN, load, now, write
+
 _COPIED_BYTES = 2**30
 #: Steps before those that are measured: they load the kernels, and the last is the one that is captured.
 _FIRST_STEPS = 4
@@ -27,12 +26,11 @@ def main(directory: str) -> None:
     """Decodes with each number of sequences, and prints the results."""
     asked = json.load(sys.stdin)
     device = torch.device(asked["device"])
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16, device_map=device).eval()
-    weights = model.get_memory_footprint(return_buffers=False)
-    _print({"weights_gb": weights / 1e9, "copy_gb_per_second": _copy_speed(device)})
+    model, weights_gb = load(directory, device)
+    write({"weights_gb": weights_gb, "copy_gb_per_second": _copy_speed(device)})
     for sequences in asked["sequences"]:
         with torch.inference_mode():
-            _print(_measure(model, sequences, asked["prompt_tokens"], asked["steps"]))
+            write(_measure(model, sequences, asked["prompt_tokens"], asked["steps"]))
 
 
 def _measure(model: Any, sequences: int, prompt_tokens: int, steps: int) -> dict[str, float | None]:
@@ -40,7 +38,7 @@ def _measure(model: Any, sequences: int, prompt_tokens: int, steps: int) -> dict
     # Static, as a captured graph reads and writes the same addresses. All steps fit: the window of a layer with
     # sliding attention must not fill, as Transformers copies from the host then, which cannot be captured.
     cache = StaticCache(config=model.config, max_cache_len=prompt_tokens + 2 * steps + _FIRST_STEPS)
-    prompts = torch.randint(_FIRST_TOKEN, model.config.vocab_size, (sequences, prompt_tokens), device=model.device)
+    prompts = torch.randint(FIRST_TOKEN, model.config.vocab_size, (sequences, prompt_tokens), device=model.device)
     model(prompts, past_key_values=cache, use_cache=True, logits_to_keep=1)
     tokens = prompts[:, -1:].clone()
 
@@ -68,10 +66,10 @@ def _measure(model: Any, sequences: int, prompt_tokens: int, steps: int) -> dict
 
 def _seconds(device: torch.device, step: Callable[[], object], steps: int) -> float:
     """Returns the time of a step in the mean."""
-    started = _now(device)
+    started = now(device)
     for _ in range(steps):
         step()
-    return (_now(device) - started) / steps
+    return (now(device) - started) / steps
 
 
 def _copy_speed(device: torch.device) -> float:
@@ -80,19 +78,6 @@ def _copy_speed(device: torch.device) -> float:
     target = torch.empty_like(source)
     target.copy_(source)
     return 2 * _COPIED_BYTES / _seconds(device, lambda: target.copy_(source), 5) / 1e9
-
-
-def _now(device: torch.device) -> float:
-    """Returns the time in seconds, once the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def _print(result: dict[str, Any]) -> None:
-    """Prints a result at once."""
-    sys.stdout.write(f"{json.dumps(result)}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from airflow_provider_llmbeam.spec.endpoint.gpu_memory import ARCHITECTURES, BYT
 from bench.gpu.loop import results
 from bench.gpu.printing import print_line, rounded
 
-LOOP = Path(__file__).with_name("memory_loop.py")
 #: Lengths of the sequences, in tokens: those of docs/gpu-memory.md.
 LENGTHS = (2048, 8192, 32_768)
 
@@ -27,7 +26,7 @@ def measure(python: Path, weights: Path, size: str, device: str) -> None:
     """
     architecture = ARCHITECTURES.get(f"gemma-3-{size}")
     lengths = LENGTHS if architecture else LENGTHS[:2]
-    (result,) = results(python, LOOP, weights, {"device": device, "lengths": lengths})
+    (result,) = results(python, "memory_loop", weights, {"device": device, "lengths": lengths})
     weights_gb = architecture.parameters * BYTES_PER_NUMBER / 1e9 if architecture else None
     print_line(
         f"weights {rounded(result['weights_gb'])} GB (calculated with the vision encoder: "

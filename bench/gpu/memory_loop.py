@@ -11,7 +11,8 @@ import sys
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+
+from bench.gpu.model import FIRST_TOKEN, load, write
 
 
 def main(directory: str) -> None:
@@ -19,20 +20,18 @@ def main(directory: str) -> None:
     asked = json.load(sys.stdin)
     device = torch.device(asked["device"])
     is_gpu = device.type == "cuda"
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16, device_map=device).eval()
-    weights = model.get_memory_footprint(return_buffers=False)
+    model, weights_gb = load(directory, device)
     sequences = [_measure(model, length, is_gpu) for length in asked["lengths"]]
     context_gb = None
     if is_gpu:
         free, total = torch.cuda.mem_get_info()
         context_gb = (total - free - torch.cuda.memory_reserved()) / 1e9
-    result = {"weights_gb": weights / 1e9, "context_gb": context_gb, "sequences": sequences}
-    sys.stdout.write(json.dumps(result))
+    write({"weights_gb": weights_gb, "context_gb": context_gb, "sequences": sequences})
 
 
 def _measure(model: Any, length: int, is_gpu: bool) -> dict[str, float | None]:
     """Returns the memory of a sequence, once its prompt is computed."""
-    ids = torch.randint(6, model.config.vocab_size, (1, length), device=model.device)
+    ids = torch.randint(FIRST_TOKEN, model.config.vocab_size, (1, length), device=model.device)
     if is_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

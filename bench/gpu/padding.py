@@ -12,7 +12,6 @@ from bench.gpu.loop import results
 from bench.gpu.printing import print_line, rounded
 from bench.rows import make_rows
 
-LOOP = Path(__file__).with_name("static_loop.py")
 #: Longest prompt, in tokens: longer ones are left out, as they decide the memory.
 LONGEST_TOKENS = 2048
 
@@ -47,7 +46,7 @@ def measure(
         f"{len(prompts):,} prompts of {sum(lengths):,} tokens, {output_tokens} tokens an answer, on {device}"
     )
     print_line(f"{'batches':>18}  number  padding  seconds  of prompts  peak GB  calculated GB")
-    for result in results(python, LOOP, weights, asked):
+    for result in results(python, "static_loop", weights, asked):
         batches = ways[result["name"]]
         print_line(
             f"{result['name']:>18}  {len(batches):6}  {1 - sum(lengths) / result['padded_tokens']:7.1%}  "

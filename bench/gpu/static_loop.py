@@ -8,23 +8,19 @@ of JSON for each way with its `name`, `seconds`, `prompt_seconds` (the same with
 
 import json
 import sys
-import time
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
-#: First token that is not a special one.
-_FIRST_TOKEN = 6
+from bench.gpu.model import FIRST_TOKEN, load, now, write
 
 
 def main(directory: str) -> None:
     """Runs all batches of each way, and prints the results."""
     asked = json.load(sys.stdin)
     device = torch.device(asked["device"])
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16, device_map=device).eval()
+    model, weights_gb = load(directory, device)
     model.generation_config.eos_token_id = None  # every answer has all its tokens
-    weights = model.get_memory_footprint(return_buffers=False)
     lengths, tokens = asked["lengths"], asked["output_tokens"]
     for name, batches in asked["ways"].items():
         _run(model, batches[0], lengths, tokens)  # loads the kernels
@@ -34,12 +30,11 @@ def main(directory: str) -> None:
             "name": name,
             "prompt_seconds": _seconds(model, batches, lengths, 1),
             "seconds": _seconds(model, batches, lengths, tokens),
-            "weights_gb": weights / 1e9,
+            "weights_gb": weights_gb,
             "padded_tokens": sum(len(batch) * max(lengths[at] for at in batch) for batch in batches),
             "peak_gb": torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None,
         }
-        sys.stdout.write(f"{json.dumps(result)}\n")
-        sys.stdout.flush()
+        write(result)
 
 
 def _seconds(model: Any, batches: list[list[int]], lengths: list[int], tokens: int) -> float:
@@ -49,17 +44,17 @@ def _seconds(model: Any, batches: list[list[int]], lengths: list[int], tokens: i
     Python starts further tokens more slowly than the GPU computes them (with eight: 12.8 s and 4.9 s).
     `torch.profiler` took longer to return the sum of the kernels than the batches.
     """
-    started = _now(model.device)
+    started = now(model.device)
     for batch in batches:
         _run(model, batch, lengths, tokens)
-    return _now(model.device) - started
+    return now(model.device) - started
 
 
 def _run(model: Any, batch: list[int], lengths: list[int], tokens: int) -> None:
     """Answers a batch; shorter prompts are padded on the left."""
     longest = max(lengths[at] for at in batch)
     generator = torch.Generator().manual_seed(batch[0])
-    ids = torch.randint(_FIRST_TOKEN, model.config.vocab_size, (len(batch), longest), generator=generator)
+    ids = torch.randint(FIRST_TOKEN, model.config.vocab_size, (len(batch), longest), generator=generator)
     mask = torch.zeros_like(ids)
     for row, at in enumerate(batch):
         mask[row, longest - lengths[at] :] = 1
@@ -71,13 +66,6 @@ def _run(model: Any, batch: list[int], lengths: list[int], tokens: int) -> None:
             min_new_tokens=tokens,
             do_sample=False,
         )
-
-
-def _now(device: torch.device) -> float:
-    """Returns the time in seconds, once the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 if __name__ == "__main__":

@@ -323,17 +323,21 @@ def test_a_teardown_without_resources_succeeds(run_dag, sandbox, here, kind):
     assert run_dag(dag)[0].state == "success"
 
 
-def test_an_execution_timeout_while_deferred_removes_the_endpoint(run_dag, sandbox, here, kind, monkeypatch):
+def exceed_execution_timeout(operator, context):
+    """Resumes the task like Airflow when `execution_timeout` passes while the task is deferred."""
     from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
 
     from airflow_provider_llmbeam.airflow_compat import TaskDeferralTimeout
 
+    with pytest.raises(TaskDeferralTimeout):
+        operator.resume_execution(TRIGGER_FAIL_REPR, {"error": TriggerFailureReason.TRIGGER_TIMEOUT}, context)
+
+
+def test_an_execution_timeout_while_deferred_removes_the_endpoint(run_dag, sandbox, here, kind, monkeypatch):
     def execute(self, context):
-        """Resumes the task like Airflow when `execution_timeout` passes while the task is deferred."""
         poll_until_result(self._trigger(context).make_poller(self.log))
         assert [*sandbox.endpoints, *sandbox.services]
-        with pytest.raises(TaskDeferralTimeout):
-            self.resume_execution(TRIGGER_FAIL_REPR, {"error": TriggerFailureReason.TRIGGER_TIMEOUT}, context)
+        exceed_execution_timeout(self, context)
 
     monkeypatch.setattr(ProvisionEndpointOperator, "execute", execute)
     with DAG("late", schedule=None) as dag:
@@ -373,20 +377,15 @@ def test_a_teardown_removes_the_endpoint_where_it_was_provisioned_though_the_con
 def test_a_provision_that_fails_while_deferred_removes_its_endpoint_though_the_connection_is_not_found(
     run_dag, sandbox, google, kind, monkeypatch, lost_connection
 ):
-    from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
     from airflow.sdk.exceptions import TaskDeferred
-
-    from airflow_provider_llmbeam.airflow_compat import TaskDeferralTimeout
 
     provision = ProvisionEndpointOperator.execute
 
     def execute(self, context):
-        """Defers the task, and resumes it like Airflow when `execution_timeout` has passed."""
         with pytest.raises(TaskDeferred):
             provision(self, context)
         lost_connection()
-        with pytest.raises(TaskDeferralTimeout):
-            self.resume_execution(TRIGGER_FAIL_REPR, {"error": TriggerFailureReason.TRIGGER_TIMEOUT}, context)
+        exceed_execution_timeout(self, context)
 
     monkeypatch.setattr(ProvisionEndpointOperator, "execute", execute)
     with DAG("late", schedule=None) as dag:

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import Job, read_lines
-from tests.replying import Received, Replying, raw
+from tests.replying import Received, Replying, chat_reply
 
 SCHEMA = {
     "type": "object",
@@ -267,22 +267,15 @@ def test_citations_and_probabilities_are_columns_of_the_jobs_that_ask_for_them(j
     assert "citations" not in without.answers[0]
 
 
-class Measuring(Replying):
-    """An OpenAI-compatible server that answers a prompt with a number in it with that number, else with `null`."""
-
-    def __init__(self) -> None:
-        super().__init__(self._reply)
-
-    def _reply(self, request: Received) -> bytes:
-        said = json.loads(request.body)["messages"][-1]["content"].removeprefix("Say it: ")
-        message = {"role": "assistant", "content": said if said.isdigit() else "null"}
-        usage = {"prompt_tokens": 5, "completion_tokens": 1}
-        return raw({"model": "m", "choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
+def measured(request: Received) -> bytes:
+    """Answers with the number that the user has said, or else with `null`."""
+    said = json.loads(request.body)["messages"][-1]["content"].removeprefix("Say it: ")
+    return chat_reply(said if said.isdigit() else "null")
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
 def test_an_answer_that_is_null_is_published_as_null(tmp_path, file_format):
-    with Measuring() as server:
+    with Replying(measured) as server:
         job = Job(tmp_path, {"type": "openai", "name": "m", "base_url": server.url})
         job.spec["prompt"] |= {"output_schema": {"type": ["integer", "null"]}}
         job.run(

@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.safety import RowsToForget
 from tests.pipeline.conftest import Job
-from tests.replying import Received, Replying, raw
+from tests.replying import Received, Replying, chat_reply
 
 GEMINI = "gemini.generateContent"
 USERS, TURNS = 20, 4
@@ -140,24 +140,17 @@ def test_an_estimate_and_a_preview_refuse_conversations_and_a_prefix_cache_has_t
     assert head_to_cache(spec.model_copy(update={"conversation": None})) == PromptHead("Say it: ", rules)
 
 
-class Repeating(Replying):
-    """An OpenAI-compatible server that answers with all that the user has said."""
-
-    def __init__(self) -> None:
-        super().__init__(self._reply)
-
-    def _reply(self, request: Received) -> bytes:
-        messages = json.loads(request.body)["messages"]
-        said = " | ".join(message["content"] for message in messages if message["role"] == "user")
-        choice = {"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
-        return raw({"model": "m", "choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 5}})
+def repeated(request: Received) -> bytes:
+    """Answers with all that the user has said."""
+    messages = json.loads(request.body)["messages"]
+    return chat_reply(" | ".join(message["content"] for message in messages if message["role"] == "user"))
 
 
 def test_masked_turns_keep_their_values_apart_and_forgetting_a_row_removes_its_turn(tmp_path, monkeypatch):
     monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "the secret of the tests")
     texts = {1: "I am ann@example.com", 2: "Who am I?", 3: "And now?"}
     rows = [{"id": each, "user": "ann@example.com", "text": text} for each, text in texts.items()]
-    with Repeating() as model:
+    with Replying(repeated) as model:
         job = Job(tmp_path, {"type": "openai", "name": "m", "base_url": model.url})
         job.spec |= {
             "prompt": "{{ row.text }}",

@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
 from airflow_provider_llmbeam.batch.ways import moment
+from airflow_provider_llmbeam.counts import usd
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobRefusedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.discard import discard
@@ -235,15 +236,15 @@ class BatchInference:
         cost = estimate.batch_cost_usd
         if cost is not None and budget is not None and cost > budget:
             raise BudgetExceededError(
-                f"Batch inference of {estimate.requests:,} prompts costs about ${cost:,.2f}, "
-                f"and `limits.budget_usd` allows ${budget:,.2f}. No job was submitted. Raise the budget, or leave "
+                f"Batch inference of {estimate.requests:,} prompts costs about {usd(cost)}, "
+                f"and `limits.budget_usd` allows {usd(budget)}. No job was submitted. Raise the budget, or leave "
                 "rows out."
             )
         if (guard := estimate.guard) is not None and guard.exceeds_budget:
             raise BudgetExceededError(
-                f"The guard model costs about ${guard.cost_usd:,.2f} for the rest of the prompts and answers, and "
-                "`safety.moderation.limits.budget_usd` allows less. No job was submitted. Raise the budget, or "
-                "leave rows out."
+                f"The guard model costs about {usd(guard.cost_usd or 0)} for the rest of the prompts and answers, "
+                "and `safety.moderation.limits.budget_usd` allows less. No job was submitted. Raise the budget, "
+                "or leave rows out."
             )
         if self._spec.inference.mode == "batch":
             return True

@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
-from typing import Any
 
-from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
+from airflow_provider_llmbeam.engine.bill import paid_for
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import Returned
@@ -56,7 +54,7 @@ def repaired(first: AnsweredRow, repair: Outcome, *, is_counted: bool) -> Answer
         return _failed(first, replace(repair, message=message), paid, is_counted=is_counted)
     answer = replace(
         repair,
-        **_sums(paid),
+        **paid_for(paid),
         repairs=first.completion.repairs + 1 + repair.repairs,
         sent_at=min(each.sent_at for each in paid if isinstance(each, Completion)),
     )
@@ -95,18 +93,4 @@ def altered_row(
 
 def _failed(row: AnsweredRow, failure: Failure, paid: Sequence[Outcome], *, is_counted: bool) -> FailedRow:
     origin = "fresh" if is_counted or row.origin in _COUNTED else row.origin
-    return FailedRow(row.row, replace(failure, **_sums(paid)), origin)
-
-
-def _sums(paid: Sequence[Outcome]) -> dict[str, Any]:
-    bills = (
-        Bill(each.input_tokens, each.output_tokens, each.cached_tokens, each.cost_nano_usd, each.audio_tokens)
-        for each in paid
-    )
-    return {
-        **reduce(Bill.plus, bills, NOTHING)._asdict(),
-        "attempts": sum(each.attempts for each in paid),
-        "rejections": sum(each.rejections for each in paid),
-        "rejected_at": tuple(at for each in paid for at in each.rejected_at),
-        "sheds": sum(each.sheds for each in paid),
-    }
+    return FailedRow(row.row, replace(failure, **paid_for(paid)), origin)

@@ -122,8 +122,10 @@ def merge_dead_letter(
             return identify(plain(row))
         return _digest(encode_record({name: value for name, value in row.items() if name != "llmbeam_error"}))
 
-    seen = {identity(row) for row, _ in _read(new, "jsonl")} | {identify(row) for row in done}
-    written = {_digest(line) for _, line in _read(new, "jsonl")}
+    seen, written = {identify(row) for row in done}, set[bytes]()
+    for row, line in _read(new, "jsonl"):
+        seen.add(identity(row))
+        written.add(_digest(line))
 
     def is_kept(row: Row, line: bytes) -> bool:
         if is_read is not None and not is_read(row):

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
+from airflow_provider_llmbeam.engine.bill import NOTHING, Bill, paid_for
+from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.spec import Price
 
 PRICE = Price(
     input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=10.0, cached_input_usd_per_million_tokens=0.1
 )
+BILL = Bill(10, 2, 3, 100, 4)
 
 
 @pytest.mark.parametrize(("tier", "ratio"), [("standard", 1.0), ("flex", 0.5), ("batch", 0.5)])
@@ -41,3 +43,18 @@ def test_the_cost_of_a_tier_without_a_known_price_is_unknown():
     assert Bill.of(1000, 100, 0, PRICE, "priority") == Bill(1000, 100, 0, None)
     assert Bill.of(1000, 100, 0, None, "priority") == Bill(1000, 100, 0, None)
     assert Bill.of(0, 0, 0, PRICE, "priority") == NOTHING
+
+
+def test_several_outcomes_have_cost_their_sums_and_nothing_known_where_one_price_is_not():
+    first = Failure(kind="blocked", message="no", attempts=1, rejections=1, rejected_at=(7.0,), **BILL._asdict())
+    second = Failure(kind="blocked", message="no", attempts=2, sheds=1, **BILL._asdict())
+    assert paid_for([first, second]) == {
+        **Bill(20, 4, 6, 200, 8)._asdict(),
+        "attempts": 3,
+        "rejections": 1,
+        "rejected_at": (7.0,),
+        "sheds": 1,
+    }
+    unpriced = Failure(kind="blocked", message="no", input_tokens=1, cost_nano_usd=None)
+    assert paid_for([first, unpriced])["cost_nano_usd"] is None
+    assert paid_for([])["cost_nano_usd"] == 0
