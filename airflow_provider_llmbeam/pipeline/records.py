@@ -32,7 +32,7 @@ def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
     record = {column: row[column] for column in columns.key}
     for column in columns.passthrough:
         record[column] = row.get(column)
-    columns.add_answer(record, answer_value(completion, columns))
+    columns.add_answer(record, answer_value(completion, has_schema=columns.answer is not None))
     record |= {
         "origin": answered.origin,
         "model": completion.model,
@@ -48,9 +48,9 @@ def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
     return record
 
 
-def answer_value(completion: Completion, columns: OutputColumns) -> Any:
+def answer_value(completion: Completion, *, has_schema: bool) -> Any:
     """Returns the JSON value of an answer with a schema, which may be null, and the text of any other."""
-    is_null = columns.answer is not None and completion.text.strip() == "null"
+    is_null = has_schema and completion.text.strip() == "null"
     return completion.text if completion.parsed is None and not is_null else completion.parsed
 
 

@@ -158,6 +158,37 @@ def test_an_answer_with_half_of_a_surrogate_pair_is_reported(echo_job, metric):
     assert [case.job for case in compared.differences] == [{"mood": "\ufffd"}]
 
 
+NULLABLE = {"type": ["object", "null"], "properties": {"mood": {"type": ["string", "null"]}}}
+
+
+def of_echo(job, schema, text, expected, metrics):
+    """Evaluates an answer, which is the text of the row."""
+    rows = [{"id": 1, "text": text, "expected_mood": expected}]
+    prompt = {"template": "{{ row.text }}"} | ({} if schema is None else {"output_schema": schema})
+    spec = JobSpec.parse(job.spec | {"prompt": prompt})
+    return evaluate(spec, of({"type": "rows", "key": "id", "rows": rows}, metrics))
+
+
+def test_an_answer_that_is_null_is_evaluated_as_null_and_the_text_null_as_a_text(echo_job):
+    metrics = {
+        "mood": "exact",
+        "label": {"type": "label_f1", "field": "mood", "expected": "expected_mood"},
+        "json": {"type": "valid_json", "json_schema": NULLABLE},
+    }
+    null = of_echo(echo_job, NULLABLE, " null\n", None, metrics)
+    assert {name: score.score for name, score in null.scores.items()} == dict.fromkeys(metrics, 1)
+    wrong = of_echo(echo_job, NULLABLE, " null\n", "good", metrics)
+    assert [case.answer for case in wrong.wrong] == [None]
+    text = of_echo(echo_job, None, "null", "good", {"mood": "exact"})
+    assert [case.answer for case in text.wrong] == ["null"]
+
+
+@pytest.mark.parametrize("expected", [None, "null"])
+def test_null_in_a_field_equals_the_text_of_it_as_a_csv_file_has_it(echo_job, expected):
+    found = of_echo(echo_job, NULLABLE, '{"mood": null}', expected, {"mood": "exact"})
+    assert found.scores["mood"].score == 1
+
+
 def test_a_score_that_drops_below_the_last_accepted_one_is_refused_on_the_same_golden_set_only(spec, golden):
     assert evaluate(spec, of(golden, max_drop=0.0)).accepted_at is None
     accepted = json.loads(Path(spec.home_uri, "accepted.json").read_text())

@@ -138,6 +138,16 @@ def test_texts_are_reviewed_as_a_whole(job):
     assert evaluate(spec, Evaluation.parse(evaluation)).scores["answer"].score == 0
 
 
+def test_an_answer_that_is_null_is_reviewed_as_null(echo_job):
+    schema = {"type": ["string", "null"]}
+    echo_job.spec |= {"prompt": {"template": "{{ row.text and 'null' }}", "output_schema": schema}}
+    echo_job.run(ROWS[:1])
+    spec = JobSpec.parse(echo_job.spec)
+    (review,), found = sampled(spec, rows=1)
+    assert review["form"]["answer"]["value"] is None
+    assert [row["expected_answer"] for row in lines(found["review_uri"])] == [None]
+
+
 def test_what_does_not_fit_is_refused_and_nothing_is_written(spec, job):
     golden = job.directory / "golden.jsonl"
     (review, *_), _ = sampled(spec)

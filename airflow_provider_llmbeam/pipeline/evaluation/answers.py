@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, Pe
 from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes, send
 from airflow_provider_llmbeam.pipeline.evaluation.rows import KeyedRows
 from airflow_provider_llmbeam.pipeline.privacy.masker import PersonalDataError, masker_of
+from airflow_provider_llmbeam.pipeline.records import answer_value
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIdentifier
 from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
@@ -45,11 +46,13 @@ class Answers:
         by_key: Outcome of each row.
         sent: Outcomes of the requests that were sent for them now, one for each distinct prompt.
         fingerprints: Fingerprint of the prompt of each row that has become one.
+        has_schema: Whether the answers are JSON values of an output schema.
     """
 
     by_key: Mapping[str, Outcome]
     sent: tuple[Outcome, ...]
     fingerprints: Mapping[str, str] = field(default_factory=dict)
+    has_schema: bool = False
 
     @property
     def cost_usd(self) -> float | None:
@@ -63,12 +66,12 @@ class Answers:
         return None if cost is None else cost / len(self.by_key) * 1000
 
     def values(self) -> dict[str, Any]:
-        """Returns the answer of each answered row: an object with an output schema, else a text.
+        """Returns the answer of each answered row: a JSON value with an output schema, else a text.
 
         Its texts are those of the sink: half of a surrogate pair is U+FFFD.
         """
         return {
-            key: valid_value(outcome.text if outcome.parsed is None else outcome.parsed)
+            key: valid_value(answer_value(outcome, has_schema=self.has_schema))
             for key, outcome in self.by_key.items()
             if isinstance(outcome, Completion)
         }
@@ -128,7 +131,7 @@ def answered(
     outcomes = known | fresh
     _refuse_faults_of_the_server(spec, outcomes)
     by_key = {key: each if isinstance(each, Failure) else outcomes[each[0]] for key, each in prompts.items()}
-    return Answers(by_key, tuple(fresh.values()), fingerprints)
+    return Answers(by_key, tuple(fresh.values()), fingerprints, spec.prompt.output_schema is not None)
 
 
 @contextmanager

@@ -135,7 +135,7 @@ def _answers(spec: JobSpec, rows: KeyedRows) -> dict[str, Any]:
             f"The journal {spec.journal_uri!r} has no answer to these rows. Give this task the arguments of the "
             "run whose answers are reviewed, and its manifest. Nothing was sent or billed."
         )
-    return Answers(outcomes, ()).values()
+    return Answers(outcomes, (), has_schema=spec.prompt.output_schema is not None).values()
 
 
 def _shown(row: Row, columns: tuple[str, ...]) -> dict[str, str]:

@@ -126,7 +126,7 @@ class _FitAnswers(beam.DoFn):
 
     def process(self, answered: AnsweredRow) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
         answer, record = answered.completion, Row()
-        self._columns.add_answer(record, answer_value(answer, self._columns))
+        self._columns.add_answer(record, answer_value(answer, has_schema=self._columns.answer is not None))
         for name, kind in self._types.items():
             if not fits(record[name], kind):
                 failure = Failure(
