@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.cli.pipeline import JOB, outcome
 
 @click.command()
 @JOB
-@click.option("--key", "keys", multiple=True, help="The key of a row; may be repeated.")
+@click.option("--key", "keys", multiple=True, help='The key of a row, e.g. 4 or {"id": 4}; may be repeated.')
 @click.option("--fingerprint", "fingerprints", multiple=True, help="The fingerprint of a prompt; may be repeated.")
 @click.option("--all-jobs", is_flag=True, help="Also the other jobs below `state_uri`, e.g. of earlier Dag runs.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")

@@ -96,6 +96,28 @@ def test_the_next_run_asks_for_the_forgotten_row_alone(job, sandbox):
     assert len(sandbox.requests) == before + 1
 
 
+def test_a_key_that_no_row_has_is_named_and_not_an_error(echo_job, tmp_path):
+    echo_job.run(ROWS)
+    spec = tmp_path / "job.json"
+    spec.write_text(json.dumps(echo_job.spec))
+    command = ["forget", str(spec), "--key=3", "--key=77", '--key={"key": 4}']
+    as_json = CliRunner().invoke(llmbeam, [*command, "--dry-run", "--json"])
+    assert (as_json.exit_code, json.loads(as_json.output)["not_found"]) == (0, ["77", '{"key": 4}'])
+    found = CliRunner().invoke(llmbeam, command)
+    assert found.exit_code == 0
+    missing = (
+        """Not found: no row of the source, the dead letter or the answers in files has '77', '{"key": 4}'.\n"""
+    )
+    assert missing in found.output
+    assert forgotten(echo_job, 3).not_found == (), "the source still has the row"
+
+
+def test_a_key_is_named_as_a_preview_shows_it(echo_job):
+    echo_job.run(ROWS)
+    found = forgotten(echo_job, '{"id": 4}')
+    assert (counted(found)["answers"], found.not_found) == (1, ())
+
+
 def test_a_row_that_has_left_the_source_is_found_by_its_answer(echo_job, tmp_path):
     echo_job.run(ROWS)
     echo_job.write(ROWS[:5])

@@ -14,8 +14,9 @@ _MAX_EXACT = 2**53
 class NamedKeys:
     """Keys that a user has named: each as the value of the key column, or as the JSON list of several ones.
 
-    A whole number names an integer and a float: pandas reads integers of a column with nulls as floats. A number
-    in a JSON list also names its text, which is what a Parquet file of mixed keys has.
+    Each may also be the JSON object of all key columns, as a preview shows it. A whole number names an integer and
+    a float: pandas reads integers of a column with nulls as floats. A number in JSON also names its text, which is
+    what a Parquet file of mixed keys has.
 
     Args:
         named: The keys.
@@ -26,14 +27,21 @@ class NamedKeys:
         self._key = key
         self._by_texts = {texts: each for each in named if (texts := _named_texts(each, key)) is not None}
         self._named = tuple(named)
+        self._found: set[tuple[str, ...]] = set()
+
+    @property
+    def unfound(self) -> tuple[str, ...]:
+        """The named keys that no row has had so far."""
+        return tuple(each for each in self._named if _named_texts(each, self._key) not in self._found)
 
     def of_row(self, row: Mapping[str, Any]) -> str | None:
         """Returns the named key that a row has; `None` for another row."""
         values = [row.get(column) for column in self._key]
         if any(value is None for value in values):
             return None
-        found = map(self._by_texts.get, itertools.product(*map(_texts, values)))
-        return next((each for each in found if each is not None), None)
+        found = [texts for texts in itertools.product(*map(_texts, values)) if texts in self._by_texts]
+        self._found.update(found)
+        return self._by_texts[found[0]] if found else None
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yields them as rows, see `typed_rows`, and an integer also as the float."""
@@ -51,14 +59,26 @@ def key_values(named: str, key: tuple[str, ...]) -> list[str]:
 
 def typed_rows(key: tuple[str, ...], keys: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yields keys as rows: what is derived from them depends on the type, and a named key has none."""
-    for named in keys:
+    for named in (_plain(each, key) for each in keys):
         yield dict(zip(key, _values(named, key), strict=True))
         if len(key) == 1 and not isinstance(value := _json(named), str):
             yield {key[0]: value}
 
 
+def _plain(named: str, key: tuple[str, ...]) -> str:
+    """Returns a key that is named by a JSON object as its value, or as the JSON list of its values."""
+    found = _json(named)
+    if not isinstance(found, dict) or found.keys() != {*key}:
+        return named
+    values = [found[column] for column in key]
+    if len(values) == 1 and isinstance(values[0], str):
+        return values[0]
+    return json.dumps(values[0] if len(values) == 1 else values)
+
+
 def _named_texts(named: str, key: tuple[str, ...]) -> tuple[str, ...] | None:
     """Returns the text of each column of a named key; `None` for one that has other columns, or none in one."""
+    named = _plain(named, key)
     values = [named] if len(key) == 1 else _json(named)
     if not isinstance(values, list) or len(values) != len(key) or None in values:
         return None
@@ -75,6 +95,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _values(named: str, key: tuple[str, ...]) -> list[Any]:
+    named = _plain(named, key)
     values = [named] if len(key) == 1 else _json(named)
     return [*(values if isinstance(values, list) else [values]), *[""] * len(key)][: len(key)]
 

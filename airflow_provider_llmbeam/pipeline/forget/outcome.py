@@ -33,6 +33,7 @@ class Forgotten(BaseModel):
         removed: What was removed, one place per line.
         kept: What is left because other rows need it.
         unreached: What may still have the rows, and what to do there.
+        not_found: The named keys that no row of the source, the dead letter or the answers in files has.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,6 +44,7 @@ class Forgotten(BaseModel):
     removed: tuple[Removed, ...]
     kept: tuple[str, ...]
     unreached: tuple[str, ...]
+    not_found: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         verb = "would be removed" if self.dry_run else "removed"
@@ -50,6 +52,9 @@ class Forgotten(BaseModel):
         widths = [max((len(text) for text in column), default=0) for column in zip(*self._cells(), strict=True)]
         for cells in self._cells():
             lines.append("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+        if self.not_found:
+            names = ", ".join(map(repr, self.not_found))
+            lines.append(f"Not found: no row of the source, the dead letter or the answers in files has {names}.")
         lines.append(f"{_counted(sum(each.count for each in self.removed), 'entries')} {verb}.")
         for title, entries in (("Kept", self.kept), ("Not reached", self.unreached)):
             lines += [f"{title}:", *(f"- {each}" for each in entries)] if entries else []

@@ -147,6 +147,7 @@ class _Removal:
             removed=tuple(self._removed),
             kept=tuple(self._kept()),
             unreached=tuple(self._unreached(named)),
+            not_found=self._keys.unfound,
         )
 
     def _is_row(self, row: dict[str, object]) -> bool:

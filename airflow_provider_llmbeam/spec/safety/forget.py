@@ -14,7 +14,8 @@ class RowsToForget(SpecModel):
     """The rows whose answers are removed from what a job has written.
 
     Attributes:
-        keys: Key of each row: the value of the key column, or the JSON list of the values of several ones.
+        keys: Key of each row: the value of the key column, or the JSON list of the values of several ones; or the
+            JSON object of all key columns, e.g. `{"id": 4}`, as a preview shows it.
         fingerprints: Fingerprints of further prompts, e.g. of a row that has left the source.
         all_jobs: Whether the other jobs below `state_uri`, such as those of earlier Dag runs, forget them, too.
         dry_run: Whether nothing is removed.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,3 +79,32 @@ def test_a_number_in_a_list_names_its_text() -> None:
     for value in (1, 1.0, "1"):
         assert NamedKeys(['["a", 1]'], ("k", "id")).of_row({"k": "a", "id": value}) == '["a", 1]'
     assert NamedKeys(['["a", null]'], ("k", "id")).of_row({"k": "a", "id": "None"}) is None
+
+
+@pytest.mark.parametrize(
+    ("named", "row"),
+    [
+        ('{"id": 4}', {"id": 4.0}),
+        ('{"id": "a b"}', {"id": "a b"}),
+        ('{"id": "{}"}', {"id": "{}"}),
+        ('{"id": 4, "k": "a"}', {"k": "a", "id": 4}),
+    ],
+)
+def test_a_key_is_also_named_by_the_object_of_its_columns(named, row):
+    keys = NamedKeys([named, "other"], tuple(row))
+    assert keys.unfound == (named, "other")
+    assert keys.of_row(row) == named
+    assert keys.unfound == ("other",)
+    assert key_values(named, tuple(row)) == [str(value).removesuffix(".0") for value in row.values()]
+    assert row in list(keys.rows())
+
+
+def test_an_object_of_other_columns_or_of_null_names_no_row():
+    for named in ('{"k": 4}', '{"id": 4, "k": 4}', '{"id": null}'):
+        assert NamedKeys([named], ("id",)).of_row({"id": 4}) is None
+
+
+def test_two_keys_of_one_row_are_both_found():
+    keys = NamedKeys(["1", "1.0", '{"id": 1}'], ("id",))
+    assert keys.of_row({"id": 1}) is not None
+    assert keys.unfound == ()
