@@ -71,6 +71,45 @@ def test_the_pages_have_all_tasks_of_a_run_of_many():
     assert found.stdout.strip() == "250"
 
 
+def test_the_history_says_that_the_cost_of_some_tasks_of_a_run_is_not_known(tmp_path):
+    for name in ("airflow.js", "history.js"):
+        (tmp_path / name).write_bytes(AIRFLOW_JS.with_name(name).read_bytes())
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    costs = {"some": [1.2, None, None], "all": [1.2, 0.3], "none": [None]}
+    (tmp_path / "page.js").write_text(f"""
+        const costs = {json.dumps(costs)};
+        globalThis.document = {{ baseURI: "http://airflow/" }};
+        globalThis.fetch = async (url) => {{
+          const path = /dagRuns\\/(\\w+)\\/taskInstances(?:\\/(\\d)\\/.*return_value)?$/;
+          const [, run, task] = url.pathname.match(path) ?? [];
+          const of_run = (cost, number) => (
+            {{ dag_id: "d", dag_run_id: run, task_id: `${{number}}`, operator: "RunInferenceOperator" }});
+          return new Response(JSON.stringify(
+            run === undefined
+            ? {{ dag_runs: Object.keys(costs).map((id) => ({{ dag_run_id: id, state: "success" }})) }}
+            : task === undefined ? {{ task_instances: costs[run].map(of_run), total_entries: costs[run].length }}
+            : {{ value: {{ rows: {{ answered: 1 }}, cost_usd: costs[run][task] }} }}));
+        }};
+        let state;
+        const createElement = (type, props, ...children) =>
+          typeof type === "function" ? type(props) : {{ type, children: children.flat(9) }};
+        const useState = (initial) => [state ?? initial, (found) => {{ state = found; }}];
+        globalThis.React = {{ createElement, useState, useEffect: (effect) => state ?? effect() }};
+        await import("./history.js");
+        globalThis.AirflowPlugin({{ dagId: "d" }});
+        while (!state) await new Promise((resolve) => setTimeout(resolve, 5));
+        const texts = (node) => node?.children?.flatMap(texts) ?? (typeof node === "string" ? [node] : []);
+        console.log(JSON.stringify(texts(globalThis.AirflowPlugin({{ dagId: "d" }}))));
+    """)
+    node, _ = compute_driver_executable()
+    found = subprocess.run([node, tmp_path / "page.js"], capture_output=True, text=True, check=True)
+    texts = json.loads(found.stdout)
+    cost = "at least 1.2; the cost of 2 tasks is not known"
+    assert {f"some: {cost}", "all: 1.5", "none: –"} <= {*texts}
+    of_runs = [texts[texts.index("success", texts.index(name)) + 1] for name in costs]
+    assert of_runs == [cost, "1.5", "–"]
+
+
 def test_the_script_of_the_plugin_reads_that_xcom():
     script = Path(airflow_provider_llmbeam.plugin.__file__).parent / "static" / "inference.js"
     assert f'readXCom(task, "{PAGE_KEY}")' in script.read_text()

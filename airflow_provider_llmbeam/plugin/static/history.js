@@ -38,8 +38,10 @@ import { MUTED, plain, read, readTasks, readXCom } from "./airflow.js";
     return values.length ? values.reduce((total, value) => total + value, 0) : undefined;
   };
 
+  const costOf = (reports) => sum(reports, (report) => report.cost_usd);
+
   const MEASURES = [
-    ["Cost in US dollars", (reports) => sum(reports, (report) => report.cost_usd)],
+    ["Cost in US dollars", costOf],
     ["Rows answered", (reports) => sum(reports, (report) => report.rows.answered)],
     ["Rows in the dead letter", (reports) => sum(reports, (report) => report.rows.dead_letter)],
     ["Tokens", (reports) => sum(reports, (report) => (report.tokens?.input ?? 0) + (report.tokens?.output ?? 0))],
@@ -52,18 +54,25 @@ import { MUTED, plain, read, readTasks, readXCom } from "./airflow.js";
   const short = (value) =>
     value === undefined ? "–" : value.toLocaleString(undefined, Number.isInteger(value) ? {} : { maximumSignificantDigits: 3 });
 
+  const shown = (measure, reports) => {
+    const value = short(measure(reports));
+    const unknown = measure === costOf ? reports.filter((report) => costOf([report]) === undefined).length : 0;
+    if (!unknown || unknown === reports.length) return value;
+    return `at least ${value}; the cost of ${unknown} ${unknown === 1 ? "task" : "tasks"} is not known`;
+  };
+
   function Plot({ title, points }) {
     const values = points.map(({ value }) => value ?? 0);
     const most = Math.max(...values, 1e-9);
     const step = (WIDTH - LEFT) / Math.max(points.length, 1);
     const y = (value) => (HEIGHT - BOTTOM) * (1 - value / most) + 6;
-    const bars = points.map(({ label, value, state, hasChanged }, index) =>
+    const bars = points.map(({ label, value, text, state, hasChanged }, index) =>
       h("rect", {
           key: index, x: LEFT + index * step + step * 0.1, width: Math.max(step * 0.8, 1),
           y: y(value ?? 0), height: Math.max(y(0) - y(value ?? 0), value === undefined ? 0 : 1),
           fill: state === "failed" ? "#dc2626" : hasChanged ? "#d97706" : "#3b82f6",
         },
-        h("title", null, `${label}: ${short(value)}`)));
+        h("title", null, `${label}: ${text}`)));
     return h("figure", { style: { margin: "0 0 1.5rem" } },
       h("figcaption", { style: { fontWeight: 600 } }, title),
       h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + 8}`, role: "img", "aria-label": title, style: { width: "100%", maxWidth: "40rem" } },
@@ -87,7 +96,7 @@ import { MUTED, plain, read, readTasks, readXCom } from "./airflow.js";
           h("tr", { key: run.dag_run_id },
             h("td", { style }, h("a", { href: link(run), style: { textDecoration: "underline" } }, run.dag_run_id)),
             h("td", { style }, run.state),
-            MEASURES.map(([title, measure]) => h("td", { key: title, style }, short(measure(reports)))),
+            MEASURES.map(([title, measure]) => h("td", { key: title, style }, shown(measure, reports))),
             h("td", { style }, [...new Set(reports.map((report) => plain(report.model)))].join(", ")),
             h("td", { style }, reports.flatMap((report) => report.changes ?? []).map(plain).join("; ")))))));
   }
@@ -114,7 +123,7 @@ import { MUTED, plain, read, readTasks, readXCom } from "./airflow.js";
               h("div", { style: { display: "grid", gridTemplateColumns: "repeat(auto-fit, minmax(20rem, 1fr))", gap: "1rem" } },
                 MEASURES.map(([title, measure]) =>
                   h(Plot, { key: title, title, points: history.map(({ run, reports }) => ({
-                    label: run.dag_run_id, day: String(run.logical_date ?? run.run_after ?? "").slice(0, 10), state: run.state, value: measure(reports),
+                    label: run.dag_run_id, day: String(run.logical_date ?? run.run_after ?? "").slice(0, 10), state: run.state, value: measure(reports), text: shown(measure, reports),
                     hasChanged: reports.some((report) => report.changes?.length) })) }))),
               h(Runs, { dagId, history }));
     return h("div", { style: { padding: "1rem", overflowY: "auto", height: "100%" }, "data-testid": "llmbeam-history" }, body);
