@@ -282,6 +282,19 @@ def test_two_prompts_are_compared_on_the_same_rows_tonight_and_tomorrow(job, spe
     assert compare(spec, comparison).requests <= 4, "at most one row of the sample is another"
 
 
+def test_a_number_that_is_written_in_another_way_is_no_difference(echo_job):
+    schema = {"type": "object", "properties": {"stars": {"type": "number"}}}
+    prompts = [
+        {"template": f"{{{{ row.text and '{{\"stars\": {stars}}}' }}}}", "output_schema": schema}
+        for stars in ("3", "3.0")
+    ]
+    echo_job.write(reviews(3))
+    spec = JobSpec.parse(echo_job.spec | {"prompt": prompts[0]})
+    compared = compare(spec, Comparison.parse({"other": {"prompt": prompts[1]}}))
+    assert (compared.both_answered, compared.difference_count) == (3, 0)
+    assert {name: score.score for name, score in compared.agreement.items()} == {"answer": 1, "stars": 1}
+
+
 def test_the_price_of_the_job_is_not_that_of_another_model(spec, tmp_path):
     price = {"input_usd_per_million_tokens": 1000, "output_usd_per_million_tokens": 0}
     spec = JobSpec.parse(spec.model_dump(mode="json") | {"limits": {"price": price}})

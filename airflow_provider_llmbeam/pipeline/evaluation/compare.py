@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.pipeline.estimate.outcomes import online_latencies
 from airflow_provider_llmbeam.pipeline.evaluation.answers import Answers, answered, answers_are_kept, rendered
 from airflow_provider_llmbeam.pipeline.evaluation.comparison import ComparisonReport, Difference, Side, Verdicts
 from airflow_provider_llmbeam.pipeline.evaluation.judging import Verdict, check_job, pair_job, verdicts
-from airflow_provider_llmbeam.pipeline.evaluation.marks import normalised
+from airflow_provider_llmbeam.pipeline.evaluation.marks import comparable, normalised
 from airflow_provider_llmbeam.pipeline.evaluation.report import write_report
 from airflow_provider_llmbeam.pipeline.evaluation.rows import RowSample, sampled_rows
 from airflow_provider_llmbeam.pipeline.evaluation.run import check_generates
@@ -113,7 +113,8 @@ def _report(
 
 
 def _is_equal(mine: Any, other: Any) -> bool:
-    return normalised(mine, ignore_whitespace=True) == normalised(other, ignore_whitespace=True)
+    pair = comparable(mine, other), comparable(other, mine)
+    return len({normalised(each, ignore_whitespace=True) for each in pair}) == 1
 
 
 def _pairs_by_field(both: Mapping[str, tuple[Any, Any]]) -> dict[str, list[tuple[Any, Any]]]:

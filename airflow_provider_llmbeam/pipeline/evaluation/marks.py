@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
@@ -22,10 +22,13 @@ from airflow_provider_llmbeam.spec.evaluation import (
     ValidJsonMetric,
 )
 from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema
+from airflow_provider_llmbeam.spec.prompt.answer_type import answer_type
 
 #: Marks the answer of a row; `NO_ANSWER` for one that has none.
 Marker = Callable[[Row, Any], Mark]
 NO_ANSWER = object()
+#: Largest integer up to which each one is a float.
+_MAX_EXACT = 2**53
 
 
 def marker_of(name: str, metric: Metric, rows: KeyedRows, output_schema: Any = None) -> Marker | None:
@@ -61,6 +64,25 @@ def normalised(value: Any, *, ignore_case: bool = False, ignore_whitespace: bool
     return text.casefold() if ignore_case else text
 
 
+def comparable(value: Any, other: Any) -> Any:
+    """Returns a value as it is compared with another one: whole numbers are equal, written `1` or `1.0`.
+
+    A text stays as it is, and a number that is compared with one that has a point, as in a CSV file.
+    """
+    return value if isinstance(value, str) or (isinstance(other, str) and "." in other) else _whole(value)
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer() and abs(value) <= _MAX_EXACT:
+            return int(value)
+        case dict():
+            return {name: _whole(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [*map(_whole, value)]
+    return value
+
+
 class _FieldMarker:
     def __init__(
         self, metric: ExactMetric | LabelF1Metric | NumericMetric, path: tuple[str, ...], column: str
@@ -76,8 +98,8 @@ class _FieldMarker:
             return Mark(float(found is not NO_ANSWER and _is_near(found, expected, metric)), expected)
         if found is NO_ANSWER and expected is None and answer is not NO_ANSWER:
             found = None  # a field that an answer may lack, as `review.fields` writes it
-        wanted = self._text(expected)
-        given = None if found is NO_ANSWER else self._text(found)
+        wanted = self._text(comparable(expected, found))
+        given = None if found is NO_ANSWER else self._text(comparable(found, expected))
         labels = (wanted, given) if isinstance(metric, LabelF1Metric) else None
         return Mark(float(wanted == given), expected, labels=labels)
 
@@ -141,6 +163,13 @@ def _path(name: str, metric: ExactMetric | LabelF1Metric | NumericMetric, output
                 f"set; got {metric.field!r}. Nothing was sent or billed."
             )
         return ()
+    if _has_no_fields(output_schema):
+        if metric.field is not None:
+            raise JobSpecError(
+                f"`metrics.{name}.field`: the answers have no fields, as the type of `prompt.output_schema` is "
+                f"{output_schema.get('type')!r}; got {metric.field!r}. Nothing was sent or billed."
+            )
+        return ()
     path = tuple(metric.field_of(name).split("."))
     known = output_schema.get("properties")
     if isinstance(known, dict) and path[0] not in known:
@@ -149,6 +178,15 @@ def _path(name: str, metric: ExactMetric | LabelF1Metric | NumericMetric, output
             "Nothing was sent or billed."
         )
     return path
+
+
+def _has_no_fields(output_schema: Mapping[str, Any]) -> bool:
+    """Whether no answer of a schema is an object."""
+    kind = answer_type(output_schema).kind
+    if kind != "any":
+        return kind != "object"
+    types = output_schema.get("type", "object")
+    return "object" not in ([types] if isinstance(types, str) else types)
 
 
 def _at(answer: Any, path: tuple[str, ...]) -> Any:

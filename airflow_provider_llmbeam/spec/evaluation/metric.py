@@ -19,7 +19,7 @@ class _FieldMetric(SpecModel):
 
     Attributes:
         field: Dotted path of the field, for answers with an output schema. `None`: the name of the metric. An
-            answer without a schema is compared as a whole.
+            answer without a schema, or one that is no object, is compared as a whole.
         expected: Column with the expected value. `None`: `expected_` and the name of the metric.
     """
 

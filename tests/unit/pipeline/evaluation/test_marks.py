@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.evaluation.marks import NO_ANSWER, marker_of
 from airflow_provider_llmbeam.pipeline.review.fields import AnswerFields
 from airflow_provider_llmbeam.pipeline.review.sample import golden_record
@@ -62,6 +62,60 @@ def test_the_mark_of_a_text(metric, answer, expected, value):
 )
 def test_the_mark_of_a_field_whose_expected_value_may_come_from_a_csv_file(answer, expected, value):
     assert mark("exact", answer, expected, SCHEMA).value == value
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "value"),
+    [
+        (1, 1.0, 1),
+        (1.0, 1, 1),
+        (1.0, "1", 1),
+        (1.0, "1.0", 1),
+        (1.5, "1.5", 1),
+        ("1", 1.0, 1),
+        ("1.0", 1.0, 1),
+        ([{"b": 1.0}], [{"b": 1}], 1),
+        (2.0**60, 2**60, 0),
+        ("1.0", "1", 0),
+        (1, "1.0", 0),
+        (1.5, 1, 0),
+        (True, 1, 0),
+        (True, 1.0, 0),
+    ],
+)
+def test_a_number_equals_another_way_to_write_it_and_a_text_does_not(answer, expected, value):
+    for metric in ("exact", "label_f1"):
+        found = mark(metric, {"a": answer}, expected, SCHEMA)
+        assert (found.value, found.expected) == (value, expected)
+    assert len({*mark("label_f1", {"a": answer}, expected, SCHEMA).labels}) == 2 - value
+
+
+@pytest.mark.parametrize("metric", ["exact", "label_f1"])
+@pytest.mark.parametrize(
+    ("schema", "answer", "expected", "value"),
+    [
+        ({"type": "string"}, "good", "good", 1),
+        ({"type": ["string", "null"]}, "good", None, 0),
+        ({"type": ["string", "null"]}, None, "good", 0),
+        ({"type": ["string", "null"]}, None, None, 1),
+        ({"type": ["string", "null"]}, None, "null", 1),
+        ({"type": ["string", "integer"]}, 1, 1, 1),
+        ({"type": "array"}, ["a"], ["a"], 1),
+        ({"enum": ["good", "bad"]}, "good", "good", 1),
+        ({"type": "object"}, {"a": "good"}, "good", 1),
+        ({}, {"a": "good"}, "good", 1),
+    ],
+)
+def test_an_answer_that_is_no_object_is_compared_as_a_whole(metric, schema, answer, expected, value):
+    assert mark(metric, answer, expected, schema).value == value
+    assert mark("numeric", 2, 2, {"type": "integer"}).value == 1
+
+
+def test_an_answer_that_is_no_object_has_no_field():
+    with pytest.raises(
+        JobSpecError, match=r"`metrics.a.field`: the answers have no fields, .* is 'array'; got 'b'"
+    ):
+        mark({"type": "exact", "field": "b"}, ["a"], "a", {"type": "array"})
 
 
 @pytest.mark.parametrize("metric", ["exact", "label_f1"])
