@@ -114,7 +114,8 @@ class Estimate(_Part):
         error_ratio: Half of the 95 % interval of the tokens, relative to them; `None` if fewer than two prompts
             were sent.
         cost_usd: Cost of these tokens online, in US dollars: at the priority tier if the job asks for it, else at
-            the standard tier. `None` if that price is not known.
+            the standard tier. `None` if that price is not known. A prefix cache is left out of it: `ways` have
+            what it saves, without its storage. If no answer is known, audio has the price of text.
         cost_usd_range: 95 % interval of the cost, or the costs without output and with the longest output.
         standard_cost_usd: Cost of the same at the standard tier.
         batch_cost_usd: Cost of the same by batch inference, whose discount does not apply to tokens of the cache.
