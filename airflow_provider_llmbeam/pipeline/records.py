@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import date, datetime, time
+from decimal import Decimal
+from functools import cache, partial
 from typing import Any
 
 import orjson
@@ -23,6 +26,27 @@ def _text(value: Any) -> str:
 
 _to_json = json.JSONEncoder(ensure_ascii=False, default=_text).encode
 _to_compact_json = json.JSONEncoder(ensure_ascii=False, default=_text, separators=(",", ":")).encode
+#: Exponents of a number that is read from a text: a row could name one of gigabytes.
+_MAX_EXPONENT = 1000
+
+
+def _decimal(text: str) -> Decimal:
+    number = Decimal(text)
+    if number.is_finite() and abs(number.adjusted()) > _MAX_EXPONENT:
+        raise ValueError(text)
+    return number
+
+
+#: How a value without a JSON type is made of its text, by the name of its type. A subclass, such as the timestamps
+#: of pandas with their nanoseconds, stays text.
+_OF_TEXT: dict[str, Callable[[str], Any]] = {
+    "bytes": partial(base64.b64decode, validate=True),
+    "date": date.fromisoformat,
+    "datetime": datetime.fromisoformat,
+    "decimal": _decimal,
+    "time": time.fromisoformat,
+}
+_NAMES = {bytes: "bytes", date: "date", datetime: "datetime", Decimal: "decimal", time: "time"}
 _ORJSON = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
@@ -55,19 +79,52 @@ def answer_value(completion: Completion, *, has_schema: bool) -> Any:
 
 
 def failed_record(failed: FailedRow) -> Row:
-    """Returns the row as read, so that a source can read it again, and the reason of its failure."""
+    """Returns the row as read, so that a source can read it again, and the reason of its failure.
+
+    It names the types of columns that JSON does not have, see `with_types`.
+    """
     failure = failed.failure
-    return {
-        **failed.row,
-        "llmbeam_error": {
-            "kind": failure.kind,
-            "message": failure.message,
-            "category": failure.category,
-            "http_status": failure.http_status,
-            "attempts": failure.attempts,
-            "origin": failed.origin,
-        },
+    error = {
+        "kind": failure.kind,
+        "message": failure.message,
+        "category": failure.category,
+        "http_status": failure.http_status,
+        "attempts": failure.attempts,
+        "origin": failed.origin,
     }
+    if types := _types({name: value for name, value in failed.row.items() if name != "llmbeam_error"}):
+        error["types"] = types
+    return {**failed.row, "llmbeam_error": error}
+
+
+def with_types(row: Row) -> Row:
+    """Returns a row of a dead letter with the values of its first source; JSON has dates and bytes as texts."""
+    error = row.get("llmbeam_error")
+    types = error.get("types") if isinstance(error, dict) else None
+    if not isinstance(types, dict):
+        return row
+    return {name: _typed(value, types.get(name)) for name, value in row.items()}
+
+
+def _types(value: Any) -> Any:
+    """Returns the name of the type of a value that JSON does not have, or those in it; `None` for any other."""
+    if isinstance(value, dict):
+        return {name: found for name, inner in value.items() if (found := _types(inner))} or None
+    if isinstance(value, (list, tuple)):
+        found = [*map(_types, value)]
+        return found if any(found) else None
+    return _NAMES.get(type(value))
+
+
+def _typed(value: Any, types: Any) -> Any:
+    if isinstance(value, dict) and isinstance(types, dict):
+        return {name: _typed(inner, types.get(name)) for name, inner in value.items()}
+    if isinstance(value, list) and isinstance(types, list) and len(value) == len(types):
+        return [*map(_typed, value, types)]
+    if isinstance(value, str) and isinstance(types, str) and types in _OF_TEXT:
+        with suppress(ValueError, ArithmeticError):  # the row is not of a dead letter, or was changed
+            return _OF_TEXT[types](value)
+    return value
 
 
 def encode_record(record: Row) -> bytes:

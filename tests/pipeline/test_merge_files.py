@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 
+import fastavro
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -128,6 +132,39 @@ def test_rows_with_a_fault_of_the_source_neither_fail_the_retry_of_others_nor_re
     assert {row["id"]: row["answer"] for row in answers(echo_job)} == {1: "Say it: a", 2: "Say it: nothing"}
     kinds = sorted(row["llmbeam_error"]["kind"] for row in read_lines(dead_letter(echo_job)))
     assert kinds == ["duplicate_key", "missing_key", "unreadable_row"]
+
+
+@pytest.mark.parametrize("source_format", ["parquet", "avro"])
+@pytest.mark.parametrize("sink_format", ["jsonl", "parquet"])
+def test_a_retry_renders_the_dates_and_decimals_of_its_first_source(echo_job, source_format, sink_format):
+    rows = [
+        {"day": date(2026, 1, day), "price": Decimal(f"{day}.50"), "days": [date(2026, 2, day)], "raw": b"\xff"}
+        for day in (1, 2)
+    ]
+    path = echo_job.directory / f"rows.{source_format}"
+    if source_format == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        day = {"type": "int", "logicalType": "date"}
+        price = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+        types = {"day": day, "price": price, "days": {"type": "array", "items": day}, "raw": "bytes"}
+        fields = [{"name": name, "type": kind} for name, kind in types.items()]
+        with path.open("wb") as file:
+            fastavro.writer(file, {"type": "record", "name": "row", "fields": fields}, rows)
+    template = "{{ row.day.year }} {{ row.price * 2 }} {{ row.days }} {{ row.raw.hex() }}"
+    fails = "{% if row.day.day == 2 %}{{ row.nothing }}{% endif %}"
+    sink = {"uri": str(echo_job.out), "format": sink_format}
+    spec = echo_job.spec | {"source": {"uri": str(path), "key": ["day"]}, "sink": sink}
+    run(JobSpec.parse(spec | {"prompt": {"template": fails + template}}))
+    out = {"sink": sink, "dead_letter_uri": str(dead_letter(echo_job)), "key": ["day"]}
+    prompt = {"template": template}
+    retry = RetryFailedRowsOperator(task_id="retry", **out, prompt=prompt, model={"type": "echo"})
+    run(JobSpec.parse(spec | {"source": retry.source, "sink": retry.sink, "prompt": prompt}))
+    assert {row["day"]: row["answer"] for row in answers(echo_job)} == {
+        "2026-01-01": "2026 3.00 [datetime.date(2026, 2, 1)] ff",
+        "2026-01-02": "2026 5.00 [datetime.date(2026, 2, 2)] ff",
+    }
+    assert read_lines(dead_letter(echo_job)) == []
 
 
 def test_a_job_that_reads_its_dead_letter_leaves_rows_whose_answers_would_replace_others(echo_job):

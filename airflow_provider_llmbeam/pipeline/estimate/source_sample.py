@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.moderation.judging import Questions
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
-from airflow_provider_llmbeam.pipeline.sources.files import check_source
+from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIdentifier
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.pipeline.transforms.read import with_key

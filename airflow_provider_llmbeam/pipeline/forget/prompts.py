@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.pipeline.estimate.source_sample import read_source
 from airflow_provider_llmbeam.pipeline.forget.keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.forget.rewrite import rows_of
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
+from airflow_provider_llmbeam.pipeline.records import with_types
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIdentifier
 from airflow_provider_llmbeam.pipeline.transforms.read import with_key
@@ -127,7 +128,7 @@ def _rows(spec: JobSpec) -> Iterator[tuple[Row, bool]]:
             discard(export_uri)
     if storage.exists(spec.dead_letter_uri):
         for row in rows_of(spec.dead_letter_uri):
-            yield {name: value for name, value in plain(row).items() if name != "llmbeam_error"}, False
+            yield {name: value for name, value in plain(with_types(row)).items() if name != "llmbeam_error"}, False
 
 
 def _add_answered(spec: JobSpec, keys: NamedKeys, found: FoundPrompts) -> None:

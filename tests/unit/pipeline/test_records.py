@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
-from airflow_provider_llmbeam.pipeline.records import answer_record, encode_key, encode_record, failed_record
+from airflow_provider_llmbeam.pipeline.records import (
+    answer_record,
+    encode_key,
+    encode_record,
+    failed_record,
+    with_types,
+)
 from airflow_provider_llmbeam.pipeline.sinks.parquet import _ROW_GROUP, write_parquet
 from airflow_provider_llmbeam.pipeline.sources.bigquery import json_values
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
@@ -99,6 +105,38 @@ def test_a_failed_row_can_be_read_again_as_a_row() -> None:
     assert isinstance(again, dict)
     assert again.pop("llmbeam_error")["kind"] == "timeout"
     assert again == row
+
+
+def test_values_without_a_json_type_are_read_again_from_a_dead_letter_with_their_types() -> None:
+    at = datetime.datetime(2026, 1, 2, 3, 4, 5, 60, tzinfo=datetime.UTC)
+    values = [at, at.date(), at.time(), at.replace(tzinfo=None), Decimal("-1.50"), Decimal("0E-9"), b"\xff\0"]
+    row = {"id": values[1], "each": values, "one": [None, 1, {"in": values[4], "text": "2026-01-02"}], "none": []}
+    failed = failed_record(FailedRow(row, Failure(kind="timeout", message="slow")))
+    again = with_types(json.loads(encode_record(failed)))
+    assert repr(again) == repr(failed)
+    assert encode_key(again, ("id",)) == encode_key(json.loads(encode_record(failed)), ("id",))
+    assert failed_record(FailedRow(again, Failure(kind="timeout", message="slow"))) == failed, "if it fails again"
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        "date",
+        {"text": "date"},
+        {"text": "decimal", "more": "date"},
+        {"text": "datetime", "more": ["date"]},
+        {"text": ["bytes"], "more": {"in": ["bytes"]}},
+        {"text": "int", "more": {"in": {}}},
+    ],
+)
+def test_a_row_whose_types_were_changed_keeps_its_texts(types: Any) -> None:
+    row = {"text": "1E+999999999", "more": {"in": ["no"]}, "llmbeam_error": {"types": types}}
+    assert with_types(row) == row
+
+
+@pytest.mark.parametrize("error", [None, "2026", ["types"], {"kind": "timeout"}])
+def test_a_row_that_names_no_types_is_as_it_was_read(error: Any) -> None:
+    assert with_types(row := {"day": "2026-01-02", "llmbeam_error": error}) is row
 
 
 def test_half_a_surrogate_pair_is_written_as_a_character_that_any_reader_accepts() -> None:

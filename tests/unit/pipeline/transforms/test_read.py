@@ -19,8 +19,8 @@ from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow
 from airflow_provider_llmbeam.pipeline.records import encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.pipeline.sources import files
+from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
 from airflow_provider_llmbeam.pipeline.sources.files import (
-    check_source,
     parse_csv,
     parse_json_line,
     parse_line,

@@ -1,0 +1,99 @@
+"""Checks of the files of a source, before anything is sent."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import fastavro
+from apache_beam.io.filesystem import FileSystem
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.sources.lines import check_readable, is_compressed, open_plain
+from airflow_provider_llmbeam.spec.source import FileFormat
+
+#: A file name that does not begin as those do that Spark and Hive ignore.
+_IS_DATA = re.compile(r"(^|/)[^/_.][^/]*$")
+#: The start of an array of objects, or of an object whose first line is its brace.
+_IS_JSON_DOCUMENT = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*\{|\{[ \t]*\r?\n\s*\")")
+
+
+def check_source(uri: str, file_format: FileFormat) -> None:
+    """Checks that the source exists, and that Beam would not skip one of its files.
+
+    Raises:
+        JobSpecError: No file matches, or one that matches cannot be read, or the filesystem rejects the request.
+    """
+    try:
+        # Its `**` matches every name, so this is one listing, of what matches and of what is skipped.
+        found = storage.match_metadata(re.sub(r"\*+", "**", uri))
+    except Exception as error:
+        raise JobSpecError(
+            f"`source.uri` {uri!r} cannot be listed: {error} Nothing was sent or billed."
+        ) from error
+    if "*" in uri:
+        is_match = re.compile(FileSystem.translate_pattern(uri)).match
+        for file in found:
+            if not is_match(file.path) and is_match(file.path.replace("\\", "_")):
+                raise JobSpecError(
+                    f"`source.uri` {uri!r}: {file.path!r} would be skipped, as `*` matches no backslash in Beam. "
+                    "Rename the file. Nothing was sent or billed."
+                )
+        found = [file for file in found if is_match(file.path)]
+    if not found:
+        raise JobSpecError(f"`source.uri` {uri!r} matches no file. Nothing was sent or billed.")
+    if storage.is_local(uri) and Path(found[0].path).is_dir():
+        raise JobSpecError(
+            f"`source.uri` {uri!r} is a directory. Expected its files, e.g. '{uri.rstrip('/')}/*.{file_format}'. "
+            "Nothing was sent or billed."
+        )
+    # Others are markers, as `_SUCCESS`, or stand for a directory on Cloud Storage; Beam skips all empty files.
+    empty = [file.path for file in found if not file.size_in_bytes and _IS_DATA.search(file.path)]
+    if empty and file_format in ("parquet", "avro"):
+        raise JobSpecError(
+            f"`source.uri` {uri!r}: {empty[0]!r} has 0 bytes, and a {file_format} file without rows has a schema. "
+            "Write it again, or delete it. Nothing was sent or billed."
+        )
+    filled = [file.path for file in found if file.size_in_bytes]
+    check_readable(uri, filled)
+    if file_format in ("parquet", "avro") and (packed := [path for path in filled if is_compressed(path)]):
+        raise JobSpecError(
+            f"`source.uri` {uri!r}: {packed[0]!r} is compressed as a whole by its name, and a {file_format} file "
+            "cannot be read so. Expand it, or rename it if only its contents are compressed. Nothing was sent or "
+            "billed."
+        )
+    if file_format == "avro" and filled:
+        _check_avro(filled[0])
+    if file_format == "jsonl" and filled:
+        _check_json_lines(filled[0])
+
+
+def _check_avro(path: str) -> None:
+    """Checks that a file has records; other values have no columns."""
+    with open_plain(path) as file:
+        try:
+            schema = fastavro.block_reader(file).writer_schema
+        except ValueError as error:
+            raise JobSpecError(f"`source.uri`: {path!r}: {error} Nothing was sent or billed.") from None
+    branches = schema if isinstance(schema, list) else [schema]
+    kinds = {str(branch["type"] if isinstance(branch, dict) else branch) for branch in branches}
+    if others := sorted(kinds - {"record", "map"}):
+        raise JobSpecError(
+            f"`source.uri`: {path!r} has Avro values of type {others[0]!r}. Expected records, whose fields are "
+            "the columns. Nothing was sent or billed."
+        )
+
+
+def _check_json_lines(path: str) -> None:
+    """Checks that a file is no array, and has one object per line; what only workers can read is left to them."""
+    start = b""
+    with suppress(Exception), open_plain(path) as file:
+        start = file.read(1024)
+    if _IS_JSON_DOCUMENT.match(start):
+        raise JobSpecError(
+            f"`source.uri`: {path!r} is a JSON array, or has objects of several lines. Expected JSON lines, with "
+            "one object per line: `jq -c '.[]'` writes them from an array, `jq -c .` from objects. Nothing was "
+            "sent or billed."
+        )
