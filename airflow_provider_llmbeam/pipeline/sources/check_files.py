@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -71,12 +72,21 @@ def check_source(uri: str, file_format: FileFormat) -> None:
 
 
 def _check_avro(path: str) -> None:
-    """Checks that a file has records; other values have no columns."""
+    """Checks that a file has records, as other values have no columns, and a codec that this environment has."""
     with open_plain(path) as file:
         try:
-            schema = fastavro.block_reader(file).writer_schema
+            blocks = fastavro.block_reader(file)
         except ValueError as error:
             raise JobSpecError(f"`source.uri`: {path!r}: {error} Nothing was sent or billed.") from None
+    schema, codec = blocks.writer_schema, blocks.codec
+    try:
+        fastavro.writer(io.BytesIO(), "null", [None], codec=codec)
+    except ValueError as error:  # which names the package to install
+        raise JobSpecError(
+            f"`source.uri`: {path!r} is compressed with codec {codec!r}, which cannot be expanded: {error}. "
+            "Install it here and on the workers, or write the file with codec 'deflate' or 'snappy'. Nothing was "
+            "sent or billed."
+        ) from None
     branches = schema if isinstance(schema, list) else [schema]
     kinds = {str(branch["type"] if isinstance(branch, dict) else branch) for branch in branches}
     if others := sorted(kinds - {"record", "map"}):

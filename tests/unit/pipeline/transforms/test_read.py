@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -30,6 +31,7 @@ from airflow_provider_llmbeam.pipeline.sources.lines import Line
 from airflow_provider_llmbeam.pipeline.transforms.read import TALLIES, _CheckKey, with_key
 
 BOM = b"\xef\xbb\xbf"
+AVRO_SCHEMA = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}
 cells = st.text("ab ,\"'\r\n\t;äß漢😀\0", max_size=8)
 
 
@@ -291,6 +293,38 @@ def test_a_file_that_this_user_may_not_read_is_refused_before_anything_is_sent(
         with pytest.raises(JobSpecError) as caught:
             check_source(uri, file_format)
         assert str(caught.value) == f"`source.uri` {which}: Permission denied. Nothing was sent or billed."
+
+
+@pytest.mark.parametrize(
+    ("codec", "reason"),
+    [
+        ("lz4", "lz4 codec is supported but you need to install one of the following libraries: ('lz4',)"),
+        ("other", "unrecognized codec: other"),
+    ],
+)
+def test_an_avro_file_with_a_codec_that_is_not_installed_is_refused(
+    codec: str, reason: str, tmp_path: Path
+) -> None:
+    stored = io.BytesIO()
+    fastavro.writer(
+        stored, {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}, [{"id": 1}]
+    )
+    name = bytes([2 * len(codec)]) + codec.encode()
+    (tmp_path / "a.avro").write_bytes(stored.getvalue().replace(b"\x08null", name))
+    with pytest.raises(JobSpecError) as refused:
+        check_source(f"{tmp_path}/a.avro", "avro")
+    assert str(refused.value) == (
+        f"`source.uri`: '{tmp_path}/a.avro' is compressed with codec '{codec}', which cannot be expanded: "
+        f"{reason}. Install it here and on the workers, or write the file with codec 'deflate' or 'snappy'. "
+        "Nothing was sent or billed."
+    )
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "bzip2", "xz"])
+def test_an_avro_file_with_a_codec_that_is_installed_is_accepted(codec: str, tmp_path: Path) -> None:
+    with (tmp_path / "a.avro").open("wb") as file:
+        fastavro.writer(file, AVRO_SCHEMA, [{"id": 1}], codec=codec)
+    check_source(f"{tmp_path}/a.avro", "avro")
 
 
 def test_a_source_on_an_unknown_filesystem_is_refused() -> None:
