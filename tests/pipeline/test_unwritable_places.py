@@ -14,6 +14,7 @@ from google.auth.exceptions import RefreshError, TransportError
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.in_process import estimate
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.launch import reachable
 from airflow_provider_llmbeam.pipeline.launch.writable import is_final
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
@@ -45,6 +46,41 @@ def test_a_bucket_that_cannot_be_written_is_refused_before_anything_is_sent(job,
     with pytest.raises(JobSpecError, match=rf"{message}.*Nothing was sent or billed\."):
         run(spec)
     assert sandbox.requests.paid("gemini.generateContent").total() == 0
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        (
+            "s3://b/x",
+            "needs the package 'boto3', which is not installed here. Install it with `pip install 'apa",
+        ),
+        ("azfs://a/b/x", "needs the package 'azure.storage.blob', which is not installed here."),
+        ("hdfs://n/x", "`pip install 'apache-beam[hadoop]'`"),
+        (
+            "abfs://b/x",
+            "Beam reads no abfs://. Expected azfs://account/container/…, with `pip install 'apache-b",
+        ),
+    ],
+)
+@pytest.mark.parametrize("starts", [run, lambda spec: estimate(spec, 4)], ids=["run", "estimate"])
+@pytest.mark.parametrize("field", ["source", "sink", "state_uri", "audit"])
+def test_a_filesystem_whose_package_is_not_installed_is_no_passing_failure(
+    job, sandbox, monkeypatch, uri, message, starts, field
+):
+    monkeypatch.setattr(reachable, "find_spec", lambda name: None)
+    job.write(ROWS)
+    changes = {
+        "source": {"source": {"uri": f"{uri}.jsonl", "key": ["id"]}},
+        "sink": {"sink": {"uri": uri}},
+        "state_uri": {"state_uri": uri},
+        "audit": {"safety": {"audit": {"type": "files", "uri": uri}}},
+    }
+    with pytest.raises(JobSpecError) as refused:
+        starts(JobSpec.parse({**job.spec, **changes[field]}))
+    assert message in str(refused.value)
+    assert str(refused.value).count("Nothing was sent or billed.") == 1
+    assert len(sandbox.requests) == 0
 
 
 def test_the_probe_leaves_nothing(job, sandbox):

@@ -1,4 +1,4 @@
-"""Whether Cloud Storage answers at all, which is asked once, before anything else of a job.
+"""Whether the places of a job can be reached at all, which is asked once, before anything else of a job.
 
 Without a network, the clients of Google look for credentials and repeat each request for two minutes: a job with a
 source on gs:// took 151 s to say so.
@@ -7,18 +7,23 @@ source on gs:// took 151 s to say so.
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from urllib.parse import urlsplit
 
 import requests
 
-from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink
 from airflow_provider_llmbeam.spec.source import FilesSource
 
 #: Timeout of each of the two requests, in seconds: to connect, and to answer.
 _TIMEOUT_SECONDS = (4.0, 10.0)
 _ATTEMPTS = 2
+#: The package that Beam needs for a filesystem, and the extra of `apache-beam` that has it (Beam 2.77).
+_PACKAGES = {"s3": ("boto3", "aws"), "azfs": ("azure.storage.blob", "azure"), "hdfs": ("hdfs", "hadoop")}
+_AZURE = frozenset({"abfs", "abfss", "wasb", "wasbs", "az"})
 
 
 def check_reachable(spec: JobSpec) -> None:
@@ -26,17 +31,42 @@ def check_reachable(spec: JobSpec) -> None:
 
     Raises:
         JobFailedError: There is no answer.
+        JobSpecError: A place is on a filesystem whose package is not installed.
     """
+    audit = spec.safety.audit
     fields = {
         "source.uri": spec.source.uri if isinstance(spec.source, FilesSource) else "",
         "sink.uri": spec.sink.uri if isinstance(spec.sink, FilesSink) else "",
         "state_uri": spec.state_uri or "",
         "prompt.media": next((media.uri for media in spec.prompt.media if media.uri.startswith("gs://")), ""),
     }
+    for field, uri in (fields | {"safety.audit.uri": audit.uri if isinstance(audit, FilesAudit) else ""}).items():
+        _check_installed(field, uri)
     for field, uri in fields.items():
         if uri.startswith("gs://"):
             check_uri_reachable(field, uri)
             return
+
+
+def _check_installed(field: str, uri: str) -> None:
+    scheme = urlsplit(uri).scheme
+    if scheme in _AZURE:
+        raise JobSpecError(
+            f"`{field}` {uri!r}: Beam reads no {scheme}://. Expected azfs://account/container/…, with "
+            "`pip install 'apache-beam[azure]'`. Nothing was sent or billed."
+        )
+    if scheme not in _PACKAGES:
+        return
+    package, extra = _PACKAGES[scheme]
+    try:
+        is_installed = find_spec(package) is not None
+    except ModuleNotFoundError:  # of the package that contains it
+        is_installed = False
+    if not is_installed:
+        raise JobSpecError(
+            f"`{field}` {uri!r}: {scheme}:// needs the package {package!r}, which is not installed here. Install "
+            f"it with `pip install 'apache-beam[{extra}]'`. Nothing was sent or billed."
+        )
 
 
 def check_uri_reachable(field: str, uri: str) -> None:
