@@ -70,8 +70,12 @@ def replace(uri: str, content: bytes, *, is_private: bool = True) -> None:
         part.unlink(missing_ok=True)
 
 
-def open(uri: str) -> IO[bytes]:  # noqa: A001
+def open(uri: str, *, block_bytes: int | None = None) -> IO[bytes]:  # noqa: A001
     """Opens a file for reading, without decompressing it.
+
+    Args:
+        uri: Its address.
+        block_bytes: Bytes that one request to Cloud Storage asks for; `None` for the 16 MiB of Beam.
 
     Raises:
         PermissionError: It is a pipe or a device, which may never end.
@@ -79,7 +83,11 @@ def open(uri: str) -> IO[bytes]:  # noqa: A001
     filesystem = _filesystem(uri)
     if _is_local(filesystem) and Path(uri).exists() and not Path(uri).is_file():
         raise PermissionError(errno.EPERM, "Not a regular file", uri)
-    file: IO[bytes] = filesystem.open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
+    file: IO[bytes]
+    if block_bytes is not None and filesystem.scheme() == "gs":
+        file = filesystem._gcsIO().open(uri, "r", read_buffer_size=block_bytes)
+    else:
+        file = filesystem.open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
     return file
 
 

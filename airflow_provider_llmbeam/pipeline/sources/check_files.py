@@ -15,6 +15,8 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.sources.lines import check_readable, is_compressed, open_plain
 from airflow_provider_llmbeam.spec.source import FileFormat
 
+#: Bytes that are read at once of a file on Cloud Storage: its beginning is all that is looked at.
+_BLOCK_BYTES = 64 * 2**10
 #: A file name that does not begin as those do that Spark and Hive ignore.
 _IS_DATA = re.compile(r"(^|/)[^/_.][^/]*$")
 #: The start of an array of objects, or of an object whose first line is its brace.
@@ -73,7 +75,7 @@ def check_source(uri: str, file_format: FileFormat) -> None:
 
 def _check_avro(path: str) -> None:
     """Checks that a file has records, as other values have no columns, and a codec that this environment has."""
-    with open_plain(path) as file:
+    with open_plain(path, block_bytes=_BLOCK_BYTES) as file:
         try:
             blocks = fastavro.block_reader(file)
         except ValueError as error:
@@ -99,7 +101,7 @@ def _check_avro(path: str) -> None:
 def _check_json_lines(path: str) -> None:
     """Checks that a file is no array, and has one object per line; what only workers can read is left to them."""
     start = b""
-    with suppress(Exception), open_plain(path) as file:
+    with suppress(Exception), open_plain(path, block_bytes=_BLOCK_BYTES) as file:
         start = file.read(1024)
     if _IS_JSON_DOCUMENT.match(start):
         raise JobSpecError(

@@ -74,9 +74,9 @@ class LinesSource(FileBasedSource):
                 yield line
 
 
-def open_plain(path: str) -> IO[bytes]:
-    """Opens a file for reading; one with the extension of a compression is expanded."""
-    return plain(storage.open(path), path)
+def open_plain(path: str, *, block_bytes: int | None = None) -> IO[bytes]:
+    """Opens a file for reading, see `storage.open`; one with the extension of a compression is expanded."""
+    return plain(storage.open(path, block_bytes=block_bytes), path)
 
 
 def check_readable(uri: str, paths: Sequence[str]) -> None:
