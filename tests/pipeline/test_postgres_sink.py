@@ -579,6 +579,39 @@ def test_the_error_for_a_missing_unique_key_has_the_statement_that_creates_one(r
     postgres_sink.check(SINK, OutputColumns(key=("id",)))
 
 
+@pytest.mark.parametrize("others", ["", "UNIQUE (id, part), UNIQUE (model) DEFERRABLE,"])
+@pytest.mark.parametrize("kind", ["UNIQUE", "PRIMARY KEY"])
+def test_the_error_for_a_deferrable_key_has_the_statement_that_replaces_it(
+    refused, client, database, kind, others
+):
+    columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
+    client.execute(
+        f"CREATE TABLE answers (id int, part text, {others} {columns},"
+        f' CONSTRAINT "one\'s" {kind} (part, id) DEFERRABLE)'
+    )
+    source = {"type": "rows", "rows": [{"id": 1, "part": "a", "text": "x"}], "key": ["id", "part"]}
+    found = refused(database, source=source)
+    assert "constraint \"one's\" of table 'answers' on ['id', 'part'] is deferrable, and PostgreSQL" in found
+    client.execute(found.split("`")[5])
+    postgres_sink.check(SINK, OutputColumns(key=("id", "part")))
+
+
+def test_a_deferrable_constraint_on_other_columns_does_not_stop_the_job(start, client):
+    columns = ", ".join(f"{name} {OUTPUT_TYPES[name]}" for name in OUTPUT_COLUMNS)
+    client.execute(f"CREATE TABLE answers (id int UNIQUE, {columns}, UNIQUE (id, answer) DEFERRABLE)")
+    start(rows_of(2))
+    start(rows_of(2, text="other"))
+    assert [answer for _, answer in table(client, "id, answer")] == ["other 0", "other 1"]
+
+
+@pytest.mark.parametrize("index", ["(id) WHERE id > 0", "(abs(id))", "(id, model)"])
+def test_an_index_that_does_not_keep_keys_apart_stops_the_job(refused, client, database, index):
+    columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
+    client.execute(f"CREATE TABLE answers (id int, {columns})")
+    client.execute(f"CREATE UNIQUE INDEX ON answers {index}")
+    assert "has no unique constraint on ['id']" in refused(database)
+
+
 def test_a_table_without_the_key_stops_the_job(refused, client, database):
     client.execute("CREATE TABLE answers (number int PRIMARY KEY, answer text)")
     assert "table 'answers' has no column 'id'; it has ['number', 'answer']" in refused(database)

@@ -82,6 +82,7 @@ class _Upsert:
         columns = self._columns(schema, table)
         if columns:
             self._refuse_shape(columns)
+            self._refuse_deferrable(schema, table)
             types = {name: columns[name].type for name in (*self._key, *self._values)}
         else:
             types = types or types_of(self._output, records())
@@ -151,6 +152,27 @@ class _Upsert:
             raise self._moment.refusal(
                 f"`sink.table`: column {unknown[0]!r} of table {self._sink.table!r} must not be null and has no "
                 "default, and the job has no value for it. Give it a default."
+            )
+
+    def _refuse_deferrable(self, schema: str, table: str) -> None:
+        """Rejects a deferrable constraint on the key, which ON CONFLICT rejects only with rows.
+
+        Another unique index on the same columns is no help: ON CONFLICT takes all of them.
+        """
+        found = self._connection.execute(
+            "SELECT conname FROM pg_constraint JOIN pg_attribute ON attrelid = conrelid AND attnum = ANY(conkey)"
+            " WHERE conrelid = to_regclass(quote_ident(%s) || '.' || quote_ident(%s)) AND condeferrable"
+            " AND contype IN ('p', 'u') GROUP BY conname"
+            " HAVING bool_and(attname = ANY(%s)) AND count(*) = %s ORDER BY conname",
+            (schema, table, [*self._key], len(self._key)),
+        ).fetchone()
+        if found is not None:
+            name = sql.Identifier(found[0])
+            change = sql.SQL("DROP CONSTRAINT {}, ADD UNIQUE ({})").format(name, _names(self._key))
+            raise self._moment.refusal(
+                f"`sink.table`: constraint {found[0]!r} of table {self._sink.table!r} on {[*self._key]} is "
+                "deferrable, and PostgreSQL cannot upsert by such a constraint (`ON CONFLICT`). This replaces it: "
+                f"`{self._alter(change)}`."
             )
 
     def _create(self, types: Mapping[str, str]) -> None:
