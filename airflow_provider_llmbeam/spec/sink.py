@@ -104,9 +104,9 @@ class PostgresSink(SpecModel):
     The answers are copied into a temporary table, then upserted by the key of the source in one transaction: a
     reader sees the old rows or the new ones, and a second run changes nothing. Rows of other keys are kept. The
     table is created with the first answers if it does not exist; structured answers are `jsonb`. An existing table
-    needs a unique constraint on the key, and all output columns with types that the values can be cast to; its
-    other columns are not changed. A list may go to an array, and an empty text, as CSV has it for no value,
-    becomes null where a type has none. NUL, which PostgreSQL cannot store, becomes U+FFFD.
+    needs a unique constraint on the key that is not deferrable, and all output columns with types that the values
+    can be cast to; its other columns are not changed. A list may go to an array, and an empty text, as CSV has it
+    for no value, becomes null where a type has none. NUL, which PostgreSQL cannot store, becomes U+FFFD.
 
     Attributes:
         table: Name of the table, `table` or `schema.table`, case-sensitive.

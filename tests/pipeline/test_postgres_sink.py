@@ -540,6 +540,43 @@ def test_a_missing_permission_stops_the_job(refused, client, reader):
     postgres_sink.check(SINK, OutputColumns(key=("id",)))
 
 
+@pytest.fixture
+def shared(client, reader):
+    """A table that the role may read and write; returns the name of the role."""
+    role = urlsplit(reader).username
+    columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
+    client.execute(f"CREATE TABLE answers (id int PRIMARY KEY, {columns}, number serial)")
+    client.execute(f"GRANT SELECT, INSERT, UPDATE ON answers TO {role}")
+    return role
+
+
+def test_the_error_for_a_sequence_that_the_user_may_not_use_has_the_statement_that_allows_it(
+    refused, client, reader, shared, tmp_path
+):
+    found = refused(reader)
+    assert f"user {shared!r} may not use the sequence that fills column 'number' of table 'answers'" in found
+    client.execute(found.split("`")[3])
+    postgres_sink.check(SINK, OutputColumns(key=("id",)))
+    publish(tmp_path, record())
+    assert table(client, "id, number") == [(1, 1)]
+
+
+def test_row_level_security_without_a_policy_for_the_user_stops_the_job(refused, client, reader, shared, tmp_path):
+    client.execute(f"GRANT USAGE ON SEQUENCE answers_number_seq TO {shared}")
+    client.execute("ALTER TABLE answers ENABLE ROW LEVEL SECURITY")
+    client.execute("CREATE POLICY others ON answers TO llmbeam USING (true)")
+    client.execute("CREATE POLICY narrow ON answers AS RESTRICTIVE USING (id > 0)")
+    assert f"no policy for SELECT, INSERT, UPDATE applies to user {shared!r}." in refused(reader)
+    client.execute("CREATE POLICY readers ON answers FOR SELECT USING (true)")
+    client.execute(f"CREATE POLICY writers ON answers FOR INSERT TO {shared} WITH CHECK (true)")
+    assert f"no policy for UPDATE applies to user {shared!r}." in refused(reader)
+    client.execute("CREATE POLICY changers ON answers FOR UPDATE USING (true)")
+    postgres_sink.check(SINK, OutputColumns(key=("id",)))
+    for answer in ("a", "b"):
+        publish(tmp_path, record(answer))
+    assert table(client, "id, answer") == [(1, "b")]
+
+
 def test_a_missing_schema_stops_the_job(refused, database):
     found = refused(database, sink={"type": "postgres", "table": "nowhere.answers"})
     assert 'schema "nowhere" does not exist (3F000). Create the schema first' in found
@@ -624,6 +661,48 @@ def test_a_required_column_without_a_value_stops_the_job(refused, client, databa
     postgres_sink.check(SINK, OutputColumns(key=("id",)))
     client.execute("ALTER TABLE answers ADD COLUMN owner text NOT NULL")
     assert "column 'owner' of table 'answers' must not be null and has no default" in refused(database)
+
+
+def test_a_required_column_of_a_domain_stops_the_job_unless_the_domain_has_a_default(refused, client, database):
+    columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
+    client.execute("CREATE DOMAIN filled AS int NOT NULL DEFAULT 4")
+    client.execute(f"CREATE TABLE answers (id int PRIMARY KEY, size filled NOT NULL, {columns})")
+    postgres_sink.check(SINK, OutputColumns(key=("id",)))
+    client.execute("ALTER DOMAIN filled DROP DEFAULT")
+    assert "column 'size' of table 'answers' must not be null and has no default" in refused(database)
+
+
+@pytest.mark.parametrize(
+    ("column", "type_", "fault"),
+    [
+        ("fingerprint", "varchar(32)", "value too long for type character varying(32)"),
+        ("origin", "int", 'invalid input syntax for type integer: "fresh"'),
+        ("attempts", "date", 'invalid input syntax for type date: "1"'),
+        ("latency_seconds", "int", 'invalid input syntax for type integer: "0.25"'),
+    ],
+)
+def test_a_column_that_no_answer_fits_stops_the_job(refused, client, database, column, type_, fault):
+    columns = ", ".join(f"{name} {type_ if name == column else 'text'}" for name in OUTPUT_COLUMNS)
+    client.execute(f"CREATE TABLE answers (id int PRIMARY KEY, {columns})")
+    found = refused(database)
+    assert f"PostgreSQL refused 'answers': {fault} at COPY llmbeam_sample, line 1, column {column}" in found
+
+
+def test_a_table_without_partitions_stops_the_job(refused, client, database):
+    columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
+    client.execute(f"CREATE TABLE answers (id int PRIMARY KEY, {columns}) PARTITION BY RANGE (id)")
+    assert "table 'answers' is partitioned and has no partition for any row." in refused(database)
+    client.execute("CREATE TABLE low PARTITION OF answers FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (id)")
+    assert "table 'answers' is partitioned and has no partition for any row." in refused(database)
+    client.execute("CREATE TABLE lowest PARTITION OF low DEFAULT")
+    postgres_sink.check(SINK, OutputColumns(key=("id",)))
+
+
+def test_a_row_that_breaks_a_constraint_is_no_reason_to_alter_a_column(client, late):
+    columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
+    client.execute("CREATE TABLE people (id int PRIMARY KEY)")
+    client.execute(f"CREATE TABLE answers (id int PRIMARY KEY REFERENCES people, {columns})")
+    assert 'violates foreign key constraint "answers_id_fkey" (23503). A row does not keep to a' in late(record())
 
 
 def test_a_view_stops_the_job(refused, client, database):

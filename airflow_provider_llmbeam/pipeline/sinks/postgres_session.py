@@ -149,8 +149,10 @@ def _error_of(
             )
         case errors.InvalidSchemaName():
             fault += " Create the schema first; the job creates only the table."
-        case psycopg.DataError() | psycopg.IntegrityError():
+        case psycopg.DataError():
             fault += " A value does not fit the table: alter the column, e.g. to text."
+        case psycopg.IntegrityError():
+            fault += " A row does not keep to a constraint of the table: change the row or the constraint."
         case errors.ObjectNotInPrerequisiteState():
             pass
         case psycopg.OperationalError():

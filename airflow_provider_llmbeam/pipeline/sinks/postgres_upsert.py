@@ -17,11 +17,20 @@ from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 _log = logging.getLogger(__name__)
 
-_STAGED = sql.Identifier("pg_temp", "llmbeam_staged")
+_STAGED = "llmbeam_staged"
 #: PostgreSQL truncates longer names silently.
 _MAX_NAME_BYTES = 63
 #: Maximum number of keys that an error quotes.
 _NAMED = 5
+#: Values like those of every answer, in the columns whose values no job decides.
+_SAMPLE: Row = {
+    "origin": "fresh",
+    "fingerprint": "ab" * 32,
+    "input_tokens": 1,
+    "output_tokens": 1,
+    "attempts": 1,
+    "latency_seconds": 0.25,
+}
 
 Records = Callable[[], Iterator[Row]]
 
@@ -75,14 +84,18 @@ class _Upsert:
         self._refuse_names()
         schema, table = self._resolve()
         self._target = sql.Identifier(schema, table)
+        self._quoted = self._target.as_string(self._connection)
         # Runs for one table are serialised: they cannot both create it, and their upserts cannot deadlock.
         self._connection.execute(
             "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"llmbeam:{schema}.{table}",)
         )
-        columns = self._columns(schema, table)
+        columns = self._columns()
         if columns:
             self._refuse_shape(columns)
-            self._refuse_deferrable(schema, table)
+            self._refuse_deferrable()
+            self._refuse_policies()
+            self._refuse_sequences()
+            self._refuse_no_partition()
             types = {name: columns[name].type for name in (*self._key, *self._values)}
         else:
             types = types or types_of(self._output, records())
@@ -90,8 +103,10 @@ class _Upsert:
                 _log.info("There is no answer, so the table %r was not created: its types are unknown.", table)
                 return f"{schema}.{table}"
             self._create(types)
-        staged = self._stage(types, records())
+        staged = self._copy(_STAGED, types, records())
         changed = self._upsert(types)
+        if columns and self._moment is BEFORE:
+            self._copy("llmbeam_sample", {name: types[name] for name in _SAMPLE}, [_SAMPLE])
         if staged:
             _log.info("Table %r: %s of %s rows are new or changed.", f"{schema}.{table}", changed, staged)
         return f"{schema}.{table}"
@@ -122,12 +137,13 @@ class _Upsert:
             )
         return str(found[0]), table
 
-    def _columns(self, schema: str, table: str) -> dict[str, _Column]:
+    def _columns(self) -> dict[str, _Column]:
         rows = self._connection.execute(
-            "SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''"
-            " FROM pg_attribute WHERE attrelid = to_regclass(quote_ident(%s) || '.' || quote_ident(%s))"
-            " AND attnum > 0 AND NOT attisdropped",
-            (schema, table),
+            "SELECT attname, format_type(atttypid, atttypmod), (attnotnull OR typnotnull)"
+            " AND NOT atthasdef AND attidentity = '' AND typdefault IS NULL"
+            " FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid"
+            " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+            (self._quoted,),
         )
         return {name: _Column(type_, must_be_given) for name, type_, must_be_given in rows}
 
@@ -154,17 +170,16 @@ class _Upsert:
                 "default, and the job has no value for it. Give it a default."
             )
 
-    def _refuse_deferrable(self, schema: str, table: str) -> None:
+    def _refuse_deferrable(self) -> None:
         """Rejects a deferrable constraint on the key, which ON CONFLICT rejects only with rows.
 
         Another unique index on the same columns is no help: ON CONFLICT takes all of them.
         """
         found = self._connection.execute(
             "SELECT conname FROM pg_constraint JOIN pg_attribute ON attrelid = conrelid AND attnum = ANY(conkey)"
-            " WHERE conrelid = to_regclass(quote_ident(%s) || '.' || quote_ident(%s)) AND condeferrable"
-            " AND contype IN ('p', 'u') GROUP BY conname"
+            " WHERE conrelid = to_regclass(%s) AND condeferrable AND contype IN ('p', 'u') GROUP BY conname"
             " HAVING bool_and(attname = ANY(%s)) AND count(*) = %s ORDER BY conname",
-            (schema, table, [*self._key], len(self._key)),
+            (self._quoted, [*self._key], len(self._key)),
         ).fetchone()
         if found is not None:
             name = sql.Identifier(found[0])
@@ -175,6 +190,54 @@ class _Upsert:
                 f"`{self._alter(change)}`."
             )
 
+    def _refuse_policies(self) -> None:
+        """Rejects row-level security without a policy for a command, which admits no row at all."""
+        found = self._connection.execute(
+            "SELECT command FROM (VALUES ('SELECT', 'r'), ('INSERT', 'a'), ('UPDATE', 'w')) AS n (command, code)"
+            " WHERE row_security_active(to_regclass(%(table)s)) AND NOT EXISTS (SELECT FROM pg_policy"
+            " WHERE polrelid = to_regclass(%(table)s) AND polpermissive AND polcmd::text IN ('*', code)"
+            " AND EXISTS (SELECT FROM unnest(polroles) AS role WHERE role = 0 OR pg_has_role(role, 'USAGE')))",
+            {"table": self._quoted},
+        ).fetchall()
+        if found:
+            commands = ", ".join(command for (command,) in found)
+            raise self._moment.refusal(
+                f"`sink.table`: table {self._sink.table!r} has row-level security, and no policy for {commands} "
+                f"applies to user {self._connection.info.user!r}. Create a policy that admits the rows of the job."
+            )
+
+    def _refuse_sequences(self) -> None:
+        """Rejects a default from a sequence that the user may not use, as GRANT on a table does not grant it."""
+        found = self._connection.execute(
+            "SELECT attname, nspname, relname FROM pg_attrdef"
+            " JOIN pg_attribute ON attrelid = adrelid AND attnum = adnum"
+            " JOIN pg_depend ON classid = 'pg_attrdef'::regclass AND objid = pg_attrdef.oid"
+            " JOIN pg_class ON refclassid = 'pg_class'::regclass AND pg_class.oid = refobjid"
+            " JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+            " WHERE adrelid = to_regclass(%s) AND attname <> ALL(%s)"
+            " AND CASE relkind WHEN 'S' THEN NOT has_sequence_privilege(pg_class.oid, 'USAGE, UPDATE') END",
+            (self._quoted, [*self._key, *self._values]),
+        ).fetchone()
+        if found is not None:
+            user, sequence = self._connection.info.user, sql.Identifier(*found[1:])
+            grant = sql.SQL("GRANT USAGE ON SEQUENCE {} TO {}").format(sequence, sql.Identifier(user))
+            raise self._moment.refusal(
+                f"`sink.table`: user {user!r} may not use the sequence that fills column {found[0]!r} of table "
+                f"{self._sink.table!r}. This allows it: `{grant.as_string(self._connection)}`."
+            )
+
+    def _refuse_no_partition(self) -> None:
+        found = self._connection.execute(
+            "SELECT FROM pg_class WHERE oid = to_regclass(%s) AND relkind = 'p'"
+            " AND NOT EXISTS (SELECT FROM pg_partition_tree(oid) WHERE isleaf)",
+            (self._quoted,),
+        ).fetchone()
+        if found is not None:
+            raise self._moment.refusal(
+                f"`sink.table`: table {self._sink.table!r} is partitioned and has no partition for any row. "
+                "Create its partitions first."
+            )
+
     def _create(self, types: Mapping[str, str]) -> None:
         columns = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(types[name])) for name in types]
         self._connection.execute(
@@ -183,16 +246,17 @@ class _Upsert:
             )
         )
 
-    def _stage(self, types: Mapping[str, str], records: Iterable[Row]) -> int:
-        """Copies the records into a table with the types of the target, which casts them."""
+    def _copy(self, name: str, types: Mapping[str, str], records: Iterable[Row]) -> int:
+        """Copies the records into a temporary table with the types of the target, which casts them."""
+        temporary = sql.Identifier("pg_temp", name)
         self._connection.execute(
             sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(
-                _STAGED, _names(types), self._target
+                temporary, _names(types), self._target
             )
         )
         encoders = [(name, encoder_of(type_, is_key=name in self._key)) for name, type_ in types.items()]
         count = 0
-        statement = sql.SQL("COPY {} ({}) FROM STDIN").format(_STAGED, _names(types))
+        statement = sql.SQL("COPY {} ({}) FROM STDIN").format(temporary, _names(types))
         with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
             for record in records:
                 copy.write_row([encode(record[name]) for name, encode in encoders])
@@ -205,7 +269,7 @@ class _Upsert:
             " DO UPDATE SET {changes} WHERE ({before}) IS DISTINCT FROM ({after})"
         ).format(
             target=self._target,
-            staged=_STAGED,
+            staged=sql.Identifier("pg_temp", _STAGED),
             columns=_names(types),
             key=_names(self._key),
             changes=sql.SQL(", ").join(
@@ -243,7 +307,7 @@ class _Upsert:
         rows = self._connection.execute(
             sql.SQL(
                 "SELECT {key} FROM {staged} GROUP BY {key} HAVING count(*) > 1 ORDER BY {key} LIMIT {named}"
-            ).format(key=_names(self._key), staged=_STAGED, named=sql.Literal(_NAMED))
+            ).format(key=_names(self._key), staged=sql.Identifier("pg_temp", _STAGED), named=sql.Literal(_NAMED))
         )
         return ", ".join(repr(row[0] if len(row) == 1 else row) for row in rows)
 
