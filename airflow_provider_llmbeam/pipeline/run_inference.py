@@ -50,6 +50,7 @@ from airflow_provider_llmbeam.pipeline.reporting.metrics import count
 from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment
 from airflow_provider_llmbeam.redaction import redact
+from airflow_provider_llmbeam.spec.job.handler_parts import HandlerParts
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model, OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
@@ -92,7 +93,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     because `RemoteModelHandler` forbids overriding `run_inference`, and its retries are what is replaced.
 
     Args:
-        model: The model.
+        model: The model, or its fields, as in a job; also of the next three and of `embedding`.
         generation: Parameters of the answer.
         limits: Quotas, timeouts and retries.
         batching: Batch size and length buckets.
@@ -126,18 +127,18 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         audit: Audit trail of examples that are `Request`s; `None` for none. It needs a journal.
 
     Raises:
-        JobSpecError: `journal_uri` is not one directory, or `limits.budget_usd` needs a price.
+        JobSpecError: A part is not valid, `journal_uri` is not one directory, or a budget needs a price.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: Model | Mapping[str, Any] | str,
         *,
-        generation: Generation = Generation(),  # noqa: B008 - frozen
-        limits: Limits = Limits(),  # noqa: B008 - frozen
-        batching: Batching = Batching(),  # noqa: B008 - frozen
+        generation: Generation | Mapping[str, Any] = Generation(),  # noqa: B008 - frozen
+        limits: Limits | Mapping[str, Any] = Limits(),  # noqa: B008 - frozen
+        batching: Batching | Mapping[str, Any] = Batching(),  # noqa: B008 - frozen
         output_schema: Mapping[str, Any] | None = None,
-        embedding: Embedding | None = None,
+        embedding: Embedding | Mapping[str, Any] | None = None,
         journal_uri: str | None = None,
         rates_uri: str | None = None,
         oldest_at: float = 0.0,
@@ -160,21 +161,20 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     ) -> None:
         super().__init__()
         self._throttled = ThrottlingSignaler(NAMESPACE)
-        self._model = with_base_url(model, os.environ)
-        self._generation = generation
-        self._limits = limits
+        parts = HandlerParts.of(model, generation, limits, batching, embedding)
+        self._model = with_base_url(parts.model, os.environ)
+        self._generation, self._batching, self._embedding = parts.generation, parts.batching, parts.embedding
+        self._limits = limits = parts.limits
         self._price = price_of(self._model, limits.price)
         ordinary = ordinary_tier(service_tier)
         if limits.budget_usd is not None and (self._price is None or self._price.ratio_at(ordinary) is None):
-            name, field = f"{model.type} model {model.name!r}", "`limits.price`"
+            name, field = f"{self._model.type} model {self._model.name!r}", "`limits.price`"
             if self._price is not None:
                 name, field = f"{name} at the {ordinary} tier", f"{field} with `priority_ratio`"
             raise JobSpecError(
                 f"`limits.budget_usd`: the price of {name} is not known; set {field}. Nothing was sent or billed."
             )
-        self._batching = batching
         self._output_schema = output_schema
-        self._embedding = embedding
         self._journal_uri = None if journal_uri is None else storage.journal_directory(journal_uri)
         self._rates_uri = self._journal_uri if rates_uri is None else rates_uri
         self._oldest_at = oldest_at

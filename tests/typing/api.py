@@ -235,7 +235,8 @@ def tasks_around_a_job() -> None:
 
 def handler_in_a_pipeline() -> RunInference:
     """The engine as a Beam `ModelHandler`, of prompts and of examples of one's own."""
-    LLMModelHandler("gemini-2.5-flash")  # type: ignore[arg-type]
+    LLMModelHandler("gemini-2.5-flash", limits={"requests_per_minute": 600})
+    LLMModelHandler(5)  # type: ignore[arg-type]
     LLMModelHandler(EchoModel(type="echo"), journal="/tmp/journal")  # type: ignore[call-arg]
     handler = LLMModelHandler[Mapping[str, str]](
         GeminiModel(name="gemini-2.5-flash"),

@@ -115,6 +115,36 @@ def test_a_budget_of_a_model_of_unknown_price_is_refused() -> None:
         LLMModelHandler(model, limits=Limits(budget_usd=1.0)).load_model()
 
 
+def test_the_parts_may_be_plain_data() -> None:
+    plain = LLMModelHandler[str](
+        {"type": "echo"},
+        generation={"max_output_tokens": 8},
+        limits={"requests_per_minute": 60_000},
+        batching={"max_batch_size": 3},
+    )
+    assert answers(plain, ["a"])[0].inference.text
+    assert plain.batch_elements_kwargs()["max_batch_size"] == 3
+    (vector,) = answers(LLMModelHandler("echo", embedding={}), ["a"])
+    assert isinstance(vector.inference.parsed, list)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "gpt-5"}, "`model`: is not the name of a Gemini model, .*; got 'gpt-5'"),
+        ({"model": {"type": "ecko"}}, r"`model\.type`: must be one of .*; got 'ecko'"),
+        ({"limits": {"requests_per_minut": 1}}, r"`limits\.requests_per_minut`: .* did you mean"),
+        ({"generation": "hot"}, "`generation`: must be an object .*; got 'hot'"),
+        ({"batching": None}, "`batching`: must be an object with named fields; got None"),
+        ({"embedding": {"dimensions": 0}}, r"`embedding\.dimensions`: must be .*; got 0"),
+    ],
+    ids=str,
+)
+def test_a_part_that_is_not_valid_is_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobSpecError, match=rf"^{message}.* Nothing was sent or billed\.$"):
+        LLMModelHandler(**{"model": ECHO} | arguments)
+
+
 @pytest.mark.parametrize("arguments", [None, {}])
 def test_no_inference_args_are_fine(arguments: dict[str, Any] | None) -> None:
     LLMModelHandler(ECHO).validate_inference_args(arguments)
