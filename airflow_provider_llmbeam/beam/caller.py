@@ -58,7 +58,7 @@ class LLMCaller(Caller, Generic[ExampleT]):
             returns it like an answer, as `inference` of the result.
 
     Raises:
-        JobSpecError: The handler has a journal, or `timeout_seconds` is not positive.
+        JobSpecError: The handler has a journal, `timeout_seconds` is not positive, or `failures` is not known.
     """
 
     def __init__(
@@ -76,6 +76,10 @@ class LLMCaller(Caller, Generic[ExampleT]):
         if not timeout_seconds > 0:
             raise JobSpecError(
                 f"`timeout_seconds`: must be above 0; got {timeout_seconds!r}. Nothing was sent or billed."
+            )
+        if failures not in ("raise", "return"):
+            raise JobSpecError(
+                f"`failures`: must be 'raise' or 'return'; got {failures!r}. Nothing was sent or billed."
             )
         self._handler = handler
         self._timeout_seconds = timeout_seconds

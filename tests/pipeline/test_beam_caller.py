@@ -217,3 +217,9 @@ def test_a_journal_and_a_timeout_of_nothing_are_refused(tmp_path):
         LLMCaller(LLMModelHandler(model, journal_uri=str(tmp_path)))
     with pytest.raises(JobSpecError, match="`timeout_seconds`: must be above 0; got 0"):
         LLMCaller(LLMModelHandler(model), timeout_seconds=0)
+
+
+def test_a_way_of_failing_that_is_not_known_is_refused():
+    handler = LLMModelHandler(GeminiModel(name="gemini-2.5-flash"))
+    with pytest.raises(JobSpecError, match=r"`failures`: must be 'raise' or 'return'; got 'retrun'\."):
+        LLMCaller(handler, failures="retrun")
