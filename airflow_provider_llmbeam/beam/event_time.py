@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.pipeline.build import FanOut
@@ -49,6 +49,51 @@ class Carry(beam.DoFn):
         yield GlobalWindows.windowed_value(
             (fingerprint, ({**row, PLACE: carried}, *prompt)), timestamp=place.timestamp
         )
+
+
+class BatchInPlace(beam.DoFn):
+    """Batches the elements of a bundle in the global window, at the earliest timestamp of a batch.
+
+    `BatchElements` gives a batch the end of time (2.77). On a runner that does not fuse steps, and before a
+    `GroupByKey` on every runner, the watermark then passes the rows of a batch, which are late when they leave.
+
+    Args:
+        max_size: Maximum size of a batch of several elements.
+        size_of: Returns the size of an element.
+    """
+
+    def __init__(self, max_size: int, size_of: Callable[[Any], int] = lambda _: 1) -> None:
+        super().__init__()
+        self._max_size = max_size
+        self._size_of = size_of
+        self._earliest: Timestamp = MAX_TIMESTAMP
+
+    def start_bundle(self) -> None:
+        """Begins the first batch."""
+        self._begin()
+
+    def process(self, element: Any, timestamp: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
+        """Adds one element."""
+        size = self._size_of(element)
+        if self._batch and self._size + size > self._max_size:
+            yield self._ended()
+            self._begin()
+        self._batch.append(element)
+        self._size += size
+        self._earliest = min(self._earliest, timestamp)
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        """Ends the last batch."""
+        if self._batch:
+            yield self._ended()
+
+    def _begin(self) -> None:
+        self._batch: list[Any] = []
+        self._size = 0
+        self._earliest = MAX_TIMESTAMP
+
+    def _ended(self) -> WindowedValue:
+        return GlobalWindows.windowed_value(self._batch, timestamp=self._earliest)
 
 
 class FanOutInPlace(FanOut):

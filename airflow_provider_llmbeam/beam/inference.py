@@ -11,7 +11,7 @@ from apache_beam.transforms.core import Windowing
 from apache_beam.transforms.window import GlobalWindows, TimestampCombiner
 
 from airflow_provider_llmbeam.beam.answer_fields import AnswerFields
-from airflow_provider_llmbeam.beam.event_time import Carry, FanOutInPlace, in_place
+from airflow_provider_llmbeam.beam.event_time import BatchInPlace, Carry, FanOutInPlace, in_place
 from airflow_provider_llmbeam.beam.rows import RenderRows, Rows
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import (
@@ -109,9 +109,11 @@ class LLMInference(beam.PTransform):
             grouped = prompts | "Single" >> beam.MapTuple(lambda fingerprint, row: (fingerprint, [row]))
         requests = grouped | "MakeRequest" >> beam.ParDo(MakeRequest())
         requests._windowing = Windowing(GlobalWindows())
+        size = self._handler.batch_elements_kwargs()
         inferred = (
             requests
-            | "RunInference" >> RunInference(self._handler)
+            | "Batch" >> beam.ParDo(BatchInPlace(size["max_batch_size"], size["element_size_fn"]))
+            | "RunInference" >> RunInference(self._handler.with_no_batching())
             | "FanOut" >> beam.ParDo(FanOutInPlace()).with_outputs(FAILED, main="rows")
         )
         for outcomes in (inferred["rows"], inferred[FAILED]):
@@ -138,7 +140,7 @@ class LLMInference(beam.PTransform):
             return [carried, rendered[FAILED]]
         identified = (
             carried
-            | "BatchMedia" >> beam.BatchElements(min_batch_size=16, max_batch_size=64)
+            | "BatchMedia" >> beam.ParDo(BatchInPlace(64))
             | "IdentifyMedia" >> beam.ParDo(IdentifyMedia(self._spec)).with_outputs(FAILED, main="rows")
         )
         refused = identified[FAILED] | "RefusedInPlace" >> beam.Map(in_place)

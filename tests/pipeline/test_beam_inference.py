@@ -290,6 +290,21 @@ def test_rows_of_a_stream_are_in_the_windows_that_a_later_step_gives_them(model)
         assert_that(found, equal_to([(0, 1), (60, 1), (120, 1)]))
 
 
+@pytest.mark.parametrize("has_files", [False, True], ids=["text", "files"])
+def test_no_bounded_row_is_late_in_a_stream_whose_runner_does_not_fuse_steps(model, tmp_path, has_files):
+    (tmp_path / "same.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    files = {"media": [{"uri": f"{tmp_path}/{{{{ row.text }}}}.png"}]} if has_files else {}
+    options = beam.options.pipeline_options.PipelineOptions(streaming=True)
+    with beam.Pipeline(runner="BundleBasedDirectRunner", options=options) as pipeline:
+        rows = pipeline | beam.Create([(minute * 60 + 5, "same") for minute in range(3)]) | beam.MapTuple(timed)
+        answered = rows | LLMInference({"template": PROMPT, **files}, model)
+        counted = (
+            answered | beam.WindowInto(FixedWindows(60)) | beam.Map(lambda row: ("n", 1)) | beam.CombinePerKey(sum)
+        )
+        found = counted | beam.Map(lambda pair, window=beam.DoFn.WindowParam: (float(window.start), pair[1]))
+        assert_that(found, equal_to([(0, 1), (60, 1), (120, 1)]))
+
+
 def test_rows_with_files_keep_their_timestamps_and_windows(sandbox, model, tmp_path):
     (tmp_path / "same").write_bytes(b"\x89PNG\r\n\x1a\n")
     prompt = {"template": PROMPT, "media": [{"uri": f"{tmp_path}/{{{{ row.text }}}}", "mime_type": "image/png"}]}
