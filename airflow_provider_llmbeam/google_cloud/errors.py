@@ -97,6 +97,21 @@ def usable_connection(gcp_conn_id: str) -> Iterator[None]:
         raise AccessDeniedError(_no_credentials(error, gcp_conn_id)) from error
 
 
+def require_new(token: str, earlier: set[str], action: str) -> None:
+    """Adds the token of the next page of a list to those of the pages before it.
+
+    Raises:
+        CloudUnavailableError: It is one of them, so the list would have no end.
+    """
+    if token in earlier:
+        raise CloudUnavailableError(
+            f"Google Cloud did not {action}: page {len(earlier) + 1} of the list names a page that was read "
+            f"before as the next one, {token[:100]!r}, so the rest of the list is unknown. Reading it "
+            "changed nothing; a retry reads it again."
+        )
+    earlier.add(token)
+
+
 def cloud_error(error: Exception, request: CloudRequest) -> CloudError:
     """Returns the `CloudError` for an error of a Google Cloud client."""
     if isinstance(error, api.RetryError) and isinstance(error.cause, Exception):

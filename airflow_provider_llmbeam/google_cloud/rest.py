@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, GoogleHook, retry
-from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, require_new, translated, usable_connection
 from airflow_provider_llmbeam.google_cloud.sessions import with_shared_connections
 from airflow_provider_llmbeam.google_cloud.tokens import token_request
 
@@ -53,13 +53,18 @@ class GoogleRest:
             return result
 
     def pages(self, url: str, params: Mapping[str, Any], request: CloudRequest) -> Iterator[dict[str, Any]]:
-        """Reads all pages of a list; the arguments and errors are those of `get`."""
-        query = dict(params)
+        """Reads all pages of a list; the arguments and errors are those of `get`.
+
+        Raises:
+            CloudUnavailableError: A page names one before it as the next one.
+        """
+        query, tokens = dict(params), set[str]()
         while True:
             reply = self.get(url, query, request)
             yield reply
             if not (token := reply.get("nextPageToken")):
                 return
+            require_new(token, tokens, request.action)
             query["pageToken"] = token
 
     def _authorized(self) -> Any:

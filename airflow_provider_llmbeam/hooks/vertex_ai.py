@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError
 from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook
+from airflow_provider_llmbeam.google_cloud.errors import require_new
 
 #: Largest number of endpoints, and of models, that are listed in one location.
 MAX_LISTED = 5_000
@@ -72,17 +73,19 @@ class VertexAIHook(RegionalHook):
 
     def list_running_operations(self, parent: str) -> Iterator[Any]:
         """Yields the unfinished operations of a resource; none if the resource does not exist."""
-        client, token = self._client("EndpointServiceClient"), ""
+        client, token, tokens = self._client("EndpointServiceClient"), "", set[str]()
+        action = f"list the operations of {parent!r}"
         while True:
             request = {"name": parent, "page_size": _PAGE_SIZE, "page_token": token}
             try:
-                with self._translated(f"list the operations of {parent!r}", missing=f"{parent!r}"):
+                with self._translated(action, missing=f"{parent!r}"):
                     page = client.list_operations(request, **self._options())
             except CloudNotFoundError:
                 return
             yield from (operation for operation in page.operations if not operation.done)
             if not (token := page.next_page_token):
                 return
+            require_new(token, tokens, action)
 
     def deploy_from_model_garden(self, fields: Mapping[str, Any]) -> str:
         """Starts the deployment of a model of Model Garden or of the Hugging Face hub.
