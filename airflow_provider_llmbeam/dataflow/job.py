@@ -42,6 +42,10 @@ class Job(Protocol):
         """Time of creation, in UTC; `None` if not known."""
 
     @property
+    def run(self) -> str | None:
+        """Task and run of this job, as the service keeps them; `None` if it keeps none."""
+
+    @property
     def replaced_by(self) -> str | None:
         """ID of the job that continues the work of this one; `None` otherwise."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_llmbeam.dataflow.cancellation import cancel_or_leave
 from airflow_provider_llmbeam.dataflow.job import Job
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
-from airflow_provider_llmbeam.dataflow.registry import Files, SubmittedJob, SubmittedJobs
+from airflow_provider_llmbeam.dataflow.registry import Files, SubmittedJob, SubmittedJobs, is_of_another_run
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, TooManyFailedRowsError
 from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -130,7 +130,7 @@ class JobLauncher(ABC):
     def abandon_left(self, spec: JobSpec, reason: str) -> None:
         """Does the same for the running jobs of the task, whose id is not known any more."""
         try:
-            found = self.running(spec)
+            found = [job for job in self.running(spec) if not is_of_another_run(job, spec)]
         except LLMBeamError as error:
             command = self.find_command(spec)
             self._log.error(

@@ -16,13 +16,13 @@ from airflow_provider_llmbeam.flink.job import FlinkAddress
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
-from airflow_provider_llmbeam.spec.endpoint.identity import RUN_LABEL
 from airflow_provider_llmbeam.spec.identity import (
     JOB_LABEL,
     dataflow_name,
     job_identity,
-    labels,
     readable_part,
+    run_digest,
+    run_label,
     spec_digest,
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -109,6 +109,13 @@ class SubmittedJob:
     def plain(self) -> dict[str, Any]:
         """Returns the record as plain data; `SubmittedJob(**plain)` restores it."""
         return asdict(self)
+
+
+def is_of_another_run(job: Job, spec: JobSpec) -> bool:
+    """Returns whether a job of the name of a spec is certainly that of another task or run, with another spec."""
+    if job.name == dataflow_name(spec) or (own := run_label(spec)) is None or job.run is None:
+        return False
+    return job.run != (own if isinstance(spec.runner, DataflowRunner) else run_digest(own))
 
 
 class Jobs(Cancellable, Protocol):
@@ -237,7 +244,17 @@ class SubmittedJobs:
         return None
 
     def _reason_to_end(self, job: Job, spec: JobSpec) -> str | None:
-        """Returns why a live job has to end before another is submitted, or `None` if a try can attach to it."""
+        """Returns why a live job has to end before another is submitted, or `None` if a try can attach to it.
+
+        Raises:
+            JobFailedError: It is that of another task or run, which has the same `job_name`.
+        """
+        if is_of_another_run(job, spec):
+            raise JobFailedError(
+                f"`job_name`: job {job.job_id!r} of another task or run, {job.run!r}, has the name {spec.name!r} "
+                "and is still running and billing. It was left alone, and nothing was submitted; a retry checks "
+                "again. Give each task and run a name of its own, or none."
+            )
         if job.is_cancelling:
             return "is being cancelled"
         if job.name != dataflow_name(spec):
@@ -322,22 +339,6 @@ class JobRegistry(SubmittedJobs):
                 read,
             )
         return collected
-
-    def _reason_to_end(self, job: Job, spec: JobSpec) -> str | None:
-        """Refuses to end the job of another task or run, which has the same `job_name`.
-
-        Raises:
-            JobFailedError: There is one.
-        """
-        assert isinstance(job, DataflowJob)
-        other, own = job.labels.get(RUN_LABEL), labels(spec).get(RUN_LABEL)
-        if job.name != dataflow_name(spec) and None not in (other, own) and other != own:
-            raise JobFailedError(
-                f"`job_name`: job {job.job_id!r} of another task or run, {other!r}, has the name {spec.name!r} "
-                "and is still running and billing. It was left alone, and nothing was submitted; a retry checks "
-                "again. Give each task and run a name of its own, or none."
-            )
-        return super()._reason_to_end(job, spec)
 
     def _warn_of_unlabelled(self, spec: JobSpec) -> None:
         """Names live jobs that may be those of this task, submitted before jobs had the label of a deployment."""

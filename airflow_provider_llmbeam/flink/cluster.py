@@ -63,7 +63,7 @@ class FlinkCluster:
             active_only: Whether to leave out jobs that have ended.
         """
         jobs = map(FlinkJob.of, self._send("GET", "/jobs/overview")["jobs"])
-        named = re.compile(rf"{re.escape(identity)}-[0-9a-f]{{8}}")
+        named = re.compile(rf"{re.escape(identity)}-[0-9a-f]{{8}}")  # without the digest of the run
         found = [job for job in jobs if named.fullmatch(job.name) and not (active_only and job.is_over)]
         return sorted(found, key=lambda job: job.created_at.timestamp() if job.created_at else 0.0, reverse=True)
 

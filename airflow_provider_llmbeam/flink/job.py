@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ PHASES: Mapping[str, Phase] = MappingProxyType(
         "FINISHED": "done",
     }
 )
+#: Name of a job of a run, see `spec.identity.flink_name`.
+_OF_RUN = re.compile(r"(?P<name>.+-[0-9a-f]{12}-[0-9a-f]{8})-(?P<run>[0-9a-f]{8})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,10 @@ class FlinkJob:
 
     Attributes:
         job_id: ID that Flink gave the job.
-        name: Name that this package gave the job, see `spec.identity`.
+        name: Name that this package gave the job, see `spec.identity`, without the digest of its run.
         state: State in the API, e.g. `RUNNING`; may be unknown to this version.
         created_at: Time of the start, in UTC; `None` if not known.
+        run: Digest of its task and run, see `spec.identity.run_digest`; `None` if its name has none.
     """
 
     #: Flink replaces no job, and drains no batch job.
@@ -67,13 +71,17 @@ class FlinkJob:
     name: str
     state: str
     created_at: datetime | None = None
+    run: str | None = None
 
     @classmethod
     def of(cls, reply: Mapping[str, Any]) -> Self:
         """Reads a job of `/jobs/overview`, or that of `/jobs/ID`."""
         started = reply.get("start-time", -1)  # in milliseconds
         created_at = datetime.fromtimestamp(started / 1000, UTC) if started > 0 else None
-        return cls(str(reply["jid"]), str(reply["name"]), str(reply["state"]), created_at)
+        name, run = str(reply["name"]), None
+        if (named := _OF_RUN.fullmatch(name)) is not None:
+            name, run = named["name"], named["run"]
+        return cls(str(reply["jid"]), name, str(reply["state"]), created_at, run)
 
     @property
     def phase(self) -> Phase:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import ClassVar, Literal
 
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
+from airflow_provider_llmbeam.spec.endpoint.identity import RUN_LABEL
 
 #: Phase of a job. `replaced`: another job continues its work.
 Phase = Literal["going", "done", "failed", "cancelled", "replaced"]
@@ -101,6 +102,11 @@ class DataflowJob:
     def was_drained(self) -> bool:
         """Whether somebody has drained this job."""
         return self.state == "JOB_STATE_DRAINED"
+
+    @property
+    def run(self) -> str | None:
+        """Label of its task and run; `None` if it has none, or it was left out of a list."""
+        return self.labels.get(RUN_LABEL)
 
     @property
     def deployment(self) -> str:

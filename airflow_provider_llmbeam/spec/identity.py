@@ -59,6 +59,23 @@ def dataflow_name(spec: JobSpec) -> str:
     return f"{job_identity(spec)}-{spec_digest(spec)}"
 
 
+def run_label(spec: JobSpec) -> str | None:
+    """Returns the label of the task and run that a job is of; `None` without Airflow."""
+    run = spec.airflow_run
+    return None if run is None else label_value(f"{run.dag_id} {run.task_id} {run.run_id} {run.map_index}")
+
+
+def run_digest(label: str) -> str:
+    """Returns a digest of the label of a task and run: 8 hexadecimal digits."""
+    return hashlib.sha256(label.encode()).hexdigest()[:8]
+
+
+def flink_name(spec: JobSpec) -> str:
+    """Returns the name of the job on Flink, which has no labels: also with the digest of task and run."""
+    label = run_label(spec)
+    return dataflow_name(spec) if label is None else f"{dataflow_name(spec)}-{run_digest(label)}"
+
+
 def progress_prefix(spec: JobSpec) -> str:
     """Returns the beginning of the addresses of the counts that the workers of a job elsewhere write."""
     return f"{spec.progress_uri}{spec_digest(spec)}-"
@@ -71,9 +88,8 @@ def labels(spec: JobSpec) -> dict[str, str]:
     endpoint_labels = {} if endpoint is None else {ENDPOINT_LABEL: endpoint}
     deployment_labels = {DEPLOYMENT_LABEL: spec.deployment} if spec.deployment else {}
     identity_labels = {JOB_LABEL: job_identity(spec), SPEC_LABEL: spec_digest(spec)}
-    run_labels = {}
-    if (run := spec.airflow_run) is not None:
-        run_labels[RUN_LABEL] = label_value(f"{run.dag_id} {run.task_id} {run.run_id} {run.map_index}")
+    label = run_label(spec)
+    run_labels = {} if label is None else {RUN_LABEL: label}
     return {**own, **identity_labels, **deployment_labels, **endpoint_labels, **run_labels}
 
 

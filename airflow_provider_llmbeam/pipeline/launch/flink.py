@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.flink.checks import cluster_fault, cluster_warning
 from airflow_provider_llmbeam.flink.cluster import FlinkCluster
 from airflow_provider_llmbeam.flink.job import FlinkAddress, FlinkJob
 from airflow_provider_llmbeam.pipeline.launch.portable import check_job_service
-from airflow_provider_llmbeam.spec.identity import dataflow_name, job_identity
+from airflow_provider_llmbeam.spec.identity import dataflow_name, flink_name, job_identity
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 
@@ -44,7 +44,7 @@ def flink_options(spec: JobSpec, runner: FlinkRunner) -> dict[str, Any]:
         "flink_version": runner.flink_version,
         "job_endpoint": runner.job_endpoint,
         "flink_job_server_jar": runner.job_server_jar,
-        "job_name": dataflow_name(spec),
+        "job_name": flink_name(spec),
         "parallelism": runner.parallel_instances,
         "environment_cache_millis": _CACHE_MILLISECONDS,
         **runner.environment.options,
@@ -104,7 +104,7 @@ def _wait_for_job(cluster: FlinkCluster, spec: JobSpec, result: Any, before: Col
             raise JobFailedError(
                 f"Job {spec.name!r} was submitted, and the cluster at {cluster.rest_url} did not show it within "
                 f"{SUBMISSION_SECONDS:.0f} s. It may be running and billing; a retry finds it by its name, "
-                f"{dataflow_name(spec)!r}."
+                f"{flink_name(spec)!r}."
             )
         time.sleep(_POLL_SECONDS)
 

@@ -210,6 +210,12 @@ def test_a_running_job_of_another_run_with_the_same_job_name_is_left_alone(jobs,
     assert jobs.find(of_run(spec, "tuesday", "{{ row.t }}")).id == "1", "the same spec: the run waits for it"
 
 
+def test_a_job_without_the_label_of_a_run_may_be_that_of_this_one(jobs, dataflow, spec):
+    dataflow.add(spec, "1")
+    assert jobs.find(of_run(spec, "tuesday", "{{ row.another }}")) is None
+    assert dataflow.cancelled == ["1"]
+
+
 def test_a_running_job_of_another_spec_of_the_same_run_is_replaced(jobs, dataflow, spec):
     dataflow.add(of_run(spec, "monday", "{{ row.t }}"), "1")
     assert jobs.find(of_run(spec, "monday", "{{ row.another }}")) is None

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.flink_job.launcher import FlinkLauncher
 from airflow_provider_llmbeam.hooks.object_storage import files_at
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.identity import dataflow_name, job_identity, progress_prefix
+from airflow_provider_llmbeam.spec.identity import flink_name, job_identity, progress_prefix
 from airflow_provider_llmbeam.tasks.process import JobProcess
 
 REASON = "The task was killed."
@@ -53,7 +53,7 @@ def submitted(monkeypatch, sandbox, spec):
     ids: list[str] = []
 
     def submit(process: JobProcess) -> dict[str, Any]:
-        ids.append(sandbox.flink.jobs.add(dataflow_name(spec)).id)
+        ids.append(sandbox.flink.jobs.add(flink_name(process._spec)).id)
         return {"id": ids[-1], "rest_url": sandbox.flink_url}
 
     monkeypatch.setattr(JobProcess, "submit", submit)
@@ -75,6 +75,44 @@ def test_a_job_with_another_specification_is_cancelled_before_the_next_is_submit
     other = sandbox.flink.jobs.add(f"{job_identity(spec)}-0badcafe")
     assert not launcher.obtain(spec).is_attached
     assert other.state == "CANCELED"
+    assert files_at(spec.stop_uri, "g").exists(spec.stop_uri)
+
+
+def of_run(spec, run_id, template):
+    run = {"dag_id": "d", "task_id": "ask", "run_id": run_id, "map_index": -1}
+    return JobSpec.parse({**spec.model_dump(), "airflow_run": run, "prompt": {"template": template}})
+
+
+def test_a_running_job_of_another_run_with_the_same_job_name_is_left_alone(launcher, spec, submitted, sandbox):
+    monday, tuesday = of_run(spec, "monday", "{{ row.t }}"), of_run(spec, "tuesday", "{{ row.another }}")
+    job = launcher.obtain(monday)
+    with pytest.raises(
+        JobFailedError, match=rf"^`job_name`: job '{job.id}' of another task or run, '[0-9a-f]{{8}}'"
+    ):
+        launcher.obtain(tuesday)
+    launcher.abandon_left(tuesday, REASON)
+    assert [found.state for found in sandbox.flink.jobs.all()] == ["RUNNING"]
+    assert launcher.obtain(of_run(spec, "tuesday", "{{ row.t }}")).id == job.id, (
+        "the same spec: the run waits for it"
+    )
+    launcher.abandon_left(monday, REASON)
+    assert [found.state for found in sandbox.flink.jobs.all()] == ["CANCELED"]
+
+
+def test_no_stop_file_is_written_for_a_job_that_has_ended(launcher, spec, submitted, sandbox):
+    """The next job of its name may have begun, and would end."""
+    job = launcher.obtain(spec)
+    for state in ("CANCELED", "FINISHED"):
+        sandbox.flink.jobs.move(sandbox.flink.jobs.all()[0], state)
+        launcher.abandon(job, REASON)
+        assert not files_at(spec.stop_uri, "g").exists(spec.stop_uri)
+
+
+def test_a_job_whose_state_cannot_be_read_is_cancelled(launcher, spec, submitted, sandbox):
+    job = launcher.obtain(spec)
+    sandbox.faults.queue("flink.jobs.get", Fault(kind="error", http_status=503))
+    launcher.abandon(job, REASON)
+    assert sandbox.flink.jobs.all()[0].state == "CANCELED"
     assert files_at(spec.stop_uri, "g").exists(spec.stop_uri)
 
 

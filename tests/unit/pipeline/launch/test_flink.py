@@ -7,11 +7,12 @@ from apache_beam.options.pipeline_options import FlinkRunnerOptions, PortableOpt
 from apache_beam.runners.runner import PipelineState
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.flink.cluster import FlinkCluster
 from airflow_provider_llmbeam.pipeline.launch import flink
 from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
 from airflow_provider_llmbeam.sandbox import Fault, FlinkSettings
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.identity import dataflow_name
+from airflow_provider_llmbeam.spec.identity import dataflow_name, job_identity
 
 
 class Pipeline:
@@ -90,6 +91,16 @@ def test_a_warning_about_the_cluster_is_logged(spec, sandbox, caplog) -> None:
     sandbox.flink.settings = FlinkSettings(task_managers=3)
     runner_of(spec, [])
     assert "The cluster has 3 task managers" in caplog.text
+
+
+def test_the_name_on_flink_has_a_digest_of_the_run(spec, sandbox) -> None:
+    run = {"dag_id": "d", "task_id": "ask", "run_id": "monday", "map_index": -1}
+    of_run = JobSpec.parse({**spec.model_dump(), "airflow_run": run})
+    name = runner_of(of_run, [])[1].get_all_options()["job_name"]
+    assert name.startswith(f"{dataflow_name(spec)}-")
+    sandbox.flink.jobs.add(name)
+    (job,) = FlinkCluster(sandbox.flink_url).find(job_identity(spec))
+    assert (job.name, job.run) == (dataflow_name(spec), name[-8:])
 
 
 def test_of_two_submissions_at_the_same_time_the_older_job_goes_on(spec, sandbox) -> None:
