@@ -5,13 +5,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_provider_llmbeam.dataflow.cancellation import cancel_or_leave
 from airflow_provider_llmbeam.dataflow.job import Job
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
-from airflow_provider_llmbeam.dataflow.registry import Files, SubmittedJob, SubmittedJobs, is_of_another_run
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, TooManyFailedRowsError
+from airflow_provider_llmbeam.dataflow.registry import (
+    STORE_KEY,
+    Files,
+    SubmittedJob,
+    SubmittedJobs,
+    is_of_another_run,
+)
+from airflow_provider_llmbeam.exceptions import (
+    CloudError,
+    CloudUnavailableError,
+    JobFailedError,
+    JobSpecError,
+    LLMBeamError,
+    TooManyFailedRowsError,
+)
 from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.tasks.process import JobProcess
@@ -26,6 +39,9 @@ class JobLauncher(ABC):
         store: State store of the task; `None` below Airflow 3.3.
         log: Log of the task.
     """
+
+    #: Name of the service, see `Address.service`.
+    service: ClassVar[str]
 
     def __init__(self, store: Any, log: Any) -> None:
         self._store = store
@@ -63,6 +79,37 @@ class JobLauncher(ABC):
         """
         if self._is_killed:
             raise JobFailedError(f"{_KILLED} The log says above whether a job of it is still running and billing.")
+
+    def _end_elsewhere(self, spec: JobSpec) -> None:
+        """Ends the recorded job of an earlier try whose region, project or cluster was another one.
+
+        It is not found where the job of this try is looked for, and would run and bill beside it.
+
+        Raises:
+            CloudUnavailableError: Its state is unknown; nothing was submitted, and a retry checks again.
+            JobFailedError: It does not end.
+        """
+        kept = None if self._store is None else self._store.get(STORE_KEY)
+        if not kept or "id" not in kept:
+            return
+        job = SubmittedJob(**kept)
+        if job.address == SubmittedJob.of(spec, job.id, is_attached=True).address:
+            return
+        try:
+            if job.address.service != self.service:
+                raise JobSpecError(f"The `runner` of this try is not on {job.address.service}.")
+            self._registry_of(job).end_left(job)
+        except CloudUnavailableError:
+            raise
+        except (CloudError, JobSpecError) as error:
+            self._log.warning(
+                "%s job %r of an earlier try may still be running and billing, and was not ended: %s To cancel "
+                "it: %s.",
+                job.address.service,
+                job.id,
+                error,
+                job.address.cancel_command,
+            )
 
     @abstractmethod
     def cancel(self, job: SubmittedJob) -> None:

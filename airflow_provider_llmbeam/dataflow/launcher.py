@@ -10,6 +10,7 @@ from airflow_provider_llmbeam.dataflow.flex_template import environment
 from airflow_provider_llmbeam.dataflow.job import Job
 from airflow_provider_llmbeam.dataflow.job_launcher import JobLauncher
 from airflow_provider_llmbeam.dataflow.registry import JobRegistry, SubmittedJob
+from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, job_identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
@@ -30,6 +31,8 @@ class DataflowLauncher(JobLauncher):
         store: State store of the task; `None` below Airflow 3.3.
         log: Log of the task.
     """
+
+    service = JobAddress.service
 
     def __init__(
         self, gcp_conn_id: str, impersonation_chain: str | Sequence[str] | None, store: Any, log: Any
@@ -57,6 +60,7 @@ class DataflowLauncher(JobLauncher):
         jobs = self._registry(hook, runner.project)
         with before_submission():
             self._check_buckets(spec, runner)
+            self._end_elsewhere(spec)
             if (found := jobs.find(spec)) is not None:
                 return found
             jobs.intend(spec)

@@ -189,6 +189,21 @@ class SubmittedJobs:
             self._end(job, spec.stop_uri, end)
         return self._finished(spec)
 
+    def end_left(self, job: SubmittedJob) -> None:
+        """Ends a recorded job, if it is live.
+
+        Raises:
+            CloudError: A request to the service failed.
+            JobFailedError: It does not end.
+        """
+        try:
+            found = self._hook.get(job.id)
+        except CloudNotFoundError:
+            return
+        if not found.is_over:
+            where = job.rest_url or f"{job.location!r} of project {job.project!r}"
+            self._end(found, job.stop_uri, f"runs elsewhere, in {where}, and is cancelled now")
+
     def intend(self, spec: JobSpec) -> None:
         """Records that a job is about to be submitted.
 

@@ -9,6 +9,7 @@ from airflow_provider_llmbeam.dataflow.job import Job
 from airflow_provider_llmbeam.dataflow.job_launcher import JobLauncher
 from airflow_provider_llmbeam.dataflow.registry import Files, SubmittedJob, SubmittedJobs
 from airflow_provider_llmbeam.flink.cluster import FlinkCluster
+from airflow_provider_llmbeam.flink.job import FlinkAddress
 from airflow_provider_llmbeam.flink_job.client import FlinkJobs
 from airflow_provider_llmbeam.hooks.object_storage import files_at
 from airflow_provider_llmbeam.spec.identity import job_identity
@@ -26,6 +27,8 @@ class FlinkLauncher(JobLauncher):
         log: Log of the task.
     """
 
+    service = FlinkAddress.service
+
     def __init__(self, gcp_conn_id: str, store: Any, log: Any) -> None:
         super().__init__(store, log)
         self._gcp_conn_id = gcp_conn_id
@@ -36,6 +39,7 @@ class FlinkLauncher(JobLauncher):
 
         jobs = self._registry(_cluster(spec).rest_url, spec.home_uri)
         with before_submission():
+            self._end_elsewhere(spec)
             if (found := jobs.find(spec)) is not None:
                 return found
             jobs.intend(spec)
