@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
@@ -102,6 +103,45 @@ def test_a_process_whose_lease_was_taken_over_ends(spec, sandbox, quick, monkeyp
         hold.release()
         first.result()
     assert other.exists()
+
+
+@pytest.mark.parametrize("spec", ["gs"], indirect=True)
+def test_a_holder_that_was_silent_sends_nothing_until_it_has_renewed_its_lease(spec, sandbox, quick, monkeypatch):
+    """Such as a process that was suspended, or whose storage does not answer: another one may have the job."""
+    limits = spec.limits.model_copy(update={"max_in_flight": 5})
+    hold = sandbox.faults.hold(GEMINI, "row", after=5)
+    renew, is_silent = ObjectLease.renew, threading.Event()
+
+    def renew_unless_silent(lease):
+        if is_silent.is_set():
+            raise OSError("the storage does not answer")
+        return renew(lease)
+
+    monkeypatch.setattr(ObjectLease, "renew", renew_unless_silent)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(run, spec.model_copy(update={"limits": limits}))
+        until(lambda: hold.waiting, "requests are held")
+        is_silent.set()
+        monkeypatch.setattr(leased_object, "SURE_SECONDS", 0.5)
+        until(lambda: not leased_object.are_sure(), "the holder is not sure of its lease")
+        hold.release()
+        until(lambda: sandbox.stats()["billed_answers"] == 10, "what was in flight is answered")
+        time.sleep(1.5)
+        assert sandbox.stats()["billed_answers"] == 10
+        is_silent.clear()
+        assert first.result()["rows"]["answered"] == len(ROWS)
+    assert sandbox.stats()["billed_answers"] == len(ROWS)
+
+
+@pytest.mark.parametrize("spec", ["gs"], indirect=True)
+def test_a_holder_that_cannot_renew_its_lease_for_long_ends(spec, sandbox, quick, monkeypatch, caplog):
+    has_ended = threading.Event()
+    monkeypatch.setattr(leased_object, "end_process", has_ended.set)
+    monkeypatch.setattr(leased_object, "UNRENEWED_SECONDS", 0.5)
+    monkeypatch.setattr(ObjectLease, "renew", Mock(side_effect=OSError("the storage does not answer")))
+    with leased_object.renewed("job", "gs://rows/lease", Client().bucket("rows"), "lease", "1"):
+        until(has_ended.is_set, "the holder ends")
+    assert "could not be renewed for 0 s: the storage does not answer" in caplog.text
 
 
 @pytest.mark.parametrize("spec", ["gs"], indirect=True)

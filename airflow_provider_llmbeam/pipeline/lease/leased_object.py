@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -21,8 +22,26 @@ _log = logging.getLogger(__name__)
 #: Time without a change after which the holder of an object has ended, in seconds; it replaces it more often.
 LEASE_SECONDS = 45.0
 RENEWAL_SECONDS = 10.0
+#: Time without a renewal after which a holder sends nothing, in seconds. It is shorter than `LEASE_SECONDS`, as a
+#: process that stood still goes on before its next renewal tells it that another one has taken the job over.
+SURE_SECONDS = 30.0
+#: Time of failed renewals after which a holder ends, in seconds.
+UNRENEWED_SECONDS = 600.0
 #: Age of an object that has surely no holder, in spite of clocks that differ.
 FORGOTTEN = timedelta(minutes=10)
+
+#: Leases that this process holds.
+_held: set[ObjectLease] = set()
+
+
+def holds_any() -> bool:
+    """Returns whether this process holds a lease."""
+    return bool(_held)
+
+
+def are_sure() -> bool:
+    """Returns whether no other process can have taken over a lease of this process."""
+    return all(lease.silent_seconds() < SURE_SECONDS for lease in tuple(_held))
 
 
 @contextmanager
@@ -34,6 +53,7 @@ def renewed(job: str, uri: str, bucket: Any, name: str, lease_id: str) -> Iterat
     """
     lease = ObjectLease(bucket, name, lease_id)
     lease.take(job, uri)
+    _held.add(lease)
     ended = threading.Event()
     thread = threading.Thread(target=_renew, args=(lease, job, ended), name="llmbeam-lease", daemon=True)
     thread.start()
@@ -42,6 +62,7 @@ def renewed(job: str, uri: str, bucket: Any, name: str, lease_id: str) -> Iterat
     finally:
         ended.set()
         thread.join()
+        _held.discard(lease)
         lease.release()
 
 
@@ -59,6 +80,11 @@ class ObjectLease:
         self._name = name
         self._id = lease_id
         self._generation = 0
+        self._renewed_at = -math.inf
+
+    def silent_seconds(self) -> float:
+        """Returns the time since the start of the last request that renewed the lease, in seconds."""
+        return _now() - self._renewed_at
 
     def take(self, job: str, uri: str) -> None:
         """Waits until no other process holds the lease, and takes it.
@@ -93,6 +119,12 @@ class ObjectLease:
             self._bucket.blob(self._name).delete(if_generation_match=self._generation)
 
     def _replace(self, generation: int) -> bool:
+        started_at = _now()
+        if is_held := self._is_replaced(generation):
+            self._renewed_at = started_at
+        return is_held
+
+    def _is_replaced(self, generation: int) -> bool:
         blob = self._bucket.blob(self._name)
         try:
             blob.upload_from_string(
@@ -121,7 +153,23 @@ def _renew(lease: ObjectLease, job: str, ended: threading.Event) -> None:
         try:
             is_held = lease.renew()
         except Exception as error:  # noqa: BLE001 - the next renewal follows
-            _log.warning("The lease of job %r could not be renewed: %s", job, error)
+            if lease.silent_seconds() >= UNRENEWED_SECONDS:
+                _log.error(
+                    "Job %r ends: its lease could not be renewed for %.0f s: %s. The answers so far are in the "
+                    "journal; a retry sends the rest.",
+                    job,
+                    UNRENEWED_SECONDS,
+                    error,
+                )
+                end_process()
+                return
+            _log.warning(
+                "The lease of job %r could not be renewed: %s. After %.0f s without a renewal nothing is sent "
+                "until the next one.",
+                job,
+                error,
+                SURE_SECONDS,
+            )
             continue
         if not is_held:
             _log.error(
@@ -132,6 +180,11 @@ def _renew(lease: ObjectLease, job: str, ended: threading.Event) -> None:
             )
             end_process()
             return
+
+
+def _now() -> float:
+    """Returns a clock that goes on while the machine sleeps, where the system has one (clock_gettime(2))."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def end_process() -> None:
