@@ -6,8 +6,8 @@ from airflow_provider_llmbeam.engine.pacing.gate import Admission
 from airflow_provider_llmbeam.pipeline.lease.leased_object import are_sure, holds_any
 from airflow_provider_llmbeam.server_reply import QuotaUnit
 
-#: Time until it is looked again, in seconds.
-_LOOK_SECONDS = 0.5
+#: Time after which the lease is checked again, in seconds.
+_PAUSE_SECONDS = 0.5
 
 
 class LeasedAdmission:
@@ -22,7 +22,7 @@ class LeasedAdmission:
 
     def admit(self, now: float, tokens: float, backlog: float = 0.0) -> float:
         """See `Admission.admit`."""
-        return self._admission.admit(now, tokens, backlog) if are_sure() else _LOOK_SECONDS
+        return self._admission.admit(now, tokens, backlog) if are_sure() else _PAUSE_SECONDS
 
     def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None:
         """See `Admission.settle`."""
