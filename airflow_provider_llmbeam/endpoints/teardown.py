@@ -14,6 +14,9 @@ from airflow_provider_llmbeam.polling.task_log import TaskLog
 
 #: Interval between two rounds of a removal, in seconds.
 ROUND_SECONDS = 5.0
+#: Limit on consecutive rounds whose lists are refused, e.g. by a permission that does not apply yet; the GPU bills
+#: until the next try.
+MAX_REFUSED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +135,18 @@ def remove(
     Raises:
         CloudError: The resources cannot be listed.
     """
-    deadline = now() + within_seconds
+    deadline, refused = now() + within_seconds, 0
     while True:
         result, error = RemovalRound(), None
         try:
             result = removal_round(platform, key, log, attempt)
         except CloudError as failure:
-            if not failure.retryable:
+            refused = 0 if failure.retryable else refused + 1
+            if refused >= MAX_REFUSED:
                 raise
             error = failure
+        else:
+            refused = 0
         if error is None and result.is_empty:
             if result.models_error is None:
                 return None

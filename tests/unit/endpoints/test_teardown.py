@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.endpoints.resource import Resource, RunningOperation, still_billing
 from airflow_provider_llmbeam.endpoints.teardown import removal_step, remove
-from airflow_provider_llmbeam.exceptions import CloudUnavailableError, RequestRefusedError
+from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError, RequestRefusedError
 
 PLACE = "projects/p/locations/us-central1"
 MODEL = Resource("model", f"{PLACE}/models/m", {"llmbeam-key": "k"})
@@ -115,6 +117,22 @@ def test_a_location_that_does_not_answer_is_polled_until_the_time_limit():
 
     platform.find = find
     assert removed(platform) is None
+
+
+@pytest.mark.parametrize("refused", [2, 3])
+def test_a_list_that_is_refused_is_read_again_before_the_try_ends(refused):
+    platform, errors = Platform(SERVICE), [AccessDeniedError("403."), CloudUnavailableError("503.")]
+    errors += [RequestRefusedError("409.")] * refused
+
+    def find(key):
+        if errors:
+            raise errors.pop(0)
+        return list(platform.resources), None
+
+    platform.find = find
+    with nullcontext() if refused < 3 else pytest.raises(RequestRefusedError):
+        assert removed(platform) is None
+    assert (platform.resources == []) == (refused < 3)
 
 
 def test_a_gpu_is_removed_while_the_service_does_not_show_models():
