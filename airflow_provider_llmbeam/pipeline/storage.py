@@ -85,7 +85,7 @@ def open(uri: str, *, block_bytes: int | None = None) -> IO[bytes]:  # noqa: A00
         raise PermissionError(errno.EPERM, "Not a regular file", uri)
     file: IO[bytes]
     if block_bytes is not None and filesystem.scheme() == "gs":
-        file = filesystem._gcsIO().open(uri, "r", read_buffer_size=block_bytes)
+        file = filesystem._gcsIO().open(uri, "rb", read_buffer_size=block_bytes)
     else:
         file = filesystem.open(uri, compression_type=CompressionTypes.UNCOMPRESSED)
     return file

@@ -25,6 +25,7 @@ import pytest
 from waiting import scaled, until
 
 from airflow_provider_llmbeam.deployment import own_deployment
+from airflow_provider_llmbeam.endpoints.teardown import MAX_REFUSED
 from airflow_provider_llmbeam.sandbox import Fault, prompt_sha256
 from airflow_provider_llmbeam.spec.endpoint.identity import (
     EXPIRES_LABEL,
@@ -441,7 +442,7 @@ def provision_cleared(dag_id: str, method: str) -> Callable[[Cloud], Run]:
 def teardown_refused(cloud: Cloud) -> Run:
     run = Run(cloud, "garden")
     run.until_working()
-    run.meet("vertex.endpoints.get", Fault(kind="error", http_status=403), times=2)
+    run.meet("vertex.endpoints.get", Fault(kind="error", http_status=403), times=2 * MAX_REFUSED)
     run.meet("vertex.endpoints.undeployModel", Fault(kind="error", http_status=409))
     run.say("succeed")
     return run.end()
