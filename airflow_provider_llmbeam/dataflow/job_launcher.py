@@ -11,11 +11,11 @@ from airflow_provider_llmbeam.dataflow.cancellation import cancel_or_leave
 from airflow_provider_llmbeam.dataflow.job import Job
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.dataflow.registry import (
-    STORE_KEY,
     Files,
     SubmittedJob,
     SubmittedJobs,
     is_of_another_run,
+    recorded,
 )
 from airflow_provider_llmbeam.exceptions import (
     CloudError,
@@ -89,8 +89,8 @@ class JobLauncher(ABC):
             CloudUnavailableError: Its state is unknown; nothing was submitted, and a retry checks again.
             JobFailedError: It does not end.
         """
-        kept = None if self._store is None else self._store.get(STORE_KEY)
-        if not kept or "id" not in kept:
+        kept = recorded(self._store)
+        if "id" not in kept:
             return
         job = SubmittedJob(**kept)
         if job.address == SubmittedJob.of(spec, job.id, is_attached=True).address:

@@ -111,6 +111,11 @@ class SubmittedJob:
         return asdict(self)
 
 
+def recorded(store: Any) -> dict[str, Any]:
+    """Returns what the task state store has of the job of an earlier try; nothing without a store."""
+    return (None if store is None else store.get(STORE_KEY)) or {}
+
+
 def is_of_another_run(job: Job, spec: JobSpec) -> bool:
     """Returns whether a job of the name of a spec is certainly that of another task or run, with another spec."""
     if job.name == dataflow_name(spec) or (own := run_label(spec)) is None or job.run is None:
@@ -237,7 +242,7 @@ class SubmittedJobs:
         return manifest(report)
 
     def _finished(self, spec: JobSpec) -> SubmittedJob | None:
-        kept = self._store.get(STORE_KEY) if self._store is not None else None
+        kept = recorded(self._store)
         if not kept or kept["digest"] != spec_digest(spec):
             return None
         if "id" not in kept:

@@ -44,7 +44,7 @@ from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia, media_identities
 from airflow_provider_llmbeam.pipeline.media.uploads import open_uploads
-from airflow_provider_llmbeam.pipeline.pacing.leased_admission import leased_admission
+from airflow_provider_llmbeam.pipeline.pacing.leased_admission import LeasedAdmission
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import MachineGovernor
 from airflow_provider_llmbeam.pipeline.pacing.open_files import reserve_open_files
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
@@ -369,7 +369,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         pilot, outage = _BREAKERS.setdefault(self._run, (pilot, Outage()))
         return Engine(
             backend,
-            governor=leased_admission(governor.admission),
+            governor=LeasedAdmission(governor.admission),
             buckets=LengthBuckets(self._batching.resolved_boundaries, max_output_tokens, is_guessed=has_quota),
             parser=VectorParser(self._embedding.dimensions)
             if self._embedding

@@ -113,8 +113,8 @@ def _report(
 
 
 def _is_equal(mine: Any, other: Any) -> bool:
-    pair = comparable(mine, other), comparable(other, mine)
-    return len({normalised(each, ignore_whitespace=True) for each in pair}) == 1
+    mine, other = comparable(mine, other)
+    return normalised(mine, ignore_whitespace=True) == normalised(other, ignore_whitespace=True)
 
 
 def _pairs_by_field(both: Mapping[str, tuple[Any, Any]]) -> dict[str, list[tuple[Any, Any]]]:

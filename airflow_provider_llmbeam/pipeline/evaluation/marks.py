@@ -64,11 +64,15 @@ def normalised(value: Any, *, ignore_case: bool = False, ignore_whitespace: bool
     return text.casefold() if ignore_case else text
 
 
-def comparable(value: Any, other: Any) -> Any:
-    """Returns a value as it is compared with another one: whole numbers are equal, written `1` or `1.0`.
+def comparable(one: Any, other: Any) -> tuple[Any, Any]:
+    """Returns two values as they are compared: whole numbers are equal, written `1` or `1.0`.
 
     A text stays as it is, and a number that is compared with one that has a point, as in a CSV file.
     """
+    return _beside(one, other), _beside(other, one)
+
+
+def _beside(value: Any, other: Any) -> Any:
     return value if isinstance(value, str) or (isinstance(other, str) and "." in other) else _whole(value)
 
 
@@ -98,8 +102,9 @@ class _FieldMarker:
             return Mark(float(found is not NO_ANSWER and _is_near(found, expected, metric)), expected)
         if found is NO_ANSWER and expected is None and answer is not NO_ANSWER:
             found = None  # a field that an answer may lack, as `review.fields` writes it
-        wanted = self._text(comparable(expected, found))
-        given = None if found is NO_ANSWER else self._text(comparable(found, expected))
+        expected_value, found_value = comparable(expected, found)
+        wanted = self._text(expected_value)
+        given = None if found is NO_ANSWER else self._text(found_value)
         labels = (wanted, given) if isinstance(metric, LabelF1Metric) else None
         return Mark(float(wanted == given), expected, labels=labels)
 

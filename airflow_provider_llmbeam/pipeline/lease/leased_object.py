@@ -34,11 +34,6 @@ FORGOTTEN = timedelta(minutes=10)
 _held: set[ObjectLease] = set()
 
 
-def holds_any() -> bool:
-    """Returns whether this process holds a lease."""
-    return bool(_held)
-
-
 def are_sure() -> bool:
     """Returns whether no other process can have taken over a lease of this process."""
     return all(lease.silent_seconds() < SURE_SECONDS for lease in tuple(_held))
