@@ -47,6 +47,7 @@ ACTIVE = {f"JOB_STATE_{name}" for name in ("QUEUED", "PENDING", "RUNNING", "CANC
 DONE, CANCELLED, RUNNING = "DONE", "CANCELLED", "RUNNING"
 #: From Airflow 3.3 on a task has a state store. Below, a finished job is run again, and its journal pays.
 HAS_STATE_STORE = Version(version("apache-airflow-core")) >= Version("3.3")
+CANCELLED_BY_TRIGGER = "was cancelled. The answers so far are kept"
 COLLECTED = (DONE,) if HAS_STATE_STORE else (DONE, DONE)
 
 
@@ -152,19 +153,20 @@ class Run(cases.Run):
         self.until_running()
         self.until(lambda: self.log(TASK).count("is in state JOB_STATE") >= 2, "the trigger looks")
 
-    def until_trigger_cancelled(self) -> None:
-        """Until the trigger has logged that it cancelled the job.
+    def until_trigger_says(self, words: str) -> None:
+        """Until the trigger has logged something at its end.
 
         Airflow closes the log of a trigger at its end, and writes what it reads later to the log of the triggerer
-        (Airflow 3.3.2, jobs/triggerer_job_runner.py): with many triggers at a time, that can be this line.
+        (Airflow 3.3.2, jobs/triggerer_job_runner.py): with many triggers at a time, that can be these words.
         """
-        (job,) = self.jobs
-        words = f"while deferred. Dataflow job {job['id']!r} was cancelled. The answers so far are kept"
         triggerer = self.cloud.airflow.log_path
-        self.until(
-            lambda: words in self.log(TASK) or words in triggerer.read_text(errors="replace"),
-            f"the trigger says {words!r}",
-        )
+        names = [self.run_id, *(job["id"] for job in self.jobs)]
+
+        def is_said() -> bool:
+            lines = [line for line in triggerer.read_text(errors="replace").splitlines() if words in line]
+            return words in self.log(TASK) or any(name in line for line in lines for name in names)
+
+        self.until(is_said, f"the trigger says {words!r}")
 
     def until_jobs(self, number: int) -> None:
         self.until(lambda: len(self.jobs) >= number, f"{number} jobs")
@@ -320,7 +322,7 @@ def marked_failed(cloud: Cloud) -> Run:
     run.until_trigger()
     run.mark("failed")
     run.end("failed")
-    run.until_trigger_cancelled()
+    run.until_trigger_says(CANCELLED_BY_TRIGGER)
     return run
 
 
@@ -338,7 +340,7 @@ def marked_success(cloud: Cloud) -> Run:
     run.until_trigger()
     run.mark("success")
     run.end("success")
-    run.until_trigger_cancelled()
+    run.until_trigger_says(CANCELLED_BY_TRIGGER)
     return run
 
 
@@ -346,7 +348,7 @@ def kept(cloud: Cloud) -> Run:
     run = Run(cloud, "deferred_kept", answered=0)
     run.until_trigger()
     run.mark("failed")
-    run.until_says(
+    run.until_trigger_says(
         "is left running and billing (`runner.cancel_on_kill` is off). To cancel it: gcloud dataflow jobs"
     )
     return run
@@ -363,7 +365,7 @@ def taken_over(cloud: Cloud) -> Run:
         " WHERE id = (SELECT trigger_id FROM task_instance WHERE run_id = %s)"
     )
     cloud.execute(another, run.run_id)
-    run.until_says("trigger completed")
+    run.until_trigger_says("trigger completed")
     run.release()
     run.end()
     return run
