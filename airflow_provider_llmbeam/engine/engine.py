@@ -289,7 +289,7 @@ class Engine:
         finally:
             tier.ended(request)
         tier.answered()
-        self._breaker.replied()
+        self._breaker.answered()
         for reply in replies:
             self._pay(reply)
         used = sum(reply.input_tokens + reply.output_tokens for reply in replies)

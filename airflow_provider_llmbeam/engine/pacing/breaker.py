@@ -64,10 +64,10 @@ class Breaker:
                 async with asyncio.timeout(seconds):
                     await self._has_recovered.wait()
 
-    def replied(self) -> None:
-        """Lets all requests go on: the server has replied."""
-        self.outage.replied()
-        self._has_recovered.set()
+    def answered(self) -> None:
+        """Lets all requests go on: the server has answered a row."""
+        self.outage.has_answered = True
+        self._replied()
 
     def failed(self, number: int, error: RequestError) -> bool:
         """Counts a failed request.
@@ -79,16 +79,22 @@ class Breaker:
         Returns:
             Whether the attempt does not count, as the server is down.
         """
-        if not error.is_outage:
+        if not self.outage.counts(error):
             if error.http_status is not None:
-                self.replied()
+                self._replied()
             return False
         self.outage.failed(self._clock(), number, error)
+        if not self.outage.is_open:
+            self._has_recovered.set()
         return error.is_unconnected or self.outage.is_open
 
     def release_all(self) -> None:
         """Releases all waiting requests: nothing is sent any more."""
         self._is_released = True
+        self._has_recovered.set()
+
+    def _replied(self) -> None:
+        self.outage.replied()
         self._has_recovered.set()
 
 

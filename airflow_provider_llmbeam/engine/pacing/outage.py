@@ -14,6 +14,10 @@ class Outage:
 
     A row may break its own connection (a prompt that crashes the server), so failures after the connection was
     opened count once for each row; failures to open one have nothing to do with a row.
+
+    An internal error of the server (500) counts like a broken connection once the server has answered a row, and
+    ends no job: it may be the fault of the rows. After an outage of such errors that was too long, they are
+    failures of their rows, in this process for good; else the last rows of each batch could wait again.
     """
 
     #: Number of failures without a reply that opens the breaker.
@@ -27,8 +31,12 @@ class Outage:
         self._unconnected = 0
         self._rows: set[int] = set()
         self._since: float | None = None
+        self._has_internal_errors = False
+        self._is_of_rows = False
         self._probe_at = 0.0
         self._probe_seconds = self.FIRST_PROBE_SECONDS
+        #: Whether the server has answered a row.
+        self.has_answered = False
         #: Whether only probes are sent.
         self.is_open = False
         #: Error of the last failure.
@@ -49,20 +57,25 @@ class Outage:
     def replied(self) -> None:
         """Ends the outage: the server has replied, whatever it was."""
         if self._since is not None:
-            self._unconnected, self._since, self.is_open = 0, None, False
+            self._unconnected, self._since, self.is_open, self._has_internal_errors = 0, None, False, False
             self._rows.clear()
 
+    def counts(self, error: RequestError) -> bool:
+        """Whether a failure may be that of the whole server, rather than of the row or of the reply to it."""
+        return error.is_outage or (error.kind == "server_error" and self.has_answered and not self._is_of_rows)
+
     def failed(self, now: float, row: int, error: RequestError) -> None:
-        """Counts a request that did not reach the server.
+        """Counts a request that failed, maybe as the whole server does.
 
         Args:
             now: Time of the clock, in seconds.
             row: Number of the row.
-            error: Its error.
+            error: Its error, which `counts`.
         """
         self.error = error
         if self._since is None:
             self._since = now
+        self._has_internal_errors = self._has_internal_errors or not error.is_outage
         if error.is_unconnected:
             self._unconnected += 1
         else:
@@ -72,4 +85,8 @@ class Outage:
             self._probe_seconds = self.FIRST_PROBE_SECONDS
             self._probe_at = now + self._probe_seconds
         if self.is_open and now - self._since >= self.LONGEST_SECONDS:
-            self.ended_after_seconds = now - self._since
+            if self._has_internal_errors:
+                self._is_of_rows = True
+                self.replied()
+            else:
+                self.ended_after_seconds = now - self._since

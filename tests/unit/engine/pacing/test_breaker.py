@@ -177,7 +177,9 @@ def test_a_pilot_delays_a_healthy_job_by_one_latency_at_most(run: Run) -> None:
     assert seconds <= without + LATENCY_SECONDS
 
 
-@pytest.mark.parametrize("fault", [REFUSED_CONNECTION, RESET, OVERLOADED], ids=["refused", "reset", "503"])
+@pytest.mark.parametrize(
+    "fault", [REFUSED_CONNECTION, RESET, OVERLOADED, DEFECT], ids=["refused", "reset", "503", "500"]
+)
 @pytest.mark.parametrize("max_in_flight", [8, 64])
 def test_a_server_that_is_back_in_a_minute_costs_no_row(run: Run, fault: RequestError, max_in_flight: int) -> None:
     def answer(number: int, seconds: float) -> Answer | Exception:
@@ -232,6 +234,22 @@ def test_a_server_that_accepts_connections_and_never_replies_leaves_the_rest_uns
 def test_rows_that_always_fail_do_not_end_a_job_of_which_they_are_the_last(run: Run, fault: RequestError) -> None:
     server = Server(lambda number, _: fault if number % 10 == 0 else GOOD)
     assert kinds(run(engine_of(server).answer(rows(400)))) == {"answer": 360, fault.kind: 40}
+
+
+def test_rows_with_internal_errors_make_the_last_of_one_batch_wait_and_of_no_other(run: Run) -> None:
+    server = Server(lambda number, _: DEFECT if number % 10 == 0 else GOOD)
+
+    async def main() -> list[float]:
+        engine, took = engine_of(server), []
+        for _ in range(5):
+            seconds, outcomes = await timed(engine, rows(400))
+            assert kinds(outcomes) == {"answer": 360, "server_error": 40}
+            took.append(seconds)
+        return took
+
+    first, *others = run(main())
+    assert first <= 400 / 64 * LATENCY_SECONDS + Outage.LONGEST_SECONDS + 30
+    assert max(others) <= 400 / 64 * LATENCY_SECONDS + 30
 
 
 def test_after_an_outage_that_ended_the_job_nothing_is_sent_by_its_other_batches(run: Run) -> None:
