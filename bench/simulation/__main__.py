@@ -18,6 +18,8 @@ from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import Le
 from bench.simulation import __doc__ as description
 from bench.simulation.cases import SHAPES, Case, CaseResult, run_twice
 from bench.simulation.hours import hours_table, simulate_hour
+from bench.simulation.outages import cases as outage_cases
+from bench.simulation.outages import outages_table, simulate_outage
 from bench.simulation.token_cases import RequestsOnly, TokenCase
 from bench.simulation.traces import traces
 from bench.venvs import plot_python
@@ -34,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--requests-only", action="store_true", help="a law that counts requests only")
     parser.add_argument("--machines", type=int, nargs="+", metavar="N", help="simulate an hour of each number")
+    parser.add_argument("--outages", action="store_true", help="servers that reject all requests for some time")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="plot the rate over time for three servers")
     parser.add_argument("--all", action="store_true", help="print every case that misses a bound")
     options = parser.parse_args(arguments)
@@ -44,6 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with ProcessPoolExecutor(options.processes) as pool:
             hours = list(pool.map(simulate_hour, shapes, machines))
         sys.stdout.write(hours_table(hours) + "\n")
+        return 0
+    if options.outages:
+        with ProcessPoolExecutor(options.processes) as pool:
+            outages = list(pool.map(simulate_outage, *zip(*outage_cases(), strict=True)))
+        sys.stdout.write(outages_table(outages) + "\n")
         return 0
     draw = TokenCase.draw if options.tokens else Case.draw
     make_rate = RequestsOnly if options.requests_only else LearnedRate

@@ -17,6 +17,11 @@ MEASURED_SENDS = 200.0
 #: this time; an interval that contradicts it leaves so much of the requests so far.
 LONGEST_BURST_SECONDS, CONTRADICTED = 60.0, 0.8
 
+#: Time in which a quota admits something. If it admits nothing for longer, that is an outage, e.g. as others use all
+#: of it, and no part of an interval: in jobs that began ten minutes before the end of one, 100 requests to a server of
+#: 30 per minute, or 1,000 to one of 300, took 11 times as long as the rate allows, and now 1.1 times.
+LONGEST_WINDOW_SECONDS = 120.0
+
 
 def end(state: LearnedRateState, seconds: float, current_rps: float) -> None:
     """Ends an interval, and sets the rate.
@@ -48,6 +53,20 @@ def end(state: LearnedRateState, seconds: float, current_rps: float) -> None:
         _add(state, max(sent, 0.5), seconds)
         _keep(state, current_rps)
     _keep_burst(state, state.since + seconds - state.started_at)
+
+
+def end_outage(state: LearnedRateState) -> None:
+    """Begins an interval with the first request after an outage, or the first burst if none was admitted before.
+
+    It is called before the second one is sent, when no 429 of the first can arrive any more.
+    """
+    passed = state.resumed_at - state.since
+    if state.since < 0 or state.resumed != 1 or state.holds < 2 or passed < LONGEST_WINDOW_SECONDS:
+        return
+    state.started_at += passed
+    is_start = not state.base_rps and state.total - state.sent < 1
+    state.since = -1.0 if is_start else state.resumed_at
+    state.held_seconds = 0.0
 
 
 def _add(state: LearnedRateState, sent: float, seconds: float) -> None:

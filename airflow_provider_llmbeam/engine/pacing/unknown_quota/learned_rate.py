@@ -107,6 +107,7 @@ class LearnedRate:
             quota_unit.begin_interval(state, now)  # the rest of the run is at the rate of the earlier one
         if (held := hold.ends_at(state) - now) > self.CLOCK_SECONDS:
             return held
+        interval.end_outage(state)
         cost = quota_unit.cost(state, tokens)
         gap = 1 / self._rps(backlog)
         own_gap = 1 / self._rps(backlog, quota_unit.waited_cost(state, cost))

@@ -85,14 +85,14 @@ def test_from_any_state_a_server_without_a_limit_is_used_within_half_an_hour(eve
     assert sent == 3000
 
 
-def test_an_hour_in_which_the_server_rejected_nine_of_ten_requests_is_over_within_ten_minutes():
+def test_an_hour_in_which_the_server_rejected_six_of_ten_requests_is_over_within_ten_minutes():
     rate, now, chance = LearnedRate(), 0.0, Random(1)
     for _ in range(1000):
         now = send(rate, now)
     until = now + 3600
     while now < until:
         now = send(rate, now)
-        if chance.random() < 0.9:
+        if chance.random() < 0.6:
             rate.rejected(now + 0.1, None, sent_at=now)
     assert rate.state.base_rps < 0.05
     ends, sent = max(now, rate.state.held_until) + 600, 0
@@ -332,6 +332,35 @@ def run(rate: LearnedRate, now: float, until: float, bucket: Bucket) -> tuple[in
             bucket.take(now)
             admitted.append(now)
     return rejected, admitted
+
+
+@pytest.mark.parametrize("has_retry_delay", [False, True])
+@pytest.mark.parametrize("outage_at", [0.0, 60.0])
+@pytest.mark.parametrize("rps", [0.5, 5.0])
+def test_after_an_outage_of_ten_minutes_a_quota_is_used_at_its_rate(rps, outage_at, has_retry_delay):
+    rate, bucket, outage_until = LearnedRate(), Bucket(rps, 20 * rps), outage_at + 600
+    run(rate, 0.0, outage_at, bucket)
+    rejected, admitted, now = 0, 0, outage_at
+    while admitted < 200 * rps:
+        now = send(rate, now)
+        wait = 10.0 if now < outage_until else bucket.wait_seconds(now)
+        if wait:
+            rate.rejected(now, wait if has_retry_delay else None)
+            rejected += 1
+        else:
+            bucket.take(now)
+            admitted += 1
+    assert now - outage_until <= 200 * (1.3 if outage_at == 0 else 2.4)
+    assert rejected <= (75 if has_retry_delay else 45)
+
+
+def test_the_next_run_goes_on_at_the_learned_rate_after_an_outage_at_its_begin():
+    rate = LearnedRate(LearnedRateState(base_rps=0.5, measured=50.0, measured_seconds=100.0, is_next_run=1.0))
+    now = 0.0
+    while (now := send(rate, now)) < 600:
+        rate.rejected(now, None)
+    times = [now := send(rate, now) for _ in range(10)]
+    assert times[-1] - times[0] >= 10
 
 
 @pytest.mark.parametrize("machines", [1, 2, 4])
