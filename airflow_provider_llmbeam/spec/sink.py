@@ -106,7 +106,9 @@ class PostgresSink(SpecModel):
     table is created with the first answers if it does not exist; structured answers are `jsonb`. An existing table
     needs a unique constraint on the key that is not deferrable, and all output columns with types that the values
     can be cast to; its other columns are not changed. A list may go to an array, and an empty text, as CSV has it
-    for no value, becomes null where a type has none. NUL, which PostgreSQL cannot store, becomes U+FFFD.
+    for no value, becomes null where a type has none. NUL, which PostgreSQL cannot store, becomes U+FFFD. Answers
+    that a trigger keeps out of the table are an error with their keys, and nothing is written; rows that a trigger
+    keeps as they were are named in the log.
 
     Attributes:
         table: Name of the table, `table` or `schema.table`, case-sensitive.

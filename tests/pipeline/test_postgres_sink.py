@@ -773,6 +773,69 @@ def test_keys_that_are_equal_in_the_table_are_named_and_nothing_is_written(tmp_p
     assert len(table(client)) == 1
 
 
+def trigger(client, body, events="INSERT OR UPDATE", on="answers"):
+    """Makes a trigger that runs `body` before each row."""
+    client.execute(f"CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {body} END$$")
+    client.execute(f"CREATE TRIGGER guard BEFORE {events} ON {on} FOR EACH ROW EXECUTE FUNCTION guard()")
+
+
+@pytest.mark.parametrize("of", ["a table", "a partition", "the table of a view"])
+def test_rows_that_a_trigger_keeps_out_of_the_table_are_named_and_nothing_is_written(tmp_path, client, late, of):
+    outputs = ", ".join(f"{name} {OUTPUT_TYPES[name]}" for name in OUTPUT_COLUMNS)
+    kept = "answers"
+    if of == "a partition":
+        client.execute(f"CREATE TABLE answers (id int PRIMARY KEY, {outputs}) PARTITION BY RANGE (id)")
+        client.execute("CREATE TABLE kept PARTITION OF answers DEFAULT")
+        kept = "kept"
+    elif of == "the table of a view":
+        client.execute(f"CREATE TABLE kept (id int PRIMARY KEY, {outputs})")
+        client.execute("CREATE VIEW answers AS SELECT * FROM kept")
+        kept = "kept"
+    publish(tmp_path, record(id=1), record(id=2))
+    trigger(client, "IF NEW.id > 2 THEN RETURN NULL; END IF; RETURN NEW;", on=kept)
+    found = late(record("new", id=1), record(id=2), *(record(id=number) for number in range(3, 9)))
+    assert "table 'answers' has no row for 6 of 8 answers after their INSERT: key 3, 4, 5, 6, 7. " in found
+    assert ("A trigger of a table below this view" if "view" in of else "Trigger 'guard'") in found
+    assert table(client, "id, answer") == [(1, "a"), (2, "a")]
+    client.execute(
+        "CREATE OR REPLACE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
+    )
+    publish(tmp_path, record("new", id=1), *(record(id=number) for number in range(2, 9)))
+    assert table(client, "id, answer") == [(1, "new"), *((number, "a") for number in range(2, 9))]
+
+
+def test_rows_that_a_trigger_puts_into_a_child_of_the_table_are_stored(tmp_path, client, dsn, caplog):
+    publish(tmp_path, record(id=1))
+    client.execute("CREATE TABLE many (CHECK (id > 1), UNIQUE (id)) INHERITS (answers)")
+    insert = "DELETE FROM many WHERE id = NEW.id; INSERT INTO many VALUES (NEW.*);"
+    trigger(client, f"IF NEW.id = 1 THEN RETURN NEW; END IF; {insert} RETURN NULL;", events="INSERT")
+    for answer in ("a", "b", "b"):
+        publish(tmp_path, *(record(answer, id=number) for number in (1, 2, 3)))
+        assert table(client, "id, answer") == [(number, answer) for number in (1, 2, 3)]
+    assert [message for message in caplog.messages if "do not have their answers" in message] == []
+
+
+def test_rows_that_a_trigger_stores_with_other_values_are_stored(tmp_path, client, dsn, caplog):
+    publish(tmp_path, record(id="a"))
+    trigger(client, "NEW.id := lower(NEW.id); NEW.answer := upper(NEW.answer); RETURN NEW;")
+    for answer in ("a", "b", "b"):
+        publish(tmp_path, *(record(answer, id=key) for key in ("A", "b", "C")))
+        assert table(client, "id, answer") == [(key, answer.upper()) for key in ("a", "b", "c")]
+    assert [message for message in caplog.messages if "do not have their answers" in message] == []
+
+
+def test_rows_that_a_trigger_keeps_as_they_were_are_named_in_the_log(tmp_path, client, dsn, caplog):
+    publish(tmp_path, *(record(id=number) for number in range(4)))
+    trigger(client, "IF OLD.id IN (1, 2) THEN RETURN NULL; END IF; RETURN NEW;", events="UPDATE")
+    publish(tmp_path, *(record("b", id=number) for number in range(4)))
+    assert table(client, "id, answer") == [(0, "b"), (1, "a"), (2, "a"), (3, "b")]
+    warnings = [message for message in caplog.messages if "do not have their answers" in message]
+    assert warnings == [
+        "Table 'answers': 2 of 4 rows do not have their answers: key 1, 2. Trigger 'guard' has returned NULL, for "
+        "which PostgreSQL leaves a row as it is."
+    ]
+
+
 def test_a_variable_that_is_missing_at_publication_keeps_the_answers(late, monkeypatch):
     monkeypatch.delenv(DSN)
     assert "is not set" in late(record())

@@ -32,6 +32,9 @@ _SAMPLE: Row = {
     "latency_seconds": 0.25,
 }
 
+#: The condition of all staged rows.
+_ALL = sql.SQL("true")
+
 Records = Callable[[], Iterator[Row]]
 
 
@@ -105,6 +108,8 @@ class _Upsert:
             self._create(types)
         staged = self._copy(_STAGED, types, records())
         changed = self._upsert(types)
+        if changed < staged:
+            self._refuse_unstored(types, staged)
         if columns and self._moment is BEFORE:
             self._copy("llmbeam_sample", {name: types[name] for name in _SAMPLE}, [_SAMPLE])
         if staged:
@@ -264,20 +269,10 @@ class _Upsert:
         return count
 
     def _upsert(self, types: Mapping[str, str]) -> int:
-        statement = sql.SQL(
-            "INSERT INTO {target} AS old ({columns}) SELECT {columns} FROM {staged} ON CONFLICT ({key})"
-            " DO UPDATE SET {changes} WHERE ({before}) IS DISTINCT FROM ({after})"
-        ).format(
-            target=self._target,
-            staged=sql.Identifier("pg_temp", _STAGED),
-            columns=_names(types),
-            key=_names(self._key),
-            changes=sql.SQL(", ").join(
-                sql.SQL("{name} = excluded.{name}").format(name=sql.Identifier(name)) for name in self._values
-            ),
-            before=self._compared("old", types),
-            after=self._compared("excluded", types),
+        differs = sql.SQL(" WHERE ({}) IS DISTINCT FROM ({})").format(
+            self._compared("old", types), self._compared("excluded", types)
         )
+        statement = self._insertion(types) + differs
         try:
             with (
                 self._connection.transaction()
@@ -290,10 +285,90 @@ class _Upsert:
                 f"hold several rows of one key. This adds it: `{self._alter(addition)}`."
             ) from None
         except errors.CardinalityViolation:
+            same = sql.SQL("GROUP BY {} HAVING count(*) > 1").format(_names(self._key))
             raise self._moment.refusal(
                 f"`source.key`: rows with different keys have one key in table {self._sink.table!r}: "
-                f"{self._same_keys()}. Expected columns of a type that tells them apart."
+                f"{self._keys(same)}. Expected columns of a type that tells them apart."
             ) from None
+
+    def _insertion(self, types: Mapping[str, str], condition: sql.Composable = _ALL) -> sql.Composed:
+        """Returns the upsert of the staged rows of a condition, without that of the rows to update."""
+        return sql.SQL(
+            "INSERT INTO {target} AS old ({columns}) SELECT {columns} FROM {staged} AS staged WHERE {condition}"
+            " ON CONFLICT ({key}) DO UPDATE SET {changes}"
+        ).format(
+            target=self._target,
+            staged=sql.Identifier("pg_temp", _STAGED),
+            columns=_names(types),
+            condition=condition,
+            key=_names(self._key),
+            changes=sql.SQL(", ").join(
+                sql.SQL("{name} = excluded.{name}").format(name=sql.Identifier(name)) for name in self._values
+            ),
+        )
+
+    def _refuse_unstored(self, types: Mapping[str, str], staged: int) -> None:
+        """Rejects triggers that keep rows out of the table; rows that they keep as they were are in the log.
+
+        Where a BEFORE trigger returns NULL, PostgreSQL stores nothing, and does not count the row, as it does not
+        count one that is equal already. The trigger may have stored the row in a child of the table.
+        """
+        is_view, triggers = self._triggers()
+        if not (is_view or triggers):
+            return
+        by = f"Trigger {' or '.join(map(repr, triggers))}" if triggers else "A trigger of a table below this view"
+        no_row = sql.SQL("NOT EXISTS (SELECT FROM {} AS old WHERE ({}) = ({})").format(
+            self._target, _names(self._key, "old"), _names(self._key, "staged")
+        )
+        unequal = no_row + sql.SQL(" AND NOT ({}) IS DISTINCT FROM ({}))").format(
+            self._compared("old", types), self._compared("staged", types)
+        )
+        if not (unstored := self._unstored(types, unequal)):
+            return
+        missing = no_row + sql.SQL(")")
+        if count := self._unstored(types, missing):
+            raise self._moment.refusal(
+                f"`sink.table`: table {self._sink.table!r} has no row for {count} of {staged} answers after their "
+                f"INSERT: key {self._keys(sql.SQL('WHERE ') + missing)}. Expected a row for each. {by} has "
+                "returned NULL, for which PostgreSQL stores nothing: let it return NEW for these rows, or write "
+                "to the table that it fills."
+            )
+        _log.warning(
+            "Table %r: %s of %s rows do not have their answers: key %s. %s has returned NULL, for which "
+            "PostgreSQL leaves a row as it is.",
+            self._sink.table,
+            unstored,
+            staged,
+            self._keys(sql.SQL("WHERE ") + unequal),
+            by,
+        )
+
+    def _triggers(self) -> tuple[bool, list[str]]:
+        """Returns whether the table is a view, and the triggers that may prevent that a row is written."""
+        found = self._connection.execute(
+            "SELECT relkind = 'v', ARRAY(SELECT DISTINCT tgname::text FROM pg_trigger"
+            # 1: for each row; 2: before; 4 and 16: INSERT and UPDATE. Source: catalog/pg_trigger.h
+            " WHERE tgtype & 3 = 3 AND tgtype & 20 <> 0 AND tgenabled <> 'D' AND (tgrelid = pg_class.oid"
+            " OR tgrelid IN (SELECT relid FROM pg_partition_tree(pg_class.oid))) ORDER BY 1)"
+            " FROM pg_class WHERE oid = to_regclass(%s)",
+            (self._quoted,),
+        ).fetchone()
+        return (False, []) if found is None else (found[0], found[1])
+
+    def _unstored(self, types: Mapping[str, str], condition: sql.Composable) -> int:
+        """Returns how many staged rows of a condition no statement stores.
+
+        The others have been stored with other values, e.g. a key in lower case: only a second upsert, which is
+        rolled back, counts them.
+        """
+        count = sql.SQL("SELECT count(*) FROM {} AS staged WHERE {}").format(
+            sql.Identifier("pg_temp", _STAGED), condition
+        )
+        ((found,),) = self._connection.execute(count).fetchall()
+        if not found:
+            return 0
+        with self._connection.transaction(force_rollback=True):
+            return int(found) - self._connection.execute(self._insertion(types, condition)).rowcount
 
     def _compared(self, table: str, types: Mapping[str, str]) -> sql.Composed:
         """Returns the compared columns; `json`, unlike `jsonb`, has no equality."""
@@ -303,11 +378,15 @@ class _Upsert:
             if name != "origin"
         )
 
-    def _same_keys(self) -> str:
+    def _keys(self, which: sql.Composable) -> str:
+        """Returns some keys of staged rows, for an error."""
         rows = self._connection.execute(
-            sql.SQL(
-                "SELECT {key} FROM {staged} GROUP BY {key} HAVING count(*) > 1 ORDER BY {key} LIMIT {named}"
-            ).format(key=_names(self._key), staged=sql.Identifier("pg_temp", _STAGED), named=sql.Literal(_NAMED))
+            sql.SQL("SELECT {key} FROM {staged} AS staged {which} ORDER BY {key} LIMIT {named}").format(
+                key=_names(self._key),
+                staged=sql.Identifier("pg_temp", _STAGED),
+                which=which,
+                named=sql.Literal(_NAMED),
+            )
         )
         return ", ".join(repr(row[0] if len(row) == 1 else row) for row in rows)
 
@@ -315,5 +394,5 @@ class _Upsert:
         return sql.SQL("ALTER TABLE {} {}").format(self._target, change).as_string(self._connection)
 
 
-def _names(names: Iterable[str]) -> sql.Composed:
-    return sql.SQL(", ").join(map(sql.Identifier, names))
+def _names(names: Iterable[str], *table: str) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(*table, name) for name in names)
