@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache, partial
+from importlib import import_module
 from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import orjson
 
@@ -37,16 +41,45 @@ def _decimal(text: str) -> Decimal:
     return number
 
 
-#: How a value without a JSON type is made of its text, by the name of its type. A subclass, such as the timestamps
-#: of pandas with their nanoseconds, stays text.
+#: The text of a `timedelta`, which may be negative: `-1 day, 23:59:59.000001`.
+_TIMEDELTA = re.compile(r"(?:(-?\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d{6}))?")
+
+
+def _timedelta(text: str) -> timedelta:
+    if (parts := _TIMEDELTA.fullmatch(text)) is None:
+        raise ValueError(text)
+    days, hours, minutes, seconds, microseconds = (int(part or 0) for part in parts.groups())
+    return timedelta(days, seconds, microseconds, hours=hours, minutes=minutes)
+
+
+def _of_pandas(name: str, text: str) -> Any:
+    # No requirement of the workers: only where it is installed does pyarrow make such values.
+    return getattr(import_module("pandas"), name)(text)
+
+
+#: How a value without a JSON type is made of its text, by the name of its type.
 _OF_TEXT: dict[str, Callable[[str], Any]] = {
     "bytes": partial(base64.b64decode, validate=True),
     "date": date.fromisoformat,
     "datetime": datetime.fromisoformat,
     "decimal": _decimal,
     "time": time.fromisoformat,
+    "timedelta": _timedelta,
+    "uuid": UUID,
+    "pandas.Timestamp": partial(_of_pandas, "Timestamp"),
+    "pandas.Timedelta": partial(_of_pandas, "Timedelta"),
 }
-_NAMES = {bytes: "bytes", date: "date", datetime: "datetime", Decimal: "decimal", time: "time"}
+_NAMES = {
+    bytes: "bytes",
+    date: "date",
+    datetime: "datetime",
+    Decimal: "decimal",
+    time: "time",
+    timedelta: "timedelta",
+    UUID: "uuid",
+}
+#: Errors of a row that is not of a dead letter, or was changed, and of a machine without pandas.
+_NOT_OF_TYPE = (ValueError, ArithmeticError, LookupError, AttributeError, OSError, ImportError)
 _ORJSON = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
@@ -113,7 +146,11 @@ def _types(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         found = [*map(_types, value)]
         return found if any(found) else None
-    return _NAMES.get(type(value))
+    # Where pandas is installed, pyarrow makes its types of times in nanoseconds, which pandas writes to Parquet.
+    of_pandas = f"pandas.{type(value).__name__}"
+    name = of_pandas if of_pandas in _OF_TEXT else _NAMES.get(type(value))
+    zone = getattr(getattr(value, "tzinfo", None), "key", None)
+    return f"{name} {zone}" if name and zone else name
 
 
 def _typed(value: Any, types: Any) -> Any:
@@ -121,9 +158,11 @@ def _typed(value: Any, types: Any) -> Any:
         return {name: _typed(inner, types.get(name)) for name, inner in value.items()}
     if isinstance(value, list) and isinstance(types, list) and len(value) == len(types):
         return [*map(_typed, value, types)]
-    if isinstance(value, str) and isinstance(types, str) and types in _OF_TEXT:
-        with suppress(ValueError, ArithmeticError):  # the row is not of a dead letter, or was changed
-            return _OF_TEXT[types](value)
+    if isinstance(value, str) and isinstance(types, str):
+        name, _, zone = types.partition(" ")
+        with suppress(*_NOT_OF_TYPE):
+            typed = _OF_TEXT[name](value)
+            return typed.astimezone(ZoneInfo(zone)) if zone else typed
     return value
 
 

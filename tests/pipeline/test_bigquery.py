@@ -242,31 +242,52 @@ def test_a_failed_export_is_started_again(client, sandbox):
     assert len(jobs_of(client, "query")) == 2
 
 
-def test_values_of_each_type_become_json_values(client):
-    values = {
-        "price": ("NUMERIC", "9.90", "9.9"),
-        "big": ("NUMERIC", "12345678901234567890123456789.000000001", "12345678901234567890123456789.000000001"),
-        "at": ("TIMESTAMP", "2026-01-02T03:04:05.000006Z", "2026-01-02 03:04:05.000006+00:00"),
-        "day": ("DATE", "2026-01-02", "2026-01-02"),
-        "local": ("DATETIME", "2026-01-02T03:04:05", "2026-01-02T03:04:05"),
-        "clock": ("TIME", "03:04:05", "03:04:05"),
-        "raw": ("BYTES", "AAE=", "AAE="),
-        "doc": ("JSON", {"k": [1]}, '{"k": [1]}'),
-        "place": ("GEOGRAPHY", "POINT(1 2)", "POINT(1 2)"),
-        "ratio": ("FLOAT64", 0.5, 0.5),
-        "nothing": ("STRING", None, None),
-    }
-    schema = [SchemaField("id", "INT64"), *(SchemaField(name, one[0]) for name, one in values.items())]
+OF_EACH_TYPE = {
+    "price": ("NUMERIC", "9.90", "9.9"),
+    "big": ("NUMERIC", "12345678901234567890123456789.000000001", "12345678901234567890123456789.000000001"),
+    "at": ("TIMESTAMP", "2026-01-02T03:04:05.000006Z", "2026-01-02 03:04:05.000006+00:00"),
+    "day": ("DATE", "2026-01-02", "2026-01-02"),
+    "local": ("DATETIME", "2026-01-02T03:04:05", "2026-01-02T03:04:05"),
+    "clock": ("TIME", "03:04:05", "03:04:05"),
+    "raw": ("BYTES", "AAE=", "AAE="),
+    "doc": ("JSON", {"k": [1]}, '{"k": [1]}'),
+    "place": ("GEOGRAPHY", "POINT(1 2)", "POINT(1 2)"),
+    "ratio": ("FLOAT64", 0.5, 0.5),
+    "nothing": ("STRING", None, None),
+}
+
+
+def load_values(client, *ids):
+    """Loads a row with a value of each type for each key."""
+    schema = [SchemaField("id", "INT64"), *(SchemaField(name, one[0]) for name, one in OF_EACH_TYPE.items())]
     schema.append(SchemaField("days", "DATE", mode="REPEATED"))
     schema.append(SchemaField("who", "RECORD", fields=[SchemaField("price", "NUMERIC")]))
-    row = {"id": 1, "days": ["2026-01-02"], "who": {"price": "1.50"}} | {n: one[1] for n, one in values.items()}
-    load(client, [row], schema=schema)
+    row = {"days": ["2026-01-02"], "who": {"price": "1.50"}} | {n: one[1] for n, one in OF_EACH_TYPE.items()}
+    load(client, [{"id": key, **row} for key in ids], schema=schema)
+
+
+def test_values_of_each_type_become_json_values(client):
+    load_values(client, 1)
     run(spec_of(prompt={"template": "{{ row | tojson }}"}))
     shown = json.loads(table_of(client)[1]["answer"])
     expected = {"id": 1, "days": ["2026-01-02"], "who": {"price": "1.5"}} | {
-        n: one[2] for n, one in values.items()
+        n: one[2] for n, one in OF_EACH_TYPE.items()
     }
     assert shown == expected
+
+
+def test_a_retry_of_failed_rows_renders_values_of_each_type_as_the_first_run_did(client):
+    load_values(client, 1, 2)
+    names = [*OF_EACH_TYPE, "days", "who"]
+    template = f"{{% for name in {names} %}}{{{{ row[name] }}}} {{% endfor %}}{{{{ row.price * 2 }}}}"
+    fails = "{% if row.id == 2 %}{{ row.missing.more }}{% endif %}"
+    limits = {"max_dead_letter_ratio": 0.5}
+    dead_letter = run(spec_of(prompt={"template": fails + template}, limits=limits))["dead_letter_uri"]
+    again = {"type": "files", "uri": dead_letter, "format": "jsonl", "key": ["id"]}
+    assert run(spec_of(name="again", source=again, prompt={"template": template}))["rows"]["answered"] == 1
+    first, retried = (table_of(client)[key]["answer"] for key in (1, 2))
+    assert retried == first
+    assert first.endswith("{'price': '1.5'} 9.99.9")
 
 
 # Sinks

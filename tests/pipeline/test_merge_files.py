@@ -8,8 +8,10 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
+from uuid import UUID
 
 import fastavro
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -138,20 +140,32 @@ def test_rows_with_a_fault_of_the_source_neither_fail_the_retry_of_others_nor_re
 @pytest.mark.parametrize("sink_format", ["jsonl", "parquet"])
 def test_a_retry_renders_the_dates_and_decimals_of_its_first_source(echo_job, source_format, sink_format):
     rows = [
-        {"day": date(2026, 1, day), "price": Decimal(f"{day}.50"), "days": [date(2026, 2, day)], "raw": b"\xff"}
+        {
+            "day": date(2026, 1, day),
+            "price": Decimal(f"{day}.50"),
+            "days": [date(2026, 2, day)],
+            "raw": b"\xff",
+            "tag": UUID(int=day),
+            "at": pd.Timestamp(f"2026-03-0{day} 04:05:06", tz="Europe/Berlin"),
+        }
         for day in (1, 2)
     ]
     path = echo_job.directory / f"rows.{source_format}"
     if source_format == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
+        schema = pa.Table.from_pylist([{name: row[name] for name in row if name != "tag"} for row in rows]).schema
+        schema = schema.append(pa.field("tag", pa.uuid()))
+        pq.write_table(pa.Table.from_pylist(rows, schema), path)
     else:
         day = {"type": "int", "logicalType": "date"}
         price = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
         types = {"day": day, "price": price, "days": {"type": "array", "items": day}, "raw": "bytes"}
+        types["tag"] = {"type": "string", "logicalType": "uuid"}
+        types["at"] = {"type": "long", "logicalType": "timestamp-micros"}
         fields = [{"name": name, "type": kind} for name, kind in types.items()]
         with path.open("wb") as file:
             fastavro.writer(file, {"type": "record", "name": "row", "fields": fields}, rows)
-    template = "{{ row.day.year }} {{ row.price * 2 }} {{ row.days }} {{ row.raw.hex() }}"
+    template = "{{ row.day.year }} {{ row.price * 2 }} {{ row.days }} {{ row.raw.hex() }} {{ row.tag.int }}"
+    template += "{{ row.at.strftime(' at %H %Z') }}"
     fails = "{% if row.day.day == 2 %}{{ row.nothing }}{% endif %}"
     sink = {"uri": str(echo_job.out), "format": sink_format}
     spec = echo_job.spec | {"source": {"uri": str(path), "key": ["day"]}, "sink": sink}
@@ -160,9 +174,10 @@ def test_a_retry_renders_the_dates_and_decimals_of_its_first_source(echo_job, so
     prompt = {"template": template}
     retry = RetryFailedRowsOperator(task_id="retry", **out, prompt=prompt, model={"type": "echo"})
     run(JobSpec.parse(spec | {"source": retry.source, "sink": retry.sink, "prompt": prompt}))
+    at = "04 CET" if source_format == "parquet" else "03 UTC"
     assert {row["day"]: row["answer"] for row in answers(echo_job)} == {
-        "2026-01-01": "2026 3.00 [datetime.date(2026, 2, 1)] ff",
-        "2026-01-02": "2026 5.00 [datetime.date(2026, 2, 2)] ff",
+        "2026-01-01": f"2026 3.00 [datetime.date(2026, 2, 1)] ff 1 at {at}",
+        "2026-01-02": f"2026 5.00 [datetime.date(2026, 2, 2)] ff 2 at {at}",
     }
     assert read_lines(dead_letter(echo_job)) == []
 

@@ -3,10 +3,14 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import sys
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -110,6 +114,10 @@ def test_a_failed_row_can_be_read_again_as_a_row() -> None:
 def test_values_without_a_json_type_are_read_again_from_a_dead_letter_with_their_types() -> None:
     at = datetime.datetime(2026, 1, 2, 3, 4, 5, 60, tzinfo=datetime.UTC)
     values = [at, at.date(), at.time(), at.replace(tzinfo=None), Decimal("-1.50"), Decimal("0E-9"), b"\xff\0"]
+    values += [UUID(int=5), datetime.timedelta(-1, 5, 6), datetime.timedelta(1), datetime.timedelta(0, 86399)]
+    values += [at.astimezone(ZoneInfo("Europe/Berlin")), at.astimezone(ZoneInfo("UTC"))]
+    values += [pd.Timestamp("2026-07-02 03:04:05.000000006", tz="Europe/Berlin"), pd.Timestamp("2026-01-02")]
+    values += [pd.Timedelta(1001), pd.Timedelta(days=-1, seconds=5)]
     row = {"id": values[1], "each": values, "one": [None, 1, {"in": values[4], "text": "2026-01-02"}], "none": []}
     failed = failed_record(FailedRow(row, Failure(kind="timeout", message="slow")))
     again = with_types(json.loads(encode_record(failed)))
@@ -127,11 +135,28 @@ def test_values_without_a_json_type_are_read_again_from_a_dead_letter_with_their
         {"text": "datetime", "more": ["date"]},
         {"text": ["bytes"], "more": {"in": ["bytes"]}},
         {"text": "int", "more": {"in": {}}},
+        *({"text": kind} for kind in ("timedelta", "uuid", "pandas.Timestamp", "date UTC", "pandas.DataFrame")),
     ],
 )
 def test_a_row_whose_types_were_changed_keeps_its_texts(types: Any) -> None:
     row = {"text": "1E+999999999", "more": {"in": ["no"]}, "llmbeam_error": {"types": types}}
     assert with_types(row) == row
+
+
+@pytest.mark.parametrize("types", ["datetime Nowhere/Here", "datetime ../UTC", "datetime Europe", "date UTC"])
+def test_a_time_in_a_zone_that_does_not_exist_keeps_its_text(types: str) -> None:
+    row = {"at": "2026-01-02", "llmbeam_error": {"types": {"at": types}}}
+    assert with_types(row) == row
+
+
+def test_a_time_in_nanoseconds_keeps_its_text_without_pandas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = FailedRow({"at": pd.Timestamp("2026-01-02")}, Failure(kind="timeout", message="slow"))
+    line = json.loads(encode_record(failed_record(failed)))
+    assert with_types(line)["at"] == pd.Timestamp("2026-01-02")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert with_types(line)["at"] == "2026-01-02 00:00:00"
 
 
 @pytest.mark.parametrize("error", [None, "2026", ["types"], {"kind": "timeout"}])
