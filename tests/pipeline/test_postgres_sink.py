@@ -698,11 +698,71 @@ def test_a_table_without_partitions_stops_the_job(refused, client, database):
     postgres_sink.check(SINK, OutputColumns(key=("id",)))
 
 
-def test_a_row_that_breaks_a_constraint_is_no_reason_to_alter_a_column(client, late):
-    columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
+@pytest.mark.parametrize(
+    ("key", "table_end", "fault", "mend"),
+    [
+        (
+            "REFERENCES people",
+            "",
+            'violates foreign key constraint "answers_id_fkey" (23503). Key (id)=(2) is not present in table '
+            '"people". Insert the row that it refers to, or drop the constraint.',
+            "INSERT INTO people VALUES (2)",
+        ),
+        (
+            "REFERENCES people DEFERRABLE INITIALLY DEFERRED",
+            "",
+            'violates foreign key constraint "answers_id_fkey" (23503). Key (id)=(2) is not present in table '
+            '"people". Insert the row that it refers to, or drop the constraint.',
+            "INSERT INTO people VALUES (2)",
+        ),
+        (
+            "",
+            ") PARTITION BY RANGE (id",
+            'no partition of relation "answers" found for row (23514). Partition key of the failing row contains '
+            "(id) = (2). Create a partition that takes it, e.g. `PARTITION OF … DEFAULT`.",
+            "CREATE TABLE others PARTITION OF answers DEFAULT",
+        ),
+        (
+            "",
+            ", UNIQUE (finish_reason)",
+            'unique constraint "answers_finish_reason_key" (23505). Key (finish_reason)=(stop) already exists. '
+            "Change the row that has it, or drop the constraint.",
+            "ALTER TABLE answers DROP CONSTRAINT answers_finish_reason_key",
+        ),
+        (
+            "",
+            ", CONSTRAINT short CHECK (id < 2)",
+            'violates check constraint "short" (23514). A row does not keep to a constraint of the table',
+            "ALTER TABLE answers DROP CONSTRAINT short",
+        ),
+    ],
+    ids=["foreign key", "deferred foreign key", "no partition", "unique", "check"],
+)
+def test_a_row_that_a_constraint_refuses_is_named_and_a_retry_after_the_correction_sends_nothing(
+    tmp_path, sandbox, client, dsn, key, table_end, fault, mend
+):
+    columns = ", ".join(f"{name} {OUTPUT_TYPES[name]}" for name in OUTPUT_COLUMNS)
     client.execute("CREATE TABLE people (id int PRIMARY KEY)")
-    client.execute(f"CREATE TABLE answers (id int PRIMARY KEY REFERENCES people, {columns})")
-    assert 'violates foreign key constraint "answers_id_fkey" (23503). A row does not keep to a' in late(record())
+    client.execute("INSERT INTO people VALUES (0), (1)")
+    client.execute(f"CREATE TABLE answers (id int PRIMARY KEY {key}, {columns}{table_end})")
+    if "PARTITION" in table_end:
+        client.execute("CREATE TABLE low PARTITION OF answers FOR VALUES FROM (0) TO (2)")
+    model = {"type": "gemini", "base_url": sandbox.gemini_url}
+    spec = JobSpec.parse(spec_of(tmp_path, rows_of(3), model=model))
+    with pytest.raises(JobFailedError) as caught:
+        run(spec)
+    assert fault in str(caught.value)
+    assert str(caught.value).endswith("the answers are in the journal: a retry sends nothing.")
+    assert (len(table(client)), len(sandbox.requests)) == (0, 3)
+    client.execute(mend)
+    run(spec)
+    assert (len(table(client)), len(sandbox.requests)) == (3, 3)
+
+
+def test_the_error_for_a_row_that_a_constraint_refuses_is_short(tmp_path, client, late):
+    publish(tmp_path, record("x" * 2000))
+    client.execute("ALTER TABLE answers ADD UNIQUE (answer)")
+    assert f"Key (answer)=({'x' * 286}… Change the row" in late(record("x" * 2000, id=2))
 
 
 def test_a_view_stops_the_job(refused, client, database):

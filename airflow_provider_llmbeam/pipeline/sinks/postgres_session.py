@@ -22,6 +22,8 @@ _CONNECT_TIMEOUT_SECONDS = 10
 #: libpq), and texts of temporary errors among them.
 _FINAL = ("FATAL", "password", "invalid ", "definition of service")
 _TEMPORARY = ("starting up", "shutting down", "recovery", "too many", "connection slots")
+#: Maximum number of characters of the values of a row that a constraint refuses.
+_MAX_DETAIL = 300
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,12 @@ def _error_of(
             fault += " Create the schema first; the job creates only the table."
         case psycopg.DataError():
             fault += " A value does not fit the table: alter the column, e.g. to text."
+        case errors.ForeignKeyViolation():
+            fault += f"{_detail(error)} Insert the row that it refers to, or drop the constraint."
+        case errors.CheckViolation() if error.diag.constraint_name is None:
+            fault += f"{_detail(error)} Create a partition that takes it, e.g. `PARTITION OF … DEFAULT`."
+        case errors.UniqueViolation() | errors.ExclusionViolation():
+            fault += f"{_detail(error)} Change the row that has it, or drop the constraint."
         case psycopg.IntegrityError():
             fault += " A row does not keep to a constraint of the table: change the row or the constraint."
         case errors.ObjectNotInPrerequisiteState():
@@ -158,6 +166,12 @@ def _error_of(
         case psycopg.OperationalError():
             return moment.failure(fault)
     return moment.refusal(fault)
+
+
+def _detail(error: psycopg.Error) -> str:
+    """Returns the values of the first row that a constraint refuses, in the columns of the constraint."""
+    detail = error.diag.message_detail or ""
+    return f" {detail if len(detail) <= _MAX_DETAIL else detail[:_MAX_DETAIL] + '…'}" if detail else ""
 
 
 def _message_of(error: psycopg.Error) -> str:
