@@ -17,9 +17,9 @@ MEASURED_SENDS = 200.0
 #: this time; an interval that contradicts it leaves so much of the requests so far.
 LONGEST_BURST_SECONDS, CONTRADICTED = 60.0, 0.8
 
-#: Time in which a quota admits something. If it admits nothing for longer, that is an outage, e.g. as others use all
-#: of it, and no part of an interval: in jobs that began ten minutes before the end of one, 100 requests to a server of
-#: 30 per minute, or 1,000 to one of 300, took 11 times as long as the rate allows, and now 1.1 times.
+#: Time in which a quota admits something. If it admits nothing for longer, that is an outage, e.g. as others use
+#: all of it, and no part of an interval: jobs of three minutes that began ten minutes before the end of an outage
+#: took 10 times as long after it as the rate allows (median of 48 simulated ones), and now take 1.1 times.
 LONGEST_WINDOW_SECONDS = 120.0
 
 
