@@ -45,6 +45,8 @@ class Work:
         output_tokens: Output tokens of all rows.
         prefix_tokens: Input tokens of all rows that a prefix cache would hold; 0 if none can be stored.
         cached_tokens: Input tokens of all rows that the provider reads from its cache without a prefix cache.
+        audio_tokens: Input tokens of all rows that are of audio and not from a cache.
+        prefix_usd: Cost of making and storing the prefix cache, in US dollars.
     """
 
     rows: int
@@ -52,16 +54,18 @@ class Work:
     output_tokens: int
     prefix_tokens: int = 0
     cached_tokens: int = 0
+    audio_tokens: int = 0
+    prefix_usd: float = 0.0
 
     def cost_usd(self, price: Price | None, tier_ratio: float | None, prefix_cache: bool = False) -> float | None:
-        """Returns the cost at a tier in US dollars, without the storage of the prefix; `None` without a price."""
+        """Returns the cost at a tier in US dollars, with what a prefix cache costs; `None` without a price."""
         if price is None or tier_ratio is None:
             return None
         cached = max(self.cached_tokens, self.prefix_tokens if prefix_cache else 0)
         rows = max(self.rows, 1)
-        return rows * price.cost_usd(
-            self.input_tokens / rows, self.output_tokens / rows, cached / rows, tier_ratio=tier_ratio
-        )
+        tokens = (self.input_tokens, self.output_tokens, cached, self.audio_tokens)
+        cost = rows * price.cost_usd(*(count / rows for count in tokens), tier_ratio=tier_ratio)
+        return cost + (self.prefix_usd if prefix_cache else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ class Prompt:
         media_tokens: Estimated input tokens of its media, see `spec.model.media_tokens`.
         conversation: Name of the conversation, if it is one: equal prompts of two are two requests.
         history: Earlier turns of the conversation, the oldest one first.
+        audio_tokens: Those of audio among `media_tokens`, for an estimate without a sample.
     """
 
     text: str
@@ -34,6 +35,7 @@ class Prompt:
     media_tokens: int = 0
     conversation: str = ""
     history: tuple[Turn, ...] = ()
+    audio_tokens: int = 0
 
     @property
     def characters(self) -> int:

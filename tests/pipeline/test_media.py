@@ -48,6 +48,23 @@ def test_audio_costs_what_the_server_bills_in_the_report_and_in_the_estimate(med
     assert estimate.cost_usd == pytest.approx(billed, rel=0.02)
 
 
+def test_without_a_sample_audio_has_its_own_price(media_job, sandbox):
+    (media_job.files / "call.wav").write_bytes(b"RIFF" + bytes(320_000 - 4))  # 10 s of 32 tokens
+    media_job.write([{"id": 1, "image": str(media_job.files / "call.wav")}])
+    price = {
+        "input_usd_per_million_tokens": 1.0,
+        "audio_input_usd_per_million_tokens": 5.0,
+        "output_usd_per_million_tokens": 8.0,
+    }
+    changes = {"limits": {"price": price}, "generation": {"max_output_tokens": 100}}
+    found = make_estimate(JobSpec.parse(media_job.spec | changes), sample_size=0)
+    text_tokens = found.input_tokens - 320
+    low, high = found.cost_usd_range
+    assert low == pytest.approx((text_tokens * 1.0 + 320 * 5.0) / 1e6)
+    assert found.cost_usd == high == pytest.approx(low + 100 * 8.0 / 1e6)
+    assert len(sandbox.requests) == 0
+
+
 each_server = pytest.mark.parametrize("kind", ["developer", "vertex", "openai"])
 
 

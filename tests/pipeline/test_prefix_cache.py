@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.pipeline import prefix_cache as module
+from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
@@ -66,6 +67,32 @@ def test_the_head_is_stored_once_read_by_every_request_and_deleted_at_the_end(jo
 def test_the_cost_in_the_report_is_the_bill_of_the_provider(job, sandbox):
     report = report_of(run(JobSpec.parse(job)))
     assert report["cost_usd"] * 1e9 == pytest.approx(sandbox.token_bill.nano_usd, rel=0.001)
+
+
+def test_the_estimate_has_the_price_of_the_cache_its_making_and_its_storage(job, sandbox):
+    estimate = make_estimate(JobSpec.parse(job), sample_size=8)
+    before = sandbox.token_bill.nano_usd
+    report = report_of(run(JobSpec.parse(job)))
+    assert estimate.cost_usd == pytest.approx((sandbox.token_bill.nano_usd - before) / 1e9, rel=0.02)
+    assert report["estimate"]["cost_usd"]["ratio"] == pytest.approx(1.0, rel=0.02)
+    low, high = estimate.cost_usd_range
+    assert low <= estimate.cost_usd <= high
+    assert any(line.endswith("per million tokens in and out, with a prefix cache") for line in estimate.lines())
+
+
+def test_an_estimate_without_a_sample_has_a_prefix_cache_as_well(job, sandbox):
+    spec = JobSpec.parse(job)
+    found, tokens = make_estimate(spec, sample_size=0), module.head_to_cache(spec).tokens
+    rest, storage = found.input_tokens - ROWS * tokens, tokens / 1e6 * module.TTL_SECONDS / 3600
+    low = (tokens * 0.30 + ROWS * tokens * 0.03 + rest * 0.30) / 1e6 + storage
+    assert found.cost_usd_range == pytest.approx((low, low + ROWS * 20 * 2.50 / 1e6), abs=2e-6)
+    assert found.prefix_cache_usd == pytest.approx(tokens * 0.30 / 1e6 + storage, abs=1e-6)
+
+
+def test_a_job_without_a_prefix_cache_is_estimated_without_one(job, sandbox):
+    found = make_estimate(JobSpec.parse(job | {"inference": {"prefix_cache": False}}), sample_size=0)
+    cost = (found.input_tokens * 0.30 + found.output_tokens * 2.50) / 1e6
+    assert (found.cost_usd, found.prefix_cache_usd) == (pytest.approx(cost), 0.0)
 
 
 def test_a_head_below_the_minimum_of_the_model_is_sent_with_each_request(job, sandbox):

@@ -114,11 +114,12 @@ class Estimate(_Part):
         error_ratio: Half of the 95 % interval of the tokens, relative to them; `None` if fewer than two prompts
             were sent.
         cost_usd: Cost of these tokens online, in US dollars: at the priority tier if the job asks for it, else at
-            the standard tier. `None` if that price is not known. A prefix cache is left out of it: `ways` have
-            what it saves, without its storage. If no answer is known, audio has the price of text.
+            the standard tier, with a prefix cache if the job makes one. `None` if that price is not known.
         cost_usd_range: 95 % interval of the cost, or the costs without output and with the longest output.
         standard_cost_usd: Cost of the same at the standard tier.
-        batch_cost_usd: Cost of the same by batch inference, whose discount does not apply to tokens of the cache.
+        batch_cost_usd: Cost of the same by batch inference, which has no prefix cache, and whose discount does not
+            apply to tokens of the provider's own cache.
+        prefix_cache_usd: What `cost_usd` has for making and storing a prefix cache, in US dollars; 0 without one.
         total_cost_usd: `cost_usd` and that of the guard; `None` if one of them is not known.
         exceeds_budget: Whether the cost in the mode of the job is above `limits.budget_usd`, or that of the guard
             above its own budget.
@@ -155,6 +156,7 @@ class Estimate(_Part):
     cost_usd_range: tuple[float, float] | None
     standard_cost_usd: float | None = None
     batch_cost_usd: float | None = None
+    prefix_cache_usd: float = 0.0
     total_cost_usd: float | None = None
     exceeds_budget: bool
     duration_seconds: float | None
@@ -224,7 +226,8 @@ class Estimate(_Part):
         )
         if self.standard_cost_usd is not None and self.cost_usd > self.standard_cost_usd:
             rates = f"{self.price.priority_ratio:g} times {rates} (priority)"
-        return f"{bound}{usd(self.cost_usd)}{between} at {rates}"
+        cache = ", with a prefix cache" if self.prefix_cache_usd else ""
+        return f"{bound}{usd(self.cost_usd)}{between} at {rates}{cache}"
 
     def _time(self) -> str:
         if self.duration_seconds is None:

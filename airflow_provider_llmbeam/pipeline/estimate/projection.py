@@ -113,16 +113,17 @@ def project(
 
 
 def mean_rates(price: Price, sample: Sequence[Outcome | Bill]) -> Price:
-    """Returns the mean price of the tokens of a sample, some of which are those of long prompts or of audio."""
-    plain = price.model_copy(update={"long_prompts": None, "audio_input_usd_per_million_tokens": None})
+    """Returns the mean price of the tokens of a sample, some of which are those of long prompts."""
+    plain = price.model_copy(update={"long_prompts": None})
     tokens = [(each.input_tokens, each.output_tokens, each.cached_tokens, each.audio_tokens) for each in sample]
     listed, cost = (sum(rates.cost_usd(*each) for each in tokens) for rates in (plain, price))
     factor = cost / listed if listed else 1.0
-    cached = price.cached_input_usd_per_million_tokens
+    cached, audio = price.cached_input_usd_per_million_tokens, price.audio_input_usd_per_million_tokens
     return Price(
         input_usd_per_million_tokens=price.input_usd_per_million_tokens * factor,
         output_usd_per_million_tokens=price.output_usd_per_million_tokens * factor,
         cached_input_usd_per_million_tokens=None if cached is None else cached * factor,
+        audio_input_usd_per_million_tokens=None if audio is None else audio * factor,
         priority_ratio=price.priority_ratio,
     )
 
@@ -131,6 +132,12 @@ def cached_ratio(sample: Sequence[Outcome | Bill]) -> float:
     """Returns the share of the input tokens of a sample that the provider has read from its cache."""
     read = sum(each.input_tokens for each in sample)
     return sum(each.cached_tokens for each in sample) / read if read else 0.0
+
+
+def audio_ratio(sample: Sequence[Outcome | Bill]) -> float:
+    """Returns the share of the input tokens of a sample that is audio which is not from the cache."""
+    read = sum(each.input_tokens for each in sample)
+    return sum(each.audio_tokens for each in sample) / read if read else 0.0
 
 
 def _values(one: SampleObservation) -> tuple[int, int, int]:

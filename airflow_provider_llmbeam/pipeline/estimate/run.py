@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from airflow_provider_llmbeam.batch.ways import Work
@@ -27,6 +28,7 @@ from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes
 from airflow_provider_llmbeam.pipeline.estimate.projection import (
     Projection,
     SampleObservation,
+    audio_ratio,
     cached_ratio,
     mean_rates,
     project,
@@ -206,9 +208,10 @@ def _estimated(
     )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     error = bill.half_width()
-    # Without answers the prompts themselves say which of them have the price of long ones.
+    # Without answers the prompts themselves say which of them have the price of long ones, or of audio.
     bills: Sequence[Outcome | Bill] = [outcome for _, outcome in observed] or [
-        Bill(tokens, spec.max_output_tokens) for tokens in found.tokens.values()
+        Bill(count, spec.max_output_tokens, audio_tokens=found.audio_tokens.get(each, 0))
+        for each, count in found.tokens.items()
     ]
     rates = None if price is None else mean_rates(price, bills)
     ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
@@ -217,11 +220,16 @@ def _estimated(
     )
     duplicates = round(found.scale * sum(found.repeats.get(each, 1) - 1 for each in remaining))
     duration, now = None if seconds is None else round(start + seconds, 1), time.time()
-    cached = round(input_tokens * cached_ratio(bills))
-    work = with_head(
-        spec, Work(rows=sent, input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached)
+    work = Work(
+        rows=sent,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_tokens=round(input_tokens * cached_ratio(bills)),
+        audio_tokens=round(input_tokens * audio_ratio(bills)),
     )
-    cost, standard_cost, batch_cost = (work.cost_usd(rates, each) for each in (ratio, 1.0, TIER_RATIOS["batch"]))
+    work = with_head(spec, work, price, tokens, seconds)
+    cost, standard_cost = (work.cost_usd(rates, each, prefix_cache=True) for each in (ratio, 1.0))
+    batch_cost = work.cost_usd(rates, TIER_RATIOS["batch"])
     ways = ways_of_job(spec, work, rates, duration, now)
     planned, budget = planned_cost_usd(spec, work, rates, ways), spec.limits.budget_usd
     return Estimate(
@@ -243,9 +251,10 @@ def _estimated(
         if input_tokens + output_tokens
         else 0.0,
         cost_usd=None if cost is None else round(cost, 6),
-        cost_usd_range=_range(bill, rates, cost, ratio, is_bound=not observed),
+        cost_usd_range=_range(bill, work, rates, ratio, is_bound=not observed),
         standard_cost_usd=None if standard_cost is None else round(standard_cost, 6),
         batch_cost_usd=None if batch_cost is None else round(batch_cost, 6),
+        prefix_cache_usd=round(work.prefix_usd, 6),
         exceeds_budget=planned is not None and budget is not None and planned > budget,
         duration_seconds=duration,
         limited_by=limited_by,
@@ -277,13 +286,16 @@ def _projection(
 
 
 def _range(
-    bill: Projection, price: Price | None, cost: float | None, ratio: float | None, *, is_bound: bool
+    bill: Projection, work: Work, price: Price | None, ratio: float | None, *, is_bound: bool
 ) -> tuple[float, float] | None:
     """Returns the cost at the bounds of the interval, in US dollars."""
-    if price is None or cost is None or ratio is None:
+    cost = work.cost_usd(price, ratio, prefix_cache=True)
+    least = replace(work, output_tokens=0).cost_usd(price, ratio, prefix_cache=True)
+    if price is None or ratio is None or cost is None or least is None:
         return None
     if is_bound:
-        return round(price.cost_usd(round(bill.input_tokens), 0) * ratio, 6), round(cost, 6)
-    rates = (price.input_usd_per_million_tokens, price.output_usd_per_million_tokens)
+        return round(least, 6), round(cost, 6)
+    audio = work.audio_tokens / work.input_tokens if work.input_tokens else 0.0
+    rates = (price.cost_usd(1e6, 0, 0, audio * 1e6), price.output_usd_per_million_tokens)
     width = bill.half_width(*(rate * ratio / 1e6 for rate in rates))
     return None if width is None else (round(max(0.0, cost - width), 6), round(cost + width, 6))

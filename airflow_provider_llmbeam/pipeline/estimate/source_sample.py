@@ -50,6 +50,7 @@ class SourceSample:
         failed: Number of rows without a request: invalid lines, missing or duplicate keys, template errors.
         first_message: Message of the first failure.
         tokens: Estimated input tokens of each distinct prompt, by fingerprint.
+        audio_tokens: Those of audio among them, for prompts that have some.
         repeats: Number of rows by fingerprint, for prompts of several rows.
         candidates: A random selection of the prompts by fingerprint, the same every time.
         questions: Fingerprint and estimated input tokens of the question to the guard model about each prompt, by
@@ -64,6 +65,7 @@ class SourceSample:
     failed: int = 0
     first_message: str = ""
     tokens: dict[str, int] = field(default_factory=dict)
+    audio_tokens: dict[str, int] = field(default_factory=dict)
     repeats: dict[str, int] = field(default_factory=dict)
     candidates: dict[str, Prompt] = field(default_factory=dict)
     questions: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -75,6 +77,7 @@ class SourceSample:
     def leave_out(self, fingerprint: str, *, is_failed: bool) -> None:
         """Leaves out a prompt that is not sent; its rows are among the failed ones if `is_failed`."""
         del self.tokens[fingerprint]
+        self.audio_tokens.pop(fingerprint, None)
         rows = self.repeats.pop(fingerprint, 1)
         if is_failed:
             self.failed += rows
@@ -254,6 +257,8 @@ class _Sampler:
             found.repeats[fingerprint] = found.repeats.get(fingerprint, 1) + 1
             return 0
         tokens = found.tokens[fingerprint] = prompt_tokens(prompt)
+        if prompt.audio_tokens:
+            found.audio_tokens[fingerprint] = prompt.audio_tokens
         if self._questions is not None:
             question, asked = self._questions.of(prompt.text)
             found.questions[fingerprint] = question, prompt_tokens(asked)

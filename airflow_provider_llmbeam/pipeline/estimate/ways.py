@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from airflow_provider_llmbeam.batch.decide import BatchPlan
 from airflow_provider_llmbeam.batch.ways import FLEX_RATIOS, Way, Work, choose, ways_of
+from airflow_provider_llmbeam.engine.prefix.saving import storage_usd
 from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround
-from airflow_provider_llmbeam.pipeline.prefix_cache import head_to_cache
+from airflow_provider_llmbeam.pipeline.prefix_cache import TTL_SECONDS, head_to_cache
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.inference_rules import has_batch_inference, has_flex
 from airflow_provider_llmbeam.spec.model.price import Price
@@ -35,11 +36,27 @@ def ways_of_job(
     return ways_of(work, plan, price, turnaround, now, has_flex=has_flex(spec), ordinary=ordinary)
 
 
-def with_head(spec: JobSpec, work: Work) -> Work:
-    """Returns the prompts of a job with the part of them that a prefix cache would hold."""
-    if (head := head_to_cache(spec)) is None:
+def with_head(spec: JobSpec, work: Work, price: Price | None, tokens: float, online_seconds: float | None) -> Work:
+    """Returns the prompts of a job with the part of them that a prefix cache would hold, and with its cost.
+
+    Args:
+        spec: The job.
+        work: The prompts that have no answer yet.
+        price: Price of the model; `None` if it is not known.
+        tokens: Their estimated input tokens, before a sample said how many are billed.
+        online_seconds: Time for which the cache is stored, in seconds; `None` if it is not known.
+    """
+    head = head_to_cache(spec)
+    if head is None or price is None:
         return work
-    return replace(work, prefix_tokens=min(head.tokens * work.rows, work.input_tokens))
+    head_tokens = head.tokens * work.input_tokens / tokens if tokens else float(head.tokens)
+    seconds = TTL_SECONDS if online_seconds is None else online_seconds
+    storage = storage_usd(spec.model.name, round(head_tokens), seconds, datetime.now(UTC))
+    return replace(
+        work,
+        prefix_tokens=min(round(head_tokens * work.rows), work.input_tokens - work.audio_tokens),
+        prefix_usd=price.cost_usd(head_tokens, 0) + (storage or 0.0),
+    )
 
 
 def auto_way(spec: JobSpec, ways: Sequence[Way]) -> tuple[Way, str]:

@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.spec.model.media import (
     place_of,
     shortened,
 )
-from airflow_provider_llmbeam.spec.model.media_tokens import media_tokens
+from airflow_provider_llmbeam.spec.model.media_tokens import audio_share, media_tokens
 from airflow_provider_llmbeam.spec.prompt import Media
 from airflow_provider_llmbeam.spec.runner import LocalRunner
 
@@ -60,7 +60,7 @@ class MediaIdentifier:
         """
         identities: list[tuple[str, str | None]] = []
         media: list[tuple[str, str | None]] = []
-        tokens = 0
+        tokens = audio_tokens = 0
         for index, (uri, given) in enumerate(prompt.media):
             try:
                 uri = self._allowed(uri, self._media[index])
@@ -70,7 +70,9 @@ class MediaIdentifier:
                     uri = data_uri(opened.file.read(), str(opened.mime_type))
                 identities.append((identity, opened.mime_type))
                 media.append((uri, opened.mime_type))
-                tokens += media_tokens(self._model, opened.mime_type, opened.extent, self._resolution)
+                of_file = media_tokens(self._model, opened.mime_type, opened.extent, self._resolution)
+                tokens += of_file
+                audio_tokens += round(of_file * audio_share(self._model, opened.mime_type, self._resolution))
             except MediaUnavailableError as error:
                 raise JobFailedError(
                     f"`prompt.media.{index}`: {error} The answers so far are in the journal; a retry sends only "
@@ -80,7 +82,7 @@ class MediaIdentifier:
                 return f"`prompt.media.{index}`: {error} {NOT_SENT}"
         return (
             self._fingerprint(prompt.text, prompt.system, identities),
-            Prompt(prompt.text, prompt.system, tuple(media), tokens),
+            Prompt(prompt.text, prompt.system, tuple(media), tokens, audio_tokens=audio_tokens),
         )
 
     def _allowed(self, uri: str, media: Media) -> str:

@@ -95,6 +95,15 @@ def media_tokens(
     return _bounded(seconds * (rates.video if kind == "video" else rates.audio))
 
 
+def audio_share(model: Model, mime_type: str | None, media_resolution: str | None = None) -> float:
+    """Returns the share of the tokens of a file that are of audio, whose price may differ; see `media_tokens`."""
+    kind = (mime_type or "").partition("/")[0]
+    if kind == "video" and isinstance(model, GeminiModel):
+        rates = _rates(model, _PIXELS, media_resolution)
+        return rates.audio / rates.video
+    return float(kind == "audio")
+
+
 def _bounded(tokens: float) -> int:
     return min(max(1, round(tokens)), _MAX_TOKENS)
 

@@ -84,6 +84,21 @@ def test_costs_follow_the_tiers_and_the_prefix():
     )
 
 
+def test_a_prefix_cache_costs_its_making_and_its_storage():
+    work = Work(rows=1000, input_tokens=1_000_000, output_tokens=500_000, prefix_tokens=900_000, prefix_usd=0.05)
+    found = {(way.tier, way.prefix_cache): way.cost_usd for way in ways(work=work)}
+    assert found["standard", True] == pytest.approx(1.19 + 0.05)
+    assert found["standard", False] == pytest.approx(2.0)
+
+
+def test_audio_has_its_own_price_and_is_not_in_the_cache():
+    price = PRICE.model_copy(update={"audio_input_usd_per_million_tokens": 3.0})
+    work = Work(rows=10, input_tokens=1_000_000, output_tokens=0, prefix_tokens=600_000, audio_tokens=300_000)
+    cost = {(way.tier, way.prefix_cache): way.cost_usd for way in ways(work=work, price=price)}
+    assert cost["standard", True] == pytest.approx(0.6 * 0.1 + 0.3 * 3.0 + 0.1)
+    assert cost["standard", False] == pytest.approx(0.3 * 3.0 + 0.7)
+
+
 def test_the_discount_of_batch_inference_leaves_out_what_the_provider_reads_from_its_cache():
     work = Work(rows=1000, input_tokens=1_000_000, output_tokens=0, cached_tokens=900_000)
     found = {way.tier: way.cost_usd for way in ways(work=work, turnaround=Turnaround(((600.0, 1.0),)))}

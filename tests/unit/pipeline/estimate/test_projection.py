@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
-from airflow_provider_llmbeam.pipeline.estimate.projection import cached_ratio, mean_rates
+from airflow_provider_llmbeam.pipeline.estimate.projection import audio_ratio, cached_ratio, mean_rates
 from airflow_provider_llmbeam.spec import Price
 
 PRICE = Price.parse(
@@ -56,10 +56,11 @@ def test_the_mean_price_has_that_of_cached_tokens() -> None:
     assert mean_rates(PRICE, []).cost_usd(1e6, 0, 1e6) == pytest.approx(0.1)
 
 
-def test_the_mean_price_has_that_of_the_audio_in_the_sample() -> None:
+def test_a_sample_with_audio_costs_the_same_at_its_mean_price() -> None:
     dear = PRICE.model_copy(update={"audio_input_usd_per_million_tokens": 3.0})
     sample = [replace(outcome(100_000, 0, 0), audio_tokens=50_000), outcome(100_000, 0, 0)]
-    assert mean_rates(dear, sample).cost_usd(1e6, 0) == pytest.approx(1.5)
+    assert (audio_ratio(sample), audio_ratio([])) == (0.25, 0.0)
+    assert mean_rates(dear, sample).cost_usd(1e6, 0, 0, 0.25e6) == pytest.approx(1.5)
     assert mean_rates(dear, []).cost_usd(1e6, 0) == pytest.approx(1.0)
 
 

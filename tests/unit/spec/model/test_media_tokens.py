@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, OpenAIModel
-from airflow_provider_llmbeam.spec.model.media_tokens import MediaExtent, media_tokens
+from airflow_provider_llmbeam.spec.model.media_tokens import MediaExtent, audio_share, media_tokens
 
 MIB = 2**20
 
@@ -95,6 +95,14 @@ def test_the_resolution_at_which_gemini_reads_decides(name, resolution, image, p
 )
 def test_what_a_file_does_not_say_follows_from_its_size(model, mime_type, extent, tokens):
     assert media_tokens(model, mime_type, MediaExtent(**extent)) == tokens
+
+
+def test_the_share_of_audio_is_that_which_has_a_price_of_its_own():
+    assert audio_share(gemini(), "audio/wav") == audio_share(openai("gpt-4o"), "audio/mpeg") == 1.0
+    assert audio_share(gemini("gemini-2.5-pro"), "video/mp4") == 32 / 295
+    assert audio_share(gemini("gemini-3-pro"), "video/mp4", "high") == 25 / 305
+    assert audio_share(weights("llava"), "video/mp4") == 0.0
+    assert audio_share(gemini(), None) == audio_share(gemini(), "image/png") == 0.0
 
 
 MODELS = [
