@@ -148,6 +148,18 @@ def test_an_answer_that_is_null_is_reviewed_as_null(echo_job):
     assert [row["expected_answer"] for row in lines(found["review_uri"])] == [None]
 
 
+def test_equal_numbers_are_one_label_and_true_is_another_one_than_1(echo_job):
+    echo_job.spec["prompt"] = {
+        "template": "{{ row.text }}",
+        "output_schema": {"type": "object", "properties": {"grade": {"type": ["number", "boolean"]}}},
+    }
+    grades = ["4", "4.0", "1", "1.0", "true"] * 4
+    rows = [{"id": number, "text": f'{{"grade": {grade}}}'} for number, grade in enumerate(grades)]
+    echo_job.run(rows)
+    _, found = sampled(JobSpec.parse(echo_job.spec), rows=6, stratify_by="grade")
+    assert dict(found["labels"]) == {"4": 2, "1": 2, "true": 2}
+
+
 def test_what_does_not_fit_is_refused_and_nothing_is_written(spec, job):
     golden = job.directory / "golden.jsonl"
     (review, *_), _ = sampled(spec)

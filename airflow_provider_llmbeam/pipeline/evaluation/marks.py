@@ -73,17 +73,18 @@ def comparable(one: Any, other: Any) -> tuple[Any, Any]:
 
 
 def _beside(value: Any, other: Any) -> Any:
-    return value if isinstance(value, str) or (isinstance(other, str) and "." in other) else _whole(value)
+    return value if isinstance(value, str) or (isinstance(other, str) and "." in other) else whole(value)
 
 
-def _whole(value: Any) -> Any:
+def whole(value: Any) -> Any:
+    """Returns a value whose numbers without a fraction are integers: 4 for 4.0, but `True` for `True`."""
     match value:
         case float() if value.is_integer() and abs(value) <= _MAX_EXACT:
             return int(value)
         case dict():
-            return {name: _whole(inner) for name, inner in value.items()}
+            return {name: whole(inner) for name, inner in value.items()}
         case list() | tuple():
-            return [*map(_whole, value)]
+            return [*map(whole, value)]
     return value
 
 

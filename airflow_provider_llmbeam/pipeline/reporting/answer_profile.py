@@ -159,5 +159,7 @@ def _is_label(schema: Any, whole: Mapping[str, Any]) -> bool:
 
 
 def _label(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():  # 4.0 is the 4 of the enum
+        value = int(value)
     text = value if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else repr(value)
     return text[:MAX_LABEL_CHARACTERS]

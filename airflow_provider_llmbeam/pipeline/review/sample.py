@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.estimate.outcomes import earlier_outcomes
 from airflow_provider_llmbeam.pipeline.evaluation.answers import Answers, rendered
-from airflow_provider_llmbeam.pipeline.evaluation.marks import normalised
+from airflow_provider_llmbeam.pipeline.evaluation.marks import normalised, whole
 from airflow_provider_llmbeam.pipeline.evaluation.rows import KeyedRows, rows_so_far, salt_of, sampled_rows
 from airflow_provider_llmbeam.pipeline.evaluation.run import check_generates
 from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
@@ -56,7 +56,7 @@ def sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
     rows = _candidates(spec, sample)
     values = {key: fields.values(answer) for key, answer in _answers(spec, rows).items()} if rows else {}
     labels = {
-        key: "" if sample.stratify_by is None else visible(normalised(value[sample.stratify_by])[:MAX_LABEL])
+        key: "" if sample.stratify_by is None else _label(value[sample.stratify_by])
         for key, value in values.items()
     }
     picked = stratified(labels, sample.rows)
@@ -106,6 +106,10 @@ def stratified(labels: Mapping[str, str], size: int) -> list[str]:
 def golden_record(row: Row, values: Mapping[str, Any]) -> Row:
     """Returns a row of a golden set, with its expected values in columns that metrics find by their names."""
     return {**row, **{f"expected_{name}": value for name, value in values.items()}}
+
+
+def _label(value: Any) -> str:
+    return visible(normalised(whole(value))[:MAX_LABEL])
 
 
 def _candidates(spec: JobSpec, sample: AnswerSample) -> KeyedRows:

@@ -88,6 +88,13 @@ def test_enums_and_booleans_of_a_schema_are_labels_also_as_pydantic_writes_them(
     assert made.label_counts() == {"severity": {"low": 2, "high": 1}, "urgent": {"false": 2, "true": 1}}
 
 
+def test_equal_numbers_are_one_label() -> None:
+    made = AnswerProfile()
+    for grade in (4, 4.0, 0.5, True):
+        made.add(completion("{}", parsed={"grade": grade}), ("grade",))
+    assert made.label_counts() == {"grade": {"4": 2, "0.5": 1, "true": 1}}
+
+
 @pytest.mark.parametrize(
     ("schema", "fields"),
     [
