@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -57,8 +58,12 @@ def marker_of(name: str, metric: Metric, rows: KeyedRows, output_schema: Any = N
 
 
 def normalised(value: Any, *, ignore_case: bool = False, ignore_whitespace: bool = False) -> str:
-    """Returns the text of a value; one that is no text becomes JSON, as the cell of a CSV file would hold it."""
+    """Returns the text of a value; one that is no text becomes JSON, as the cell of a CSV file would hold it.
+
+    A letter with an accent is one character, where it may also be written as two (Unicode's NFC).
+    """
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+    text = unicodedata.normalize("NFC", text)
     if ignore_whitespace:
         text = " ".join(text.split())
     return text.casefold() if ignore_case else text
@@ -207,7 +212,10 @@ def _is_near(answer: Any, expected: Any, metric: NumericMetric) -> bool:
     found, wanted = _number(answer), _number(expected)
     if found is None or wanted is None:
         return False
-    return abs(found - wanted) <= max(metric.absolute_tolerance, metric.relative_tolerance * abs(wanted))
+    tolerance = max(metric.absolute_tolerance, metric.relative_tolerance * abs(wanted))
+    # 0.4 - 0.3 is more than 0.1 by the rounding of each number.
+    rounding = 2 * math.ulp(max(abs(found), abs(wanted), tolerance)) if tolerance else 0.0
+    return abs(found - wanted) <= tolerance + rounding
 
 
 def _number(value: Any) -> float | None:
