@@ -183,6 +183,18 @@ def test_a_large_source_is_read_in_portions(job, sandbox):
     assert part.requests >= whole.requests == 50
 
 
+def test_by_rounding_no_row_is_answered_already(job, sandbox):
+    found = []
+    for count in range(800, 1400, 20):
+        texts = ["same" if number % 3 == 0 else f"text {number}" for number in range(count)]
+        job.write([{"id": each, "text": text * 30} if each % 7 else "[[" for each, text in enumerate(texts)])
+        found.append(make_estimate(JobSpec.parse(job.spec), 0, max_bytes=96_000, is_saved=False))
+    assert any(each.is_sampled for each in found)
+    for each in found:
+        assert each.rows == each.requests + each.duplicates + each.resumed + each.failed
+        assert each.resumed == 0
+
+
 def test_a_sampled_answer_is_counted_once_however_large_the_source(job, sandbox):
     job.write([{"id": number, "text": f"row {number} " + "word " * (number % 50)} for number in range(20_000)])
     spec = JobSpec.parse(job.spec)
@@ -351,7 +363,7 @@ def test_an_estimate_above_the_budget_is_a_warning(job, sandbox, caplog):
     with caplog.at_level("WARNING", "llmbeam"):
         found = make_estimate(spec, sample_size=0)
     assert found.exceeds_budget
-    assert "costs more than `limits.budget_usd`" in caplog.text
+    assert "costs more than `limits.budget_usd` ($0.00001) allows" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["{", '{"version": 1}', "[]"])

@@ -10,7 +10,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from airflow_provider_llmbeam.batch.ways import Work
-from airflow_provider_llmbeam.counts import NANO
+from airflow_provider_llmbeam.counts import NANO, usd
 from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
@@ -128,9 +128,9 @@ def make_estimate(
         )
     elif estimate.exceeds_budget:
         _log.warning(
-            "The job costs more than `limits.budget_usd` (%.2f) allows: it would fail before its last row, and a "
+            "The job costs more than `limits.budget_usd` (%s) allows: it would fail before its last row, and a "
             "clear would continue from there.",
-            spec.limits.budget_usd,
+            usd(spec.limits.budget_usd or 0.0),
         )
     return estimate
 
@@ -215,10 +215,10 @@ def _estimated(
     ]
     rates = None if price is None else mean_rates(price, bills)
     ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
-    rows, sent, failed = (
-        round(found.scale * count) for count in (found.rows, requests / found.scale, found.failed)
-    )
-    duplicates = round(found.scale * sum(found.repeats.get(each, 1) - 1 for each in remaining))
+    repeated = sum(found.repeats.get(each, 1) - 1 for each in remaining)
+    sent, duplicates, failed = round(requests), round(found.scale * repeated), round(found.scale * found.failed)
+    # Not what is left of the rounded numbers, which may be -1.
+    resumed = max(0, round(found.scale * (found.rows - repeated - found.failed) - requests))
     duration, now = None if seconds is None else round(start + seconds, 1), time.time()
     work = Work(
         rows=sent,
@@ -236,10 +236,10 @@ def _estimated(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
         made_at=now,
-        rows=rows,
+        rows=sent + duplicates + resumed + failed,
         requests=sent,
         duplicates=duplicates,
-        resumed=rows - sent - duplicates - failed,
+        resumed=resumed,
         failed=failed,
         is_sampled=found.is_sampled,
         input_tokens=input_tokens,
