@@ -295,6 +295,20 @@ def test_a_number_that_is_written_in_another_way_is_no_difference(echo_job):
     assert {name: score.score for name, score in compared.agreement.items()} == {"answer": 1, "stars": 1}
 
 
+def test_a_field_that_is_called_answer_is_not_the_whole_answer(echo_job):
+    schema = {"type": "object", "properties": {"answer": {"type": "string"}, "sure": {"type": "boolean"}}}
+    prompts = [
+        {"template": f'{{{{ row.text and "" }}}}{{"answer": "yes", "sure": {sure}}}', "output_schema": schema}
+        for sure in ("true", "false")
+    ]
+    echo_job.write(reviews(3))
+    compared = compare(
+        JobSpec.parse(echo_job.spec | {"prompt": prompts[0]}), Comparison.parse({"other": {"prompt": prompts[1]}})
+    )
+    agreement = {name: score.score for name, score in compared.agreement.items()}
+    assert (compared.difference_count, agreement) == (3, {"answer": 0, "answer.answer": 1, "sure": 0})
+
+
 def test_the_price_of_the_job_is_not_that_of_another_model(spec, tmp_path):
     price = {"input_usd_per_million_tokens": 1000, "output_usd_per_million_tokens": 0}
     spec = JobSpec.parse(spec.model_dump(mode="json") | {"limits": {"price": price}})

@@ -127,6 +127,16 @@ def test_processes_that_add_to_one_golden_set_at_the_same_time_lose_no_row(place
     assert again["key"] not in keys
 
 
+@pytest.mark.parametrize("name", ["golden.csv", "golden.jsonl"])
+def test_a_row_is_not_reviewed_again_if_the_golden_set_has_its_key_as_a_text(name, echo_job):
+    echo_job.spec["prompt"] = {"template": "{{ row.text }}"}
+    echo_job.run(ROWS[:4])
+    golden = echo_job.directory / name
+    golden.write_text("id\n0\n2\n" if name.endswith("csv") else '{"id": "0"}\n{"id": 2.0}\n')
+    reviews, _ = sampled(JobSpec.parse(echo_job.spec), rows=2, golden={"uri": str(golden), "key": "id"})
+    assert {review["key"] for review in reviews} == {'{"id": 1}', '{"id": 3}'}
+
+
 def test_texts_are_reviewed_as_a_whole(job):
     job.run(ROWS[:5])
     spec = JobSpec.parse(job.spec)

@@ -125,7 +125,8 @@ def _pairs_by_field(both: Mapping[str, tuple[Any, Any]]) -> dict[str, list[tuple
     objects = [pair for pair in both.values() if all(isinstance(each, dict) for each in pair)]
     if len(objects) == len(both):
         for name in dict.fromkeys(name for pair in objects for each in pair for name in each):
-            found[name] = [(mine.get(name), other.get(name)) for mine, other in objects]
+            of_field = "answer.answer" if name == "answer" else name
+            found[of_field] = [(mine.get(name), other.get(name)) for mine, other in objects]
     return found
 
 

@@ -113,7 +113,8 @@ class ComparisonReport(BaseModel):
         read: Number of rows that the sample was taken from.
         is_partial: Whether the source is so large that only portions of it were read.
         both_answered: Number of rows that both have answered.
-        agreement: Share of these rows with equal answers (`answer`), and with an equal value of each field.
+        agreement: Share of these rows with equal answers (`answer`), and with an equal value of each field; that
+            of a field `answer` is `answer.answer`.
         verdicts: Verdicts of the judge; `None` without one.
         judge_cost_usd: Cost of the requests to the judge, in US dollars.
         requests: Number of requests that were sent now, those to the judge included.

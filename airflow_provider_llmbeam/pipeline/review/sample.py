@@ -114,13 +114,19 @@ def _label(value: Any) -> str:
 
 def _candidates(spec: JobSpec, sample: AnswerSample) -> KeyedRows:
     """Returns rows of the source that are not in the golden set, in the order of their hashes."""
-    known = {} if sample.golden is None else rows_so_far(spec, sample.golden)
+    reviewed = {} if sample.golden is None else rows_so_far(spec, sample.golden)
+    known = {*map(_key_texts, reviewed)}
     size = CANDIDATES_WITH_MEDIA if spec.prompt.media else CANDIDATES
     found = sampled_rows(spec, size + len(known), salt=salt_of(sample.seed)).rows
     if missing := {*sample.columns} - {name for row in found.values() for name in row}:
         names = ", ".join(map(repr, sorted(missing)))
         raise JobSpecError(f"`columns`: no row has the column {names}. Nothing was sent or billed.")
-    return {key: row for key, row in found.items() if key not in known}
+    return {key: row for key, row in found.items() if _key_texts(key) not in known}
+
+
+def _key_texts(key: str) -> tuple[tuple[str, str], ...]:
+    """Returns the values of a key as texts by column, as a golden set in a CSV file has them."""
+    return tuple((column, normalised(whole(value))) for column, value in json.loads(key).items())
 
 
 def _answers(spec: JobSpec, rows: KeyedRows) -> dict[str, Any]:
