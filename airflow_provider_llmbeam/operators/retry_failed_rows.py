@@ -26,9 +26,11 @@ class RetryFailedRowsOperator(RunInferenceOperator):
     """Sends the rows of a dead letter again, through another prompt or a larger model, and merges their answers.
 
     By their keys, answered rows join the output and leave the dead letter; the others stay in it. With a sink that
-    has no files, the dead letter stays as it is, and the task has one of its own: in another Dag run it would send
-    the answered rows again, unless `cache` shares their answers. A row whose request is the same as before, and
-    was refused, is not paid for again. Without a failed row the task is skipped.
+    has no files, the dead letter stays as it is, and the task has one of its own, with the rows that fail still:
+    in another Dag run it would send the answered rows again, unless `cache` shares their answers. The failed rows
+    of a source with `on_duplicate_key` 'allow' are sent again by a clear of its task: here their answers would
+    replace those of other rows with their keys. A row whose request is the same as before, and was refused, is not
+    paid for again. Without a failed row the task is skipped.
 
     Args:
         failed_task_id: Id of a task of the same run whose failed rows are sent, with its task groups, e.g.

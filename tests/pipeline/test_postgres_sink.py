@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.sinks import postgres as postgres_sink
@@ -194,6 +195,23 @@ def test_a_bundle_that_the_runner_repeats_publishes_once(tmp_path, client, dsn):
     assert table(client, "id, answer") == [(number, f"row number {number}") for number in range(5)]
     (address,) = manifest["answers_uris"]
     assert address.endswith("/public.answers")
+
+
+def test_the_dead_letter_is_that_of_the_last_try_and_a_retry_of_its_rows_has_its_own(tmp_path, client, dsn):
+    rows = [{"id": 1, "text": "a"}, {"id": 2, "text": "b", "is_hard": True}, {"id": 3, "is_hard": True}]
+    fails = {"template": "{% if row.is_hard is defined %}{{ row.nothing }}{% endif %}{{ row.text }}"}
+    limits = {"limits": {"max_dead_letter_ratio": 1}}
+
+    def failed(manifest):
+        return [json.loads(line)["id"] for line in storage.read(manifest["dead_letter_uri"]).splitlines()]
+
+    first = run(JobSpec.parse(spec_of(tmp_path, rows, prompt=fails) | limits))
+    source = {"uri": first["dead_letter_uri"], "key": ["id"], "failed_kinds": ["template_error"]}
+    retry = run(JobSpec.parse(spec_of(tmp_path, rows) | limits | {"name": "retry", "source": source}))
+    assert (failed(first), failed(retry)) == ([2, 3], [3])
+    again = run(JobSpec.parse(spec_of(tmp_path, rows) | limits))  # the same job with a mended prompt
+    assert (again["dead_letter_uri"], failed(again)) == (first["dead_letter_uri"], [3])
+    assert table(client, "id, answer") == [(1, "a"), (2, "b")]
 
 
 def test_only_rows_that_differ_are_written(start, client):
