@@ -428,6 +428,15 @@ def test_the_estimate_shows_each_way_and_the_one_that_auto_takes(developer):
     assert read_estimate(spec) == found
 
 
+def test_the_report_compares_the_estimate_with_the_run_without_its_pilot(developer):
+    report = json.loads(storage.read(run(JobSpec.parse(developer))["report_uri"]))
+    found = report["estimate"]
+    assert found["requests"] == {"estimated": ROWS - PILOT_ROWS, "actual": ROWS - PILOT_ROWS, "ratio": None}
+    for name in ("input_tokens", "output_tokens", "cost_usd"):
+        assert found[name]["ratio"] == pytest.approx(1.0, abs=0.02)
+    assert found["cost_usd"]["actual"] < report["cost_usd"]
+
+
 def test_auto_sends_prompts_with_a_long_head_online_where_a_prefix_cache_is_cheaper(developer):
     changes = {
         "prompt": {**developer["prompt"], "system": "word " * 4_000},
@@ -438,7 +447,8 @@ def test_auto_sends_prompts_with_a_long_head_online_where_a_prefix_cache_is_chea
     assert found.auto.startswith("standard with a prefix cache is the cheapest way")
     costs = {(way.tier, way.prefix_cache): way.cost_usd for way in found.ways}
     assert costs["standard", True] < 0.2 * costs["standard", False]
-    budget = {**changes["limits"], "budget_usd": 0.5 * found.cost_usd}
+    assert found.cost_usd == found.planned_cost_usd == pytest.approx(costs["standard", True], abs=1e-6)
+    budget = {**changes["limits"], "budget_usd": 0.5 * costs["standard", False]}
     found = make_estimate(JobSpec.parse(developer | changes | {"limits": budget, "inference": {"mode": "online"}}))
     assert not found.exceeds_budget
     without = {"limits": budget, "inference": {"mode": "online", "prefix_cache": False}}

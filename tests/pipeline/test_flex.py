@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_llmbeam.counts import usd
+from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
@@ -84,6 +86,17 @@ def test_without_any_capacity_the_rows_go_to_the_standard_tier(tmp_path, key):
         report = report_of(run(job(sandbox, tmp_path)))
     assert report["service_tiers"] == {"standard": ROWS}
     assert report["requests"]["shed"] <= 4 * ROWS
+
+
+def test_the_estimate_is_compared_with_the_run_at_the_tier_of_the_job(sandbox, tmp_path, key):
+    spec = job(sandbox, tmp_path, "flex")
+    estimate = make_estimate(spec, sample_size=8)
+    assert estimate.planned_cost_usd == pytest.approx(estimate.cost_usd / 2, abs=1e-6)
+    planned = [line for line in estimate.lines() if line.startswith("Planned")]
+    assert planned == [f"Planned   about {usd(estimate.planned_cost_usd)} in the mode and at the tier of the job"]
+    compared = report_of(run(spec))["estimate"]["cost_usd"]
+    assert compared["estimated"] == estimate.planned_cost_usd
+    assert compared["ratio"] == pytest.approx(1.0, abs=0.02)
 
 
 def test_flex_alone_gives_a_row_up_after_max_throttled_seconds(tmp_path, key):

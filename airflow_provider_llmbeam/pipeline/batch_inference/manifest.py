@@ -19,6 +19,9 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")
 
+#: Sums of the pilot, which is the sample of the estimate and left out of its comparison with the run.
+_OF_ESTIMATE = ("input_tokens", "output_tokens", "cost_nano_usd")
+
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -159,8 +162,11 @@ class BatchManifest(_Part):
         if harvested := Sums.total(self.harvested.values()).answered:
             tiers["batch"] = harvested
         unreturned = sum(self.unreturned.values())
+        of_pilot = {f"pilot_{name}": number for name, number in self.pilot if name in _OF_ESTIMATE}
         return Tally(
-            sums=Counter({**sums, "requests": requests, "unreturned": unreturned}),
+            sums=Counter(
+                {**sums, **of_pilot, "requests": requests, "unreturned": unreturned, "batch_prompts": harvested}
+            ),
             tiers=tiers,
             costs=Counter(costs),
             moderation=Counter({_names(name): number for name, number in self.guard.items()}),

@@ -31,7 +31,7 @@ def estimate_accuracy(spec: JobSpec, usage: RunUsage) -> EstimateAccuracy | None
 
 def compare(estimate: Estimate, usage: RunUsage) -> EstimateAccuracy:
     """Compares an estimate with the usage of a run of the same job."""
-    prompts, cost_usd = usage.prompts, usage.cost_usd
+    prompts, planned, cost_usd = usage.prompts, estimate.planned_cost_usd, usage.cost_usd
 
     def compared(estimated: float, actual: float) -> ComparedFigure:
         ratio = None
@@ -39,12 +39,11 @@ def compare(estimate: Estimate, usage: RunUsage) -> EstimateAccuracy:
             ratio = round((actual / prompts) / (estimated / estimate.requests), 4)
         return ComparedFigure(estimated=estimated, actual=actual, ratio=ratio)
 
-    has_cost = estimate.cost_usd is not None and cost_usd is not None
     return EstimateAccuracy(
         made_at=estimate.made_at,
         error_ratio=estimate.error_ratio,
         requests=ComparedFigure(estimated=estimate.requests, actual=prompts, ratio=None),
         input_tokens=compared(estimate.input_tokens, usage.input_tokens),
         output_tokens=compared(estimate.output_tokens, usage.output_tokens),
-        cost_usd=compared(estimate.cost_usd or 0.0, cost_usd or 0.0) if has_cost else None,
+        cost_usd=None if planned is None or cost_usd is None else compared(planned, cost_usd),
     )

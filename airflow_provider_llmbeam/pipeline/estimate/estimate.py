@@ -119,6 +119,8 @@ class Estimate(_Part):
         standard_cost_usd: Cost of the same at the standard tier.
         batch_cost_usd: Cost of the same by batch inference, which has no prefix cache, and whose discount does not
             apply to tokens of the provider's own cache.
+        planned_cost_usd: Cost of the same in the mode and at the tier of the job, e.g. at flex, with which the
+            budget and the report of the job are compared.
         prefix_cache_usd: What `cost_usd` has for making and storing a prefix cache, in US dollars; 0 without one.
         total_cost_usd: `cost_usd` and that of the guard; `None` if one of them is not known.
         exceeds_budget: Whether the cost in the mode of the job is above `limits.budget_usd`, or that of the guard
@@ -156,6 +158,7 @@ class Estimate(_Part):
     cost_usd_range: tuple[float, float] | None
     standard_cost_usd: float | None = None
     batch_cost_usd: float | None = None
+    planned_cost_usd: float | None = None
     prefix_cache_usd: float = 0.0
     total_cost_usd: float | None = None
     exceeds_budget: bool
@@ -192,6 +195,9 @@ class Estimate(_Part):
         error = "" if self.error_ratio is None else f" (± {max(self.error_ratio, 0.01):.0%})"
         yield f"Tokens    {self.input_tokens:,} in, {bound}{self.output_tokens:,} out{error}"
         yield f"Cost      {self._cost()}"
+        if self.planned_cost_usd is not None and self.planned_cost_usd != self.cost_usd:
+            planned = f"{bound or 'about '}{usd(self.planned_cost_usd)}"
+            yield f"Planned   {planned} in the mode and at the tier of the job"
         if self.guard is not None:
             yield from self.guard.lines()
             yield f"Total     {'not known' if self.total_cost_usd is None else usd(self.total_cost_usd)}"

@@ -254,6 +254,7 @@ def _estimated(
         cost_usd_range=_range(bill, work, rates, ratio, is_bound=not observed),
         standard_cost_usd=None if standard_cost is None else round(standard_cost, 6),
         batch_cost_usd=None if batch_cost is None else round(batch_cost, 6),
+        planned_cost_usd=None if planned is None else round(planned, 6),
         prefix_cache_usd=round(work.prefix_usd, 6),
         exceeds_budget=planned is not None and budget is not None and planned > budget,
         duration_seconds=duration,

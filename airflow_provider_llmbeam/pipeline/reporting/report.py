@@ -372,12 +372,13 @@ def build_report(
 
 def _usage(tally: Tally, cost_usd: float | None) -> RunUsage:
     failed_prompts = sum(rows for kind, rows in tally.failed.items() if kind not in BEFORE_ANY_REQUEST)
-    failed_prompts -= tally.sums["known_failures"] + unsent_prompts(tally.moderation)
+    sums = tally.sums
+    failed_prompts -= sums["known_failures"] + unsent_prompts(tally.moderation)
     return RunUsage(
-        prompts=tally.answered["fresh"] + tally.answered["repaired"] + failed_prompts,
-        input_tokens=tally.sums["input_tokens"],
-        output_tokens=tally.sums["output_tokens"],
-        cost_usd=cost_usd,
+        prompts=tally.answered["fresh"] + tally.answered["repaired"] + failed_prompts + sums["batch_prompts"],
+        input_tokens=sums["input_tokens"] - sums["pilot_input_tokens"],
+        output_tokens=sums["output_tokens"] - sums["pilot_output_tokens"],
+        cost_usd=None if cost_usd is None else round(cost_usd - sums["pilot_cost_nano_usd"] / NANO, 6),
     )
 
 
