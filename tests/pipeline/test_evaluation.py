@@ -282,6 +282,16 @@ def test_two_prompts_are_compared_on_the_same_rows_tonight_and_tomorrow(job, spe
     assert compare(spec, comparison).requests <= 4, "at most one row of the sample is another"
 
 
+def test_verdicts_on_a_minority_of_the_pairs_are_none_if_one_order_of_each_is_missing(echo_job, sandbox, spec):
+    rubric = "{{ row.first }}{{ row.second }}{% if row.first == 'good' %}{{ row.lacks }}{% endif %}"
+    echo_job.write(reviews(4))
+    job = JobSpec.parse(echo_job.spec | {"prompt": {"template": "{{ row.text and 'good' }}"}})
+    other = {"prompt": {"template": "{{ row.text and 'bad' }}"}}
+    comparison = Comparison.parse({"other": other, "judge": JUDGE | {"rubric": rubric}})
+    with pytest.raises(PermanentFailureError, match=r"no verdict on 4 of 4 pairs of answers, so there is no"):
+        compare(job, comparison)
+
+
 def test_a_number_that_is_written_in_another_way_is_no_difference(echo_job):
     schema = {"type": "object", "properties": {"stars": {"type": "number"}}}
     prompts = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from airflow_provider_llmbeam.engine.outcome import Failure
@@ -86,10 +86,11 @@ def grades(job: JobSpec, rows: KeyedRows, judged: Answers) -> tuple[dict[str, Ma
         PermanentFailureError: It graded less than half of them.
     """
     asked = {key: {**rows[key], "answer": value} for key, value in judged.values().items()}
-    answers = _asked(job, asked, {key: [judged.fingerprints[key]] for key in asked})
+    answers = answered(job, rendered(job, asked), {key: [judged.fingerprints[key]] for key in asked})
     found = {
         key: Mark((verdict["grade"] - 1) / 4, note=verdict["reason"]) for key, verdict in answers.values().items()
     }
+    _refuse_a_minority(job, answers, len(asked) - len(found), len(asked), "answers")
     return found, answers
 
 
@@ -116,13 +117,15 @@ def verdicts(
         asked[f"{key} 1"] = {**rows[key], "first": mine, "second": other}
         asked[f"{key} 2"] = {**rows[key], "first": other, "second": mine}
         about[f"{key} 1"] = about[f"{key} 2"] = [each.fingerprints[key] for each in judged]
-    answers = _asked(job, asked, about)
-    found = answers.values()
-    return {
-        key: (verdict_of(found[f"{key} 1"]["better"], found[f"{key} 2"]["better"]), found[f"{key} 1"]["reason"])
+    answers = answered(job, rendered(job, asked), about)
+    given = answers.values()
+    found = {
+        key: (verdict_of(given[f"{key} 1"]["better"], given[f"{key} 2"]["better"]), given[f"{key} 1"]["reason"])
         for key in pairs
-        if f"{key} 1" in found and f"{key} 2" in found
-    }, answers
+        if f"{key} 1" in given and f"{key} 2" in given
+    }
+    _refuse_a_minority(job, answers, len(pairs) - len(found), len(pairs), "pairs of answers")
+    return found, answers
 
 
 def verdict_of(in_order: str, swapped: str) -> Verdict:
@@ -163,21 +166,20 @@ def _judging_job(spec: JobSpec, judge: Judge, verdict: dict[str, object], system
     )
 
 
-def _asked(job: JobSpec, rows: KeyedRows, about: Mapping[str, Sequence[str]]) -> Answers:
-    answers = answered(job, rendered(job, rows), about)
-    refused = len(rows) - len(answers.values())
-    if refused > MAX_REFUSED_RATIO * len(rows):
+def _refuse_a_minority(job: JobSpec, answers: Answers, refused: int, asked: int, what: str) -> None:
+    """Refuses verdicts on less than half of what a judge was asked about."""
+    if refused > MAX_REFUSED_RATIO * asked:
         message = next(each.message for each in answers.by_key.values() if isinstance(each, Failure))
         raise PermanentFailureError(
-            f"The judge {job.model.name!r} gave no verdict on {refused} of {len(rows)} answers, so there is no "
+            f"The judge {job.model.name!r} gave no verdict on {refused} of {asked} {what}, so there is no "
             f"score: {message.rstrip('.')}. The answers themselves are in the journal; another evaluation pays "
             "for none again."
         )
     if refused:
         _log.warning(
-            "The judge %r gave no verdict on %d of %d answers, which are left out of its score.",
+            "The judge %r gave no verdict on %d of %d %s, which are left out of its score.",
             job.model.name,
             refused,
-            len(rows),
+            asked,
+            what,
         )
-    return answers
