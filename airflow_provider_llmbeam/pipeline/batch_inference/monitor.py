@@ -78,6 +78,7 @@ class Monitor:
         self._emptied: set[str] = set()
         self._room: int | None = None
         self._room_for_tokens: int | None = None
+        self._submits_later = False
         self._unreachable_since: float | None = None
 
     def attach(self, manifest: BatchManifest, plan: BatchPlan) -> None:
@@ -240,6 +241,10 @@ class Monitor:
             )
             self._count_submit(display_name, MAX_SUBMITS)
             return True
+        except BatchUnavailableError as error:  # there is no job: its file was not stored, or nothing was sent
+            self._room, self._submits_later = 0, True
+            _log.warning("%s No job was created for %s. Submitting it again later.", error, display_name)
+            return False
         except UncertainSubmitError as error:
             _log.warning("%s Looking for the job by its display name.", error)
             job = self._found_one(display_name, error)
@@ -266,8 +271,9 @@ class Monitor:
 
     def _poll(self) -> None:
         """Reads the state of the jobs that have not ended."""
-        if all(job.has_ended for job in self.jobs.values()):
-            self._room = None  # jobs of somebody else were in the way; perhaps they have ended
+        if self._submits_later or all(job.has_ended for job in self.jobs.values()):
+            self._room = None  # jobs of somebody else were in the way, or an outage; perhaps they have ended
+        self._submits_later = False
         for display_name, job in self.jobs.items():
             if job.has_ended:
                 continue

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_llmbeam.batch.errors import (
+    BatchNotFoundError,
+    BatchUnavailableError,
+)
+from airflow_provider_llmbeam.batch.job import BatchJob
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
+    BatchManifest,
+    RequestFile,
+    batch_uri,
+    digest_of,
+    write_manifest,
+)
+from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
+from airflow_provider_llmbeam.pipeline.estimate.ways import plan_of
+from airflow_provider_llmbeam.spec import JobSpec
+
+DOWN = BatchUnavailableError("OpenAI answered HTTP 503: down.")
+
+
+def job(name, phase="running"):
+    return BatchJob(name=f"batch_{name}", display_name=name, state=phase, phase=phase, created_at=1000.0)
+
+
+class Provider:
+    """A provider whose jobs end at a time."""
+
+    def __init__(self, clock, ends_at=2000.0):
+        self.clock, self.ends_at = clock, ends_at
+        self.jobs = {}
+        #: Errors of the next submissions of a display name, and of all lists.
+        self.errors, self.list_error = {}, None
+        self.submits = Counter()
+
+    def submit(self, display_name, uri, open_file, size):
+        self.submits[display_name] += 1
+        if self.errors.get(display_name):
+            raise self.errors[display_name].pop(0)
+        self.jobs[f"batch_{display_name}"] = found = job(display_name)
+        return found
+
+    def find(self, prefix):
+        if self.list_error is not None:
+            raise self.list_error
+        return [self.get(name) for name in self.jobs]
+
+    def get(self, name):
+        if name not in self.jobs:
+            raise BatchNotFoundError(name)
+        return job(self.jobs[name].display_name, "succeeded" if self.clock.now >= self.ends_at else "running")
+
+    def deletable(self, jobs):
+        return list(jobs)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def provider(clock):
+    return Provider(clock)
+
+
+@pytest.fixture
+def spec(tmp_path):
+    found = JobSpec.parse(
+        {
+            "name": "job",
+            "source": {"uri": f"{tmp_path}/in.jsonl", "key": ["id"]},
+            "prompt": {"template": "{{ row.text }}"},
+            "model": {"type": "openai", "name": "gpt-5-mini"},
+            "inference": {"mode": "batch", "max_batch_wait_seconds": 7200.0},
+            "sink": {"uri": f"{tmp_path}/out/"},
+        }
+    )
+    Path(batch_uri(found)).mkdir(parents=True)
+    return found
+
+
+def manifest_of(spec, *names, **changes):
+    files = {
+        name: RequestFile(uri=f"/{name}", index_uri=None, digest=name, rows=3, size=9, input_tokens=7)
+        for name in names
+    }
+    manifest = BatchManifest(prompts=digest_of(spec), created_at=1000.0, files=files, **changes)
+    write_manifest(spec, manifest)
+    return manifest
+
+
+@pytest.fixture
+def monitored(spec, provider, clock):
+    """Submits files and waits for their jobs."""
+
+    def monitor(*names):
+        found = Monitor(spec, provider, waits=True, clock=clock, sleep=clock.sleep)
+        found.run(manifest_of(spec, *names), plan_of(spec, 1000.0, None, None))
+        return found.jobs
+
+    return monitor
+
+
+@pytest.mark.parametrize("late", ["a", "b"])
+def test_a_file_that_cannot_be_uploaded_for_a_while_is_submitted_once_it_can(
+    monitored, provider, clock, caplog, late
+):
+    provider.errors[late] = [DOWN] * 5
+    jobs = monitored("a", "b")
+    assert {name: found.phase for name, found in jobs.items()} == {"a": "succeeded", "b": "succeeded"}
+    assert provider.submits[late] == 6
+    assert f"No job was created for {late}. Submitting it again later." in caplog.text
+    assert clock.now < 2400.0, "it does not wait for the end of the other job"
+
+
+def test_the_rows_of_a_file_that_can_never_be_uploaded_are_left_to_online_requests(monitored, provider, clock):
+    provider.errors["a"] = [DOWN] * 10_000
+    assert monitored("a") == {}
+    assert clock.now == pytest.approx(1000.0 + 7200.0)
