@@ -258,7 +258,12 @@ class Monitor:
         known = {job.name for job in self.jobs.values()} | self._emptied
         for seconds in FIND_SECONDS:
             self._sleep(seconds)
-            for job in self._provider.find(display_name):
+            try:
+                found = self._provider.find(display_name)
+            except BatchUnavailableError as unavailable:
+                _log.warning("%s", unavailable)
+                continue
+            for job in found:
                 if job.display_name == display_name and job.name not in known:
                     return job
         raise error

@@ -14,6 +14,7 @@ import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from airflow_provider_llmbeam.batch.display_name import display_name_prefix
+from airflow_provider_llmbeam.batch.errors import BatchError
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
@@ -115,13 +116,24 @@ class BatchInference:
                 self.manifest = self._monitor.run(self.manifest, plan)
             self._harvest(self.manifest)
         except JobRefusedError as error:
-            jobs = (manifest.jobs | self._monitor.jobs).values()
-            names = ", ".join(job.name for job in jobs if not job.has_ended) or "none"
+            names = ", ".join(self._running(manifest)) or "none"
             instead = f" To send every row online instead, delete {batch_uri(self._spec)!r}." if is_online else ""
             raise JobRefusedError(
                 f"{error} Batch-inference jobs that were submitted, and may run and bill: {names}. Clear the task "
                 f"when the access is restored: it takes their answers, and submits nothing again.{instead}"
             ) from error
+        except BatchError as error:
+            if not (running := self._running(manifest)):
+                raise
+            raise BatchError(
+                f"{error} Batch-inference jobs that were submitted, and may run and bill: {', '.join(running)}. A "
+                "retry, or a clear of the task, takes their answers."
+            ) from error
+
+    def _running(self, manifest: BatchManifest) -> list[str]:
+        """Returns the names of the jobs that have not ended, as far as it is known."""
+        jobs = manifest.jobs | self._monitor.jobs
+        return [job.name for name, job in jobs.items() if not job.has_ended and name not in manifest.harvested]
 
     def _say_what_ends(self) -> None:
         """Names the jobs that an earlier try in another mode has left."""

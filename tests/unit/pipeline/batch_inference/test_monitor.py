@@ -6,18 +6,23 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_llmbeam.batch.errors import (
+    BatchError,
     BatchNotFoundError,
     BatchUnavailableError,
+    UncertainSubmitError,
 )
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     RequestFile,
+    Sums,
     batch_uri,
     digest_of,
+    read_manifest,
     write_manifest,
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
+from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.estimate.ways import plan_of
 from airflow_provider_llmbeam.spec import JobSpec
 
@@ -133,3 +138,30 @@ def test_the_rows_of_a_file_that_can_never_be_uploaded_are_left_to_online_reques
     provider.errors["a"] = [DOWN] * 10_000
     assert monitored("a") == {}
     assert clock.now == pytest.approx(1000.0 + 7200.0)
+
+
+def test_a_job_that_may_have_been_created_is_named_if_no_list_can_be_read(monitored, provider):
+    provider.errors["a"] = [UncertainSubmitError("Batch-inference job 'a' may have been created.")]
+    provider.list_error = DOWN
+    with pytest.raises(UncertainSubmitError, match="'a' may have been created"):
+        monitored("a")
+
+
+def test_jobs_that_run_are_named_where_the_provider_cannot_be_polled_in_time(spec, provider, clock):
+    jobs = {name: job(name) for name in "abc"}
+    manifest_of(spec, *jobs, jobs=jobs, harvested={"b": Sums(answered=3)})
+    provider.list_error = DOWN
+    clock.now += 7201.0
+    batch = BatchInference(spec, None, provider=provider, clock=clock, sleep=clock.sleep)
+    with pytest.raises(BatchError, match=r"down\. Batch-inference .* and bill: batch_a, batch_c\. A retry"):
+        batch.fill_journal()
+    assert read_manifest(spec).jobs == jobs
+
+
+def test_an_error_without_jobs_is_raised_as_it_is(spec, provider, clock):
+    manifest_of(spec, "a")
+    provider.list_error = DOWN
+    clock.now += 7201.0
+    batch = BatchInference(spec, None, provider=provider, clock=clock, sleep=clock.sleep)
+    with pytest.raises(BatchUnavailableError, match=r"^OpenAI answered HTTP 503: down\.$"):
+        batch.fill_journal()
