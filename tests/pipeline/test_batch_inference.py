@@ -41,7 +41,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import read_mani
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
-from airflow_provider_llmbeam.pipeline.estimate.estimate import read_estimate
+from airflow_provider_llmbeam.pipeline.estimate.estimate import SampleUsage, read_estimate
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround, record_turnaround
 from airflow_provider_llmbeam.pipeline.job import run
@@ -54,6 +54,7 @@ from tests.clouds import trust_in_aiohttp
 pytestmark = pytest.mark.usefixtures("quick_batch_polls")
 
 ROWS = 120
+NOTHING_SENT = SampleUsage(requests=0, failed=0, input_tokens=0, output_tokens=0, cost_usd=0.0)
 PRICE = {"input_usd_per_million_tokens": 0.30, "output_usd_per_million_tokens": 2.50}
 
 JOB = {
@@ -490,6 +491,31 @@ def test_a_batch_above_the_budget_is_not_submitted(developer, sandbox):
     with pytest.raises(BudgetExceededError, match="No job was submitted"):
         run(JobSpec.parse(developer | {"limits": limits}))
     assert {charge.tier for charge in sandbox.token_bill.charges} == {"standard"}
+
+
+def test_a_batch_that_is_above_what_the_first_prompts_have_left_of_the_budget_is_not_submitted(
+    developer, sandbox, tmp_path
+):
+    found = make_estimate(JobSpec.parse(developer | {"sink": {"uri": f"{tmp_path}/other"}}), PILOT_ROWS)
+    limits = {"price": PRICE, "budget_usd": found.batch_cost_usd + found.sample_usage.cost_usd / 2}
+    with pytest.raises(BudgetExceededError, match=r"the first prompts cost .*No job was submitted"):
+        run(JobSpec.parse(developer | {"limits": limits}))
+    assert "gemini.files.upload" not in {request.method for request in sandbox.requests}
+
+
+def test_auto_refuses_no_budget_in_which_a_prefix_cache_answers_all_rows(developer):
+    changes = {
+        "prompt": {**developer["prompt"], "system": "word " * 4_000},
+        "limits": {"price": {**PRICE, "cached_input_usd_per_million_tokens": 0.03}},
+        "inference": {"mode": "auto", "finish_by": "PT3H"},
+    }
+    found = make_estimate(JobSpec.parse(developer | changes), PILOT_ROWS)
+    budget = 0.9 * found.batch_cost_usd
+    spec = JobSpec.parse(developer | changes | {"limits": {**changes["limits"], "budget_usd": budget}})
+    batch = BatchInference(spec, beam.Pipeline)
+    assert not batch._takes_batch(found.model_copy(update={"sample_usage": NOTHING_SENT}))
+    with pytest.raises(BudgetExceededError, match="No job was submitted"):
+        batch._takes_batch(found)
 
 
 def test_a_source_without_rows_is_skipped_as_online(developer, sandbox):

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.batch.errors import BatchError
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
-from airflow_provider_llmbeam.batch.ways import moment
+from airflow_provider_llmbeam.batch.ways import Way, moment
 from airflow_provider_llmbeam.counts import usd
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobRefusedError
 from airflow_provider_llmbeam.pipeline import storage
@@ -243,14 +243,17 @@ class BatchInference:
 
     def _takes_batch(self, estimate: Estimate) -> bool:
         """Whether the prompts go to batch inference."""
-        budget = self._spec.limits.budget_usd
-        # What is sent online instead is checked by the job itself.
-        cost = estimate.batch_cost_usd
-        if cost is not None and budget is not None and cost > budget:
+        chosen = None if self._spec.inference.mode == "batch" else self._auto(estimate)
+        budget, spent = self._spec.limits.budget_usd, estimate.sample_usage.cost_usd or 0.0
+        # What is sent online instead is checked by the job itself. It may cost less, with a prefix cache.
+        costs = (estimate.batch_cost_usd, None if chosen is None else chosen.cost_usd)
+        cost = min((each for each in costs if each is not None), default=None)
+        if cost is not None and budget is not None and spent + cost > budget:
             raise BudgetExceededError(
-                f"Batch inference of {estimate.requests:,} prompts costs about {usd(cost)}, "
-                f"and `limits.budget_usd` allows {usd(budget)}. No job was submitted. Raise the budget, or leave "
-                "rows out."
+                f"Batch inference of {estimate.requests:,} prompts costs about "
+                f"{usd(estimate.batch_cost_usd or 0.0)}, the first prompts cost {usd(spent)}, and "
+                f"`limits.budget_usd` allows {usd(budget)}. No job was submitted. Raise the budget, or leave rows "
+                "out."
             )
         if (guard := estimate.guard) is not None and guard.exceeds_budget:
             raise BudgetExceededError(
@@ -258,11 +261,13 @@ class BatchInference:
                 "and `safety.moderation.limits.budget_usd` allows less. No job was submitted. Raise the budget, "
                 "or leave rows out."
             )
-        if self._spec.inference.mode == "batch":
-            return True
+        return chosen is None or chosen.tier == "batch"
+
+    def _auto(self, estimate: Estimate) -> Way:
+        """Returns the way that `inference.mode` 'auto' takes."""
         chosen, reason = auto_way(self._spec, estimate.ways)
         _log.info("`inference.mode` 'auto': %s.", reason)
-        return chosen.tier == "batch"
+        return chosen
 
     def _harvest(self, manifest: BatchManifest) -> None:
         """Reads the results of each job that has any; what was read by an earlier try is not read again."""
