@@ -290,6 +290,7 @@ class Monitor:
                 if now - self._unreachable_since > MAX_UNREACHABLE_SECONDS:
                     raise
                 _log.warning("%s Polling again.", error)
+                self.jobs[display_name] = self.jobs.pop(display_name)  # next time the others are polled first
                 return
             self._unreachable_since = None
             self.jobs[display_name] = polled

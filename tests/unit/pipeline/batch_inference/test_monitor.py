@@ -42,6 +42,8 @@ class Provider:
         #: Errors of the next submissions of a display name, and of all lists.
         self.errors, self.list_error = {}, None
         self.submits = Counter()
+        #: Names of jobs that can be neither polled nor cancelled.
+        self.broken = set()
 
     def submit(self, display_name, uri, open_file, size):
         self.submits[display_name] += 1
@@ -55,7 +57,13 @@ class Provider:
             raise self.list_error
         return [self.get(name) for name in self.jobs]
 
+    def cancel(self, name):
+        if name in self.broken:
+            raise DOWN
+
     def get(self, name):
+        if name in self.broken:
+            raise DOWN
         if name not in self.jobs:
             raise BatchNotFoundError(name)
         return job(self.jobs[name].display_name, "succeeded" if self.clock.now >= self.ends_at else "running")
@@ -138,6 +146,14 @@ def test_the_rows_of_a_file_that_can_never_be_uploaded_are_left_to_online_reques
     provider.errors["a"] = [DOWN] * 10_000
     assert monitored("a") == {}
     assert clock.now == pytest.approx(1000.0 + 7200.0)
+
+
+@pytest.mark.parametrize("broken", ["a", "b"])
+def test_one_job_that_cannot_be_polled_does_not_hide_the_end_of_another(monitored, provider, caplog, broken):
+    provider.broken, provider.ends_at = {f"batch_{broken}"}, 6000.0
+    phases = {name: found.phase for name, found in monitored("a", "b").items()}
+    assert phases == {"a": "succeeded", "b": "succeeded", broken: "running"}
+    assert f"have not ended and may still bill: {broken} (batch_{broken})." in caplog.text
 
 
 def test_a_job_that_may_have_been_created_is_named_if_no_list_can_be_read(monitored, provider):
