@@ -156,12 +156,18 @@ class BatchInference:
             self._delete(self._monitor.jobs)
 
     def _delete(self, jobs: Mapping[str, BatchJob]) -> None:
-        """Deletes jobs that have ended, and all files, the manifest last."""
+        """Deletes jobs that have ended, and all files; the manifest last, if no job is left."""
+        faults = []
         for job in jobs.values():
             if job.has_ended:
-                self._provider.delete(job)
+                try:
+                    self._provider.delete(job)
+                except BatchError as error:
+                    faults.append(f"{job.name}: {error}")
         manifest = manifest_uri(self._spec)
         storage.delete([uri for uri in storage.match(f"{batch_uri(self._spec)}**") if uri != manifest])
+        if faults:
+            raise BatchError(" ".join(faults))
         storage.delete([manifest])
 
     def _save(self, **changes: object) -> None:

@@ -61,6 +61,11 @@ class Provider:
         if name in self.broken:
             raise DOWN
 
+    def delete(self, job):
+        if job.name in self.broken:
+            raise DOWN
+        del self.jobs[job.name]
+
     def get(self, name):
         if name in self.broken:
             raise DOWN
@@ -181,3 +186,20 @@ def test_an_error_without_jobs_is_raised_as_it_is(spec, provider, clock):
     batch = BatchInference(spec, None, provider=provider, clock=clock, sleep=clock.sleep)
     with pytest.raises(BatchUnavailableError, match=r"^OpenAI answered HTTP 503: down\.$"):
         batch.fill_journal()
+
+
+def test_a_job_that_cannot_be_deleted_keeps_no_prompts_and_no_other_job(spec, provider, clock, caplog):
+    clock.now = provider.ends_at
+    provider.jobs = {f"batch_{name}": job(name, "succeeded") for name in "ab"}
+    manifest_of(spec, "a", "b", is_published=True)
+    requests = Path(batch_uri(spec)) / "requests-0.jsonl"
+    requests.write_text("prompts")
+    provider.broken.add("batch_a")
+    batch = BatchInference(spec, None, provider=provider, clock=clock, sleep=clock.sleep)
+    batch.manifest = read_manifest(spec)
+    batch._monitor.jobs = {each.display_name: each for each in provider.jobs.values()}
+    batch.clean_up()
+    assert list(provider.jobs) == ["batch_a"]
+    assert not requests.exists()
+    assert "could not be deleted: batch_a: OpenAI answered HTTP 503: down." in caplog.text
+    assert read_manifest(spec).is_published, "a later try deletes the job"
