@@ -105,8 +105,11 @@ class Monitor:
         jobs += [self._polled(job) for job in manifest.jobs.values() if job.name not in listed]
         found: dict[str, BatchJob] = {}
         for job in sorted(jobs, key=lambda job: job.created_at, reverse=True):
-            if job.name not in self._emptied:
-                found.setdefault(job.display_name, job)
+            if job.name in self._emptied:
+                continue
+            newest = found.setdefault(job.display_name, job)
+            if job.name != newest.name and not job.has_ended:
+                self._cancel_other(job, newest)
         if found:
             _log.info(
                 "Found %d of %d batch-inference jobs, which were submitted before.",
@@ -267,6 +270,18 @@ class Monitor:
                 if job.display_name == display_name and job.name not in known:
                     return job
         raise error
+
+    def _cancel_other(self, job: BatchJob, newest: BatchJob) -> None:
+        """Cancels a job that no list has shown when its file was submitted again."""
+        _log.warning(
+            "Batch-inference job %s has the rows of %s and is cancelled; what it has answered is billed.",
+            job.name,
+            newest.name,
+        )
+        try:
+            self._provider.cancel(job.name)
+        except BatchError as error:
+            _log.warning("Batch-inference job %s may still run and bill: %s", job.name, error)
 
     def _cancel(self, display_name: str) -> None:
         try:

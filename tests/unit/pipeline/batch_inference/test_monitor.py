@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ class Provider:
         self.errors, self.list_error = {}, None
         self.submits = Counter()
         #: Names of jobs that can be neither polled nor cancelled.
-        self.broken = set()
+        self.broken, self.cancelled = set(), []
 
     def submit(self, display_name, uri, open_file, size):
         self.submits[display_name] += 1
@@ -60,6 +61,7 @@ class Provider:
     def cancel(self, name):
         if name in self.broken:
             raise DOWN
+        self.cancelled.append(name)
 
     def delete(self, job):
         if job.name in self.broken:
@@ -71,7 +73,8 @@ class Provider:
             raise DOWN
         if name not in self.jobs:
             raise BatchNotFoundError(name)
-        return job(self.jobs[name].display_name, "succeeded" if self.clock.now >= self.ends_at else "running")
+        phase = "succeeded" if self.clock.now >= self.ends_at else "running"
+        return replace(self.jobs[name], state=phase, phase=phase)
 
     def deletable(self, jobs):
         return list(jobs)
@@ -203,3 +206,25 @@ def test_a_job_that_cannot_be_deleted_keeps_no_prompts_and_no_other_job(spec, pr
     assert not requests.exists()
     assert "could not be deleted: batch_a: OpenAI answered HTTP 503: down." in caplog.text
     assert read_manifest(spec).is_published, "a later try deletes the job"
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_of_two_jobs_with_the_same_rows_the_older_one_is_cancelled_or_named(
+    spec, provider, clock, caplog, is_broken
+):
+    older = replace(job("a"), name="batch_lost", created_at=900.0)
+    provider.jobs = {each.name: each for each in (older, job("a"), job("b"))}
+    provider.broken = {"batch_lost"} if is_broken else set()
+    provider.find = lambda prefix: list(provider.jobs.values())
+    found = Monitor(spec, provider, waits=True, clock=clock, sleep=clock.sleep).find(manifest_of(spec, "a", "b"))
+    assert {name: each.name for name, each in found.items()} == {"a": "batch_a", "b": "batch_b"}
+    assert provider.cancelled == ([] if is_broken else ["batch_lost"])
+    assert "job batch_lost has the rows of batch_a and is cancelled" in caplog.text
+    assert ("batch_lost may still run and bill" in caplog.text) is is_broken
+
+
+def test_an_older_job_that_has_ended_is_left_alone(spec, provider, clock):
+    older = replace(job("a", "failed"), name="batch_old", created_at=900.0)
+    provider.find = lambda prefix: [older, job("a")]
+    Monitor(spec, provider, waits=True, clock=clock, sleep=clock.sleep).find(manifest_of(spec, "a"))
+    assert provider.cancelled == []
