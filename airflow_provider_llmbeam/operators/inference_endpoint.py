@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from airflow.providers.common.compat.sdk import SkipMixin
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TaskGroup, XComArg
 
@@ -81,6 +82,9 @@ def inference_endpoint(
     would leave its teardown `upstream_failed`. A failed teardown fails the run; `work >> done` makes failed work
     fail it too. Tasks of the block without an upstream task in it wait for the endpoint.
 
+    A branching task at the end of the block is followed by a task `after_…`: a branch skips every task directly
+    after it that it does not follow, also a teardown.
+
     An alias of a registered model is resolved by a task `resolve` between `reserve` and `provision`: retries and
     cleared tasks of the run keep its version, unless `resolve` is cleared as well.
 
@@ -141,11 +145,24 @@ def inference_endpoint(
         if work.keys().isdisjoint(task.upstream_task_ids):
             bring_up >> task
         if work.keys().isdisjoint(task.downstream_task_ids):
-            task >> take_down
+            _before_teardown(task, group) >> take_down
             # The teardown of an endpoint nested in this block is not work that may fail the run.
             if not task.is_teardown:
                 task >> done
     take_down.as_teardown(setups=[reserve, bring_up], on_failure_fail_dagrun=True)
+
+
+def _before_teardown(task: Any, group: TaskGroup) -> Any:
+    """Returns the task that the teardown follows: not one that may skip it, see `SkipMixin.skip_all_except`."""
+    if not issubclass(getattr(task, "operator_class", type(task)), SkipMixin):
+        return task
+    label = task.task_id.removeprefix(f"{group.group_id}.").replace(".", "_")
+    # With `all_success` it would be over when the first instance of a mapped task fails, and others still work.
+    after = EmptyOperator(
+        task_id=f"after_{label}", trigger_rule="all_done", task_group=group, dag=group.dag, **_STARTS
+    )
+    task >> after
+    return after
 
 
 def _has_alias(endpoint: Any) -> bool:

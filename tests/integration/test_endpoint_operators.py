@@ -174,6 +174,26 @@ def test_a_refused_evaluation_skips_what_follows_the_block_and_leaves_no_resourc
     assert nothing_is_left(sandbox)
 
 
+def test_a_branch_at_the_end_of_a_block_does_not_skip_the_teardown(run_dag, sandbox, here):
+    def work(made):
+        @task.branch
+        def choose(model):
+            return "publish"
+
+        with TaskGroup("inner"):
+            chosen = choose(made.model)
+        with TaskGroup("after", prefix_group_id=False, parent_group=made.done.dag.task_group):
+            chosen >> [EmptyOperator(task_id="publish"), EmptyOperator(task_id="tell_us")]
+
+    dag = block(here["garden"], "branching", work=work)
+    assert "endpoint.teardown" not in edges(dag, "endpoint.inner.choose")
+    assert edges(dag, "endpoint.after_inner_choose") == ["endpoint.teardown"]
+    dag_run, states = run_dag(dag)
+    assert (dag_run.state, states["endpoint.teardown"], states["publish"]) == ("success",) * 3
+    assert (states["tell_us"], states["endpoint.after_inner_choose"]) == ("skipped",) * 2
+    assert nothing_is_left(sandbox)
+
+
 def test_a_failed_deployment_is_removed_by_the_provision_task(run_dag, sandbox, here, kind, capfd):
     sandbox.faults.queue(
         DEPLOY[kind], Fault(kind="operation-error", http_status=500, message="The server never came up.")
