@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.deployment import required_deployment
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 #: Time limits of the removal, in seconds: for a worker that is being stopped, and for one that is not.
 KILL_SECONDS = 40.0
 ABANDON_SECONDS = 600.0
-#: Prefix of the XCom key under which a provision records the project of an endpoint; its identity follows.
-PROJECT_KEY = "project_"
+#: Prefix of the XCom key under which a provision records what it is about to create; the name's identity follows.
+RECORD_KEY = "endpoint_"
 
 Endpoint = VertexEndpoint | CloudRunEndpoint
 
@@ -90,7 +91,7 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
 
     XCom:
         A model spec for `RunInferenceOperator(model=…)`; `cold_start_seconds` under a key of its own. Before the
-        first resource is created, its project under `project_` and the identity of the endpoint.
+        first resource is created, the endpoint with its project and identity, for its removal.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
@@ -133,7 +134,8 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         """Provisions the endpoint."""
         with errors_of_airflow():
             trigger = self._trigger(context)
-            context["ti"].xcom_push(key=f"{PROJECT_KEY}{trigger.key}", value=trigger.endpoint["project"])
+            record = {"endpoint": trigger.endpoint, "key": trigger.key}
+            context["ti"].xcom_push(key=f"{RECORD_KEY}{identity(str(self.name))}", value=record)
             self._monitor = monitor = trigger.make_poller(self.log)
             try:
                 result = monitor.poll()
@@ -180,7 +182,7 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         ti, deployment, now = context["ti"], required_deployment(), time.time()
         key = identity(_checked_name(self.name), deployment)
         if is_resumed:
-            parsed = _in_recorded_project(parsed, key, [self.task_id], context)
+            parsed, key = next(iter(_recorded(self.name, [self.task_id], context)), (parsed, key))
         spec = with_project(parsed, self.gcp_conn_id, self.impersonation_chain)
         labels = endpoint_labels(
             key,
@@ -219,11 +221,11 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
     undeploys models, and deletes endpoints, models and services. If nothing is left, it does nothing. It does not
     look for jobs in other regions or another project.
 
-    If the endpoint names no project, it is that which an upstream `ProvisionEndpointOperator` recorded for this
-    name, else that of the connection or the credentials.
+    Type, project, locations and identity are those that an upstream `ProvisionEndpointOperator` recorded for this
+    name, whatever the Dag, its variables, the connection and `[llmbeam] deployment` say by now.
 
     Args:
-        endpoint: Endpoint to remove, as passed to `ProvisionEndpointOperator`.
+        endpoint: Endpoint to remove, as passed to `ProvisionEndpointOperator`; used if none was recorded.
         name: Name of the endpoint: the XCom of the `ReserveEndpointOperator`.
         gone_within_seconds: Time limit of one try in each location, in seconds.
         gcp_conn_id: Airflow connection of type Google Cloud.
@@ -270,16 +272,16 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
                 f"{spec.expires_after_seconds / 3600:.1f} h after its start."
             )
             with reading_for_removal(self.gcp_conn_id, f"Endpoint {key!r} in {where}", again):
-                spec = _in_recorded_project(spec, key, self._provisions(), context)
-                connect = platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
-                platforms = {location: connect(location) for location in spec.locations}
-            for location, platform in platforms.items():
-                self._cancel_jobs(spec, key, deployment, location)
-                if len(platforms) > 1:  # a location that does not answer takes minutes, and the others bill
+                found = _recorded(self.name, self._provisions(), context) or [(spec, key)]
+                sites = [(spec, key, platform) for spec, key in found for platform in self._platforms(spec)]
+            for spec, key, platform in sites:
+                self._cancel_jobs(spec, key, deployment, platform.location)
+                if len(sites) > 1:  # a location that does not answer takes minutes, and the others bill
                     with suppress(CloudError):  # raised again below
                         removal_round(platform, key, self.log)
             left = []
-            for location, platform in platforms.items():
+            for _, key, platform in sites:
+                location = platform.location
                 try:
                     said = remove(platform, key, within_seconds=self.gone_within_seconds, log=self.log)
                 except CloudError as error:
@@ -299,6 +301,10 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
             for task in self.get_flat_relatives(upstream=True)
             if issubclass(getattr(task, "operator_class", type(task)), ProvisionEndpointOperator)
         ]
+
+    def _platforms(self, spec: Endpoint) -> list[EndpointPlatform]:
+        connect = platform_factory(spec.type, spec.project, self.gcp_conn_id, self.impersonation_chain)
+        return [connect(location) for location in spec.locations]
 
     def _cancel_jobs(self, spec: Endpoint, key: str, deployment: str, location: str) -> None:
         """Cancels the jobs of this deployment that use the endpoint; errors are logged."""
@@ -330,12 +336,13 @@ def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Se
         return spec.model_copy(update={"project": site.project})
 
 
-def _in_recorded_project(spec: Endpoint, key: str, task_ids: Sequence[str], context: Context) -> Endpoint:
-    """Returns the endpoint in the project that tasks recorded for its identity; unchanged if none did."""
-    if spec.project is not None or not task_ids:
-        return spec
-    found = context["ti"].xcom_pull(task_ids=sorted(task_ids), key=f"{PROJECT_KEY}{key}") or ()
-    return spec.model_copy(update={"project": next(filter(None, found), None)})
+def _recorded(name: Any, task_ids: Sequence[str], context: Context) -> list[tuple[Endpoint, str]]:
+    """Returns the endpoints that tasks recorded for a name, with their projects and identities."""
+    if not task_ids:
+        return []
+    key = f"{RECORD_KEY}{identity(str(name))}"
+    found = context["ti"].xcom_pull(task_ids=sorted(task_ids), key=key) or ()
+    return [(parse_endpoint(one["endpoint"]), one["key"]) for one in found if one]
 
 
 def _checked_name(name: Any) -> str:

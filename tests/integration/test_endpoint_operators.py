@@ -394,6 +394,31 @@ def test_a_teardown_removes_the_endpoint_where_it_was_provisioned_though_the_con
     assert nothing_is_left(sandbox)
 
 
+@pytest.mark.parametrize("changed", ["location", "deployment"])
+def test_a_teardown_removes_the_endpoint_where_it_was_provisioned_though_the_dag_or_the_deployment_changed(
+    run_dag, sandbox, here, kind, monkeypatch, changed
+):
+    running, where = [], ["us-central1"]
+
+    def work(made):
+        @task
+        def change(model):
+            running.extend(sandbox.bill.running or sandbox.services)
+            if changed == "location":
+                where[0] = "europe-west4"
+            else:
+                monkeypatch.setenv("AIRFLOW__LLMBEAM__DEPLOYMENT", "renamed")
+
+        change(made.model)
+
+    dag = block({**here[kind], "locations": ["{{ where[0] }}"]}, "changing", work=work)
+    dag.user_defined_macros = {"where": where}
+    _, states = run_dag(dag)
+    assert set(states.values()) == {"success"}
+    assert running
+    assert nothing_is_left(sandbox)
+
+
 def test_a_provision_that_fails_while_deferred_removes_its_endpoint_though_the_connection_is_not_found(
     run_dag, sandbox, google, kind, monkeypatch, lost_connection
 ):
