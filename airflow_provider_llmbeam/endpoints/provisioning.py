@@ -173,9 +173,13 @@ class Provisioner:
         self.history = history = replace(self.history, failures=ConsecutiveFailures())
         if history.leaving is not None:
             return self._on_leaving(snapshot, now)
-        if now - history.started_at > self._ready_within_seconds:
-            limit = f"{self._ready_within_seconds:.0f} s (`ready_within_seconds`)"
-            return self._leave(Fault("late", f"It did not answer within {limit}."), now)
+        others = snapshot.attempts - {self._attempt}
+        # If the label of this try was replaced, a later try has taken over all resources.
+        if history.labelled and any(others):
+            return _TAKEN_OVER
+        # One that is up is asked first: polls may have stopped for longer than the limit, e.g. with the triggerer.
+        if self._is_late(now) and not snapshot.is_up:
+            return self._leave_late(now)
         if snapshot.is_being_deleted:
             return Wait(
                 self.poll_interval_seconds, "Waiting until the resources of an earlier try have been deleted."
@@ -184,9 +188,8 @@ class Provisioner:
             # The fault of another try's resource does not predict the result of this try.
             fault = snapshot.fault if history.is_ours else Fault("leftover", snapshot.fault.message)
             return self._leave(fault, now)
-        if others := snapshot.attempts - {self._attempt}:
-            # If the label of this try was replaced, a later try has taken over all resources.
-            return _TAKEN_OVER if history.labelled and any(others) else Adopt()
+        if others:
+            return Adopt()
         if snapshot.attempts:
             self.history = history = replace(history, labelled=True)
         if snapshot.missing == OTHER_VERSION:
@@ -227,6 +230,8 @@ class Provisioner:
         """
         if refusal is None:
             return ProvisioningEnded("ready", "is ready.")
+        if self._is_late(now):
+            return self._leave_late(now, refusal)
         if may_help_to_wait:
             self.history = replace(self.history, refused_since=None)
             return Wait(self.poll_interval_seconds, f"The model does not answer yet: {refusal}")
@@ -261,6 +266,13 @@ class Provisioner:
             failures.wait_seconds(self.poll_interval_seconds, MAX_WAIT_SECONDS),
             f"{error} Polling again (consecutive failures: {failures.count}).",
         )
+
+    def _is_late(self, now: float) -> bool:
+        return now - self.history.started_at > self._ready_within_seconds
+
+    def _leave_late(self, now: float, refusal: str = "") -> ProvisioningDecision:
+        limit = f"{self._ready_within_seconds:.0f} s (`ready_within_seconds`)"
+        return self._leave(Fault("late", f"It did not answer within {limit}. {refusal}".strip()), now)
 
     def _leave(self, fault: Fault, now: float) -> ProvisioningDecision:
         self.history = replace(

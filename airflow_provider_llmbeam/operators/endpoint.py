@@ -79,7 +79,8 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         endpoint: Endpoint to provision, see `spec.VertexEndpoint` and `spec.CloudRunEndpoint`. A registered model
             must have the number of its version, e.g. from a `ResolveModelOperator`.
         name: Name of the endpoint: the XCom of a `ReserveEndpointOperator`.
-        ready_within_seconds: Time limit from the start to the first completion, in all locations, in seconds.
+        ready_within_seconds: Time limit from the start to the first completion, in all locations, in seconds. The
+            first poll after it still asks an endpoint that is up.
         poll_interval_seconds: Interval between polls, in seconds.
         gcp_conn_id: Airflow connection of type Google Cloud; without a default connection, the credentials of the
             worker.

@@ -231,6 +231,8 @@ def test_a_sweep_removes_endpoints_where_no_models_can_be_listed_and_says_so(san
 
 
 def test_an_endpoint_that_exceeds_its_time_limit_is_removed(sandbox, trigger, kind):
+    for method in ("vertex.modelGarden.deploy", "vertex.endpoints.deployModel", "run.services.create"):
+        sandbox.faults.queue(method, Fault(kind="slow", after_seconds=3_600.0))
     ended = poll_until_result(trigger(kind, ready_within_seconds=SECONDS / 2).make_poller(log))
     assert ended.outcome == "failed"
     assert "(`ready_within_seconds`)" in ended.message

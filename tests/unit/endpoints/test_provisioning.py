@@ -145,6 +145,23 @@ def test_an_endpoint_that_exceeds_its_time_limit_is_removed(provisioner):
     assert "3600 s" in ended.reason
 
 
+def test_an_endpoint_that_came_up_while_nobody_polled_is_asked_before_it_is_removed(provisioner):
+    up = EndpointSnapshot((DEPLOYED,), is_up=True)
+    assert provisioner.on_snapshot(up, 3_601.0) == ProbeModel()
+    assert provisioner.on_answer(None, may_help_to_wait=False, now=3_602.0).outcome == "ready"
+    left = provisioner.on_answer("HTTP 503.", may_help_to_wait=True, now=3_602.0)
+    assert isinstance(left, Remove)
+    assert "It did not answer within 3600 s (`ready_within_seconds`). HTTP 503." in left.reason
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_a_process_that_wakes_up_after_the_time_limit_leaves_what_another_try_took_over(is_up):
+    provisioner = provisioner_at(labelled=True, is_ours=True, operation="op")
+    later = Resource("endpoint", NAME, {**KEY, "llmbeam-try": "3"}, DEPLOYED.deployed)
+    ended = provisioner.on_snapshot(EndpointSnapshot((later,), is_up=is_up, fault=QUOTA), 3_601.0)
+    assert ended == ProvisioningEnded("failed", "was taken over by another try.")
+
+
 def test_a_removal_that_fails_reports_what_is_still_billing(provisioner):
     provisioner.on_fault(Fault("failed", "No."), 0.0)
     ended = provisioner.on_snapshot(EndpointSnapshot((DEPLOYED,)), MAX_REMOVING_SECONDS + 1)
