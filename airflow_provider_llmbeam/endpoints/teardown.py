@@ -94,10 +94,13 @@ def removal_round(platform: EndpointPlatform, key: str, log: TaskLog, attempt: s
         attempt: The try whose resources are removed; those of another try are kept. `None` removes all.
 
     Raises:
-        CloudError: The resources cannot be listed.
+        CloudError: The resources or the operations cannot be listed. If only the operations cannot, the removal of
+            what is billed was requested.
     """
-    resources, operations, models_error = _find(platform, key, attempt)
+    resources, operations, models_error, unlisted = _find(platform, key, attempt)
     step = removal_step(resources, operations)
+    if unlisted is not None:  # e.g. a model may be about to be deployed, so it is kept
+        step = RemovalStep(remove=tuple(one for one in step.remove if one.is_billed))
     refusals = []
     for operation in step.cancel:
         refusals += _send(lambda one=operation: platform.cancel(one.name))  # type: ignore[misc]
@@ -105,6 +108,8 @@ def removal_round(platform: EndpointPlatform, key: str, log: TaskLog, attempt: s
         verb = "undeploying" if resource.deployed else "deleting"
         log.log(logging.INFO, "%s %r: %s.", resource.kind.capitalize(), resource.name, verb)
         refusals += _send(lambda one=resource: platform.remove(one))  # type: ignore[misc]
+    if unlisted is not None:
+        raise unlisted
     return RemovalRound(tuple(resources), tuple(operations), tuple(refusals), models_error)
 
 
@@ -161,16 +166,22 @@ def remove(
 
 def _find(
     platform: EndpointPlatform, key: str, attempt: str | None
-) -> tuple[list[Resource], list[RunningOperation], CloudError | None]:
+) -> tuple[list[Resource], list[RunningOperation], CloudError | None, CloudError | None]:
+    """Returns resources, operations, and the errors if models or operations could not be found."""
+    operations: list[RunningOperation] = []
+    unlisted: CloudError | None = None
     # Operations before resources: the result of an operation that finishes in between is found.
-    operations = platform.running_operations(key)
+    try:
+        operations = platform.running_operations(key)
+    except CloudError as error:  # must not keep what bills from being removed
+        unlisted = error
     resources, models_error = platform.find(key)
     owners = {one.attempt for one in resources if one.kind != "model"} - {None, attempt}
     if attempt is not None and owners:
         # Another try has taken over the endpoint, with its operations and its model. The label of a model tells
         # nothing: it may be missing, or be that of an earlier try.
-        return [], [], None
-    return resources, operations, models_error
+        return [], [], None, None
+    return resources, operations, models_error, unlisted
 
 
 def _is_in_use(model: Resource, in_use: set[str]) -> bool:

@@ -142,6 +142,19 @@ def test_a_gpu_is_removed_while_the_service_does_not_show_models():
     assert platform.resources == []
 
 
+@pytest.mark.parametrize("error", [CloudUnavailableError("503."), AccessDeniedError("403.")])
+def test_a_gpu_is_removed_while_the_service_does_not_list_operations(error):
+    platform = Platform(FULL, MODEL)
+
+    def running_operations(key):
+        raise error
+
+    platform.running_operations = running_operations
+    with pytest.raises(type(error)):
+        removed(platform)
+    assert platform.resources == [EMPTY, MODEL]
+
+
 def test_resources_that_another_try_took_over_are_kept():
     theirs = Resource("endpoint", FULL.name, {"llmbeam-key": "k", "llmbeam-try": "2"}, FULL.deployed, 1.15)
     platform = Platform(theirs, operations=[CREATING])
