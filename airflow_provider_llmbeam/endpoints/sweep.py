@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform
 from airflow_provider_llmbeam.endpoints.resource import Resource
-from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
+from airflow_provider_llmbeam.endpoints.teardown import Keep, removal_round, remove
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.polling.task_log import TaskLog
@@ -50,6 +51,12 @@ class SweepManifest:
     def plain(self) -> dict[str, Any]:
         """Returns the manifest as plain JSON."""
         return asdict(self)
+
+
+def is_renewed(resources: Sequence[Resource], now: float, older_than_seconds: float) -> bool:
+    """Whether a later try has provisioned the endpoint again; the arguments are those of `is_due`."""
+    expiries = [resource.expires_at for resource in resources if resource.kind != "model"]
+    return any(at is not None and at + older_than_seconds >= now for at in expiries)
 
 
 def is_due(resources: Sequence[Resource], now: float, older_than_seconds: float) -> bool:
@@ -137,15 +144,21 @@ def sweep(
     if dry_run:
         manifest.deleted.extend(resource.name for _, _, resources in due for resource in resources)
         return manifest
+    # A run that is cleared during the sweep, which takes minutes, may provision an endpoint of the same key again.
+    keep = partial(is_renewed, now=now, older_than_seconds=older_than_seconds)
     # Every removal is requested before the first is waited for: each endpoint bills until its removal.
     for platform, key, _ in due:
-        _guarded(None, log, lambda platform=platform, key=key: removal_round(platform, key, log))  # type: ignore[misc]
+        _guarded(
+            None,
+            log,
+            lambda platform=platform, key=key: removal_round(platform, key, log, keep=keep),  # type: ignore[misc]
+        )
     for platform, key, resources in due:
         _guarded(
             manifest,
             log,
             lambda platform=platform, key=key, resources=resources: _remove(  # type: ignore[misc]
-                platform, key, resources, gone_within_seconds, manifest, log
+                platform, key, resources, gone_within_seconds, keep, manifest, log
             ),
         )
     return manifest
@@ -183,15 +196,23 @@ def _remove(
     key: str,
     resources: list[Resource],
     within_seconds: float,
+    keep: Keep,
     manifest: SweepManifest,
     log: TaskLog,
 ) -> None:
-    left = remove(platform, key, within_seconds=within_seconds, log=log)
+    is_kept = False
+
+    def keep_renewed(found: Sequence[Resource]) -> bool:
+        nonlocal is_kept
+        is_kept = keep(found)
+        return is_kept
+
+    left = remove(platform, key, within_seconds=within_seconds, log=log, keep=keep_renewed)
     if left:
         manifest.failed.append(left)
         log.log(logging.ERROR, "%s", left)
     else:
-        manifest.deleted.extend(resource.name for resource in resources)
+        (manifest.kept if is_kept else manifest.deleted).extend(resource.name for resource in resources)
 
 
 def _sweep_jobs(

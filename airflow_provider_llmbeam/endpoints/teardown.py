@@ -18,6 +18,9 @@ ROUND_SECONDS = 5.0
 #: until the next try.
 MAX_REFUSED = 3
 
+#: Whether the resources of an endpoint are kept.
+Keep = Callable[[Sequence[Resource]], bool]
+
 
 @dataclass(frozen=True, slots=True)
 class RemovalStep:
@@ -84,7 +87,9 @@ def removal_step(resources: Sequence[Resource], operations: Sequence[RunningOper
     return RemovalStep(cancel=creating, remove=(*services, *endpoints, *models))
 
 
-def removal_round(platform: EndpointPlatform, key: str, log: TaskLog, attempt: str | None = None) -> RemovalRound:
+def removal_round(
+    platform: EndpointPlatform, key: str, log: TaskLog, attempt: str | None = None, keep: Keep | None = None
+) -> RemovalRound:
     """Finds what is left and requests its removal; a failed request is repeated in a later round.
 
     Args:
@@ -92,12 +97,13 @@ def removal_round(platform: EndpointPlatform, key: str, log: TaskLog, attempt: s
         key: Identity of the endpoint.
         log: Receives one line for each request.
         attempt: The try whose resources are removed; those of another try are kept. `None` removes all.
+        keep: Whether the resources that were found are kept; asked in each round.
 
     Raises:
         CloudError: The resources or the operations cannot be listed. If only the operations cannot, the removal of
             what is billed was requested.
     """
-    resources, operations, models_error, unlisted = _find(platform, key, attempt)
+    resources, operations, models_error, unlisted = _find(platform, key, attempt, keep)
     step = removal_step(resources, operations)
     if unlisted is not None:  # e.g. a model may be about to be deployed, so it is kept
         step = RemovalStep(remove=tuple(one for one in step.remove if one.is_billed))
@@ -120,6 +126,7 @@ def remove(
     within_seconds: float,
     log: TaskLog,
     attempt: str | None = None,
+    keep: Keep | None = None,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> str | None:
@@ -131,6 +138,7 @@ def remove(
         within_seconds: Time limit, in seconds.
         log: Receives one line for each request.
         attempt: The try whose resources are removed; those of another try are kept. `None` removes all.
+        keep: Whether the resources that were found are kept, so that the removal ends; asked in each round.
         sleep: Waits between two rounds, in seconds.
         now: Monotonic clock, in seconds.
 
@@ -144,7 +152,7 @@ def remove(
     while True:
         result, error = RemovalRound(), None
         try:
-            result = removal_round(platform, key, log, attempt)
+            result = removal_round(platform, key, log, attempt, keep)
         except CloudError as failure:
             refused = 0 if failure.retryable else refused + 1
             if refused >= MAX_REFUSED:
@@ -165,7 +173,7 @@ def remove(
 
 
 def _find(
-    platform: EndpointPlatform, key: str, attempt: str | None
+    platform: EndpointPlatform, key: str, attempt: str | None, keep: Keep | None
 ) -> tuple[list[Resource], list[RunningOperation], CloudError | None, CloudError | None]:
     """Returns resources, operations, and the errors if models or operations could not be found."""
     operations: list[RunningOperation] = []
@@ -176,6 +184,8 @@ def _find(
     except CloudError as error:  # must not keep what bills from being removed
         unlisted = error
     resources, models_error = platform.find(key)
+    if keep is not None and keep(resources):
+        return [], [], None, None
     owners = {one.attempt for one in resources if one.kind != "model"} - {None, attempt}
     if attempt is not None and owners:
         # Another try has taken over the endpoint, with its operations and its model. The label of a model tells

@@ -108,6 +108,21 @@ def test_a_location_that_cannot_be_listed_does_not_stop_the_others():
     assert manifest.failed == ["No.", "503."]
 
 
+def test_an_endpoint_that_a_later_try_provisions_again_during_the_sweep_is_kept():
+    platform, renewed = Platform(resource()), resource(expires="10001")
+    listed = platform.find
+
+    def find(key):
+        if key is not None:
+            platform.resources = [renewed]
+        return listed(key)
+
+    platform.find = find
+    manifest = swept([platform])
+    assert platform.resources == [renewed]
+    assert (manifest.deleted, manifest.kept) == ([], [f"{PLACE}/endpoints/a"])
+
+
 def test_a_job_that_cannot_be_cancelled_is_reported_as_possibly_billing():
     jobs = Jobs(job(100.0), error=AccessDeniedError("No."))
     manifest = swept([], [jobs])
