@@ -245,7 +245,8 @@ def _sweep_jobs(
 def _guarded(manifest: SweepManifest | None, log: TaskLog, work: Callable[[], object]) -> None:
     try:
         work()
-    except LLMBeamError as error:
-        log.log(logging.ERROR, "%s", error)
+    except Exception as error:  # noqa: BLE001 - the rest bills until it is removed
+        said = str(error) if isinstance(error, LLMBeamError) else f"{type(error).__name__}: {error}"
+        log.log(logging.ERROR, "%s", said)
         if manifest is not None:
-            manifest.failed.append(str(error))
+            manifest.failed.append(said)

@@ -102,10 +102,11 @@ def test_a_location_that_cannot_be_listed_does_not_stop_the_others():
             Platform(error=AccessDeniedError("No.")),
             Platform(resource()),
             Platform(error=CloudUnavailableError("503.")),
+            Platform(error=RuntimeError("503 of the secrets backend")),
         ]
     )
     assert manifest.deleted == [f"{PLACE}/endpoints/a"]
-    assert manifest.failed == ["No.", "503."]
+    assert manifest.failed == ["No.", "503.", "RuntimeError: 503 of the secrets backend"]
 
 
 def test_an_endpoint_that_a_later_try_provisions_again_during_the_sweep_is_kept():

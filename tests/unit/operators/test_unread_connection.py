@@ -55,6 +55,26 @@ def test_a_removal_whose_secrets_backend_fails_names_what_may_be_billing(
     assert "could not be read: 503 of the secrets backend. If the connection exists" in str(raised.value)
 
 
+def test_a_teardown_removes_the_endpoint_though_the_connection_cannot_be_read_again_for_its_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(conn_id: str) -> None:
+        raise RuntimeError("503 of the secrets backend")
+
+    def connect(*connection: Any) -> Any:
+        return lambda location: SimpleNamespace(location=location)
+
+    removed = []
+    monkeypatch.setattr(GoogleBaseHook, "get_connection", fail)
+    monkeypatch.setattr("airflow_provider_llmbeam.operators.endpoint.platform_factory", connect)
+    monkeypatch.setattr(
+        "airflow_provider_llmbeam.operators.endpoint.remove",
+        lambda platform, key, **options: removed.append(platform.location),
+    )
+    REMOVALS[0].execute(CONTEXT)
+    assert removed == ["us-central1"]
+
+
 def test_a_teardown_that_cannot_read_the_recorded_project_is_retried_and_removes_nothing_elsewhere() -> None:
     def fail(**arguments: Any) -> None:
         raise RuntimeError("503 of the API server")
