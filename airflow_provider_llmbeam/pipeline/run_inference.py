@@ -162,7 +162,9 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     ) -> None:
         super().__init__()
         self._throttled = ThrottlingSignaler(NAMESPACE)
-        parts = HandlerParts.of(model, generation, limits, batching, embedding)
+        answer = {"output_schema": output_schema, "embedding": embedding, "max_repairs": max_repairs}
+        engine = {"generation": generation, "limits": limits, "batching": batching}
+        parts = HandlerParts.parse({"model": model, **engine, **answer})
         self._model = with_base_url(parts.model, os.environ)
         self._generation, self._batching, self._embedding = parts.generation, parts.batching, parts.embedding
         self._limits = limits = parts.limits
@@ -175,7 +177,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             raise JobSpecError(
                 f"`limits.budget_usd`: the price of {name} is not known; set {field}. Nothing was sent or billed."
             )
-        self._output_schema = output_schema
+        self._output_schema, self._max_repairs = parts.output_schema, parts.max_repairs
         self._journal_uri = None if journal_uri is None else storage.journal_directory(journal_uri)
         self._rates_uri = self._journal_uri if rates_uri is None else rates_uri
         self._oldest_at = oldest_at
@@ -184,10 +186,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._stop_uri = stop_uri
         self._awaits_cancellation = awaits_cancellation
         self._launcher = launcher
-        self._prompt_of = prompt_of
-        self._fingerprint_of = fingerprint_of
+        self._prompt_of, self._fingerprint_of = prompt_of, fingerprint_of
         self._job = job
-        self._max_repairs = max_repairs
         self._environment_secrets = dict(environment_secrets)
         self._progress_prefix = progress_prefix
         self._cached_head = cached_head

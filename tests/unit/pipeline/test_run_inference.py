@@ -137,6 +137,10 @@ def test_the_parts_may_be_plain_data() -> None:
         ({"generation": "hot"}, "`generation`: must be an object .*; got 'hot'"),
         ({"batching": None}, "`batching`: must be an object with named fields; got None"),
         ({"embedding": {"dimensions": 0}}, r"`embedding\.dimensions`: must be .*; got 0"),
+        ({"output_schema": {"type": "objekt"}}, r"`output_schema`: is not a JSON Schema \('objekt' .*; got \{"),
+        ({"output_schema": {"label": "text"}}, "`output_schema`: accepts any answer, as 'label' is no keyword"),
+        ({"output_schema": ["type"]}, r"`output_schema`: must be an object with named fields; got \['type'\]"),
+        ({"max_repairs": 6}, "`max_repairs`: must be less than or equal to 5; got 6"),
     ],
     ids=str,
 )
