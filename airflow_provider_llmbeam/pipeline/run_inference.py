@@ -164,12 +164,15 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._throttled = ThrottlingSignaler(NAMESPACE)
         answer = {"output_schema": output_schema, "embedding": embedding, "max_repairs": max_repairs}
         engine = {"generation": generation, "limits": limits, "batching": batching}
-        parts = HandlerParts.parse({"model": model, **engine, **answer})
+        times = {"oldest_at": oldest_at, "since": since, "refused_since": refused_since, "flex_until": flex_until}
+        functions = {"prompt_of": prompt_of, "fingerprint_of": fingerprint_of}
+        about = {"job": job, "awaits_cancellation": awaits_cancellation, "service_tier": service_tier}
+        parts = HandlerParts.parse({"model": model, **engine, **answer, **times, **functions, **about})
         self._model = with_base_url(parts.model, os.environ)
         self._generation, self._batching, self._embedding = parts.generation, parts.batching, parts.embedding
         self._limits = limits = parts.limits
         self._price = price_of(self._model, limits.price)
-        ordinary = ordinary_tier(service_tier)
+        ordinary = ordinary_tier(parts.service_tier)
         if limits.budget_usd is not None and (self._price is None or self._price.ratio_at(ordinary) is None):
             name, field = f"{self._model.type} model {self._model.name!r}", "`limits.price`"
             if self._price is not None:
@@ -180,19 +183,15 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._output_schema, self._max_repairs = parts.output_schema, parts.max_repairs
         self._journal_uri = None if journal_uri is None else storage.journal_directory(journal_uri)
         self._rates_uri = self._journal_uri if rates_uri is None else rates_uri
-        self._oldest_at = oldest_at
-        self._since = since
-        self._refused_since = refused_since
+        self._oldest_at, self._since, self._refused_since = parts.oldest_at, parts.since, parts.refused_since
         self._stop_uri = stop_uri
-        self._awaits_cancellation = awaits_cancellation
+        self._awaits_cancellation = parts.awaits_cancellation
         self._launcher = launcher
-        self._prompt_of, self._fingerprint_of = prompt_of, fingerprint_of
-        self._job = job
+        self._prompt_of, self._fingerprint_of, self._job = parts.prompt_of, parts.fingerprint_of, parts.job
         self._environment_secrets = dict(environment_secrets)
         self._progress_prefix = progress_prefix
         self._cached_head = cached_head
-        self._service_tier = service_tier
-        self._flex_until = flex_until
+        self._service_tier, self._flex_until = parts.service_tier, parts.flex_until
         self._upload_prefix = upload_prefix
         self._audit = audit
         self._run = uuid.uuid4().hex

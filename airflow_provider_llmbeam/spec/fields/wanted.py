@@ -9,6 +9,7 @@ from typing import Any
 _WORDS = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
+    "callable_type": "must be a function",
     "dict_type": "must be an object with named fields",
     "finite_number": "must be a finite number",
     "float_parsing": "must be a number",

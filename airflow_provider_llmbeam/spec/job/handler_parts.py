@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model.generation import Embedding, Generation
 from airflow_provider_llmbeam.spec.model.model import Model
+from airflow_provider_llmbeam.spec.model.tier import RequestedTier
 from airflow_provider_llmbeam.spec.prompt.schema_type import checked_schema, schema_of
 
 
@@ -25,6 +26,15 @@ class HandlerParts(SpecModel):
         embedding: Parameters of vectors; `None` for texts.
         output_schema: JSON Schema of the answer.
         max_repairs: Maximum number of repeated requests for an answer that does not match it.
+        prompt_of: Returns the prompt of an example.
+        fingerprint_of: Returns the fingerprint of an example.
+        oldest_at: Unix time; older answers are requested again.
+        since: Unix time; older segments of the journal are not looked up.
+        refused_since: Unix time; answers that were refused before are requested again.
+        flex_until: Unix time from which on only the standard tier answers early enough; infinite by default.
+        job: Job of the answers.
+        awaits_cancellation: Whether whoever makes the stop file cancels the job then.
+        service_tier: Tier that requests ask for.
     """
 
     model: Model
@@ -34,5 +44,14 @@ class HandlerParts(SpecModel):
     embedding: Embedding | None
     output_schema: Annotated[Mapping[str, Any] | None, BeforeValidator(schema_of)]
     max_repairs: Annotated[int, Field(ge=0, le=5)]
+    prompt_of: Callable[[Any], Any] | None
+    fingerprint_of: Callable[[Any], Any] | None
+    oldest_at: float
+    since: float
+    refused_since: float
+    flex_until: Annotated[float, Field(ge=0, allow_inf_nan=True)]
+    job: str
+    awaits_cancellation: bool
+    service_tier: RequestedTier
 
     _is_schema = field_validator("output_schema")(checked_schema)

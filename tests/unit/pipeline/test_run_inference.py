@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import pickle
 import stat
 import threading
@@ -141,6 +142,17 @@ def test_the_parts_may_be_plain_data() -> None:
         ({"output_schema": {"label": "text"}}, "`output_schema`: accepts any answer, as 'label' is no keyword"),
         ({"output_schema": ["type"]}, r"`output_schema`: must be an object with named fields; got \['type'\]"),
         ({"max_repairs": 6}, "`max_repairs`: must be less than or equal to 5; got 6"),
+        (
+            {"service_tier": "fast"},
+            "`service_tier`: must be 'standard', 'flex', 'flex_then_standard' or 'priority'; got 'fast'",
+        ),
+        ({"service_tier": None}, "`service_tier`: must be .*; got None"),
+        ({"prompt_of": "text"}, "`prompt_of`: must be a function; got 'text'"),
+        ({"fingerprint_of": {"id": 1}}, r"`fingerprint_of`: must be a function; got \{'id': …\}"),
+        ({"oldest_at": "yesterday"}, "`oldest_at`: must be a number; got 'yesterday'"),
+        ({"flex_until": math.nan}, "`flex_until`: must be greater than or equal to 0; got nan"),
+        ({"job": 3}, "`job`: must be a text; got 3"),
+        ({"awaits_cancellation": "perhaps"}, "`awaits_cancellation`: must be true or false; got 'perhaps'"),
     ],
     ids=str,
 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -22,6 +23,7 @@ class Value(SpecModel):
     choice: Literal["a", "b"] = "a"
     inner: Inner | None = None
     mapping: dict[str, int] = Field(default_factory=dict)
+    function: Callable[[], Any] | None = None
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,7 @@ class Value(SpecModel):
         ("inner", 5, "`inner`: must be an object with named fields; got 5."),
         ("mapping", [], "`mapping`: must be an object with named fields; got []."),
         ("inner", {}, "`inner.a`: this field is needed."),
+        ("function", "len", "`function`: must be a function; got 'len'."),
     ],
 )
 def test_an_error_says_what_the_field_takes_without_words_of_the_validator(
