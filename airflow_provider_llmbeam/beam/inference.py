@@ -95,7 +95,7 @@ class LLMInference(beam.PTransform):
             journal_uri=journal_uri,
             prompt_of=lambda request: request.prompt,
             fingerprint_of=lambda request: request.fingerprint,
-            environment_secrets=environment_secrets or {},
+            environment_secrets={} if environment_secrets is None else environment_secrets,
         )
 
     def expand(self, rows: beam.PCollection) -> Any:

@@ -167,7 +167,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         times = {"oldest_at": oldest_at, "since": since, "refused_since": refused_since, "flex_until": flex_until}
         functions = {"prompt_of": prompt_of, "fingerprint_of": fingerprint_of}
         about = {"job": job, "awaits_cancellation": awaits_cancellation, "service_tier": service_tier}
-        parts = HandlerParts.parse({"model": model, **engine, **answer, **times, **functions, **about})
+        secrets = {"environment_secrets": environment_secrets}
+        parts = HandlerParts.parse({"model": model, **engine, **answer, **times, **functions, **about, **secrets})
         self._model = with_base_url(parts.model, os.environ)
         self._generation, self._batching, self._embedding = parts.generation, parts.batching, parts.embedding
         self._limits = limits = parts.limits
@@ -188,7 +189,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._awaits_cancellation = parts.awaits_cancellation
         self._launcher = launcher
         self._prompt_of, self._fingerprint_of, self._job = parts.prompt_of, parts.fingerprint_of, parts.job
-        self._environment_secrets = dict(environment_secrets)
+        self._environment_secrets = parts.environment_secrets
         self._progress_prefix = progress_prefix
         self._cached_head = cached_head
         self._service_tier, self._flex_until = parts.service_tier, parts.flex_until

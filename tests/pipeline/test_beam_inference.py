@@ -380,6 +380,11 @@ def test_the_parts_may_be_values_of_the_specs(sandbox):
         ),
         ({"error_handling": {"output": "bad", "threshold": 1}}, r"`error_handling`: must be \{'output': NAME\}"),
         ({"error_handling": {"output": "good"}}, r"`error_handling`: must be .* not 'good'"),
+        ({"environment_secrets": []}, r"`environment_secrets`: must be an object with named fields; got '…'"),
+        (
+            {"environment_secrets": {"GOOGLE_API_KEY": "AIza"}},
+            r"`environment_secrets`: must name a secret for 'GOOGLE_API_KEY': 'projects/…/secrets",
+        ),
         ({"error_handling": "failed"}, r"`error_handling`: must be .* got 'failed'"),
     ],
     ids=str,

@@ -33,6 +33,16 @@ def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
+def _checked_secrets(secrets: dict[str, str]) -> dict[str, str]:
+    for name, secret in secrets.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"has {name!r}, which cannot be the name of an environment variable")
+        if not re.fullmatch(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+", secret):
+            # The value may be the secret itself: never quoted.
+            raise ValueError(f"must name a secret for {name!r}: 'projects/…/secrets/…/versions/latest'")
+    return secrets
+
+
 #: Options of Beam that fields of a portable runner set.
 _SET_BY_FIELDS = {
     *("runner", "job_name", "job_endpoint", "artifact_endpoint", "environment_type", "environment_config"),
@@ -90,6 +100,8 @@ SecretVersion = Annotated[
         r"projects/[^/]+/secrets/[^/]+/versions/[^/]+", "a secret version, 'projects/…/secrets/…/versions/latest'"
     ),
 ]
+#: Versions of secrets by the environment variables of workers that get their values.
+EnvironmentSecrets = Annotated[dict[str, str], AfterValidator(_checked_secrets)]
 ServiceAccount = Annotated[str, _like(r"[^@\s]+@[^@\s]+", "the e-mail address of a service account")]
 #: Labels of a resource or a request on Google Cloud.
 Labels = Annotated[dict[str, str], AfterValidator(_checked_labels)]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, field_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.fields.names import EnvironmentSecrets
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model.generation import Embedding, Generation
 from airflow_provider_llmbeam.spec.model.model import Model
@@ -35,6 +36,7 @@ class HandlerParts(SpecModel):
         job: Job of the answers.
         awaits_cancellation: Whether whoever makes the stop file cancels the job then.
         service_tier: Tier that requests ask for.
+        environment_secrets: Environment variables that are set before the client is opened, each from a secret.
     """
 
     model: Model
@@ -53,5 +55,6 @@ class HandlerParts(SpecModel):
     job: str
     awaits_cancellation: bool
     service_tier: RequestedTier
+    environment_secrets: EnvironmentSecrets
 
     _is_schema = field_validator("output_schema")(checked_schema)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.fields.names import BucketUri, Labels, ObjectUri, ProjectId, Region
+from airflow_provider_llmbeam.spec.fields.names import (
+    BucketUri,
+    EnvironmentSecrets,
+    Labels,
+    ObjectUri,
+    ProjectId,
+    Region,
+)
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
@@ -93,7 +99,7 @@ class DataflowRunner(SpecModel):
     flexrs: Literal["cost_optimized", "speed_optimized"] | None = None
     container_image: str | None = None
     flex_template: ObjectUri | None = None
-    environment_secrets: dict[str, str] = Field(default_factory=dict)
+    environment_secrets: EnvironmentSecrets = Field(default_factory=dict)
     max_runtime_seconds: Annotated[int, Field(ge=60)] | None = None
     cancel_on_kill: bool = True
     poll_interval_seconds: Annotated[float, Field(ge=10)] = 30.0
@@ -111,17 +117,6 @@ class DataflowRunner(SpecModel):
             if key.startswith("llmbeam-"):
                 raise ValueError(f"has a label {key!r}: those that start with 'llmbeam-' are reserved")
         return labels
-
-    @field_validator("environment_secrets")
-    @classmethod
-    def _secrets(cls, secrets: dict[str, str]) -> dict[str, str]:
-        for name, secret in secrets.items():
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-                raise ValueError(f"has {name!r}, which cannot be the name of an environment variable")
-            if not re.fullmatch(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+", secret):
-                # The value may be the secret itself: never quoted.
-                raise ValueError(f"must name a secret for {name!r}: 'projects/…/secrets/…/versions/latest'")
-        return secrets
 
     @field_validator("options")
     @classmethod

@@ -32,6 +32,7 @@ from airflow_provider_llmbeam.spec import (
 )
 
 ECHO = EchoModel(type="echo", name="parrot")
+SECRET = "projects/p/secrets/k/versions/1"
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +153,9 @@ def test_the_parts_may_be_plain_data() -> None:
         ({"oldest_at": "yesterday"}, "`oldest_at`: must be a number; got 'yesterday'"),
         ({"flex_until": math.nan}, "`flex_until`: must be greater than or equal to 0; got nan"),
         ({"job": 3}, "`job`: must be a text; got 3"),
+        ({"environment_secrets": ["x"]}, "`environment_secrets`: must be an object with named fields; got '…'"),
+        ({"environment_secrets": {"A-B": SECRET}}, "`environment_secrets`: has 'A-B', which cannot be the name"),
+        ({"environment_secrets": {"A": "s3cret"}}, "`environment_secrets`: must name a secret for 'A': .*'…'"),
         ({"awaits_cancellation": "perhaps"}, "`awaits_cancellation`: must be true or false; got 'perhaps'"),
     ],
     ids=str,
