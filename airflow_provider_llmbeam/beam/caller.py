@@ -58,7 +58,8 @@ class LLMCaller(Caller, Generic[ExampleT]):
             returns it like an answer, as `inference` of the result.
 
     Raises:
-        JobSpecError: The handler has a journal, `timeout_seconds` is not positive, or `failures` is not known.
+        JobSpecError: `handler` is another handler, or has a journal; `timeout_seconds` is not positive and finite;
+            or `failures` is not known.
     """
 
     def __init__(
@@ -68,14 +69,21 @@ class LLMCaller(Caller, Generic[ExampleT]):
         timeout_seconds: float = DEFAULT_TIMEOUT_SECS,
         failures: Literal["raise", "return"] = "raise",
     ) -> None:
+        if not isinstance(handler, LLMModelHandler):
+            raise JobSpecError(
+                "`handler`: must be an `LLMModelHandler` itself, not one of Beam's handlers around it; got a "
+                f"value of type {type(handler).__name__!r}. Nothing was sent or billed."
+            )
         if handler.has_journal:
             raise JobSpecError(
                 "`handler`: `LLMCaller` takes a handler without `journal_uri`, as each call would write a file of "
                 "its own. Leave it out, or use `RunInference`. Nothing was sent or billed."
             )
-        if not timeout_seconds > 0:
+        is_number = isinstance(timeout_seconds, int | float) and not isinstance(timeout_seconds, bool)
+        if not is_number or not 0 < timeout_seconds <= threading.TIMEOUT_MAX:
             raise JobSpecError(
-                f"`timeout_seconds`: must be above 0; got {timeout_seconds!r}. Nothing was sent or billed."
+                f"`timeout_seconds`: must be a finite number above 0; got {timeout_seconds!r}. Nothing was sent "
+                "or billed."
             )
         if failures not in ("raise", "return"):
             raise JobSpecError(

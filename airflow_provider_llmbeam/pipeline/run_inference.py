@@ -167,8 +167,10 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         times = {"oldest_at": oldest_at, "since": since, "refused_since": refused_since, "flex_until": flex_until}
         functions = {"prompt_of": prompt_of, "fingerprint_of": fingerprint_of}
         about = {"job": job, "awaits_cancellation": awaits_cancellation, "service_tier": service_tier}
-        secrets = {"environment_secrets": environment_secrets}
-        parts = HandlerParts.parse({"model": model, **engine, **answer, **times, **functions, **about, **secrets})
+        prefixes = {"progress_prefix": progress_prefix, "upload_prefix": upload_prefix}
+        uris = {"journal_uri": journal_uri, "rates_uri": rates_uri, "stop_uri": stop_uri, **prefixes}
+        given = {"model": model, "environment_secrets": environment_secrets, **engine, **answer, **times}
+        parts = HandlerParts.parse({**given, **functions, **about, **uris})
         self._model = with_base_url(parts.model, os.environ)
         self._generation, self._batching, self._embedding = parts.generation, parts.batching, parts.embedding
         self._limits = limits = parts.limits
@@ -182,18 +184,15 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
                 f"`limits.budget_usd`: the price of {name} is not known; set {field}. Nothing was sent or billed."
             )
         self._output_schema, self._max_repairs = parts.output_schema, parts.max_repairs
-        self._journal_uri = None if journal_uri is None else storage.journal_directory(journal_uri)
-        self._rates_uri = self._journal_uri if rates_uri is None else rates_uri
+        self._journal_uri, self._stop_uri = parts.journal_uri, parts.stop_uri
+        self._rates_uri = self._journal_uri if parts.rates_uri is None else parts.rates_uri
         self._oldest_at, self._since, self._refused_since = parts.oldest_at, parts.since, parts.refused_since
-        self._stop_uri = stop_uri
-        self._awaits_cancellation = parts.awaits_cancellation
-        self._launcher = launcher
+        self._awaits_cancellation, self._launcher = parts.awaits_cancellation, launcher
         self._prompt_of, self._fingerprint_of, self._job = parts.prompt_of, parts.fingerprint_of, parts.job
         self._environment_secrets = parts.environment_secrets
-        self._progress_prefix = progress_prefix
+        self._progress_prefix, self._upload_prefix = parts.progress_prefix, parts.upload_prefix
         self._cached_head = cached_head
         self._service_tier, self._flex_until = parts.service_tier, parts.flex_until
-        self._upload_prefix = upload_prefix
         self._audit = audit
         self._run = uuid.uuid4().hex
 

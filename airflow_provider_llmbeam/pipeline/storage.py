@@ -24,7 +24,6 @@ from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-unty
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redirects import direct
-from airflow_provider_llmbeam.spec.base import plain_directory
 
 _BUFFER_BYTES = 2**20
 
@@ -170,18 +169,6 @@ def cloud_object(uri: str) -> tuple[Any, str] | None:
         return None
     bucket, name = parse_gcs_path(uri)
     return filesystem._gcsIO().client.bucket(bucket), name
-
-
-def journal_directory(uri: str) -> str:
-    """Validates the address of a journal; the result ends in `/`.
-
-    Raises:
-        JobSpecError: It is not that of one directory.
-    """
-    try:
-        return plain_directory(uri)
-    except ValueError as error:
-        raise JobSpecError(f"`journal_uri`: {error}; got {uri!r}. Nothing was sent or billed.") from None
 
 
 def make_private(uri: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,6 +18,7 @@ from apache_beam.io.requestresponse import (
     UserCodeQuotaException,
     UserCodeTimeoutException,
 )
+from apache_beam.ml.inference.base import KeyedModelHandler
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
 from waiting import until
@@ -215,8 +217,16 @@ def test_a_journal_and_a_timeout_of_nothing_are_refused(tmp_path):
     model = GeminiModel(name="gemini-2.5-flash")
     with pytest.raises(JobSpecError, match=r"without `journal_uri`, .* or use `RunInference`"):
         LLMCaller(LLMModelHandler(model, journal_uri=str(tmp_path)))
-    with pytest.raises(JobSpecError, match="`timeout_seconds`: must be above 0; got 0"):
-        LLMCaller(LLMModelHandler(model), timeout_seconds=0)
+    for seconds in (0, math.inf, math.nan, True, None, "20", [20]):
+        with pytest.raises(JobSpecError, match="`timeout_seconds`: must be a finite number above 0; got "):
+            LLMCaller(LLMModelHandler(model), timeout_seconds=seconds)
+
+
+def test_what_is_no_handler_of_this_package_is_refused():
+    handler = LLMModelHandler(GeminiModel(name="gemini-2.5-flash"))
+    for other in (KeyedModelHandler(handler), handler.with_preprocess_fn(str), "gemini-2.5-flash", None):
+        with pytest.raises(JobSpecError, match=r"`handler`: must be an `LLMModelHandler` itself, .* Nothing was"):
+            LLMCaller(other)
 
 
 def test_a_way_of_failing_that_is_not_known_is_refused():

@@ -374,6 +374,8 @@ def test_the_parts_may_be_values_of_the_specs(sandbox):
         ({"answer_columns": "wide"}, r"`answer_columns`: must be 'struct', 'flat' or 'json'; got 'wide'"),
         ({"answer_columns": "flat"}, r"`answer_columns`: 'flat' needs a `prompt\.output_schema` of an object"),
         ({"journal_uri": "a*"}, r"`journal_uri`: must be one directory"),
+        ({"journal_uri": 3}, r"`journal_uri`: must be a text; got 3"),
+        ({"journal_uri": ["a"]}, r"`journal_uri`: must be a text; got \['a'\]"),
         (
             {"limits": {"budget_usd": 1}, "model": {"type": "openai", "name": "m", "base_url": "http://h"}},
             r"`limits\.price`",

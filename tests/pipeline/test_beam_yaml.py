@@ -90,9 +90,10 @@ def test_a_pipeline_answers_each_row_or_gives_it_to_the_error_output(sandbox, tm
             {"limits": {"request_per_minute": 1}},
             "`limits.request_per_minute`: there is no such field; did you mean",
         ),
+        ({"journal_uri": 3}, "`journal_uri`: must be a text; got 3"),
         ({"promt": "Hello"}, "got an unexpected argument 'promt'"),
     ],
-    ids=["model", "limits", "unknown"],
+    ids=["model", "limits", "journal", "unknown"],
 )
 def test_the_error_names_the_field_and_the_line(changes, message):
     config = {"prompt": "{{ row.text }}", "model": {"type": "echo"}, "error_handling": {"output": "failed"}}

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.base import SpecModel, plain_directory, without_user
 from airflow_provider_llmbeam.spec.fields.names import EnvironmentSecrets
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model.generation import Embedding, Generation
 from airflow_provider_llmbeam.spec.model.model import Model
 from airflow_provider_llmbeam.spec.model.tier import RequestedTier
 from airflow_provider_llmbeam.spec.prompt.schema_type import checked_schema, schema_of
+
+Directory = Annotated[str, AfterValidator(without_user), AfterValidator(plain_directory)]
 
 
 class HandlerParts(SpecModel):
@@ -37,6 +39,11 @@ class HandlerParts(SpecModel):
         awaits_cancellation: Whether whoever makes the stop file cancels the job then.
         service_tier: Tier that requests ask for.
         environment_secrets: Environment variables that are set before the client is opened, each from a secret.
+        journal_uri: Directory of the journal; `None` for none.
+        rates_uri: Directory of the rates that jobs have learned; `None` for that of the journal.
+        stop_uri: File whose existence ends the job; `None` for none.
+        progress_prefix: Beginning of the addresses of the counts of workers; `None` for none.
+        upload_prefix: Beginning of the display names of uploads; `None` for no uploads.
     """
 
     model: Model
@@ -56,5 +63,10 @@ class HandlerParts(SpecModel):
     awaits_cancellation: bool
     service_tier: RequestedTier
     environment_secrets: EnvironmentSecrets
+    journal_uri: Directory | None
+    rates_uri: Directory | None
+    stop_uri: Annotated[str, AfterValidator(without_user)] | None
+    progress_prefix: str | None
+    upload_prefix: str | None
 
     _is_schema = field_validator("output_schema")(checked_schema)
