@@ -171,6 +171,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         uris = {"journal_uri": journal_uri, "rates_uri": rates_uri, "stop_uri": stop_uri, **prefixes}
         given = {"model": model, "environment_secrets": environment_secrets, **engine, **answer, **times}
         parts = HandlerParts.parse({**given, **functions, **about, **uris})
+        for field in ("journal_uri", "rates_uri", "stop_uri"):
+            storage.check_scheme(field, uris[field])
         self._model = with_base_url(parts.model, os.environ)
         self._generation, self._batching, self._embedding = parts.generation, parts.batching, parts.embedding
         self._limits = limits = parts.limits
@@ -191,9 +193,8 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self._prompt_of, self._fingerprint_of, self._job = parts.prompt_of, parts.fingerprint_of, parts.job
         self._environment_secrets = parts.environment_secrets
         self._progress_prefix, self._upload_prefix = parts.progress_prefix, parts.upload_prefix
-        self._cached_head = cached_head
         self._service_tier, self._flex_until = parts.service_tier, parts.flex_until
-        self._audit = audit
+        self._cached_head, self._audit = cached_head, audit
         self._run = uuid.uuid4().hex
 
     def load_model(self) -> EngineThread:

@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from apache_beam.io.filesystem import CompressionTypes, FileMetadata, FileSystem
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.gcp.gcsio import parse_gcs_path
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -169,6 +169,23 @@ def cloud_object(uri: str) -> tuple[Any, str] | None:
         return None
     bucket, name = parse_gcs_path(uri)
     return filesystem._gcsIO().client.bucket(bucket), name
+
+
+def check_scheme(field: str, uri: str | None) -> None:
+    """Checks that Beam has the filesystem of an address, or that the user has added it.
+
+    Raises:
+        JobSpecError: No filesystem has the scheme.
+    """
+    try:
+        FileSystems.get_filesystem(uri or "")
+    except ValueError:
+        raise JobSpecError(
+            f"`{field}` {uri!r}: Beam reads no {FileSystems.get_scheme(uri)}://. Expected a local path, or an "
+            "address that begins with gs://, s3://, azfs:// or hdfs://. Nothing was sent or billed."
+        ) from None
+    except BeamIOError:  # the filesystem is known, and its package is not installed here
+        return
 
 
 def make_private(uri: str) -> None:

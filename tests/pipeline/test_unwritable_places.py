@@ -61,11 +61,16 @@ def test_a_bucket_that_cannot_be_written_is_refused_before_anything_is_sent(job,
             "abfs://b/x",
             "Beam reads no abfs://. Expected azfs://account/container/…, with `pip install 'apache-b",
         ),
+        (
+            "nope://b/x",
+            "Beam reads no nope://. Expected a local path, or an address that begins with gs://, s3://, azfs://",
+        ),
+        ("GS://b/x", "Beam reads no GS://."),
     ],
 )
 @pytest.mark.parametrize("starts", [run, lambda spec: estimate(spec, 4)], ids=["run", "estimate"])
 @pytest.mark.parametrize("field", ["source", "sink", "state_uri", "audit"])
-def test_a_filesystem_whose_package_is_not_installed_is_no_passing_failure(
+def test_a_filesystem_that_beam_lacks_or_whose_package_is_not_installed_is_no_passing_failure(
     job, sandbox, monkeypatch, uri, message, starts, field
 ):
     monkeypatch.setattr(reachable, "find_spec", lambda name: None)

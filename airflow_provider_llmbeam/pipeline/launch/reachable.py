@@ -31,7 +31,7 @@ def check_reachable(spec: JobSpec) -> None:
 
     Raises:
         JobFailedError: There is no answer.
-        JobSpecError: A place is on a filesystem whose package is not installed.
+        JobSpecError: A place is on a filesystem that Beam does not have, or whose package is not installed.
     """
     audit = spec.safety.audit
     fields = {
@@ -49,13 +49,19 @@ def check_reachable(spec: JobSpec) -> None:
 
 
 def _check_installed(field: str, uri: str) -> None:
-    scheme = urlsplit(uri).scheme
+    scheme, separator, _ = uri.partition("://")
+    if not separator or scheme == "gs":
+        return
     if scheme in _AZURE:
         raise JobSpecError(
             f"`{field}` {uri!r}: Beam reads no {scheme}://. Expected azfs://account/container/…, with "
             "`pip install 'apache-beam[azure]'`. Nothing was sent or billed."
         )
     if scheme not in _PACKAGES:
+        # Beam takes a second to import; a place that is not refused is on a filesystem that the user has added.
+        from airflow_provider_llmbeam.pipeline.storage import check_scheme
+
+        check_scheme(field, uri)
         return
     package, extra = _PACKAGES[scheme]
     try:

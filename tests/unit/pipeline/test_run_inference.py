@@ -157,6 +157,11 @@ def test_the_parts_may_be_plain_data() -> None:
         ({"journal_uri": Path("journal")}, r"`journal_uri`: must be a text; got PosixPath\('journal'\)"),
         ({"journal_uri": "~/journal"}, "`journal_uri`: would be a local path that begins with '~'"),
         ({"rates_uri": "gs:/b/rates"}, "`rates_uri`: would be a local path that begins with 'gs:/'"),
+        (
+            {"journal_uri": "nope://b/x"},
+            "`journal_uri` 'nope://b/x': Beam reads no nope://. Expected a local path",
+        ),
+        ({"rates_uri": "GS://b/x"}, "`rates_uri` 'GS://b/x': Beam reads no GS://"),
         ({"rates_uri": ""}, "`rates_uri`: must name a directory; got ''"),
         ({"stop_uri": ["stop"]}, r"`stop_uri`: must be a text; got \['stop'\]"),
         ({"progress_prefix": 3}, "`progress_prefix`: must be a text; got 3"),
