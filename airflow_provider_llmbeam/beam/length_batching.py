@@ -86,7 +86,8 @@ class StatefulLengthBatching(beam.PTransform, Generic[ElementT]):
         clock: Unix time, in seconds; the one by which the runner fires timers.
 
     Raises:
-        JobSpecError: An argument is out of range, or the windows of the collection are merged, as sessions are.
+        JobSpecError: An argument is out of range, or of a wrong type, or the windows of the collection are merged,
+            as sessions are.
     """
 
     def __init__(
@@ -108,16 +109,22 @@ class StatefulLengthBatching(beam.PTransform, Generic[ElementT]):
             "shards": shards,
         }
         for name, value in limits.items():
-            if value is not None and not 0 < value < math.inf:
+            if value is None and name == "max_batch_weight":
+                continue
+            if not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise JobSpecError(f"`{name}`: must be a number above 0; got {value!r}. Nothing was read.")
-            if name != "max_delay_seconds" and value is not None and type(value) is not int:
+            if name != "max_delay_seconds" and type(value) is not int:
                 raise JobSpecError(f"`{name}`: must be a whole number; got {value!r}. Nothing was read.")
-        if any(bound < 1 for bound in boundaries) or list(boundaries) != sorted(set(boundaries)):
+        for name, function in (("size_of", size_of), ("clock", clock)):
+            if not callable(function):
+                raise JobSpecError(f"`{name}`: must be a function; got {function!r}. Nothing was read.")
+        sizes = list(boundaries) if isinstance(boundaries, Sequence) else [0]
+        if any(not isinstance(size, int | float) or size < 1 for size in sizes) or sizes != sorted(set(sizes)):
             raise JobSpecError(
                 f"`boundaries`: must ascend and be sizes of at least 1, e.g. (128, 512); got {boundaries!r}. "
                 "Nothing was read."
             )
-        self._boundaries = tuple(boundaries)
+        self._boundaries = tuple(sizes)
         self._size_of = size_of
         self._shards = shards
         self._limits = (max_batch_size, max_batch_weight, max_delay_seconds)

@@ -220,6 +220,13 @@ def test_sizes_can_be_of_another_unit(lines):
             "`boundaries`: must ascend and be sizes of at least 1, e.g. (128, 512); got (8, 4).",
         ),
         ({"boundaries": (0, 4)}, "`boundaries`: must ascend and be sizes of at least 1"),
+        ({"boundaries": ("128",)}, "`boundaries`: must ascend and be sizes of at least 1"),
+        ({"boundaries": 128}, "`boundaries`: must ascend and be sizes of at least 1, e.g. (128, 512); got 128."),
+        ({"max_batch_size": None}, "`max_batch_size`: must be a number above 0; got None."),
+        ({"max_batch_weight": "64"}, "`max_batch_weight`: must be a number above 0; got '64'."),
+        ({"max_delay_seconds": [5]}, "`max_delay_seconds`: must be a number above 0; got [5]."),
+        ({"size_of": 3}, "`size_of`: must be a function; got 3."),
+        ({"clock": None}, "`clock`: must be a function; got None."),
         ({"max_batch_size": 0}, "`max_batch_size`: must be a number above 0; got 0."),
         ({"max_batch_weight": -1}, "`max_batch_weight`: must be a number above 0; got -1."),
         ({"max_delay_seconds": 0}, "`max_delay_seconds`: must be a number above 0; got 0."),
@@ -231,7 +238,7 @@ def test_sizes_can_be_of_another_unit(lines):
         ({"max_batch_weight": 10.5}, "`max_batch_weight`: must be a whole number; got 10.5."),
     ],
 )
-def test_an_argument_out_of_range_is_refused(arguments, message):
+def test_an_argument_out_of_range_or_of_a_wrong_type_is_refused(arguments, message):
     with pytest.raises(JobSpecError) as raised:
         StatefulLengthBatching(**{"boundaries": (4,), "max_batch_size": 3, "max_delay_seconds": 5} | arguments)
     assert message in str(raised.value)
