@@ -7,6 +7,7 @@ import typing
 
 import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
@@ -14,8 +15,11 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindow, Sessions, 
 
 from airflow_provider_llmbeam.beam import LLMInference
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.launch.prism import prism_options
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import GeminiModel, Limits, PromptTemplate
+from airflow_provider_llmbeam.spec.runner.prism import PrismRunner
+from tests.prism import prism_binary
 
 GEMINI = "gemini.generateContent"
 PROMPT = "Label {{ row.text }}"
@@ -238,6 +242,10 @@ def placed(row, at=beam.DoFn.TimestampParam, window=beam.DoFn.WindowParam):
     return getattr(row, "element", row)["at"], float(at), (float(window.start), float(window.end))
 
 
+def placed_answer(row, at=beam.DoFn.TimestampParam, window=beam.DoFn.WindowParam):
+    return row["at"], row["answer"].split(" [")[0], float(at), (float(window.start), float(window.end))
+
+
 def check_places(outputs, windows):
     """Checks that each row is at its time, in these windows of it."""
     for name, ats in (("good", [5, 65, 130]), ("failed", [70, 185])):
@@ -274,6 +282,31 @@ def test_each_row_keeps_its_timestamp_and_its_windows(sandbox, model, windowing,
             rows = rows | beam.WindowInto(windowing)
         check_places(rows | LLMInference(PROMPT, model, error_handling={"output": "failed"}), windows)
     assert len(sandbox.requests) == (2 if is_bounded else 4)
+
+
+@pytest.mark.parametrize(
+    "workers", ["in_memory", "multi_threading", pytest.param("multi_processing", marks=pytest.mark.slow), "prism"]
+)
+def test_each_bounded_row_is_answered_exactly_once_in_each_window_of_it_on_every_local_runner(
+    sandbox, model, workers
+):
+    rows = [(second, f"text {second % 12}") for second in range(120)]
+    if workers == "prism":
+        options = prism_options(PrismRunner(type="prism", binary_path=prism_binary()))
+    else:
+        number = 1 if workers == "in_memory" else 2
+        options = {"runner": "FnApiRunner", "direct_num_workers": number, "direct_running_mode": workers}
+    with beam.Pipeline(options=PipelineOptions(flags=[], **options)) as pipeline:
+        windowed = pipeline | beam.Create(rows) | beam.Reshuffle() | beam.MapTuple(timed)
+        answered = windowed | beam.WindowInto(SlidingWindows(60, 30)) | LLMInference(PROMPT, model)
+        expected = [
+            (at, f"Label text {at % 12}", at, (at // 30 * 30 + back, at // 30 * 30 + back + 60))
+            for at, _ in rows
+            for back in (-30, 0)
+        ]
+        found = answered | beam.Map(placed_answer)
+        assert_that(found, equal_to(expected))
+    assert len(sandbox.requests) == 12
 
 
 def test_rows_of_a_stream_are_in_the_windows_that_a_later_step_gives_them(model):
