@@ -128,7 +128,7 @@ class LLMModelHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         audit: Audit trail of examples that are `Request`s; `None` for none. It needs a journal.
 
     Raises:
-        JobSpecError: A part is not valid, `journal_uri` is not one directory, or a budget needs a price.
+        JobSpecError: Names each argument that is not valid, and the expected value; or a budget needs a price.
     """
 
     def __init__(
