@@ -98,7 +98,8 @@ class Monitor:
         """Returns the newest job of each file, without those of earlier runs whose results are deleted."""
         jobs = self._provider.find(display_name_prefix(self._spec))
         jobs = [job for job in jobs if job.display_name in manifest.files]
-        earlier = [job for job in jobs if job.has_ended and job.created_at < manifest.created_at]
+        # OpenAI's times are whole seconds.
+        earlier = [job for job in jobs if job.has_ended and job.created_at < int(manifest.created_at)]
         # OpenAI lists a batch forever, also after its run has published and deleted the results.
         self._emptied = {job.name for job in earlier} - {job.name for job in self._provider.deletable(earlier)}
         listed = {job.name for job in jobs}

@@ -164,6 +164,15 @@ def test_one_job_that_cannot_be_polled_does_not_hide_the_end_of_another(monitore
     assert f"have not ended and may still bill: {broken} (batch_{broken})." in caplog.text
 
 
+def test_a_job_that_fails_in_the_second_of_its_manifest_is_of_this_run(spec, provider, clock, monkeypatch):
+    failed = replace(job("a", "failed"), ended_at=1001.0)
+    monkeypatch.setattr(provider, "find", lambda prefix: [failed])
+    monkeypatch.setattr(provider, "deletable", lambda jobs: [])
+    manifest = manifest_of(spec, "a").changed(created_at=1000.7)
+    monitor = Monitor(spec, provider, waits=True, clock=clock, sleep=clock.sleep)
+    assert monitor.find(manifest) == {"a": failed}
+
+
 def test_a_job_that_may_have_been_created_is_named_if_no_list_can_be_read(monitored, provider):
     provider.errors["a"] = [UncertainSubmitError("Batch-inference job 'a' may have been created.")]
     provider.list_error = DOWN
