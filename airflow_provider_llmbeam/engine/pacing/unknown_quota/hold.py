@@ -8,9 +8,9 @@ from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state imp
 #: 0.3, 1.1, 4, 12, 30 and 61 s: common windows are 1, 10, 20 and 60 s long.
 FIRST_SECONDS = (0.3, 0.8, 2.9, 8.0, 18.0, 31.0, 61.0)
 SHORTEST_SECONDS = 0.02
-#: Hold without a retry delay from which on further ones grow by a quarter, not twofold: to this power. After ten
-#: minutes in which a server of 30 requests per minute rejected all, nothing was sent for another eight.
-SLOWER_SECONDS, SLOWER_POWER = 60.0, 0.32
+#: Longest hold without a retry delay, unless a request takes longer at the learned rate. Without it, nothing was
+#: sent for another eight minutes after ten in which a server of 30 requests per minute rejected all.
+LONGEST_DOUBLED_SECONDS = 120.0
 #: Maximum hold, whatever the server asks for; daily quotas are recognised by the backends.
 LONGEST_SECONDS = 600.0
 #: Longest hold after retry delays that were too short, each twice the one before, in times of the retry delay:
@@ -95,10 +95,7 @@ def _seconds(state: LearnedRateState, retry_after_seconds: float | None, cost: f
     elif state.base_rps:
         least = state.rejection_seconds if state.holds else SHORTEST_SECONDS
         first = max(least, max(1.0, cost) / state.base_rps)
-        slower = max(first, SLOWER_SECONDS)
-        seconds = first * 2.0 ** min(20.0, state.holds)
-        if seconds > slower:
-            seconds = slower * (seconds / slower) ** SLOWER_POWER
+        seconds = min(first * 2.0 ** min(20.0, state.holds), max(first, LONGEST_DOUBLED_SECONDS))
     else:
         seconds = FIRST_SECONDS[min(len(FIRST_SECONDS) - 1, int(state.holds))]
     return float(min(LONGEST_SECONDS, seconds))

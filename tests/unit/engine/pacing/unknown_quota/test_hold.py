@@ -25,6 +25,13 @@ def test_a_hold_without_a_retry_delay_doubles_from_the_time_of_one_request():
     assert [hold.begin(state, float(number), None, 0.0) for number in range(3)] == pytest.approx([0.1, 0.2, 0.4])
 
 
+@pytest.mark.parametrize(("rps", "seconds"), [(10.0, 120.0), (0.005, 200.0)])
+def test_a_hold_without_a_retry_delay_is_at_most_two_minutes_or_the_time_of_one_request(rps, seconds):
+    state = LearnedRateState(base_rps=rps)
+    held = [hold.begin(state, 1000.0 * number, None, 0.0) for number in range(30)]
+    assert max(held) == pytest.approx(seconds)
+
+
 @pytest.mark.parametrize(
     ("admitted", "seconds"),
     [(1.0, [2.0, 4.0, 8.0, 8.0]), (0.0, [2.0, 2.0, 2.0, 2.0])],

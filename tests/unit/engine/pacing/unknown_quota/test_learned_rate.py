@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -85,18 +84,12 @@ def test_from_any_state_a_server_without_a_limit_is_used_within_half_an_hour(eve
     assert sent == 3000
 
 
-def test_an_hour_in_which_the_server_rejected_six_of_ten_requests_is_over_within_ten_minutes():
-    rate, now, chance = LearnedRate(), 0.0, Random(1)
-    for _ in range(1000):
-        now = send(rate, now)
-    until = now + 3600
-    while now < until:
-        now = send(rate, now)
-        if chance.random() < 0.6:
-            rate.rejected(now + 0.1, None, sent_at=now)
-    assert rate.state.base_rps < 0.05
-    ends, sent = max(now, rate.state.held_until) + 600, 0
-    while now < ends and sent < 3000:
+def test_a_rate_far_below_what_the_first_burst_shows_is_left_within_ten_minutes():
+    """Such a rate is that of an hour in which the server rejected nearly all."""
+    state = LearnedRateState(started_at=0.0, since=3600.0, burst=1000.0, total=1020.0)
+    rate = LearnedRate(dataclasses.replace(state, base_rps=0.005, measured=20.0, measured_seconds=4000.0))
+    now, sent = 3600.0, 0
+    while now < 4200 and sent < 3000:
         now, sent = send(rate, now), sent + 1
     assert sent == 3000
 
@@ -350,7 +343,7 @@ def test_after_an_outage_of_ten_minutes_a_quota_is_used_at_its_rate(rps, outage_
         else:
             bucket.take(now)
             admitted += 1
-    assert now - outage_until <= 200 * (1.3 if outage_at == 0 else 2.4)
+    assert now - outage_until <= 200 * (1.3 if outage_at == 0 else 1.7)
     assert rejected <= (75 if has_retry_delay else 45)
 
 
