@@ -251,7 +251,7 @@ class Provisioner:
         failures = self.history.failures.add(error, now)
         self.history = history = replace(self.history, failures=failures)
         if history.location_index is None and not error.retryable:
-            return ProvisioningEnded("refused", f"could not be polled: {error} Nothing was started or billed.")
+            return ProvisioningEnded("refused", f"could not be polled: {error} This try started nothing.")
         if failures.exceeds(MAX_FAILURES, MAX_FAILING_SECONDS, now) or (
             not error.retryable and failures.kind_count >= MAX_REFUSED
         ):
