@@ -256,11 +256,11 @@ class Engine:
 
     async def _send(self, request: Request, prompts: Sequence[Prompt]) -> Sequence[Outcome | None]:
         """Sends one request as soon as the governor admits it."""
+        if self._breaker.outage.is_open:  # before the governor: at its end all who wait go on at once
+            await self._breaker.wait()
         reserve = partial(self._buckets.reserved_tokens, request.input_tokens)
         reserved, held_seconds = await self._gate.wait_for_admission(reserve, is_retry=request.is_retry)
         request.held_seconds += held_seconds
-        if self._breaker.outage.is_open:
-            await self._breaker.wait()
         if self._stopped_by is not None:
             raise RequestError(self._stopped_by.kind, self._stopped_by.message)
         if self._is_over(request):

@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
 from airflow_provider_llmbeam.exceptions import ModelUnavailableError
+from bench.simulation.servers import Bucket
 
 Run = Callable[..., Any]
 Answer = tuple[str, str]  # text and finish reason
@@ -189,6 +190,25 @@ def test_a_server_that_is_back_in_a_minute_costs_no_row(run: Run, fault: Request
     assert kinds(outcomes) == {"answer": 1000}
     assert server.sent <= 1000 + 3 * max_in_flight + 20, "the window when it broke, and a probe every few seconds"
     assert seconds <= 1000 / max_in_flight * LATENCY_SECONDS + 50 + 15
+
+
+@pytest.mark.parametrize("fault", [RESET, OVERLOADED, DEFECT], ids=["reset", "503", "500"])
+def test_requests_that_waited_for_the_end_of_an_outage_keep_to_the_quota(run: Run, fault: RequestError) -> None:
+    bucket, rejected = Bucket(10.0, 10.0), 0
+
+    class Limited(Server):
+        async def complete(self, prompt: Prompt) -> Reply:
+            nonlocal rejected
+            if bucket.wait_seconds(now()):
+                rejected += 1
+                raise RequestError("throttled", "too many", http_status=429)
+            bucket.take(now())
+            return await super().complete(prompt)
+
+    server = Limited(lambda _, seconds: fault if 30 < seconds < 80 else GOOD)
+    outcomes = run(engine_of(server, governor=Governor(requests_per_minute=600)).answer(rows(900)))
+    assert kinds(outcomes) == {"answer": 900}
+    assert rejected <= 5
 
 
 @pytest.mark.parametrize("max_attempts", [1, 5])
