@@ -67,6 +67,7 @@ class Gate:
         self._spacing_seconds = 0.0
         self._line = float("-inf")
         self._blocked_since: float | None = None
+        self._is_released = False
         #: Number of requests that are not yet answered.
         self.backlog = 0
         #: Time in which requests have waited for the governor so far, in seconds.
@@ -83,6 +84,8 @@ class Gate:
             Tokens with which it was admitted, and the time that it waited, in seconds.
         """
         tokens = reserve()
+        if self._is_released:
+            return tokens, 0.0
         if (
             self._timer is None
             and not self._retries
@@ -137,7 +140,8 @@ class Gate:
         return hold_seconds
 
     def release_all(self) -> None:
-        """Releases all waiting requests, admitted or not: nothing is sent any more."""
+        """Releases all waiting requests and those to come, admitted or not: nothing is sent any more."""
+        self._is_released = True
         for waiter in (*self._retries, *self._fresh):
             if not waiter.turn.done():
                 waiter.turn.set_result(waiter.reserve())
