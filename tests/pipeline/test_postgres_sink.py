@@ -717,7 +717,7 @@ def test_a_table_without_partitions_stops_the_job(refused, client, database):
 
 
 @pytest.mark.parametrize(
-    ("key", "table_end", "fault", "mend"),
+    ("key", "table_end", "fault", "correction"),
     [
         (
             "REFERENCES people",
@@ -757,7 +757,7 @@ def test_a_table_without_partitions_stops_the_job(refused, client, database):
     ids=["foreign key", "deferred foreign key", "no partition", "unique", "check"],
 )
 def test_a_row_that_a_constraint_refuses_is_named_and_a_retry_after_the_correction_sends_nothing(
-    tmp_path, sandbox, client, dsn, key, table_end, fault, mend
+    tmp_path, sandbox, client, dsn, key, table_end, fault, correction
 ):
     columns = ", ".join(f"{name} {OUTPUT_TYPES[name]}" for name in OUTPUT_COLUMNS)
     client.execute("CREATE TABLE people (id int PRIMARY KEY)")
@@ -772,7 +772,7 @@ def test_a_row_that_a_constraint_refuses_is_named_and_a_retry_after_the_correcti
     assert fault in str(caught.value)
     assert str(caught.value).endswith("the answers are in the journal: a retry sends nothing.")
     assert (len(table(client)), len(sandbox.requests)) == (0, 3)
-    client.execute(mend)
+    client.execute(correction)
     run(spec)
     assert (len(table(client)), len(sandbox.requests)) == (3, 3)
 
