@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.pipeline.in_process import (
     review,
 )
 from airflow_provider_llmbeam.pipeline.job import page_at, run, submit
-from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
+from airflow_provider_llmbeam.pipeline.launch.interruption import signals_handled, what_remains
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
 from airflow_provider_llmbeam.spec.evaluation import (
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did not pass; 2 if
         it could not start; 99 if it was skipped, since its source has no rows or its evaluation says so; 75 if it
-        is to be continued (`--defer`); 130 after Ctrl-C.
+        is to be continued (`--defer`); 130 after Ctrl-C or SIGTERM.
     """
     options, beam_options = _parser().parse_known_args(argv)
     redactor = Redactor()
@@ -77,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         measured = _measured(options)
         others = measured.models if isinstance(measured, Evaluation | Comparison) else ()
         redactor.variables = (*spec.secret_variables, *(name for model in others for name in key_variables(model)))
-        outcome = _outcome(spec, measured, options, beam_options)
+        with signals_handled():
+            outcome = _outcome(spec, measured, options, beam_options)
     except LLMBeamError as error:
         message = redactor(str(error))
         _log.error("%s", message)

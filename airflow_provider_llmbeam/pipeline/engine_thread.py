@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 import time
@@ -10,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager
+from functools import partial
 
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.engine.engine import Engine
@@ -20,8 +22,11 @@ from airflow_provider_llmbeam.engine.request import NextTurn
 from airflow_provider_llmbeam.exceptions import JobCancelledError
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditedRecord
 from airflow_provider_llmbeam.pipeline.conversation.dialogues import Dialogues
+from airflow_provider_llmbeam.pipeline.launch.interruption import GRACE_SECONDS, stopped_at_signal
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, counts_of
 from airflow_provider_llmbeam.spec.model.price import Price
+
+_log = logging.getLogger("llmbeam")
 
 #: Interval between updates of the counters, in seconds. Dataflow reads them about every 10 s.
 SIGNAL_SECONDS = 0.5
@@ -133,9 +138,10 @@ class EngineThread:
 
     @contextmanager
     def _told_end(self) -> Iterator[None]:
-        """Tells the callbacks how a batch, the body, has ended."""
+        """Tells the callbacks how a batch, the body, has ended; a signal to this process ends its sending."""
         try:
-            yield
+            with stopped_at_signal(partial(self._loop.call_soon_threadsafe, self._interrupt)):
+                yield
         except JobCancelledError:
             self._on_stopped()
             raise
@@ -184,13 +190,30 @@ class EngineThread:
         if self._is_stopping or now - self._stop_polled_at < STOP_POLL_SECONDS:
             return
         self._stop_polled_at = now
-        if self._stop_is_requested() and not self._is_stopping:
-            self._is_stopping = True
-            error = JobCancelledError(
+        if self._stop_is_requested():
+            self._loop.call_soon_threadsafe(self._stop_sending)
+
+    def _interrupt(self) -> None:
+        """Ends the sending after a signal, on the event loop."""
+        if self._stop_sending():
+            _log.warning(
+                "Interrupted: nothing more is sent, and answers to the requests in flight are recorded for up to "
+                "%.0f s. A second Ctrl-C ends the job at once, and what is in flight is perhaps paid for again.",
+                GRACE_SECONDS,
+            )
+
+    def _stop_sending(self) -> bool:
+        """Ends the sending as the job is to end, on the event loop; returns whether it went on."""
+        if self._is_stopping:
+            return False
+        self._is_stopping = True
+        self._engine.stop(
+            JobCancelledError(
                 "The job is being cancelled: requests in flight were awaited, and nothing more is sent or "
                 "billed. The answers so far are in the journal."
             )
-            self._loop.call_soon_threadsafe(self._engine.stop, error)
+        )
+        return True
 
     def _take_throttled_seconds(self) -> int:
         seconds = int(self._engine.throttled_seconds) - self._signalled_seconds

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
         PreviewSample,
     )
 
+#: Exit code of the entry point after a SIGTERM or Ctrl-C.
+_EXIT_INTERRUPTED = 130
+
 
 class JobProcess:
     """Runs `python -m airflow_provider_llmbeam.pipeline` and writes its output lines to a log as they arrive.
@@ -265,7 +268,7 @@ class JobProcess:
     def _outcome(self, exit_code: int, result_path: Path) -> dict[str, Any]:
         if not result_path.exists():
             raise JobFailedError(
-                f"Job {self._spec.name!r} ended with {_exit_words(exit_code)} and left no result. What was "
+                f"Job {self._spec.name!r} {_exit_words(exit_code)}. What was "
                 f"answered is kept in {self._spec.journal_uri!r}; a retry sends only the rest."
             )
         outcome: dict[str, Any] = json.loads(result_path.read_text())
@@ -283,4 +286,7 @@ def _write_private(path: Path, value: SpecModel) -> None:
 
 
 def _exit_words(exit_code: int) -> str:
-    return f"signal {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
+    if exit_code == _EXIT_INTERRUPTED:
+        return f"was interrupted (exit code {exit_code})"
+    words = f"signal {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
+    return f"ended with {words} and left no result"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from waiting import until
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.prism import prism_binary
 
 GEMINI = "gemini.generateContent"
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")
@@ -29,6 +31,7 @@ def command(job, monkeypatch):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
             # A shell starts what runs in its background with SIGINT ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
@@ -54,6 +57,30 @@ def test_ctrl_c_ends_a_job_with_one_line_and_130_and_its_next_run_sends_only_the
     assert f"Interrupted. The answers so far are in '{journal}" in last
     assert last.endswith("the same command sends only the rest.")
     assert job.run().origins["resumed"] == 15
+
+
+@pytest.mark.parametrize(
+    ("number", "runner"), [(signal.SIGINT, "direct"), (signal.SIGTERM, "direct"), (signal.SIGTERM, "prism")]
+)
+def test_answers_to_the_requests_in_flight_at_a_signal_are_recorded_and_nothing_more_is_sent(
+    job, sandbox, command, number, runner
+):
+    job.write([{"id": number, "text": f"row {number}"} for number in range(40)])
+    changes = {"limits": job.spec["limits"] | {"max_in_flight": 5}}
+    if runner == "prism":
+        changes["runner"] = {"type": "prism", "binary_path": prism_binary()}
+    hold = sandbox.faults.hold(GEMINI, "row", after=15)
+    with command(**changes) as started:
+        until(lambda: hold.waiting == 5 and sandbox.stats()["billed_answers"] == 15, "5 requests are in flight")
+        os.killpg(started.pid, number)  # as a terminal does, and a task that is killed
+        until(lambda: "for up to 4 s. A second Ctrl-C" in started.stderr.readline(), "the engine is told")
+        hold.release()
+        _, log = started.communicate()
+    assert started.returncode == 130, log
+    assert "Interrupted. The answers so far are in" in log
+    assert runner == "prism" or "Traceback" not in log  # Beam 2.77 prints what a worker of a job service raises
+    assert sandbox.stats()["billed_answers"] == len(sandbox.requests) == 20
+    assert job.run().origins["resumed"] == 20
 
 
 @pytest.fixture

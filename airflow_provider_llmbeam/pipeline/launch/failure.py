@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from airflow_provider_llmbeam.batch.errors import BatchPendingError
 from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, error_in, without_step
+from airflow_provider_llmbeam.pipeline.launch.interruption import raise_if_signalled
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")
@@ -33,6 +34,7 @@ def errors_of_job(spec: JobSpec) -> Iterator[None]:
         cause = root(error)
         if isinstance(cause, KeyboardInterrupt):
             raise cause from None
+        raise_if_signalled()
         if own := own_error(error):
             raise own from None
         # Beam re-raises through some thirty frames of its own; the last frames locate the error.

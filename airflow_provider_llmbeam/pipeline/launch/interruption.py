@@ -1,10 +1,97 @@
-"""What is left of a job when somebody presses Ctrl-C."""
+"""SIGINT and SIGTERM: what is in flight is recorded, and one sentence says what is left of the job."""
 
 from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+
+#: Time for the requests in flight after the first signal, in seconds. Airflow kills a task five seconds after its
+#: SIGTERM (`escalation_delay` of its supervisor, 3.1 to 3.3), and with it the process of its job.
+GRACE_SECONDS = 4.0
+#: Interval between two looks for the end of the batches, in seconds.
+_POLL_SECONDS = 0.02
+
+#: For each batch that is being answered in this process what ends its sending.
+_stops: list[Callable[[], object]] = []
+#: Whether a signal has come in the body of `signals_handled`.
+_was_signalled = False
+
+
+def raise_if_signalled() -> None:
+    """Raises the interruption for an error that follows from a signal, when the requests in flight are recorded.
+
+    The runner may have ended before its workers, such as Prism, which gets the signal, too.
+
+    Raises:
+        KeyboardInterrupt: There was a signal.
+    """
+    if _was_signalled:
+        while _stops:
+            time.sleep(_POLL_SECONDS)
+        raise KeyboardInterrupt from None
+
+
+@contextmanager
+def stopped_at_signal(stop: Callable[[], object]) -> Iterator[None]:
+    """Has the first signal call a function during the body, which answers a batch.
+
+    Args:
+        stop: Ends the sending of the batch. It is called in a signal handler, so it must not take a lock.
+    """
+    _stops.append(stop)
+    try:
+        yield
+    finally:
+        _stops.remove(stop)
+
+
+@contextmanager
+def signals_handled() -> Iterator[None]:
+    """Handles SIGINT and SIGTERM during the body; a signal that this process ignores stays ignored.
+
+    While a batch is answered in this process, the first signal ends the sending: the batch fails as soon as its
+    requests in flight are recorded. The second signal, or the end of `GRACE_SECONDS`, interrupts the body.
+
+    Only the main thread may call it.
+
+    Raises:
+        KeyboardInterrupt: The body was interrupted, or failed after a signal.
+    """
+    global _was_signalled
+
+    def on_signal(_signal: int, _frame: FrameType | None) -> None:
+        global _was_signalled
+        is_first, _was_signalled = not _was_signalled, True
+        if not (is_first and _stops):
+            raise KeyboardInterrupt
+        for stop in tuple(_stops):
+            stop()
+        before[signal.SIGALRM] = signal.signal(signal.SIGALRM, on_signal)
+        signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+
+    before: dict[signal.Signals, Any] = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, on_signal)
+    try:
+        yield
+    except Exception:
+        raise_if_signalled()
+        raise
+    finally:
+        _was_signalled = False
+        if signal.SIGALRM in before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def what_remains(spec: JobSpec | None) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import grpc
@@ -59,24 +57,17 @@ def check_job_service(endpoint: str) -> None:
 
 @contextmanager
 def cancelled_at_interrupt(result: Any, runner: PortableRunner) -> Iterator[None]:
-    """Asks the job service to cancel a job if this process is interrupted or terminated in the body.
+    """Asks the job service to cancel a job if the body is interrupted.
 
     Args:
         result: The job, as `Pipeline.run` returned it.
         runner: Its runner.
     """
-    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
     except KeyboardInterrupt:
         _cancel(result, runner)
         raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _cancel(result: Any, runner: PortableRunner) -> None:
