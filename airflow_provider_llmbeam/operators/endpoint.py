@@ -254,7 +254,9 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
         impersonation_chain: str | Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**{"retries": 3, **kwargs})
+        # By the default rule its priority is the lowest of its Dag: in a backfill it would get no slot, while the
+        # endpoint bills, until the work of all later runs has one.
+        super().__init__(**{"retries": 3, "weight_rule": "upstream", **kwargs})
         self.endpoint = plain(endpoint)
         self.name = name
         self.gone_within_seconds = gone_within_seconds

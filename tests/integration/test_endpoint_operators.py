@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TaskGroup, task, task_group
+from airflow.serialization import serialized_objects
 from click.testing import CliRunner
 from waiting import until
 
@@ -484,6 +485,16 @@ def test_the_block_has_the_edges_and_flags_that_airflow_needs(here):
     assert dag.get_task("g.teardown").on_failure_fail_dagrun
     assert not dag.get_task("g.done").is_teardown
     dag.validate()
+
+
+def test_a_teardown_gets_a_slot_before_the_work_and_the_provision_of_later_runs(here):
+    dag = block(here["garden"], group_id="g")
+    # Airflow 3.1 and 3.2 have it under another name.
+    serialization = getattr(serialized_objects, "DagSerialization", serialized_objects.SerializedDAG)
+    tasks = serialization.from_dict(serialization.to_dict(dag)).task_dict
+    weights = {name: task.weight_rule.get_weight(SimpleNamespace(task=task)) for name, task in tasks.items()}
+    # Airflow gives slots by weight and then by logical date.
+    assert weights["g.teardown"] >= weights["g.provision"] > weights["g.work"] > weights["g.done"]
 
 
 def test_mapped_tasks_and_groups_are_in_the_block(run_dag, sandbox, here):
