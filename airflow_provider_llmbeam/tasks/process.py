@@ -215,9 +215,13 @@ class JobProcess:
             with self._start(spec_path, result_path, arguments) as child:
                 self._child = child
                 assert child.stdout is not None
-                for line in child.stdout:
-                    self._log.info("%s", redact(line.rstrip(), self._secrets))
-                    self._pass_on(alerts)
+                try:
+                    for line in child.stdout:
+                        self._log.info("%s", redact(line.rstrip(), self._secrets))
+                        self._pass_on(alerts)
+                except BaseException:  # such as Airflow's `execution_timeout`
+                    self.stop()  # before its input is closed, which ends it at once
+                    raise
             self._pass_on(alerts)
             return self._outcome(child.returncode, result_path)
 

@@ -14,6 +14,8 @@ from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.tasks import process as module
 from airflow_provider_llmbeam.tasks.process import JobProcess
 
+GEMINI = "gemini.generateContent"
+
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
@@ -45,7 +47,7 @@ def job(tmp_path, sandbox):
 def test_a_job_that_is_stopped_leaves_no_temporary_files_but_the_pace_that_the_jobs_of_a_machine_share(
     job, sandbox, temporary
 ):
-    hold = sandbox.faults.hold("gemini.generateContent", "Say ", after=3)
+    hold = sandbox.faults.hold(GEMINI, "Say ", after=3)
     ended = []
 
     def run():
@@ -62,3 +64,28 @@ def test_a_job_that_is_stopped_leaves_no_temporary_files_but_the_pace_that_the_j
     assert ended == [True]
     (shared,) = temporary.iterdir()
     assert [path.name.partition("-")[0] for path in shared.iterdir()] == ["governor"]
+
+
+def test_a_job_whose_caller_raises_as_at_an_execution_timeout_records_the_answers_to_its_requests_in_flight(
+    job, sandbox, temporary
+):
+    hold = sandbox.faults.hold(GEMINI, "Say ", after=3)
+
+    class Log(logging.Logger):
+        def info(self, *_):
+            until(lambda: hold.waiting == 17, "all others are in flight")
+            raise TimeoutError
+
+        def warning(self, message, *arguments):
+            super().warning(message, *arguments)
+            hold.release()
+
+    log, job._log = job._log, Log(__name__)
+    try:
+        with pytest.raises(TimeoutError):
+            job.run()
+    finally:
+        hold.release()
+    job._log = log
+    job.run()
+    assert len(sandbox.requests) == 20
