@@ -106,6 +106,35 @@ def test_a_process_whose_lease_was_taken_over_ends(spec, sandbox, quick, monkeyp
 
 
 @pytest.mark.parametrize("spec", ["gs"], indirect=True)
+def test_the_command_of_a_job_that_was_taken_over_ends_at_once_and_publishes_nothing(spec, sandbox, tmp_path):
+    hold = sandbox.faults.hold(GEMINI, "row", after=5)
+    path = tmp_path / "spec.json"
+    path.write_text(spec.model_dump_json())
+    command = (
+        "from airflow_provider_llmbeam.pipeline import __main__, lease\n"
+        "lease.leased_object.RENEWAL_SECONDS = 0.2\n"
+        f"raise SystemExit(__main__.main(['--spec={path}']))"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", command],
+        env=os.environ | {"GOOGLE_API_KEY": "k"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: hold.waiting == len(ROWS) - 5, "all requests are sent")
+    bucket = Client().bucket("rows")
+    bucket.blob("out/.llmbeam/job/lease").upload_from_string("{}")
+    lines = []
+    until(lambda: lines.append(child.stderr.readline()) or "taken the job over" in lines[-1], "the process ends")
+    hold.release()
+    _, log = child.communicate()
+    assert child.returncode == 1, log
+    assert "Interrupted" not in log
+    assert not list(bucket.list_blobs(prefix="out/answers"))
+
+
+@pytest.mark.parametrize("spec", ["gs"], indirect=True)
 def test_a_holder_that_was_silent_sends_nothing_until_it_has_renewed_its_lease(spec, sandbox, quick, monkeypatch):
     """Such as a process that was suspended, or whose storage does not answer: another one may have the job."""
     limits = spec.limits.model_copy(update={"max_in_flight": 5})
