@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_llmbeam.alert import Alert
-from airflow_provider_llmbeam.exceptions import BudgetExceededError, DriftError
+from airflow_provider_llmbeam.exceptions import BudgetExceededError, DriftError, JobFailedError
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.spec import JobSpec
 
@@ -81,3 +82,27 @@ def test_a_new_version_of_the_model_and_drift_are_warnings_by_default(echo_job, 
     echo_job.write(rows(200, "a much longer text " * 20))
     assert alerts_of(echo_job, **night(echo_job, 2)) == ["drift"]
     assert "Alert: The lengths of the answers differ from those of the last run" in caplog.text
+
+
+def test_answers_that_cannot_be_compared_with_earlier_ones_are_not_published_where_drift_fails(
+    job, sandbox, alerts_of, monkeypatch
+):
+    """Bad answers were published, as if the task had had no run before."""
+    job.write(rows(200, "short"))
+    alerts_of(job, **night(job, 1))
+    job.write(rows(200, "a much longer text " * 20))
+    fails = night(job, 2, alerts={"on_drift": "fail"})
+    read = storage.read
+
+    def refuse(uri):
+        if "/history/" in uri:
+            raise OSError("503 Service Unavailable")
+        return read(uri)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "read", refuse)
+        alerts_of(job, JobFailedError, **fails)
+    assert not Path(f"{job.out}-2", "answers-00000-of-00001.jsonl").exists()
+    paid = len(sandbox.requests)
+    assert alerts_of(job, DriftError, **fails) == ["drift"]
+    assert len(sandbox.requests) == paid

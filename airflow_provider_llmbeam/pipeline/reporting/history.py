@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from airflow_provider_llmbeam.engine.outcome import REFUSED
+from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.lease.shared_file import change
 from airflow_provider_llmbeam.spec.identity import identity
@@ -148,12 +149,26 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def read_history(spec: JobSpec) -> History:
-    """Returns the history; an empty one if there is none that can be read: the report is complete without it."""
+def read_history(spec: JobSpec, *, is_needed: bool = False) -> History:
+    """Returns the history; an empty one if there is none that can be read: the report is complete without it.
+
+    Args:
+        spec: The job.
+        is_needed: Whether the answers are published only if they are like the earlier ones.
+
+    Raises:
+        JobFailedError: It is needed, and the file cannot be read.
+    """
     uri = history_uri(spec)
     try:
         return _decoded(storage.read(uri)) if storage.exists(uri) else History()
-    except Exception as error:  # noqa: BLE001 - filesystems have errors of their own
+    except Exception as error:
+        if is_needed:
+            raise JobFailedError(
+                f"The answers cannot be compared with those of earlier runs, as {uri!r} cannot be read: {error}. "
+                "`alerts.on_drift` is 'fail', so no answer was published, and the previous output was kept. The "
+                f"answers are in {spec.journal_uri!r}: a retry compares and publishes them, and sends nothing."
+            ) from error
         _log.warning("This run is not compared with earlier ones, as %r cannot be read: %s", uri, error)
         return History()
 

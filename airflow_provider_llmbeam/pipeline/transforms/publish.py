@@ -72,6 +72,7 @@ class Publish(beam.DoFn):
         TooManyFailedRowsError: More rows failed than `limits.max_dead_letter_ratio` allows, or sending ended after
             the first ones. The dead letter was published, and the previous answers were kept.
         DriftError: The answers differ from those of earlier runs, and `alerts.on_drift` is 'fail'; as above.
+        JobFailedError: Whether they differ cannot be read, and `alerts.on_drift` is 'fail'; as above.
         JobSpecError: No row became a request; as above.
         SourceEmptyError: The source has no rows, or too few. Nothing was published.
     """
@@ -151,7 +152,7 @@ class Publish(beam.DoFn):
         try:
             check_ratio(tally, spec.limits.max_dead_letter_ratio, spec.dead_letter_uri, spec.max_output_tokens)
             if spec.alerts.on_drift == "fail":
-                report, _ = self._compared(self._report(tally, [], spec.report_uri, None))
+                report, _ = self._compared(self._report(tally, [], spec.report_uri, None), is_needed=True)
                 check_drift(report.alerts, spec.journal_uri)
         except (JobSpecError, TooManyFailedRowsError, DriftError) as error:
             try:
@@ -258,10 +259,11 @@ class Publish(beam.DoFn):
             masker=masker_of(spec),
         )
 
-    def _compared(self, report: Report) -> tuple[Report, RunSummary]:
+    def _compared(self, report: Report, *, is_needed: bool = False) -> tuple[Report, RunSummary]:
         """Returns a report with the comparison with earlier runs, and the summary that later runs compare with."""
         summary = summary_of(self._spec, report)
-        comparison = compare(summary, read_history(self._spec).without(summary.run))
+        history = read_history(self._spec, is_needed=is_needed)
+        comparison = compare(summary, history.without(summary.run))
         alerts = alerts_of_end(
             self._spec.alerts,
             RunFacts(job=report.name, budget_usd=report.budget_usd, deadline_at=report.deadline_at),

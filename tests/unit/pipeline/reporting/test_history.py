@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
 from airflow_provider_llmbeam.pipeline.reporting.history import (
@@ -108,6 +109,15 @@ def test_a_history_that_cannot_be_written_does_not_fail_the_job(night, caplog) -
     Path(uri).mkdir(parents=True)
     add_to_history(night(1), summary())
     assert "cannot be written" in caplog.text
+
+
+def test_a_history_that_is_needed_and_cannot_be_read_is_an_error(night) -> None:
+    uri = history_uri(night(1))
+    Path(uri).mkdir(parents=True)
+    assert read_history(night(1)) == History()
+    with pytest.raises(JobFailedError, match="no answer was published") as raised:
+        read_history(night(1), is_needed=True)
+    assert repr(uri) in str(raised.value)
 
 
 def test_runs_that_end_at_the_same_time_are_all_kept(night) -> None:
