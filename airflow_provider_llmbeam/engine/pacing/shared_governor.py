@@ -46,13 +46,15 @@ class SharedGovernor:
     Args:
         governor: The governor; its state is replaced by the shared one at each call.
         path: The file, created if it does not exist.
+        learned_at: Unix time at which the state of the governor was learned. A shared state that was last used
+            well before is older, and is discarded.
 
     Raises:
         OSError: The file cannot be created, it is a link or no regular file, or it or its directory belongs to
             another user.
     """
 
-    def __init__(self, governor: Governor | LearnedRate, path: Path) -> None:
+    def __init__(self, governor: Governor | LearnedRate, path: Path, learned_at: float = 0.0) -> None:
         # For the type checker: each law has its own state, and `_load` returns the same kind.
         self._governor: Any = governor
         self._kind = type(governor.state)
@@ -61,6 +63,9 @@ class SharedGovernor:
         self._record = struct.Struct(f"{len(names)}d")
         self._fresh = dataclasses.replace(governor.state)
         self._file = _open(path)
+        # A file that was written lately is in use, whatever the clock of the other machine says.
+        if min(learned_at, time.time()) - os.fstat(self._file).st_mtime > _OUTDATED_SECONDS:
+            os.ftruncate(self._file, 0)
         self._path = path
         self._is_blocked = False
         #: Whether the last call could not write the file, so that its state is older than that of this process.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.shared_pool import is_pool
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.spec.demand import END_OF_TIME, EarlierRate
 
@@ -46,17 +47,22 @@ class LearnedRateFile:
         directory: Its directory; ends in `/`.
         identity: Server, key and limits, as one name.
         now: Unix time, in seconds.
+
+    Attributes:
+        learned_at: Unix time at which the rate was learned with which this run begins; 0 without one.
     """
 
     def __init__(self, directory: str, identity: str, now: Callable[[], float] = time.time) -> None:
         self._uri = f"{directory}learned_rate-{identity}.json"
         self._now = now
+        self.learned_at = 0.0
         self._written: LearnedRateState | None = None
         self._written_at = 0.0
 
     def read(self) -> LearnedRateState:
         """Returns the state with which this run begins; that of nothing learned if there is no valid file."""
         found = self._found()
+        self.learned_at = 0.0 if found is None else found.learned_at
         return LearnedRateState() if found is None else self._state(found)
 
     def rate(self) -> EarlierRate | None:
@@ -91,9 +97,13 @@ class LearnedRateFile:
             return None
 
     def write(self, state: LearnedRateState) -> None:
-        """Writes what was learned, unless that was done a moment ago; an error is not that of the job."""
+        """Writes what was learned, unless that was done a moment ago; an error is not that of the job.
+
+        A run without a 429 has learned nothing, unless the server is a pool: the file keeps its rate and its time.
+        """
         now, learned = self._now(), state.for_next_run()
-        if learned.base_rps <= 0 or learned == self._written or now - self._written_at < WRITE_SECONDS:
+        is_known = self.learned_at > 0 and state.is_next_run > 0 and not is_pool(state)
+        if learned.base_rps <= 0 or is_known or learned == self._written or now - self._written_at < WRITE_SECONDS:
             return
         record = _Record.model_construct(
             learned_at=now,

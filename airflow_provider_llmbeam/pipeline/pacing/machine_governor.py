@@ -42,11 +42,11 @@ class MachineGovernor:
             self.admission = Governor(requests_per_minute=limits.requests_per_minute or math.inf)
             return
         governor = governor_of(limits)
-        identity = identity_of(model, limits)
+        identity, learned_at = identity_of(model, limits), 0.0
         if rates_uri is not None and isinstance(governor, LearnedRate):
             self._rate_file = LearnedRateFile(rates_uri, identity)
-            governor.state = self._rate_file.read()
-        self.admission = shared(governor, identity)
+            governor.state, learned_at = self._rate_file.read(), self._rate_file.learned_at
+        self.admission = shared(governor, identity, learned_at)
 
     def batch_ended(self) -> None:
         """Keeps the learned rate for the next run."""
@@ -56,15 +56,16 @@ class MachineGovernor:
                 self._rate_file.write(state)
 
 
-def shared(governor: Governor | LearnedRate, identity: str) -> Admission:
+def shared(governor: Governor | LearnedRate, identity: str, learned_at: float = 0.0) -> Admission:
     """Returns a governor that the processes of this machine share, or the given one if files cannot be shared.
 
     Args:
         governor: A governor of this process.
         identity: Name of what it governs.
+        learned_at: See `SharedGovernor`.
     """
     try:
-        return SharedGovernor(governor, shared_path(identity))
+        return SharedGovernor(governor, shared_path(identity), learned_at)
     except OSError as error:
         _log.warning("Each process has its own governor, since no file can be shared: %s", error)
         return governor

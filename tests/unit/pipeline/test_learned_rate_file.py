@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import stat
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +119,25 @@ def test_the_rate_is_written_at_most_every_fifteen_seconds_and_if_it_has_changed
     assert [written - began for written in writes] == [0, 15, 30]
 
 
+def test_a_run_without_a_429_keeps_the_rate_and_the_time_at_which_it_was_learned(
+    directory: str, clock: Clock
+) -> None:
+    """Each night gave the rate its own date, and that of another machine the rate of this one."""
+    LearnedRateFile(directory, "a", clock).write(LEARNED)
+    began, clock.now = clock.now, clock.now + DAY
+    file = LearnedRateFile(directory, "a", clock)
+    file.write(file.read())
+    file.write(dataclasses.replace(LEARNED, base_rps=1.0).for_next_run())
+    assert (content(directory)["requests_per_second"], content(directory)["learned_at"]) == (5.0, began)
+    pool = dataclasses.replace(LEARNED.for_next_run(), base_rps=9.0, since=3.0, chance=0.9)
+    file.write(pool)
+    assert (content(directory)["requests_per_second"], content(directory)["learned_at"]) == (9.0, clock.now)
+    other = LearnedRateFile(directory, "b", clock)
+    other.read()
+    other.write(LEARNED.for_next_run())
+    assert LearnedRateFile(directory, "b", clock).read().base_rps == 5.0, "this machine knows the rate"
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -214,6 +236,25 @@ def test_a_machine_with_a_newer_state_of_its_own_keeps_it(directory: str, machin
     LearnedRateFile(directory, identity_of(GEMINI, UNKNOWN)).write(LEARNED)
     again = MachineGovernor(GEMINI, UNKNOWN, directory)
     assert again.admission.admit(1.0, 1, 1000) > 5.0, "the hold of the other process of this machine"
+
+
+def test_a_machine_whose_own_state_is_older_begins_with_the_rate_of_another_one(
+    directory: str, machine: Any
+) -> None:
+    """The rate that it had learned weeks ago counted, and replaced the newer one."""
+    own = MachineGovernor(GEMINI, UNKNOWN, directory)
+    own.admission.admit(0.0, 1, 1000)
+    own.admission.rejected(0.1, 7.0, sent_at=0.05)
+    (path,) = Path(tempfile.gettempdir()).rglob("governor-*")
+    weeks_ago = time.time() - 21 * DAY
+    os.utime(path, (weeks_ago, weeks_ago))
+    LearnedRateFile(directory, identity_of(GEMINI, UNKNOWN)).write(LEARNED)
+    again = MachineGovernor(GEMINI, UNKNOWN, directory)
+    assert isinstance(again.admission, SharedGovernor)
+    assert again.admission.admit(1.0, 1, 1000) == 0
+    state = again.admission.state
+    assert isinstance(state, LearnedRateState)
+    assert (state.base_rps, state.is_next_run) == (LEARNED.base_rps, 1.0)
 
 
 @pytest.mark.parametrize(

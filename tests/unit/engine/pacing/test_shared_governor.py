@@ -10,6 +10,7 @@ import stat
 import struct
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -90,6 +91,18 @@ def test_a_run_after_ten_minutes_or_a_reboot_begins_with_the_rate_of_the_earlier
     assert later.admit(next_at, 1) == 0
     assert later._governor.state.base_rps == learned > 0
     assert later._governor.state.is_next_run
+
+
+@pytest.mark.parametrize(("minutes", "is_kept"), [(0, True), (9, True), (11, False)])
+def test_a_state_that_was_last_used_before_another_machine_learned_its_own_is_discarded(path, minutes, is_kept):
+    first = shared(path)
+    first.admit(100.0, 1)
+    first.rejected(100.0, 5.0)
+    then = time.time() - 60 * minutes
+    os.utime(path, (then, then))
+    clock_ahead = time.time() + 86_400
+    later = SharedGovernor(Governor(requests_per_minute=600), path, learned_at=clock_ahead)
+    assert (later.admit(101.0, 1) > 0) is is_kept
 
 
 @pytest.fixture
