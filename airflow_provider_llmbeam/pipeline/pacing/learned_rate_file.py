@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 WRITE_SECONDS = 15.0
 #: Age at which the rate counts as half of the evidence that it was: that of a month ago still helps a little.
 HALF_LIFE_SECONDS = 7 * 86_400.0
+#: Largest burst that is kept: a run may have its first 429 after millions of requests.
+MOST_BURST = 1e6
 
 
 class _Record(BaseModel):
@@ -31,7 +33,7 @@ class _Record(BaseModel):
     measured: float = Field(ge=1, le=1e6)
     rejection_seconds: float = Field(ge=0.002, le=1)
     trust: float = Field(ge=0, le=1)
-    burst: float = Field(ge=0, le=1e6)
+    burst: float = Field(ge=0, le=MOST_BURST)
     chance: float = Field(default=LearnedRateState().chance, ge=0, le=1)
     unit_tokens: float = Field(default=0.0, ge=0, le=1e8)
     tokens_evidence: float = Field(default=LearnedRateState().tokens_evidence, ge=-10, le=10)
@@ -111,7 +113,7 @@ class LearnedRateFile:
             measured=learned.measured,
             rejection_seconds=learned.rejection_seconds,
             trust=learned.trust,
-            burst=learned.burst,
+            burst=min(learned.burst, MOST_BURST),
             chance=learned.chance,
             unit_tokens=learned.unit_tokens,
             tokens_evidence=learned.tokens_evidence,

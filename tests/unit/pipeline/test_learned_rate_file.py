@@ -100,6 +100,15 @@ def test_an_old_rate_counts_as_less_evidence_and_in_the_end_as_none(directory: s
     assert file.read().measured == 50.0, "the clock of the other machine was ahead"
 
 
+def test_the_rate_of_a_run_whose_first_429_came_after_millions_of_requests_is_known_to_the_next_one(
+    directory: str, clock: Clock
+) -> None:
+    """The next run took its own file for a damaged one, and so did all later ones."""
+    LearnedRateFile(directory, "a", clock).write(dataclasses.replace(LEARNED, burst=2.5e6))
+    found = LearnedRateFile(directory, "a", clock).read()
+    assert (found.base_rps, found.burst) == (5.0, 1e6)
+
+
 def test_nothing_is_written_before_a_rate_is_measured(directory: str, clock: Clock) -> None:
     file = LearnedRateFile(directory, "a", clock)
     file.write(LearnedRateState())
