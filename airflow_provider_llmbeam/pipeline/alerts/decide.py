@@ -32,7 +32,7 @@ class RunFacts:
 
 
 def alerts_of_counts(
-    rules: Alerts, run: RunFacts, counts: Counts, answering_seconds: float, now: float
+    rules: Alerts, run: RunFacts, counts: Counts, first: Counts, answering_seconds: float, now: float
 ) -> Iterator[Alert]:
     """Yields the alerts of a run that goes on.
 
@@ -40,11 +40,12 @@ def alerts_of_counts(
         rules: What raises an alert.
         run: The run.
         counts: Its counts.
-        answering_seconds: Time since its first row was done, in seconds.
+        first: Its counts when it had its first answers; rows with an equal prompt, or without one, were done then.
+        answering_seconds: Time since then, in seconds.
         now: Unix time.
     """
     yield from _budget(rules, run, run.spent_usd + counts.cost_usd)
-    left, asked = counts.rows - counts.done, counts.done - counts.resumed
+    left, asked = counts.rows - counts.done, counts.answered + counts.failed - first.answered - first.failed
     if run.deadline_at is None or not rules.deadline or not left or asked <= 0:
         return
     late = now + left * answering_seconds / asked - run.deadline_at

@@ -13,13 +13,14 @@ from airflow_provider_llmbeam.spec.alerts import Alerts
 
 def watched_by(rules: Alerts, run: RunFacts, raised: RaisedAlerts) -> Callable[[Counts], None]:
     """Returns a function that raises the alerts of the counts that it is called with."""
-    first_at: float | None = None
+    first: tuple[Counts, float] | None = None
 
     def watch(counts: Counts) -> None:
-        nonlocal first_at
+        nonlocal first
         now = time.time()
-        if first_at is None and counts.done > counts.resumed:
-            first_at = now
-        raised.raise_new(alerts_of_counts(rules, run, counts, now - (first_at or now), now))
+        if first is None and counts.answered:
+            first = counts, now
+        then, first_at = first or (counts, now)
+        raised.raise_new(alerts_of_counts(rules, run, counts, then, now - first_at, now))
 
     return watch

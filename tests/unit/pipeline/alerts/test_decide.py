@@ -23,8 +23,9 @@ NOW = 1_000_000.0
 
 def running(rules: Alerts | None = None, answering_seconds: float = SETTLED_SECONDS, **run: Any) -> list[Any]:
     counts = run.pop("counts", Counts(rows=1000, answered=100))
+    first = run.pop("first", Counts())
     facts = RunFacts(job="nightly", **run)
-    return list(alerts_of_counts(rules or Alerts(), facts, counts, answering_seconds, NOW))
+    return list(alerts_of_counts(rules or Alerts(), facts, counts, first, answering_seconds, NOW))
 
 
 def ended(rules: Alerts | None = None, **facts: Any) -> list[Any]:
@@ -107,6 +108,14 @@ def test_a_rate_that_is_not_known_or_not_asked_about_raises_none(change):
 def test_answers_of_an_earlier_try_say_nothing_about_the_rate():
     counts = Counts(rows=1000, resumed=500, answered=100)
     (alert,) = running(deadline_at=NOW + 400, counts=counts)
+    assert alert.value == 80.0, "400 rows at 100 in 120 s"
+
+
+def test_rows_that_were_done_before_the_first_answer_say_nothing_about_the_rate():
+    """A job of which nine in ten rows had equal prompts was told that it was late when it was."""
+    first = Counts(rows=1000, duplicates=400, failed=90, answered=10)
+    counts = Counts(rows=1000, duplicates=400, failed=100, answered=100)
+    (alert,) = running(deadline_at=NOW + 400, counts=counts, first=first)
     assert alert.value == 80.0, "400 rows at 100 in 120 s"
 
 

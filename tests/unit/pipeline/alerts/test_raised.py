@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.counts import NANO, Counts
+from airflow_provider_llmbeam.pipeline.alerts import watch as watch_module
 from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
 from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
 from airflow_provider_llmbeam.pipeline.alerts.watch import watched_by
@@ -88,3 +89,18 @@ def test_a_full_disk_of_the_worker_fails_nothing_and_leaves_the_alert_in_the_log
         "Alert",
         "No notifier is called for this alert",
     ]
+
+
+def test_the_rate_is_that_since_the_first_answer(spec, monkeypatch, caplog):
+    clock = [1_000_000.0]
+    monkeypatch.setattr(watch_module.time, "time", lambda: clock[0])
+    run = RunFacts(job="job", deadline_at=clock[0] + 3600)
+    watch = watched_by(Alerts(), run, RaisedAlerts(spec, None))
+    for seconds, answered in ((0, 0), (600, 0), (610, 1), (720, 10)):
+        clock[0] = 1_000_000.0 + seconds
+        watch(Counts(rows=10_000, duplicates=9_000, answered=answered))
+    assert caplog.text == "", "less than two minutes since the first answer"
+    clock[0] += 11
+    watch(Counts(rows=10_000, duplicates=9_000, answered=11))
+    # 989 rows at 10 in 121 s
+    assert "At this rate the last of 989 rows will be answered 2 h 31 min after `finish_by`." in caplog.text
