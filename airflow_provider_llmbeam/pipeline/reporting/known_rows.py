@@ -49,13 +49,14 @@ def known_rows_line(spec: JobSpec, counts: Counts, runs: Sequence[RunSummary]) -
     if not left or not runs:
         return f"{known}."
     last, model = runs[-1], f"{spec.model.type}:{spec.model.name}"
-    known = f"{known}; the other {left:,} are sent"
+    prompts = left - counts.duplicates - counts.failed
+    known = f"{known}; the other {left:,} are sent{f' as {prompts:,} prompts' if prompts != left else ''}"
     if last.model != model:
         return (
             f"{known}, as the model was {last.model!r} in the last run, whose answers are not used for {model!r}."
         )
     if last.cost_usd and last.paid:
-        known += f", for about {usd(last.cost_usd / last.paid * left)} by the last run's cost of an answer"
+        known += f", for about {usd(last.cost_usd / last.paid * prompts)} by the last run's cost of an answer"
     if changed := changed_parts(part_digests(spec), last.parts):
         return f"{known}: {changed} changed since then."
     if last.prompt != prompt_digest(spec):

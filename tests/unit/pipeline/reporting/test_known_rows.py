@@ -30,6 +30,15 @@ def test_the_rest_has_the_cost_of_the_last_runs_answers(spec):
     )
 
 
+def test_rows_with_an_equal_prompt_and_those_without_any_cost_nothing(spec):
+    """The cost was that of all rows: of a job whose rows have few prompts, many times what it paid."""
+    counts = Counts(rows=10_000, resumed=500, duplicates=8_000, failed=500, requests=1)
+    assert known_rows_line(spec, counts, [last_run(spec, cost_usd=1.0, paid=1000)]) == (
+        "500 of 10,000 rows are answered already; the other 9,500 are sent as 1,000 prompts, for about $1.00 by "
+        "the last run's cost of an answer."
+    )
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
