@@ -48,7 +48,7 @@ def fault_of(row: Row, conversation: Conversation, key: tuple[str, ...]) -> str 
     by = conversation.order_by
     named = [(column, "key") for column in conversation.key]
     for column, field in [*named, (by, "order_by")] if by is not None else named:
-        if row.get(column) is None:
+        if _is_missing(row.get(column)):
             return f"`{field}`: no value in column {column!r}; the row has {sorted(row)}"
     if by is not None:
         value = row[by]
@@ -62,6 +62,17 @@ def fault_of(row: Row, conversation: Conversation, key: tuple[str, ...]) -> str 
                 "the columns to mask in `safety.privacy.columns`, or another column in `conversation.order_by`"
             )
     return None
+
+
+def _is_missing(value: Any) -> bool:
+    """Returns whether a value is none: an empty cell of a CSV file is an empty text, and one of pandas is NaN.
+
+    Such rows are of nobody in particular. With one conversation for all of them, a person's messages would be sent
+    as the history of another one.
+    """
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _plain(value: Any) -> int | float | str:

@@ -60,7 +60,7 @@ def test_without_order_by_the_key_of_the_row_orders_the_turns() -> None:
     assert keys == sorted(keys)
 
 
-@pytest.mark.parametrize("value", [True, [1], float("nan"), {"a": 1}])
+@pytest.mark.parametrize("value", [True, [1], float("inf"), {"a": 1}])
 def test_a_row_without_an_order_is_no_turn(value: Any) -> None:
     fault = fault_of({"id": 1, "user": "u", "at": value}, BY_TIME, ("id",))
     assert fault == f"`order_by`: no number, text or time in column 'at' but {value!r}"
@@ -74,6 +74,14 @@ def test_a_row_without_a_conversation_is_no_turn() -> None:
         "`order_by`: no value in column 'at'; the row has ['id', 'user']"
     )
     assert fault_of({"id": 1, "user": "u", "at": 1}, BY_TIME, ("id",)) is None
+
+
+@pytest.mark.parametrize("nothing", [None, "", "  ", float("nan")])
+def test_rows_whose_cell_is_empty_are_of_no_conversation_and_share_no_history(nothing: Any) -> None:
+    row = {"id": 1, "user": "u", "at": 1}
+    assert "`key`: no value in column 'user'" in (fault_of({**row, "user": nothing}, BY_TIME, ("id",)) or "")
+    assert "`order_by`: no value in column 'at'" in (fault_of({**row, "at": nothing}, BY_TIME, ("id",)) or "")
+    assert fault_of({**row, "user": 0, "at": 0.0}, BY_TIME, ("id",)) is None
 
 
 def test_a_masked_order_is_no_order() -> None:
