@@ -23,8 +23,12 @@ _NUMBER = re.compile(r"[+-]?\d{1,40}(\.\d{1,40})?")
 
 
 def conversation_of(row: Row, conversation: Conversation) -> str:
-    """Returns the name of the conversation of a row: 32 hexadecimal digits."""
-    return hashlib.sha256(encode_key(row, conversation.key)).hexdigest()[:32]
+    """Returns the name of the conversation of a row: 32 hexadecimal digits.
+
+    17.0 names the same as 17: pandas writes a column of whole numbers as such on a day on which one is missing.
+    """
+    named = {column: _whole(row[column]) for column in conversation.key}
+    return hashlib.sha256(encode_key(named, conversation.key)).hexdigest()[:32]
 
 
 def turn_name(row: Row, key: tuple[str, ...]) -> str:
@@ -73,6 +77,10 @@ def _is_missing(value: Any) -> bool:
     if isinstance(value, str):
         return not value.strip()
     return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _plain(value: Any) -> int | float | str:

@@ -95,3 +95,9 @@ def test_conversations_and_turns_are_named_by_their_columns() -> None:
     assert conversation_of(one, BY_TIME) != conversation_of(other, BY_TIME)
     assert conversation_of(one, BY_TIME) == conversation_of({**one, "id": 2, "at": 9}, BY_TIME)
     assert turn_name(one, ("id",)) == '{"id": 1}'
+
+
+def test_a_whole_number_names_one_conversation_also_as_a_double() -> None:
+    names = [conversation_of({"user": user}, BY_TIME) for user in (17, 17.0, 17.5, "17")]
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
