@@ -141,6 +141,20 @@ def test_the_next_run_has_the_messages_of_one_that_is_given_up_and_only_one_publ
     Batches(two).check()
 
 
+def test_a_run_that_is_cleared_after_its_success_keeps_its_answers_whatever_on_empty_is(send, spec):
+    spec["source"]["on_empty"] = "write"
+    send("a", "b")
+    published = run(of_run(spec, "one"))
+    send("c")
+    cleared = run(of_run(spec, "one"))
+    assert cleared["skipped_because"].endswith(
+        "has no rows of this run any more: they are published, so the output was left as it is."
+    )
+    assert texts(published) == Counter("ab")
+    assert texts(run(of_run(spec, "two"))) == Counter("c")
+    assert texts(run(of_run(spec, "three"), ["--direct_runner_bundle_repeat=1"])) == Counter()
+
+
 def bounded(spec, run_id, maximum):
     return of_run(spec | {"source": spec["source"] | {"max_messages": maximum}}, run_id)
 

@@ -45,6 +45,10 @@ class Batches:
         """
         return self._decoded(content_of(self._uri))
 
+    def is_published(self) -> bool:
+        """Returns whether the answers of the run are published."""
+        return self._run in self.state().published
+
     def read(self, name: str) -> bytes:
         """Returns the lines of a batch."""
         return storage.read(self._uri_of(name))

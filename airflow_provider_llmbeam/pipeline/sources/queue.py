@@ -22,6 +22,11 @@ def before_publication(spec: JobSpec) -> None:
             Batches(spec).check()
 
 
+def was_published(spec: JobSpec) -> bool:
+    """Returns whether the messages of the run are published, and cannot be read again, as those of Pub/Sub."""
+    return isinstance(spec.source, PubSubSource) and Batches(spec).is_published()
+
+
 def messages_left(spec: JobSpec) -> int | None:
     """Returns the number of messages that the run has left to the next one; `None` if it is not known."""
     return position_file.messages_left(spec) if isinstance(spec.source, KafkaSource) else None

@@ -92,6 +92,7 @@ class Publish(beam.DoFn):
         self._cache = cache
         self._started_at = started_at
         self._estimate_accuracy = estimate_accuracy
+        self._was_published = queue.was_published(spec)  # before this attempt, also for a step that is repeated
 
     def setup(self) -> None:
         """Sets the keys of the sink, if no other step on this worker has set them."""
@@ -122,8 +123,9 @@ class Publish(beam.DoFn):
         load_audit(spec)
         check_sums(tally)
         queue.before_publication(spec)
-        if not tally.read and spec.source.on_empty != "write":
-            reason = f"{name_of(spec.source)} has no rows, so the output was left as it is."
+        if not tally.read and (spec.source.on_empty != "write" or self._was_published):
+            why = "has no rows of this run any more: they are published" if self._was_published else "has no rows"
+            reason = f"{name_of(spec.source)} {why}, so the output was left as it is."
             report = self._report(tally, [], spec.skipped_uri, None, skipped_because=reason)
             self._clean_up()
             release(spec)
