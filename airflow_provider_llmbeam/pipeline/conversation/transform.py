@@ -132,7 +132,8 @@ class MakeConversation(beam.DoFn):
         turns = [self._turn(rendered) for rendered in found["rows"]]
         if turns:
             stored = (StoredTurn(*turn) for turn in found["history"])
-            yield Conversation.of(name, turns, stored, self._known(found["journal"]))
+            known = self._known(found["journal"])
+            yield Conversation.of(name, turns, stored, known, self._conversation.max_turns)
 
     def _turn(self, rendered: RenderedRow) -> RowTurn:
         row, text, system, *_ = rendered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -57,7 +58,8 @@ class Conversation:
     Attributes:
         name: Name of the conversation, see `conversation_of`.
         turns: The rows in order.
-        stored: Turns of earlier runs in order, without those that rows of this run replace.
+        stored: Turns of earlier runs in order, without those that rows of this run replace, and those that are in
+            no history.
         known: Outcomes of the journal, and their origins, by fingerprint.
         written: Fingerprints of the turns that the history has, as they are, of rows of this run.
     """
@@ -75,18 +77,33 @@ class Conversation:
         turns: Iterable[RowTurn],
         stored: Iterable[StoredTurn],
         known: Mapping[str, tuple[Outcome, Origin]],
+        max_turns: int,
     ) -> Conversation:
-        """Sorts the turns; of several stored ones of one row the last one counts."""
+        """Sorts the turns; of several stored ones of one row the last one counts.
+
+        Stored turns that are in no history, as `max_turns` others come between them and the first row, are left
+        out: their texts would count in the size of a batch, and 2,000 turns of 3 kB left room for 11 conversations
+        in a batch, and so for 11 requests in flight.
+
+        Args:
+            name: Name of the conversation.
+            turns: The rows, at least one.
+            stored: Turns of earlier runs.
+            known: Outcomes of the journal, and their origins, by fingerprint.
+            max_turns: Maximum number of turns in a history.
+        """
         rows = sorted(turns, key=_order)
         last: dict[str, StoredTurn] = {}
         for turn in stored:
             if turn.name not in last or last[turn.name].stored_at <= turn.stored_at:
                 last[turn.name] = turn
         own = {turn.name for turn in rows}
+        others = sorted((turn for turn in last.values() if turn.name not in own), key=_order)
+        first, end = (bisect_left(others, _order(row), key=_order) for row in (rows[0], rows[-1]))
         return cls(
             name,
             tuple(rows),
-            tuple(sorted((turn for turn in last.values() if turn.name not in own), key=_order)),
+            tuple(others[max(0, first - max_turns) : end]),
             known,
             frozenset(turn.fingerprint for turn in last.values() if turn.name in own),
         )

@@ -16,7 +16,7 @@ def conversation(
     name: str, texts: list[str], known: dict[str, tuple[Outcome, Origin]] | None = None
 ) -> Conversation:
     turns = [RowTurn(text, (number,), {"id": text}, text, None) for number, text in enumerate(texts)]
-    return Conversation.of(name * 32, turns, [], known or {})
+    return Conversation.of(name * 32, turns, [], known or {}, 9)
 
 
 def first(name: str, text: str) -> str:

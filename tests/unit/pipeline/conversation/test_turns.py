@@ -54,7 +54,7 @@ def test_every_history_has_the_last_turns_before_its_own_and_no_answer_is_asked_
     rows: list[int], stored: list[tuple[int, int]], max_turns: int, recorded: int
 ) -> None:
     earlier = [stored_turn(number, stored_at=at) for number, at in stored]
-    conversation = Conversation.of(NAME, map(row_turn, rows), earlier, {})
+    conversation = Conversation.of(NAME, map(row_turn, rows), earlier, {}, max_turns)
     dialogue = Dialogue(conversation, FINGERPRINT, max_turns)
     sent = asked(dialogue)
     assert [prompt.text for prompt in sent] == [f"text {number}" for number in sorted(rows)]
@@ -72,7 +72,7 @@ def test_every_history_has_the_last_turns_before_its_own_and_no_answer_is_asked_
 def test_the_last_stored_turn_of_a_row_counts_and_a_row_of_this_run_replaces_it() -> None:
     old, new = stored_turn(1, "old", stored_at=1.0), stored_turn(1, "new", stored_at=2.0)
     own = stored_turn(2, fingerprint="own")
-    conversation = Conversation.of(NAME, [row_turn(2), row_turn(3)], [new, own, old], {})
+    conversation = Conversation.of(NAME, [row_turn(2), row_turn(3)], [new, own, old], {}, 9)
     assert [turn.text for turn in conversation.stored] == ["new"]
     assert conversation.written == {"own"}
     assert [prompt.history for prompt in asked(Dialogue(conversation, FINGERPRINT, 9))] == [
@@ -81,8 +81,18 @@ def test_the_last_stored_turn_of_a_row_counts_and_a_row_of_this_run_replaces_it(
     ]
 
 
+def test_a_long_history_does_not_count_in_the_size_of_a_batch_beyond_what_is_sent() -> None:
+    earlier = [stored_turn(number) for number in range(100)]
+    conversation = Conversation.of(NAME, [row_turn(50), row_turn(53)], earlier, {}, 2)
+    assert [turn.name for turn in conversation.stored] == ["n48", "n49", "n51", "n52"]
+    assert [prompt.history for prompt in asked(Dialogue(conversation, FINGERPRINT, 2))] == [
+        turns(48, 49),
+        turns(51, 52),
+    ]
+
+
 def test_a_refused_turn_is_left_out_and_after_another_failure_nothing_is_sent() -> None:
-    conversation = Conversation.of(NAME, map(row_turn, range(4)), [], {})
+    conversation = Conversation.of(NAME, map(row_turn, range(4)), [], {}, 9)
     dialogue = Dialogue(conversation, FINGERPRINT, 9)
     sent = asked(dialogue, {"text 1": failure("blocked"), "text 2": failure("timeout")})
     assert [prompt.history for prompt in sent] == [(), turns(0), turns(0)]
@@ -93,7 +103,7 @@ def test_a_refused_turn_is_left_out_and_after_another_failure_nothing_is_sent() 
 
 
 def test_a_prompt_that_was_refused_is_not_paid_for_again_with_the_same_history() -> None:
-    conversation = Conversation.of(NAME, [row_turn(1, "same"), row_turn(2, "same")], [], {})
+    conversation = Conversation.of(NAME, [row_turn(1, "same"), row_turn(2, "same")], [], {}, 9)
     dialogue = Dialogue(conversation, FINGERPRINT, 9)
     assert len(asked(dialogue, {"same": failure("blocked")})) == 1
     assert [each.origin for each in dialogue.asked] == ["fresh", "duplicate"]
@@ -117,7 +127,7 @@ def test_other_answers_system_texts_and_conversations_give_other_fingerprints() 
 def test_a_turn_keeps_the_encrypted_values_of_placeholders_of_the_turns_before() -> None:
     row = {"llmbeam_vault": {"values": {"<EMAIL_0123456789abcdef>": "sealed"}}}
     first = row_turn(1, "I am <EMAIL_0123456789abcdef>", row)
-    conversation = Conversation.of(NAME, [first, row_turn(2), row_turn(3)], [], {})
+    conversation = Conversation.of(NAME, [first, row_turn(2), row_turn(3)], [], {}, 9)
     dialogue = Dialogue(conversation, FINGERPRINT, 1)
     asked(dialogue, {"text 2": completion("Hello <EMAIL_0123456789abcdef>"), "text 3": completion("Yes")})
     assert [dict(each.values) for each in dialogue.asked] == [row["llmbeam_vault"]["values"]] * 2 + [{}]
