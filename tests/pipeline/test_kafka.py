@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -249,6 +250,26 @@ def test_answers_are_sent_once_and_in_one_transaction(cluster, topic, spec, monk
     assert Counter(row["answer"] for row in sent.values()) == Counter(f"message {n}" for n in range(8))
     run(job)
     assert len(cluster.messages(sink["topic"])) == 8, "a repeated run sends nothing"
+
+
+def test_an_answer_that_is_too_large_for_a_message_is_named_with_the_setting_that_sends_it(
+    cluster, topic, spec, monkeypatch
+):
+    text = "x" * 600_000  # the source and the answer of the echo model together are above the default of 1 MB
+    rows = [{"id": "small", "text": "a"}, {"id": "large", "text": text}]
+    sink = {"type": "kafka", "topic": topic, "bootstrap_servers": cluster.servers, "passthrough": ["text"]}
+    cluster.create(topic)
+    job = JobSpec.parse(spec | {"source": {"type": "rows", "rows": rows, "key": "id"}, "sink": sink})
+    with pytest.raises(JobSpecError) as raised:
+        run(job)
+    assert re.search(
+        r'the answer with the key \{"id": "large"\} is a message of 1,200,\d\d\d bytes', str(raised.value)
+    )
+    assert "Set `message.max.bytes` in the settings of the connection" in str(raised.value)
+    monkeypatch.setenv("LLMBEAM_KAFKA_SINK_CONFIG", '{"message.max.bytes": 2000000}')
+    assert run(job)["rows"]["answered"] == 2
+    # The mock brokers also show the messages of the transaction that was aborted.
+    assert {message.key() for message in cluster.messages(topic)} == {b'{"id": "small"}', b'{"id": "large"}'}
 
 
 def test_what_kafka_no_longer_has_fails_the_job_or_is_passed_over(cluster, topic, spec, caplog):

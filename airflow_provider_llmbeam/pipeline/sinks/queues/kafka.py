@@ -26,6 +26,8 @@ _log = logging.getLogger("llmbeam")
 _TRANSACTION_MILLISECONDS = 900_000
 #: Time to commit or to abort, in seconds; the commit sends all messages that are still in the client.
 _COMMIT_SECONDS = 600.0
+#: Maximum length of a key in an error.
+_SHOWN = 200
 _KEPT = "The answers are in the journal: a retry sends nothing to the model, and all messages again."
 
 
@@ -85,7 +87,7 @@ def publish(
         producer.begin_transaction()
         try:
             for record in read_records(staged):
-                _send(producer, sink.topic, key, record)
+                _send(producer, client, sink.topic, key, record)
                 count += 1
             # It sends what is left, and fails if a message was not delivered to all replicas in sync.
             producer.commit_transaction(_COMMIT_SECONDS)
@@ -111,13 +113,23 @@ def _producer(client: Client, transactional_id: str) -> Any:
         return kafka.Producer(settings)
 
 
-def _send(producer: Any, topic: str, key: tuple[str, ...], record: Row) -> None:
+def _send(producer: Any, client: Client, topic: str, key: tuple[str, ...], record: Row) -> None:
+    kafka = client_package("sink", client.remains)
     value, name = encode_record(record).rstrip(b"\n"), encode_key(record, key).rstrip(b"\n")
     while True:
         try:
             producer.produce(topic, value, name)
         except BufferError:  # the queue of the client is full
             producer.poll(1.0)
+        except kafka.KafkaException as raised:
+            if raised.args[0].name() != "MSG_SIZE_TOO_LARGE":
+                raise
+            raise JobSpecError(
+                f"`sink.topic` {topic!r}: the answer with the key {name.decode()[:_SHOWN]} is a message of "
+                f"{len(value):,} bytes, more than the client sends; the transaction was aborted. Set "
+                "`message.max.bytes` in the settings of the connection, and `max.message.bytes` of the topic, to "
+                f"more, or leave columns out of `sink.passthrough`. {client.remains}"
+            ) from None
         else:
             return
 
