@@ -114,12 +114,14 @@ class Position(_Part):
         return Position(cluster=cluster or self.cluster, offsets=offsets, runs=kept)
 
     def published(self, run: str, *, keeps: bool) -> Position:
-        """Returns the position when the answers of a run are published.
+        """Returns the position when the answers of a run are published; the same if it has been moved by that.
 
         Args:
             run: Name of the run.
             keeps: Whether the run may be repeated under this name, and reads the same messages then.
         """
+        if run not in self.runs:  # the change was made, and its confirmation lost: see `shared_file.change`
+            return self
         taken, others = self.runs[run], {name: each for name, each in self.runs.items() if name != run}
         moves = taken.window is None and not taken.is_published
         offsets = _merged(self.offsets, taken.end) if moves else self.offsets

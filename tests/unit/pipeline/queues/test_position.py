@@ -150,6 +150,13 @@ def test_without_airflow_the_next_run_of_the_same_name_takes_what_has_come_since
     assert (taken.begin, taken.end) == ({"t": {0: 5}}, {"t": {0: 7}})
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_publication_whose_confirmation_was_lost_is_recorded_again_without_an_effect(keeps):
+    _, position = begun(Position(), "a", {0: 5})
+    published = position.published("a", keeps=keeps)
+    assert published.published("a", keeps=keeps) == published
+
+
 def test_a_partition_that_was_added_is_read_from_its_beginning():
     _, position = begun(Position(), "a", {0: 5}, LATEST)
     position = position.published("a", keeps=True)
