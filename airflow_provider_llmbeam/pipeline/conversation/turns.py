@@ -81,6 +81,8 @@ class Conversation:
     ) -> Conversation:
         """Sorts the turns; of several stored ones of one row the last one counts.
 
+        Stored turns of a time when the job had no `order_by`, or has one no more, come first.
+
         Stored turns that are in no history, as `max_turns` others come between them and the first row, are left
         out: their texts would count in the size of a batch, and 2,000 turns of 3 kB left room for 11 conversations
         in a batch, and so for 11 requests in flight.
@@ -98,7 +100,15 @@ class Conversation:
             if turn.name not in last or last[turn.name].stored_at <= turn.stored_at:
                 last[turn.name] = turn
         own = {turn.name for turn in rows}
-        others = sorted((turn for turn in last.values() if turn.name not in own), key=_order)
+        # A position with another number of values is of another `order_by`, and cannot be compared.
+        others = sorted(
+            (
+                turn if len(turn.position) == len(rows[0].position) else turn._replace(position=())
+                for turn in last.values()
+                if turn.name not in own
+            ),
+            key=lambda turn: (_order(turn), turn.answered_at),
+        )
         first, end = (bisect_left(others, _order(row), key=_order) for row in (rows[0], rows[-1]))
         return cls(
             name,

@@ -91,6 +91,14 @@ def test_a_long_history_does_not_count_in_the_size_of_a_batch_beyond_what_is_sen
     ]
 
 
+def test_the_history_of_a_time_without_order_by_comes_first_in_the_order_of_its_answers() -> None:
+    earlier = [stored_turn(number, position=(f"m-{number}",), answered_at=9.0 - number) for number in (1, 2)]
+    new = stored_turn(3, position=(1_700_000_000, "m-3"))
+    row = row_turn(4)._replace(position=(1_700_000_009, "m-4"))
+    conversation = Conversation.of(NAME, [row], [new, *earlier], {}, 9)
+    assert [prompt.history for prompt in asked(Dialogue(conversation, FINGERPRINT, 9))] == [turns(2, 1, 3)]
+
+
 def test_a_refused_turn_is_left_out_and_after_another_failure_nothing_is_sent() -> None:
     conversation = Conversation.of(NAME, map(row_turn, range(4)), [], {}, 9)
     dialogue = Dialogue(conversation, FINGERPRINT, 9)
