@@ -416,6 +416,23 @@ def test_an_empty_text_is_null_in_a_column_of_a_type_without_one(client):
         assert found == {0: (None, None, None), 1: (None, None, ""), 2: (7, None, None)}
 
 
+def test_a_fraction_for_a_column_of_integers_is_named_and_nothing_is_rounded(client, tmp_path):
+    sink = {**TO_TABLE, "passthrough": ["size"]}
+
+    def spec(*sizes: float) -> JobSpec:
+        read = [{"id": number, "text": "a", "size": size} for number, size in enumerate(sizes)]
+        return spec_of(source={"type": "rows", "rows": read, "key": "id"}, sink=sink, state_uri=str(tmp_path))
+
+    run(spec(3, 4))
+    refused = rf"column 'size' is of type INT64, which would round values: 3\.7, 9\.5\. .* `{ANSWERS}`"
+    for _ in range(2):
+        with pytest.raises(JobFailedError, match=refused):
+            run(spec(3.7, 4.0, 9.5))
+        assert {key: row["size"] for key, row in table_of(client).items()} == {0: 3, 1: 4}
+    run(spec(4.0, 4, 5.0))
+    assert {key: row["size"] for key, row in table_of(client).items()} == {0: 4, 1: 4, 2: 5}
+
+
 def test_vectors_are_arrays_of_numbers(client, sandbox):
     load(client, rows(5))
     model = {"type": "openai", "name": "text-embedding-3-small", "base_url": sandbox.openai_url}

@@ -50,8 +50,10 @@ _FROM_REST = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "RECORD
 #: Types that are not cast.
 _NEVER_CAST = ("ARRAY", "STRUCT")
 _PUBLICATION = "publication.json"
-#: Maximum number of keys that an error quotes.
+#: Maximum number of keys, or of other values, that an error quotes.
 _NAMED = 5
+#: Columns whose fractions do not matter to anybody who makes them integers.
+_MAY_BE_ROUNDED = frozenset({"latency_seconds"})
 
 
 def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
@@ -218,6 +220,7 @@ class _Merge:
 
     def _merge(self, job_id: str, staging: str, columns: list[MergeColumn]) -> bigquery.QueryJob:
         self._check_keys(staging, [column for column in columns if column.is_key])
+        self._check_fractions(staging, [column for column in columns if not column.is_key])
         statement = merge_statement(self._target, staging, self._key, columns)
         return self._client.query(statement, job_id=job_id, location=self._location, job_retry=None)
 
@@ -249,6 +252,24 @@ class _Merge:
                 f"rows with different keys have one key in table {str(self._target)!r}, which has column {kinds}: "
                 f"{found}."
             )
+
+    def _check_fractions(self, staging: str, columns: list[MergeColumn]) -> None:
+        """Checks that no number is rounded, as CAST does: a column may have had whole numbers alone so far.
+
+        Raises:
+            JobFailedError: One would be.
+        """
+        for column in columns:
+            types = column.staged_type, column.target_type
+            if types != ("FLOAT64", "INT64") or column.name in _MAY_BE_ROUNDED:
+                continue
+            if found := self._some(misfits_statement(staging, column, _NAMED)):
+                raise JobFailedError(
+                    f"`sink.table` {str(self._target)!r}: column {column.name!r} is of type INT64, which would "
+                    f"round values: {found}. Run: ALTER TABLE {quoted_table(self._target)} ALTER COLUMN "
+                    f"{quoted(column.name)} SET DATA TYPE FLOAT64; The table is unchanged. The answers are in the "
+                    "journal: once the table fits, a retry merges them, and sends nothing to the model."
+                )
 
     def _some(self, statement: str) -> str:
         rows = self._client.query_and_wait(statement, location=self._location)

@@ -90,7 +90,7 @@ def merge_statement(
 
 
 def misfits_statement(staging: str, column: MergeColumn, limit: int) -> str:
-    """Returns the query of some staged values of a key column that have no equal of the target type."""
+    """Returns the query of some staged values of a column that have no equal of the target type."""
     name = quoted(column.name)
     return (
         f"SELECT DISTINCT S.{name} FROM {staging} AS S WHERE {column.does_not_fit} ORDER BY S.{name} LIMIT {limit}"
