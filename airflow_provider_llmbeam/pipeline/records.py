@@ -207,5 +207,5 @@ def _names(key: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 def read_records(staged: Mapping[int, str]) -> Iterator[Row]:
     """Reads the records of staged JSON lines, one file after the other."""
     for _, uri in sorted(staged.items()):
-        with storage.open(uri) as file:
+        with storage.open_buffered(uri) as file:
             yield from map(json.loads, file)

@@ -205,16 +205,16 @@ def _columns(uri: str, file_format: str) -> set[str] | None:
 
 
 def _read(uri: str, file_format: str) -> Iterator[_Record]:
-    with storage.open(uri) as file:
-        if file_format == "jsonl":
-            for line in file:
+    if file_format == "jsonl":
+        with storage.open_buffered(uri) as lines:
+            for line in lines:
                 if line.strip():
                     yield _parsed(line, uri), line if line.endswith(b"\n") else line + b"\n"
-            return
-        with pq.ParquetFile(file) as table:
-            for batch in table.iter_batches(batch_size=_BATCH_ROWS):
-                for row in batch.to_pylist():
-                    yield row, encode_record(row)
+        return
+    with storage.open(uri) as file, pq.ParquetFile(file) as table:
+        for batch in table.iter_batches(batch_size=_BATCH_ROWS):
+            for row in batch.to_pylist():
+                yield row, encode_record(row)
 
 
 def _parsed(line: bytes, uri: str) -> Row:

@@ -13,6 +13,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.records import read_records
+from airflow_provider_llmbeam.pipeline.sinks.merge_files import read_rows
 from airflow_provider_llmbeam.sandbox import Sandbox
 
 
@@ -165,3 +167,22 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(PermissionError, match=r"Not a regular file: .*pipe\.jsonl"):
         storage.open(f"{tmp_path}/pipe.jsonl")
+
+
+def test_lines_of_cloud_storage_are_read_in_blocks_by_merges_and_by_sinks(
+    credentials: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, sizes = gcsio.BeamBlobReader.read, list[int]()
+
+    def counted(file: gcsio.BeamBlobReader, size: int = -1) -> bytes:
+        sizes.append(size)
+        return read(file, size)
+
+    monkeypatch.setattr(gcsio.BeamBlobReader, "read", counted)
+    with Sandbox(buckets=("rows",)) as sandbox:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", sandbox.authorized_url)
+        with storage.create("gs://rows/staged.jsonl") as file:
+            file.write(b'{"id": 1}\n' * 1000)
+        assert len([*read_rows({0: "gs://rows/staged.jsonl"}, "jsonl")]) == 1000
+        assert len([*read_records({0: "gs://rows/staged.jsonl"})]) == 1000
+    assert len(sizes) < 10
