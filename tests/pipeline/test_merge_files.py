@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from threading import Barrier, BrokenBarrierError
+from threading import Barrier, BrokenBarrierError, Event
 from uuid import UUID
 
 import fastavro
@@ -384,3 +384,30 @@ def test_a_row_that_the_retry_does_not_read_stays_in_the_dead_letter_with_the_ke
         run(JobSpec.parse(echo_job.spec | MENDED | merged(echo_job) | {"source": own | {"on_empty": "write"}}))
         assert ids(echo_job) == [1, 2]
         assert [row["llmbeam_error"]["kind"] for row in read_lines(dead_letter(echo_job))] == ["duplicate_key"]
+
+
+def test_answers_of_a_job_that_replaces_them_while_another_one_merges_are_all_there(echo_job, monkeypatch):
+    """A retry of one run has read the files when the next run replaces them, unless they take turns."""
+    echo_job.run(ROWS)
+    source = {"uri": str(dead_letter(echo_job)), "key": ["id"]}
+    retry = echo_job.spec | MENDED | {"name": "retry", "source": source}
+    retry = JobSpec.parse(retry | {"sink": echo_job.spec["sink"] | {"on_existing": "merge"}})
+    following = JobSpec.parse(echo_job.spec | {"name": "following", "owner": "job"})
+    move, has_read, is_replaced = files.publish, Event(), Event()
+
+    def interrupted(sink, staged, replaced=None):
+        if replaced is not None:
+            has_read.set()
+            is_replaced.wait(3)
+        return move(sink, staged, replaced)
+
+    monkeypatch.setattr(files, "publish", interrupted)
+    with ThreadPoolExecutor(1) as pool:
+        retried = pool.submit(run, retry)
+        assert has_read.wait(60)
+        echo_job.write([{"id": 4, "text": "d"}, {"id": 5, "text": "e"}, {"id": 6}])
+        run(following)
+        is_replaced.set()
+        assert retried.result()["rows"]["answered"] == 1
+    assert ids(echo_job) == [4, 5]
+    assert [row["id"] for row in read_lines(dead_letter(echo_job))] == [6]

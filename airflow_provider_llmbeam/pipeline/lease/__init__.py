@@ -44,11 +44,13 @@ def leased(spec: JobSpec) -> Iterator[Launcher | None]:
 def merging(spec: JobSpec) -> Iterator[None]:
     """Holds the lease of the files of a sink during the body, as merging them is reading and writing.
 
+    A job that replaces the files holds it, too.
+
     Raises:
         JobFailedError: Other jobs have merged into the sink for `MERGE_SECONDS`.
     """
     held = (
-        f"`sink.uri` {spec.output_uri!r}: other jobs have been merging into it for {MERGE_SECONDS:.0f} s. Nothing "
+        f"`sink.uri` {spec.output_uri!r}: other jobs have been writing to it for {MERGE_SECONDS:.0f} s. Nothing "
         "was published; a retry sends nothing to the model."
     )
     with waiting_for(spec, f"{spec.output_uri}.llmbeam/_merge", held):

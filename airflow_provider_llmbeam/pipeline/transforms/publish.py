@@ -138,14 +138,15 @@ class Publish(beam.DoFn):
         file_format, shards = sinks.staged_as(spec.sink)
         staged = self._every_shard(answer_files, "answers", shards, file_format)
         publish = partial(self._published_answers, staged, history_files)
-        if spec.merges_by_key:
-            # Other jobs may merge into a files sink and its dead letter; with any other sink, it is of this job.
-            with merging(spec) if isinstance(spec.sink, FilesSink) else nullcontext():
+        # Another job may merge into a files sink and its dead letter meanwhile, and would write what it has read
+        # over the new files; with any other sink, the dead letter is of this job.
+        with merging(spec) if isinstance(spec.sink, FilesSink) else nullcontext():
+            if spec.merges_by_key:
                 text = self._publish_merged(tally, staged, failed, file_format, publish)
-        else:
-            move_in({failed: spec.dead_letter_uri})
-            self._check(tally)
-            text = self._write_report(tally, publish())
+            else:
+                move_in({failed: spec.dead_letter_uri})
+                self._check(tally)
+                text = self._write_report(tally, publish())
         self._clean_up()
         return text
 
