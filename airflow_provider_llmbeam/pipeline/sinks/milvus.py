@@ -94,10 +94,10 @@ def _upsert(
     elif mismatch := _misfit(client, sink, key, shape.dimensions):
         raise JobFailedError(f"{mismatch} {_KEPT}")
     fields = client.describe_collection(sink.collection)["fields"]
-    texts = {field["name"] for field in fields if field["type"].name == "VARCHAR"}
+    types = {field["name"]: field["type"].name for field in fields}
     rows, taken = read_records(staged), 0
     size = min(_UPSERT_ROWS, max(1, _UPSERT_BYTES // (4 * shape.dimensions)))
-    while entities := [_entity(row, key, texts) for row in itertools.islice(rows, size)]:
+    while entities := [_entity(row, key, types) for row in itertools.islice(rows, size)]:
         taken += client.upsert(sink.collection, entities)["upsert_count"]
     if taken != shape.rows:
         raise RowsLostError(f"Milvus took {taken} of {shape.rows} rows into {sink.collection!r}. {_KEPT}")
@@ -105,8 +105,12 @@ def _upsert(
     client.load_collection(sink.collection)
 
 
-def _entity(row: dict[str, Any], key: tuple[str, ...], texts: set[str]) -> dict[str, Any]:
-    columns = {column: as_text(row[column]) if column in texts else row[column] for column in key}
+def _entity(row: dict[str, Any], key: tuple[str, ...], types: Mapping[str, str]) -> dict[str, Any]:
+    for column in key:
+        value = row[column]
+        if types[column] == "INT64" and isinstance(value, float) and value.is_integer():
+            row[column] = int(value)  # as pandas writes integers of a column with nulls
+    columns = {column: as_text(row[column]) if types[column] == "VARCHAR" else row[column] for column in key}
     return {ID: entity_id(row, key), **columns, VECTOR: row["answer"], **{name: row[name] for name in _TEXTS}}
 
 

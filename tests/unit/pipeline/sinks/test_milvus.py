@@ -122,6 +122,20 @@ def test_several_key_columns_identify_a_row_together(sink: MilvusSink, tmp_path:
     assert len(entities(sink)) == 4
 
 
+def test_whole_numbers_of_type_float_find_the_entities_of_a_field_of_integers(
+    sink: MilvusSink, tmp_path: Path
+) -> None:
+    """As pandas writes integers of a column in which one value is missing."""
+    publish(sink, KEY, stage(tmp_path, {"id": 7}, {"id": 8}))
+    publish(sink, KEY, stage(tmp_path, {"id": 7.0, "model": "m2"}, {"id": 9.0}))
+    assert sorted((found["id"], found["model"]) for found in entities(sink)) == [(7, "m2"), (8, "m"), (9, "m")]
+    assert {found["llmbeam_id"] for found in entities(sink)} == {
+        entity_id({"id": number}, KEY) for number in (7, 8, 9)
+    }
+    with pytest.raises(JobFailedError, match="should be a int64"):
+        publish(sink, KEY, stage(tmp_path, {"id": 7.5}))
+
+
 def test_the_id_of_a_row_never_changes_between_versions_and_is_that_of_its_values() -> None:
     """A different value would write every row a second time."""
     assert entity_id({"id": 7, "text": "x"}, KEY) == entity_id({"id": 7}, KEY)
