@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -73,17 +73,17 @@ def publish(sink: FilesSink, columns: OutputColumns, staged: Mapping[int, str], 
     if not all(map(storage.exists, staged.values())):  # An earlier attempt has published and deleted them.
         return files.publish(sink, staged, replaced)
     identify = key_of(columns, sink.format)
-    seen = {identify(row) for uri in staged.values() for row, _ in _read(uri, sink.format)}
+    seen = frozenset(identify(row) for uri in staged.values() for row, _ in _read(uri, sink.format))
     shards.sort(
         key=lambda shard: shard[2] != sink.shards
     )  # Those of an attempt that was killed are the newer ones.
     merged = {}
     for shard, new in staged.items():
-        earlier = (
+        earlier = [
             _of_shard(uri, sink, columns, shard, is_sure=count == sink.shards)
             for uri, number, count in shards
             if count != sink.shards or number == shard
-        )
+        ]
         merged[shard] = f"{staging_uri}merged-{shard}-{uuid.uuid4().hex}.{sink.format}"
         lines = chain((line for _, line in _read(new, sink.format)), _unseen(earlier, identify, seen))
         write_file(merged[shard], lines, sink.format, columns)
@@ -168,19 +168,22 @@ def _digest(text: bytes) -> bytes:
 
 
 def _unseen(
-    files: Iterable[Iterable[_Record]], identify: Callable[[Row], bytes], seen: set[bytes]
+    files: Sequence[Iterable[_Record]], identify: Callable[[Row], bytes], seen: frozenset[bytes]
 ) -> Iterator[bytes]:
     """Yields the lines of other keys, of each key those of the first file that has it.
 
-    All rows of a key are in one file of a run: several, if its source allowed duplicate keys.
+    All rows of a key are in one file of a run: several, if its source allowed duplicate keys. Of the last file no
+    key is kept in memory: a sink has all rows that have ever been merged into it.
     """
-    for records in files:
-        found = set()
+    earlier = set[bytes]()
+    for number, records in enumerate(files, 1):
+        found = set[bytes]()
         for row, line in records:
-            if (key := identify(row)) not in seen:
-                found.add(key)
+            if (key := identify(row)) not in seen and key not in earlier:
+                if number < len(files):
+                    found.add(key)
                 yield line
-        seen |= found
+        earlier |= found
 
 
 def _of_shard(
