@@ -12,7 +12,6 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -151,16 +150,16 @@ def read_rows(staged: Mapping[int, str], file_format: str) -> Iterator[Row]:
 def key_of(columns: OutputColumns, file_format: str) -> Callable[[Row], bytes]:
     """Returns the function that identifies a row, in 16 bytes.
 
-    A key column of Parquet that has a text has texts only, so there its numbers equal their texts.
+    A whole number of type float equals the integer: pandas writes integers of a column with nulls so. A key column
+    of Parquet that has a text has texts only, so there its numbers equal their texts.
     """
     if file_format == "jsonl":
-        return lambda row: _digest(encode_key(row, columns.key))
-    return lambda row: _digest("\0".join(map(partial(_key_text, row), columns.key)).encode())
+        return lambda row: _digest(encode_key({name: _whole(row[name]) for name in columns.key}, columns.key))
+    return lambda row: _digest("\0".join(as_text(_whole(row[name])) for name in columns.key).encode())
 
 
-def _key_text(row: Row, column: str) -> str:
-    value = row[column]
-    return as_text(int(value) if isinstance(value, float) and value.is_integer() else value)
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _digest(text: bytes) -> bytes:
