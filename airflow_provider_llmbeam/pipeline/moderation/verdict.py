@@ -74,7 +74,7 @@ def decide(outcome: Outcome, moderation: Moderation) -> Decision:
         return Decision(moderation.on_unreadable, UNREADABLE)
     if not verdict.is_unsafe:
         return Decision("allow")
-    actions = [moderation.categories.get(each, moderation.action) for each in verdict.categories]
+    actions = [action for each in verdict.categories for action in _actions_of(each, moderation)]
     action = max(actions or [moderation.action], key=_STRICTNESS.index)
     return Decision(action, ",".join(verdict.categories) or UNNAMED)
 
@@ -97,7 +97,17 @@ def refusal(decision: Decision, moderation: Moderation, what: str) -> Failure:
     )
 
 
+def _actions_of(category: str, moderation: Moderation) -> list[Literal["allow", "flag", "replace", "fail"]]:
+    """Returns the actions of the categories in the spec that have this name once they are printable, too."""
+    found = [action for name, action in moderation.categories.items() if _printable(name) == category]
+    return [*found] or [moderation.action]
+
+
 def _named(categories: list[str]) -> tuple[str, ...]:
     """Returns the categories that an answer names, each once, as short printable names."""
-    names = (re.sub(r"[\W]+", " ", each[:_MAX_CHARACTERS]).strip() for each in categories[:_MAX_CATEGORIES])
+    names = map(_printable, categories[:_MAX_CATEGORIES])
     return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _printable(category: str) -> str:
+    return re.sub(r"[\W]+", " ", category[:_MAX_CHARACTERS]).strip()

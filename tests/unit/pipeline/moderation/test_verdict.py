@@ -67,6 +67,21 @@ def test_of_several_categories_the_strictest_action_counts(answer, decision):
     assert decide(completion(answer), moderation(categories={"S2": "flag", "S3": "allow"})) == decision
 
 
+@pytest.mark.parametrize("category", ["self-harm", "sexual/minors"])
+def test_a_category_with_signs_in_its_name_has_the_action_that_the_spec_gives_it(category):
+    guard = moderation(
+        verdict="json", system="Say whether it is unsafe.", action="flag", categories={category: "fail"}
+    )
+    answer = completion("{}", parsed={"unsafe": True, "categories": ["insult", category]})
+    assert decide(answer, guard).action == "fail"
+    assert decide(completion("{}", parsed={"unsafe": True, "categories": ["insult"]}), guard).action == "flag"
+
+
+def test_of_two_categories_in_the_spec_that_differ_in_signs_the_strictest_action_counts():
+    guard = moderation(action="flag", categories={"self-harm": "fail", "self harm": "allow"})
+    assert decide(completion("unsafe\nself-harm"), guard) == Decision("fail", "self harm")
+
+
 def test_a_failed_request_is_no_verdict_and_fails_the_row_for_the_same_reason():
     failure = Failure(kind="throttled", message="429")
     assert decide(failure, moderation(on_unreadable="flag")) == Decision("fail", failure=failure)
