@@ -31,6 +31,10 @@ _RUN = re.compile(r"\d(?:[^\d\n]{0,3}\d)*")
 _NUMBER = re.compile(r"[+(]?\d(?:[\s().\-/]{0,3}\d){6,}")
 
 _DATE = re.compile(r"\d{1,2}([./-])\d{1,2}\1(?:\d{4}|\d{2})|\d{4}([./-])\d{1,2}\2\d{1,2}")
+#: A time of a day, mostly with its date: the digits of its fraction are read as a phone number, too.
+_TIME = re.compile(
+    rf"(?<![\d:])(?:(?:{_DATE.pattern})[T ])?\d\d:\d\d(?::\d\d(?:[.,]\d{{1,9}})?)?(?:[+-]\d\d:\d\d)?(?![\d:])"
+)
 _AMERICAN = re.compile(r"\(?\d{3}\)?[-. ]{1,2}\d{3}[-. ]\d{4}")
 #: Cards that the recogniser leaves out: of 12 and of 19 digits, and those of Mastercard and JCB that begin with 2.
 #: Check digits decide.
@@ -153,6 +157,7 @@ class _Phones:
         self._any = [_whole(recogniser(supported_regions=countries[:1], leniency=0))]
 
     def __call__(self, text: str) -> Iterator[tuple[int, int, float]]:
+        text = _TIME.sub(lambda time: "_" * len(time[0]), text)
         for number in _NUMBER.finditer(text):
             written = number[0]
             if written.isdecimal() and len(written) < _BARE_DIGITS and not written.startswith("0"):

@@ -62,6 +62,33 @@ def test_what_has_only_the_look_of_one_is_left(text):
     assert found(text, PatternsDetector(entities=("EMAIL", "IP_ADDRESS", "CREDIT_CARD", "IBAN"))) == {}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2021-11-15 00:04:02.566678+00:00",
+        "2020-11-02T10:18:02.985126+00:00",
+        "2021-10-20T19:09:49.815737",
+        "2020-12-05 23:41:07.526618 UTC",
+        "03:49:03.838579",
+        "opened at 2023-03-04 09:01:27.822859+00:00 by the customer",
+    ],
+)
+def test_a_time_with_microseconds_is_no_phone_number(text):
+    assert found(text, PatternsDetector()) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("2026-01-01 12:00:00 030 9018207", "030 9018207"),
+        ("12:00:00.123456 +49309018207", "+49309018207"),
+        ("call (202) 555-0143 at 12:30", "(202) 555-0143"),
+    ],
+)
+def test_a_phone_number_beside_a_time_is_found(text, number):
+    assert found(text, PatternsDetector()) == {number: "PHONE"}
+
+
 def test_only_the_wanted_kinds_are_found():
     assert found("ann@example.com 10.1.2.3", PatternsDetector(entities=("IP_ADDRESS",))) == {
         "10.1.2.3": "IP_ADDRESS"
