@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LL
 from airflow_provider_llmbeam.pipeline import storage as files
 from airflow_provider_llmbeam.pipeline.audit.load import SCHEMA, load
 from airflow_provider_llmbeam.pipeline.audit.record import AuditRecord, Requester
+from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
@@ -149,6 +151,25 @@ def test_objects_of_an_audit_are_never_replaced_or_deleted(sandbox):
     assert first.items() < second.items()
     lines = [line for name in second for line in files.read(f"gs://state/{name}").splitlines()]
     assert len(lines) == 8
+
+
+def test_the_file_of_a_batch_is_looked_for_among_the_records_of_the_days_since_it_began(sandbox, monkeypatch):
+    trail = AuditTrail.of(spec_of(safety={"audit": {"uri": "gs://state/audit"}}))
+    assert trail is not None
+    files.replace(trail.new_uri("known"), b"{}")
+    store, listed = sandbox._services.storage.store, list[str]()
+    page = store.page
+
+    def counted(bucket: str, query: Mapping[str, str], size: int) -> Any:
+        listed.append(query.get("prefix", ""))
+        return page(bucket, query, size)
+
+    monkeypatch.setattr(store, "page", counted)
+    since = time.time() - 2 * 86_400
+    assert trail.has_file("known", since)
+    assert not trail.has_file("other", since)
+    assert len(listed) <= 6
+    assert all(each.startswith("audit/date=20") and "/job-" in each for each in listed)
 
 
 def fingerprints(prefix: str) -> set[str]:

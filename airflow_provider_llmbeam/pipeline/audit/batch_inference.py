@@ -72,11 +72,12 @@ class AuditResults(beam.PTransform):
         directory: The directory that `IndexRows` wrote; ends in `/`.
         job_id: Identity of the batch-inference job.
         rows: Number of its requests.
+        since: Unix time before which the job had no results.
     """
 
-    def __init__(self, trail: AuditTrail, directory: str, job_id: str, rows: int) -> None:
+    def __init__(self, trail: AuditTrail, directory: str, job_id: str, rows: int, since: float) -> None:
         super().__init__()
-        self._write = _WriteRecords(trail, job_id)
+        self._write = _WriteRecords(trail, job_id, since)
         self._pattern = f"{directory}rows-*.txt"
         self._files = rows // _FILE_RECORDS + 1
 
@@ -115,10 +116,11 @@ def _with_file(
 
 
 class _WriteRecords(beam.DoFn):
-    def __init__(self, trail: AuditTrail, job_id: str) -> None:
+    def __init__(self, trail: AuditTrail, job_id: str, since: float) -> None:
         super().__init__()
         self._trail = trail
         self._job_id = job_id
+        self._since = since
 
     def process(self, group: tuple[int, Iterable[tuple[str, _Rows, Outcome | None]]]) -> Iterator[_Result]:
         number, results = group[0], list(group[1])
@@ -128,6 +130,6 @@ class _WriteRecords(beam.DoFn):
             for fingerprint, rows, outcome in results
             if fingerprint and outcome is not None
         ]
-        if lines and not self._trail.has_file(name):
+        if lines and not self._trail.has_file(name, self._since):
             storage.replace(self._trail.new_uri(name), b"".join(lines))
         yield from ((fingerprint, outcome) for fingerprint, _, outcome in results)

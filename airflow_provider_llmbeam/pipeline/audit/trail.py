@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -122,10 +122,20 @@ class AuditTrail:
         day = f"date={datetime.now(UTC):%Y-%m-%d}/" if self.by_date else ""
         return f"{self.directory}{day}{self.requester.job}-{name or uuid.uuid4().hex}.jsonl"
 
-    def has_file(self, name: str) -> bool:
-        """Returns whether the file of a name was written, on any day."""
-        day = "date=*/" if self.by_date else ""
-        return storage.has_match(f"{self.directory}{day}{self.requester.job}-{name}.jsonl")
+    def has_file(self, name: str, since: float) -> bool:
+        """Returns whether the file of a name was written.
+
+        Args:
+            name: See `new_uri`.
+            since: Unix time before which it was not; the records of earlier days, of all jobs, are not listed.
+        """
+        # A pattern is listed, which the account of the job may do; to read an object needs another right.
+        file = f"{self.requester.job}-{name}.jsonl*"
+        if not self.by_date:
+            return storage.has_match(f"{self.directory}{file}")
+        first, last = (datetime.fromtimestamp(each, UTC).date() for each in (since, time.time()))
+        days = (first + timedelta(days=number) for number in range((last - first).days + 1))
+        return any(storage.has_match(f"{self.directory}date={day}/{file}") for day in days)
 
     def _writer(self) -> SegmentWriter:
         def new_segment() -> tuple[str, array[int]]:

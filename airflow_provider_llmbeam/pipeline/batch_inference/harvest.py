@@ -44,7 +44,13 @@ _Result = Outcome | None
 
 
 def harvest(
-    pipeline: beam.Pipeline, spec: JobSpec, file: RequestFile, results: Sequence[str], uri: str, job_id: str
+    pipeline: beam.Pipeline,
+    spec: JobSpec,
+    file: RequestFile,
+    results: Sequence[str],
+    uri: str,
+    job_id: str,
+    since: float,
 ) -> None:
     """Adds the steps that read the results of one job into the journal.
 
@@ -59,6 +65,7 @@ def harvest(
         results: Addresses of the result files.
         uri: Address to which the `Sums` are written.
         job_id: Identity of the job, for the audit.
+        since: Unix time at which the batch inference began, for the audit.
     """
     lines = (
         pipeline
@@ -72,7 +79,7 @@ def harvest(
     else:
         lines = lines | "ByKey" >> beam.GroupByKey() | "Best" >> beam.FlatMap(_best)
     if (trail := AuditTrail.of(spec)) is not None:
-        lines |= "Audit" >> AuditResults(trail, batch_uri(spec), job_id, file.rows)
+        lines |= "Audit" >> AuditResults(trail, batch_uri(spec), job_id, file.rows, since)
     sums = lines | "Record" >> beam.ParDo(_Record(spec)) | "Sum" >> beam.CombineGlobally(Sums.total)
     _ = sums | "WriteSums" >> beam.Map(lambda total: storage.replace(uri, total.model_dump_json().encode()))
 

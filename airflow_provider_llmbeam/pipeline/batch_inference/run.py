@@ -287,7 +287,7 @@ class BatchInference:
             if results := result_files(self._provider, job, f"{batch_uri(spec)}results-{display_name}"):
                 uri = f"{batch_uri(spec)}sums-{file.digest}.json"
                 pipeline = self._new_pipeline()
-                harvest(pipeline, spec, file, results, uri, job.name)
+                harvest(pipeline, spec, file, results, uri, job.name, manifest.created_at)
                 pipeline.run().wait_until_finish()
                 harvested[display_name] = Sums.model_validate_json(storage.read(uri))
             elif not job.has_ended:

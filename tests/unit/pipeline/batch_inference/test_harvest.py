@@ -49,7 +49,7 @@ def harvested(tmp_path):
                 file.write(content)
         (tmp_path / "out/.llmbeam/job").mkdir(parents=True, exist_ok=True)
         with Pipeline(runner=FnApiRunner()) as pipeline:
-            harvest(pipeline, spec, FILE, uris, f"{tmp_path}/sums.json", "job")
+            harvest(pipeline, spec, FILE, uris, f"{tmp_path}/sums.json", "job", 0.0)
         found = {}
         for uri in storage.match(f"{spec.journal_uri}*.jsonl"):
             for entry in read_segment(uri, storage.open):
