@@ -17,6 +17,8 @@ IV_BYTES = 16
 
 _INFO = b"llmbeam privacy 1"
 _KEY_BYTES = 64  # AES-256
+#: The field of a value that is bytes, which JSON does not have.
+_BASE64 = "base64"
 
 
 class WrongKeyError(Exception):
@@ -42,8 +44,8 @@ class Cipher:
         self._siv = AESSIV(key)
 
     def seal(self, kind: str, value: Any) -> bytes:
-        """Returns the ciphertext of a JSON value; it begins with the synthetic IV."""
-        return self._siv.encrypt(json.dumps(value).encode(), [kind.encode()])
+        """Returns the ciphertext of a text, a number or bytes; it begins with the synthetic IV."""
+        return self._siv.encrypt(json.dumps(value, default=_of_bytes).encode(), [kind.encode()])
 
     def open(self, kind: str, sealed: str) -> Any:
         """Returns a value.
@@ -56,9 +58,14 @@ class Cipher:
             WrongKeyError: It was encrypted with another key or as another kind, or it is not intact.
         """
         try:
-            return json.loads(self._siv.decrypt(base64.b64decode(sealed, validate=True), [kind.encode()]))
+            found = json.loads(self._siv.decrypt(base64.b64decode(sealed, validate=True), [kind.encode()]))
         except self._faults:
             raise WrongKeyError("a value was encrypted with another key, or changed since then") from None
+        return base64.b64decode(found[_BASE64]) if isinstance(found, dict) else found
+
+
+def _of_bytes(value: bytes) -> dict[str, str]:
+    return {_BASE64: base64.b64encode(value).decode()}
 
 
 def cipher_of(variable: str) -> Cipher:

@@ -305,7 +305,7 @@ class Masker:
             return self._text(text, issuer, column, faults, is_key=is_key)
         if not found:
             return value
-        plain = value if isinstance(value, int | float) else text
+        plain = value if isinstance(value, int | float | bytes) else text
         return self._issued(found[0].kind, plain, issuer, f"column {column!r}", faults, is_key)
 
     def _text(

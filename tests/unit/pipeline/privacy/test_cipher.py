@@ -14,7 +14,7 @@ def sealed(cipher: Cipher, kind: str, value: object) -> str:
     return base64.b64encode(cipher.seal(kind, value)).decode()
 
 
-@pytest.mark.parametrize("value", ["ann@example.com", "", 4930901820, 2**70, "half \ud800"])
+@pytest.mark.parametrize("value", ["ann@example.com", "", 4930901820, 2**70, "half \ud800", b"\xff\x00"])
 def test_a_value_is_restored_with_its_type(value):
     cipher = Cipher(SECRET)
     assert cipher.open("EMAIL", sealed(cipher, "EMAIL", value)) == value

@@ -60,6 +60,15 @@ def test_a_number_of_a_column_with_nulls_is_masked_and_restored_as_it_was(make_m
     assert isinstance(plain["phone"], float)
 
 
+def test_bytes_are_masked_and_restored_as_they_were(make_masker):
+    row = {"id": 1, "text": b'{"mail": "ann@example.com"}', "more": [b"\xff 123456"]}
+    masked = make_masker().row(row)
+    assert FORM.fullmatch(masked["text"])
+    assert FORM.fullmatch(masked["more"][0])
+    assert make_masker().plain(masked) == row
+    assert answer_of(make_masker(), row, lambda prompt: prompt).row == row
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), 0.123456789, 12345.0, True])
 def test_a_float_that_is_no_number_of_six_digits_is_left_as_it_is(make_masker, value):
     row = {"id": 1, "text": value}
