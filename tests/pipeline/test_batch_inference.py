@@ -575,6 +575,16 @@ def test_a_changed_prompt_cancels_the_batch_of_the_earlier_try(developer, sandbo
     assert len(cancelled) == 1
 
 
+def test_a_changed_masking_makes_another_batch_as_the_prompts_are_others(developer, sandbox, monkeypatch):
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "a secret of enough characters")
+    with pytest.raises(BatchPendingError):
+        run(JobSpec.parse(developer), waits=False)
+    numbers = {"type": "custom", "name": "NUMBER", "pattern": r"\d+"}
+    manifest = run(JobSpec.parse(developer | {"safety": {"privacy": {"detectors": [numbers]}}}), waits=True)
+    assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
+    assert sum(each.method == "gemini.batches.create" for each in sandbox.requests) == 2
+
+
 @pytest.mark.parametrize("is_online", [False, True])
 def test_a_changed_provider_cancels_the_batch_of_the_earlier_try_at_the_earlier_provider(
     openai, developer, sandbox, caplog, is_online

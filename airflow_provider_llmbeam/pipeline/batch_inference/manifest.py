@@ -19,6 +19,8 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")
 
+#: Fields of a detector of type `dlp` that say how texts are inspected, and not what is found in them.
+_OF_INSPECTION = {"project", "location", "base_url", "requests_per_minute", "max_in_flight"}
 #: Sums of the pilot, which is the sample of the estimate and left out of its comparison with the run.
 _OF_ESTIMATE = ("input_tokens", "output_tokens", "cost_nano_usd")
 
@@ -198,6 +200,12 @@ def digest_of(spec: JobSpec) -> str:
         include={"source", "prompt", "model", "generation", "embedding", "task", "cache"},
         exclude={"model": {"labels"}},
     )
+    if (privacy := spec.safety.privacy) is not None:  # what is masked has placeholders in the prompts
+        decisive["privacy"] = privacy.model_dump(
+            mode="json",
+            include={"columns", "detectors", "action", "actions"},
+            exclude={"detectors": {"__all__": _OF_INSPECTION}},
+        )
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 

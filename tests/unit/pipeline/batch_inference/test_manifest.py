@@ -79,6 +79,28 @@ def test_only_what_decides_the_prompts_makes_other_files(job, change, is_other):
     assert (digest_of(JobSpec.parse(job | change)) != digest_of(JobSpec.parse(job))) == is_other
 
 
+@pytest.mark.parametrize(
+    ("change", "is_other"),
+    [
+        ({}, False),
+        ({"action": "hash"}, True),
+        ({"actions": {"EMAIL": "drop"}}, True),
+        ({"columns": ["text"]}, True),
+        ({"detectors": ["patterns"]}, True),
+        ({"detectors": ["patterns", {"type": "dlp", "project": "my-other", "max_in_flight": 9}]}, False),
+        ({"on_altered": "repair"}, False),
+    ],
+)
+def test_other_masking_makes_other_files(job, change, is_other):
+    privacy = {"detectors": ["patterns", {"type": "dlp", "project": "my-project"}]}
+
+    def digest(fields):
+        return digest_of(JobSpec.parse(job | {"safety": {"privacy": fields}}))
+
+    assert digest(privacy) != digest_of(JobSpec.parse(job))
+    assert (digest(privacy | change) != digest(privacy)) == is_other
+
+
 def test_other_labels_make_no_other_files(job):
     given, labelled = ({"type": "gemini", "project": "p", "labels": labels} for labels in ({}, {"team": "data"}))
     assert digest_of(JobSpec.parse(job | {"model": given})) == digest_of(JobSpec.parse(job | {"model": labelled}))
