@@ -99,6 +99,26 @@ def test_a_load_whose_end_was_not_seen_is_not_repeated(client, sandbox, monkeypa
     assert not list(storage.Client().list_blobs("state", prefix="job/audit/"))
 
 
+@pytest.mark.parametrize("deleted", [1, 2])
+def test_a_load_whose_files_were_deleted_keeps_no_run_with_another_table_back(
+    client, sandbox, monkeypatch, deleted
+):
+    delete = files.delete
+
+    def killed(uris: list[str]) -> None:
+        delete(uris[:deleted])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _write_and_load(spec_of(safety=TO_TABLE))
+    assert len(records(client)) == 2
+    run(spec_of(safety={"audit": {"table": f"{TABLE}_of_another_year"}}))
+    assert len(records(client)) == 2
+    assert not list(storage.Client().list_blobs("state", prefix="job/audit/"))
+
+
 def test_records_of_a_run_that_fails_are_loaded(client, sandbox):
     with pytest.raises(LLMBeamError):
         run(

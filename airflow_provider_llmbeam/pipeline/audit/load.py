@@ -102,15 +102,19 @@ def load(spec: JobSpec) -> None:
     begun = read_json(record)
     groups = [] if begun is None else [[str(uri) for uri in begun["of"]["files"]]]
     known = {uri for group in groups for uri in group}
+    stored = storage.sizes(f"{directory}*.jsonl")
     # A batch whose prompts were all in the journal leaves a file without records.
-    found = sorted(uri for uri, size in storage.sizes(f"{directory}*.jsonl").items() if size and uri not in known)
+    found = sorted(uri for uri, size in stored.items() if size and uri not in known)
     groups += [found[start : start + _MAX_FILES] for start in range(0, len(found), _MAX_FILES)]
     try:
         for group in groups:
-            with connect(audit.project or reference_of(audit.table).project) as client:
-                work = partial(_append, client, audit.table, group)
-                run_with_recorded_id(record, {"table": audit.table, "files": group}, work, stale_seconds=math.inf)
-            storage.delete([uri for uri in group if storage.exists(uri)])
+            # An attempt that was killed may have deleted some or all of them: they were loaded.
+            if left := [uri for uri in group if uri in stored]:
+                of = {"table": audit.table, "files": group}
+                with connect(audit.project or reference_of(audit.table).project) as client:
+                    work = partial(_append, client, audit.table, left)
+                    run_with_recorded_id(record, of, work, stale_seconds=math.inf)
+                storage.delete(left)
             storage.delete([record])
     except (GoogleAPIError, GoogleAuthError) as error:
         message = message_of(error) if isinstance(error, GoogleAPIError) else f"{error}."
