@@ -3,6 +3,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -39,10 +40,19 @@ def test_a_job_on_flink_may_go_on() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _same_handlers_afterwards() -> Iterator[None]:
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
+def _handlers() -> Iterator[None]:
+    """Those of Python, which are there again afterwards; a shell starts its background with SIGINT ignored."""
+    handlers: dict[signal.Signals, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    alarm = signal.getsignal(signal.SIGALRM)
     yield
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)] == handlers
+    assert {number: signal.getsignal(number) for number in handlers} == handlers
+    assert signal.getsignal(signal.SIGALRM) == alarm
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
@@ -101,9 +111,7 @@ def test_without_a_signal_the_error_of_a_job_is_its_own() -> None:
 
 
 def test_a_signal_that_a_shell_ignores_for_its_background_stays_ignored() -> None:
-    earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with signals_handled():
-            signal.raise_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, earlier)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with signals_handled():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.signal(signal.SIGINT, before) == signal.SIG_IGN
