@@ -37,6 +37,10 @@ from airflow_provider_llmbeam.spec.model.media import place_of
 from airflow_provider_llmbeam.spec.model.tier import AskedTier
 
 FINISH_REASONS = {"stop": "stop", "length": "max_tokens"}
+#: Finish reasons of an answer that the server has broken off: vLLM and SGLang when they shut down, pause or abort
+#: requests, Mistral and OpenRouter after an error, DeepSeek under load. Its text ends anywhere. Sources:
+#: github.com/vllm-project/vllm/issues/57082 (2026-09), api-docs.deepseek.com/api/create-chat-completion
+_BROKEN_OFF = frozenset({"abort", "error", "insufficient_system_resource"})
 _NO_ANSWER = "no chat completion"
 #: Formats of `input_audio`, which OpenAI and vLLM take.
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
@@ -277,6 +281,7 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
             category=reason if reason == "content_filter" else "refusal",
             **billed,
         )
+    refuse_broken_off(reason, billed)
     return Reply(
         text=valid_text(text),
         finish_reason=FINISH_REASONS.get(reason, reason),
@@ -284,6 +289,21 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
         model=name_of(body.get("model"), model),
         mean_logprob=_mean_logprob(choice.get("logprobs")),
     )
+
+
+def refuse_broken_off(reason: str, billed: BilledTokens) -> None:
+    """Refuses an answer that the server has broken off, so that the request is sent again.
+
+    Args:
+        reason: Finish reason of the answer.
+        billed: Its billed tokens.
+
+    Raises:
+        RequestError: It is one.
+    """
+    if reason in _BROKEN_OFF:
+        message = f"a 200 with an answer that the server has broken off (finish reason {reason!r})"
+        raise RequestError("garbage", message, http_status=200, **billed)
 
 
 def _mean_logprob(logprobs: Any) -> float | None:

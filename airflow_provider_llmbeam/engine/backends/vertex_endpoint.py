@@ -15,9 +15,14 @@ from airflow_provider_llmbeam.engine.backends.base import Backend, Reply
 from airflow_provider_llmbeam.engine.backends.google_access import BearerToken
 from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient
 from airflow_provider_llmbeam.engine.backends.json_reply import invalid_response, json_object
-from airflow_provider_llmbeam.engine.backends.openai import FINISH_REASONS, ChatBackend, chat_parameters
+from airflow_provider_llmbeam.engine.backends.openai import (
+    FINISH_REASONS,
+    ChatBackend,
+    chat_parameters,
+    refuse_broken_off,
+)
 from airflow_provider_llmbeam.engine.backends.openai import error_of as chat_error_of
-from airflow_provider_llmbeam.engine.backends.reported import UsageReader, finish_reason_of
+from airflow_provider_llmbeam.engine.backends.reported import BilledTokens, UsageReader, finish_reason_of
 from airflow_provider_llmbeam.engine.backends.response import ANSWER_BYTES, FURTHER_ANSWER_BYTES
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -202,13 +207,14 @@ def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader) -> Rep
             text = text[0]
     # The vLLM of Model Garden without `raw_response`.
     text = text.removeprefix(f"Prompt:\n{prompt.strip()}\nOutput:\n") if isinstance(text, str) else ""
-    return Reply(
-        text=valid_text(text),
-        finish_reason=FINISH_REASONS.get(reason, reason),
+    billed = BilledTokens(
         input_tokens=_count(reader.tokens(usage.get("prompt_tokens")), prompt),
         output_tokens=_count(reader.tokens(usage.get("completion_tokens")), text),
-        model=model,
+        cached_tokens=0,
     )
+    # Of several prompts it fails all: a server that shuts down breaks off each of them.
+    refuse_broken_off(reason, billed)
+    return Reply(text=valid_text(text), finish_reason=FINISH_REASONS.get(reason, reason), **billed, model=model)
 
 
 def _count(reported: int | None, text: str) -> int:

@@ -140,6 +140,14 @@ def test_a_withheld_answer_is_blocked_and_was_billed(changes: dict[str, Any], ca
     assert error.category == category
 
 
+@pytest.mark.parametrize("reason", ["abort", "error", "insufficient_system_resource"])
+def test_an_answer_that_the_server_breaks_off_is_no_answer_and_was_billed(reason: str) -> None:
+    with pytest.raises(RequestError, match=f"broken off \\(finish reason '{reason}'\\)") as caught:
+        read(body(message={"content": "The contract ends on 3"}, finish_reason=reason))
+    error = caught.value
+    assert (error.kind, error.http_status, error.input_tokens, error.output_tokens) == ("garbage", 200, 5, 6)
+
+
 def test_a_prompt_that_a_content_filter_refuses_is_blocked() -> None:
     refused = {"error": {"code": "content_filter", "message": "The prompt triggered the policy.", "status": 400}}
     error = error_of(400, None, json.dumps(refused))

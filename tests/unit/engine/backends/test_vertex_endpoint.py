@@ -148,6 +148,14 @@ def test_a_streamed_chat_needs_no_done_line(end: str) -> None:
     assert reply.first_token_seconds is not None
 
 
+def test_a_streamed_chat_that_the_server_breaks_off_is_no_answer() -> None:
+    chunk = {"choices": [{"delta": {"content": "The contract ends on 3"}, "finish_reason": "abort"}]}
+    text = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
+    (found,) = ask(lambda *_: web.Response(text=text), Prompt("Hello"), generation=Generation(stream=True))
+    assert isinstance(found, RequestError)
+    assert (found.kind, found.http_status) == ("garbage", 200)
+
+
 def test_a_stream_that_ends_before_its_answer_does_is_broken() -> None:
     text = 'data: {"choices": [{"delta": {"content": "Hi"}}]}\n\ndata: [DONE]\n\n'
     (error,) = ask(lambda *_: web.Response(text=text), Prompt("Hello"), generation=Generation(stream=True))
@@ -198,6 +206,22 @@ def test_a_prediction_that_cannot_be_read_fails_only_its_row() -> None:
     assert [getattr(outcome, "text", None) for outcome in found] == ["one", None, "three"]
     assert isinstance(found[1], Failure)
     assert found[1].kind == "invalid_output"
+
+
+def test_rows_whose_answers_a_server_breaks_off_as_it_shuts_down_are_sent_again() -> None:
+    requests: list[int] = []
+
+    def answer(_: str, body: dict[str, Any]) -> Any:
+        requests.append(len(body["instances"]))
+        text, reason = (
+            ("The contract ends on 3", "abort") if len(requests) == 1 else ("It ends on 31 May.", "stop")
+        )
+        choice = {"text": text, "finish_reason": reason}
+        return {"predictions": [{"choices": [choice]} for _ in body["instances"]]}
+
+    found = outcomes(answer, 3)
+    assert [getattr(outcome, "text", None) for outcome in found] == ["It ends on 31 May."] * 3
+    assert requests == [3, 3]
 
 
 def test_one_bad_prompt_does_not_fail_its_neighbours() -> None:
