@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.pacing.flex import FlexCapacity
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tier import FlexTier
+from airflow_provider_llmbeam.spec import Price
 from tests.unit.engine.test_engine import FakeBackend, Recorder, Run, engine_of, many, now
 
 HOUR = 3600.0
@@ -151,3 +154,22 @@ def test_a_blocked_answer_at_flex_costs_half(run: Run) -> None:
     outcomes, _, _ = run(answered(1, FakeBackend(always=blocked)))
     (failure,) = outcomes
     assert (failure.service_tier, failure.cost_nano_usd) == ("flex", 8 * 10**9)
+
+
+class InvalidFlex(FakeBackend):
+    """Answers at the flex tier with what no schema accepts."""
+
+    async def complete(self, prompt: Prompt) -> Reply:
+        reply = await super().complete(prompt)
+        return dataclasses.replace(reply, text="{}", service_tier="flex")
+
+
+def test_invalid_answers_cost_what_the_tier_that_served_them_costs(run: Run) -> None:
+    schema = {"type": "object", "required": ["label"]}
+    price = Price(input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=1.0)
+    flex = InvalidFlex()
+    outcomes, _, _ = run(answered(1, flex, parser=OutputParser(schema), max_repairs=1, price=price))
+    (failure,) = outcomes
+    assert len(flex.sent) == 2
+    assert (failure.kind, failure.service_tier) == ("invalid_output", "flex")
+    assert failure.cost_nano_usd == 2 * (7 + 9) * 1000 / 2
