@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply, StaticBackend
-from airflow_provider_llmbeam.engine.bill import Bill
+from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.media.loader import MediaLoader, has_media
 from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Failure, Outcome
@@ -238,6 +238,7 @@ class Engine:
             )
             if wait_seconds is None:
                 return await self._fail(request, failure)
+            request.wasted = request.wasted.plus(self._bill(failure))
             await asyncio.sleep(wait_seconds)
         return failures_of(request, dataclasses.replace(self._stopped_by, **request.wasted._asdict()))
 
@@ -305,10 +306,10 @@ class Engine:
                 self._release_all()
 
     def _bill(self, billed: Reply | RequestError, request: Request | None = None) -> Bill:
-        """Returns the bill of a reply, and of the invalid ones before it if it is the last of a request."""
+        """Returns the bill of a reply, and of the useless ones before it if it is the last of a request."""
         tokens = (billed.input_tokens, billed.output_tokens, billed.cached_tokens)
         bill = Bill.of(*tokens, self._price, billed.service_tier, billed.audio_tokens)
-        return bill.plus(request.wasted) if request and request.repairs else bill
+        return bill.plus(request.wasted) if request and request.wasted is not NOTHING else bill
 
     async def _complete(self, backend: Backend, prompts: Sequence[Prompt]) -> list[Reply]:
         if self._batching is not None and isinstance(backend, StaticBackend):
@@ -352,7 +353,7 @@ class Engine:
                 outcomes.append(self._failed(error, request if first else None))
                 continue
             self._pilot.answered()
-            bill = self._bill(reply, request)
+            bill = self._bill(reply, request if first else None)
             outcomes.append(
                 completion_of(reply, parsed, bill, request, latency_seconds, padded_tokens, is_first=first)
             )
@@ -368,9 +369,8 @@ class Engine:
         if self._stopped_by is None and (
             error.kind == "quota_exhausted" or self._permanent_failures >= MAX_PERMANENT_FAILURES
         ):
-            self._stopped_by = Failure(
-                kind=error.kind, message=f"not sent, as others before it failed: {error.message}"
-            )
+            message = f"not sent, as others before it failed: {error.message}"
+            self._stopped_by = Failure(kind=error.kind, message=message)
             self._release_all()
         failures = failures_of(request, self._failed(error, request))
         for _ in request.prompts[1:]:

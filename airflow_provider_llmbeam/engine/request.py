@@ -102,7 +102,7 @@ class Request:
     throttled_since: float | None = None
     repairs: int = 0
     original_text: str | None = None
-    #: Bill of invalid answers.
+    #: Bill of invalid answers, and of other billed replies after which it was sent again.
     wasted: Bill = NOTHING
     #: Attempts that do not count, as the server was down.
     excused: int = 0

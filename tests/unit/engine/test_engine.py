@@ -601,6 +601,37 @@ def test_a_static_batch_counts_its_request_once_and_its_padding(run: Run) -> Non
     assert {outcome.padded_tokens for outcome in outcomes} == {7}
 
 
+def useless() -> RequestError:
+    """Returns the error of a billed reply that is no answer."""
+    return RequestError("garbage", "no candidates", http_status=200, input_tokens=7, output_tokens=2)
+
+
+@pytest.mark.parametrize("replies", [1, 2, 3], ids=["one", "two", "all three attempts"])
+def test_billed_replies_that_are_no_answer_are_in_the_bill_of_the_row(run: Run, replies: int) -> None:
+    budget = budget_of(100)
+    backend = FakeBackend({"a": [useless()] * replies})
+    (outcome,) = run(engine_of(backend, budget=budget).answer(prompts("a")))
+    assert isinstance(outcome, Failure if replies == 3 else Completion)
+    answer = (0, 0) if replies == 3 else (7, 9)
+    assert (outcome.input_tokens, outcome.output_tokens) == (7 * replies + answer[0], 2 * replies + answer[1])
+    assert outcome.cost_nano_usd == round(budget.spent_usd * NANO)
+
+
+def test_a_billed_reply_to_several_prompts_that_is_no_answer_is_counted_once(run: Run) -> None:
+    class Backend(StaticFakeBackend):
+        async def complete_batch(self, batch: Sequence[Prompt]) -> list[Reply]:
+            replies = await super().complete_batch(batch)
+            if len(self.batches) == 1:
+                raise useless()
+            return replies
+
+    budget = budget_of(100)
+    engine = engine_of(Backend(set()), batching=StaticBatching(max_padded_tokens=1000), budget=budget)
+    outcomes = run(engine.answer(prompts("a", "b")))
+    assert sum(outcome.output_tokens for outcome in outcomes) == 2 + 2 * 9
+    assert sum(outcome.cost_nano_usd for outcome in outcomes) == round(budget.spent_usd * NANO)
+
+
 def test_a_concurrency_limit_lowers_the_requests_in_flight(run: Run) -> None:
     limit = ConcurrencyLimit(8)
     for _ in range(100):
