@@ -81,6 +81,8 @@ class StaticBackend(Backend, Protocol):
 def kind_of_status(http_status: int) -> FailureKind:
     """Returns the kind of failure of an HTTP error status."""
     match http_status:
+        case 402:  # of DeepSeek and OpenRouter: the account has no balance, like OpenAI's `insufficient_quota`
+            return "quota_exhausted"
         case 429:
             return "throttled"
         case 401 | 403:

@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
     [
         (400, "bad_request"),
         (401, "unauthorized"),
+        (402, "quota_exhausted"),
         (403, "unauthorized"),
         (404, "not_found"),
         (408, "timeout"),

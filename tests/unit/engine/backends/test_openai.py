@@ -197,6 +197,7 @@ def test_an_error_keeps_the_message_of_the_server(text: str, message: str) -> No
 def test_an_account_without_balance_counts_as_an_exhausted_quota() -> None:
     text = '{"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}'
     assert error_of(429, 1.0, text).kind == "quota_exhausted"
+    assert error_of(402, None, '{"error": {"message": "Insufficient Balance"}}').kind == "quota_exhausted"
 
 
 def test_a_429_keeps_the_retry_delay_of_its_header() -> None:
