@@ -93,7 +93,8 @@ class ChatBackend(HttpBackend):
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         """Assembles a streamed answer in the format of an unstreamed one."""
         first_token_seconds = None
-        text, finish_reason, usage, model, tier = StreamedText(), None, None, None, None
+        text, refusal = StreamedText(), StreamedText()
+        finish_reason, usage, model, tier = None, None, None, None
         async for line in with_idle_timeout(response.lines(), self._generation.stream_idle_timeout_seconds):
             data = line.removeprefix(b"data:").strip()
             if not line.startswith(b"data:") or data == b"[DONE]":
@@ -102,13 +103,16 @@ class ChatBackend(HttpBackend):
             usage, model = chunk.get("usage") or usage, chunk.get("model") or model
             tier = chunk.get("service_tier") or tier
             for choice in map(mapping_of, list_of(chunk.get("choices"))):
-                text.add(str_of(mapping_of(choice.get("delta")).get("content")))
+                delta = mapping_of(choice.get("delta"))
+                text.add(str_of(delta.get("content")))
+                refusal.add(str_of(delta.get("refusal")))
                 finish_reason = choice.get("finish_reason") or finish_reason
             if first_token_seconds is None and text:
                 first_token_seconds = time.monotonic() - started
         if finish_reason is None:  # the last line is not reliable: `transformers serve` sends no "[DONE]"
             raise incomplete_stream()
-        choice = {"finish_reason": finish_reason, "message": {"content": text.whole()}}
+        message = {"content": text.whole(), "refusal": refusal.whole()}
+        choice = {"finish_reason": finish_reason, "message": message}
         whole = {"choices": [choice], "usage": usage, "model": model, "service_tier": tier}
         reply = read_reply(whole, b"", prompt, self._name, self._usage)
         return dataclasses.replace(reply, first_token_seconds=first_token_seconds)

@@ -66,6 +66,27 @@ def test_a_stream_of_gemini_without_a_reason_for_its_end_is_broken(monkeypatch: 
         streamed(monkeypatch, {"candidates": [{"content": {"parts": [{"text": "Hi."}]}}]}, USAGE)
 
 
+def test_a_streamed_refusal_is_blocked_as_an_unstreamed_one() -> None:
+    async def main(url: str) -> Reply:
+        model = OpenAIModel(type="openai", name="m", base_url=url)
+        backend = open_backend(model, Generation(stream=True), None)
+        try:
+            return await backend.complete(Prompt("Hello."))
+        finally:
+            await backend.aclose()
+
+    deltas = [{"content": None, "refusal": "I cannot "}, {"refusal": "help."}]
+    chunks: list[Any] = [{"choices": [{"delta": delta}]} for delta in deltas]
+    chunks.append({"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 5}})
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    with (
+        Replying(lambda _: raw(body, Content_Type="text/event-stream")) as server,
+        pytest.raises(RequestError, match="withheld: I cannot help") as caught,
+    ):
+        asyncio.run(main(server.url))
+    assert (caught.value.kind, caught.value.category, caught.value.input_tokens) == ("blocked", "refusal", 5)
+
+
 @pytest.mark.parametrize("module", [gemini, openai])
 def test_the_time_to_the_first_token_ends_with_the_first_piece_of_text(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, module: ModuleType
