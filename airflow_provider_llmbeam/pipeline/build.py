@@ -80,6 +80,7 @@ def build(
         progress_prefix=progress_prefix,
         launcher=launcher,
         cached_head=None if cache is None else cache.cached_head,
+        run_began_at=batch_since,
         service_tier=spec.inference.service_tier,
         flex_until=end_of_flex(spec, batch, started_at),
         handler=LLMModelHandler if spec.conversation is None else handler_of(spec.conversation),

@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.run_inference import CLOCK_SECONDS, LLMModelHandler
+from airflow_provider_llmbeam.pipeline.transforms.reuse import refused_since
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.tier import RequestedTier
 from airflow_provider_llmbeam.spec.runner import DetachedRunner
@@ -26,6 +27,7 @@ def handler_of_job(
     progress_prefix: str | None = None,
     launcher: Launcher | None = None,
     cached_head: CachedHead | None = None,
+    run_began_at: float | None = None,
     service_tier: RequestedTier = "standard",
     flex_until: float = math.inf,
     handler: Callable[..., LLMModelHandler[Any]] = LLMModelHandler,
@@ -40,6 +42,7 @@ def handler_of_job(
         progress_prefix: See `LLMModelHandler`.
         launcher: See `LLMModelHandler`.
         cached_head: See `LLMModelHandler`.
+        run_began_at: Unix time of the pilot of this run; `None` without one.
         service_tier: See `LLMModelHandler`.
         flex_until: See `LLMModelHandler`.
         handler: Makes the handler.
@@ -55,7 +58,7 @@ def handler_of_job(
         rates_uri=spec.rates_uri,
         oldest_at=oldest_at,
         since=started_at - CLOCK_SECONDS,
-        refused_since=started_at if spec.limits.retry_refused else 0.0,
+        refused_since=refused_since(spec, started_at, run_began_at),
         stop_uri=spec.stop_uri if can_stop else None,
         awaits_cancellation=isinstance(spec.runner, DetachedRunner),
         launcher=launcher,

@@ -148,6 +148,25 @@ def test_rows_that_the_batch_does_not_answer_are_sent_online(job, sandbox):
     assert manifest["origins"]["fresh"] == rest > 0.1 * (ROWS - PILOT_ROWS)
 
 
+def test_answers_that_the_model_refuses_are_paid_for_once_although_those_of_earlier_runs_are_sent_again(
+    developer, sandbox
+):
+    texts = [f"text {number}{' [[block]]' if number % 3 == 0 else ''}" for number in range(ROWS)]
+    lines = "".join(json.dumps({"id": number, "text": text}) + "\n" for number, text in enumerate(texts))
+    Path(developer["source"]["uri"]).write_text(lines)
+    limits = {"price": PRICE, "retry_refused": True, "max_dead_letter_ratio": 1.0}
+    spec = JobSpec.parse(developer | {"limits": limits})
+    for _ in range(2):
+        before = billed(sandbox)
+        manifest = run(spec)
+        assert manifest["rows"] == {"read": ROWS, "answered": ROWS - ROWS // 3, "dead_letter": ROWS // 3}
+        assert billed(sandbox) - before == (ROWS if not before else ROWS // 3)
+
+
+def billed(sandbox):
+    return sum(charge.answers for charge in sandbox.token_bill.charges)
+
+
 @pytest.mark.parametrize("outcome", ["failed", "stuck", "stuck_at", "expired"])
 def test_whatever_becomes_of_the_batch_all_rows_are_answered(developer, sandbox, outcome, monkeypatch):
     monkeypatch.setattr(decide, "CANCEL_SECONDS", 1.0)

@@ -43,7 +43,7 @@ class FileLimits:
 _Encoded = tuple[str, str, bytes, int]
 
 
-def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits) -> None:
+def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: float | None = None) -> None:
     """Adds the steps that write the request files of a job, and one file that lists them.
 
     A guard model judges the prompts before; those that it blocks are in no file, and the job finds the verdicts
@@ -51,11 +51,17 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits) -> None:
 
     The number of files follows from the sums over all requests, and the fingerprint decides the file of a request:
     the same prompts are in the same files, whatever the order of the rows.
+
+    Args:
+        pipeline: The pipeline.
+        spec: The job.
+        limits: Limits of one file.
+        since: Unix time at which the batch inference of this run began.
     """
     now = time.time()
     moderation = moderation_stages(spec, now)
     moderate = moderation.of_prompts if moderation is not None and moderation.judges_prompts else None
-    prompts = read_prompts(pipeline, spec, now, moderate=moderate)
+    prompts = read_prompts(pipeline, spec, now, batch_since=since, moderate=moderate)
     if moderate is not None:
         usage = prompts.tallies | "Tallies" >> beam.Flatten() | "AddUpTallies" >> beam.CombineGlobally(add_up)
         _ = usage | "WriteGuardUsage" >> beam.Map(_write_guard_usage, guard_usage_uri(spec))

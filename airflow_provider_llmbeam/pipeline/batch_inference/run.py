@@ -230,6 +230,7 @@ class BatchInference:
             pipeline,
             manifest.left_of(spec),
             FileLimits(max_rows=limits.max_rows, max_bytes=min(limits.max_bytes, MAX_FILE_BYTES)),
+            since=manifest.created_at,
         )
         pipeline.run().wait_until_finish()
         files = {f"{self._prefix}{file.digest}": file for file in read_prepared(spec)}

@@ -71,7 +71,7 @@ def reuse(
         | "ByFingerprint" >> beam.CoGroupByKey()
         | "Reuse"
         >> beam.ParDo(
-            Reuse(spec.name, answer_form(spec, started_at), progress_prefix, batch_since), *guard
+            Reuse(spec.name, answer_form(spec, started_at, batch_since), progress_prefix, batch_since), *guard
         ).with_outputs(REUSED, FAILED, main="requests")
     )
     return decided["requests"], [decided[REUSED]], [decided[FAILED]]
@@ -112,19 +112,27 @@ def journal_entries(spec: JobSpec, oldest_at: float) -> Iterator[Entry]:
                 yield from _entries(metadata.path, oldest_at)
 
 
-def answer_form(spec: JobSpec, started_at: float) -> AnswerForm:
-    """Returns the form of the answers of a job.
+def refused_since(spec: JobSpec, started_at: float, run_began_at: float | None = None) -> float:
+    """Returns the Unix time before which a refused answer is one of an earlier run, which is requested again.
 
     Args:
         spec: The job.
-        started_at: Unix time of the launch; with `limits.retry_refused` answers that were refused before are
-            requested again.
+        started_at: Unix time of the launch.
+        run_began_at: Unix time of the pilot of this run, which has paid for the refused answers since then; `None`
+            without one.
     """
+    if not spec.limits.retry_refused:
+        return 0.0
+    return started_at if run_began_at is None else min(started_at, run_began_at)
+
+
+def answer_form(spec: JobSpec, started_at: float, run_began_at: float | None = None) -> AnswerForm:
+    """Returns the form of the answers of a job; for the arguments see `refused_since`."""
     return AnswerForm.of(
         spec.embedding,
         spec.prompt.output_schema,
         spec.prompt.max_repairs,
-        started_at if spec.limits.retry_refused else 0.0,
+        refused_since(spec, started_at, run_began_at),
     )
 
 
