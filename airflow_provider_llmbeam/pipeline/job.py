@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,8 @@ def run(
         raised = RaisedAlerts(spec, alerts_path)
         watches = (known_rows_told(spec), watched_by(spec.alerts, _run_facts(spec, batch), raised))
         progress = shown_progress(others=workers.counts, watches=watches)
-        with workers, progress, _with_failed_report(spec, raised), errors_of_job(spec):
+        budget = nullcontext() if batch is None else batch.counted_in_budget()
+        with workers, progress, _with_failed_report(spec, raised), budget, errors_of_job(spec):
             _wait(_started(pipeline, spec), spec)
         if batch is not None:
             batch.clean_up()
@@ -255,7 +256,7 @@ def _run_facts(spec: JobSpec, batch: BatchInference | None) -> RunFacts:
     return RunFacts(
         job=spec.name,
         budget_usd=spec.limits.budget_usd,
-        spent_usd=0.0 if manifest is None else manifest.cost_usd,
+        spent_usd=0.0 if manifest is None else manifest.budgeted_usd,
         deadline_at=deadline_at(spec, time.time()) if manifest is None else manifest.deadline_at,
     )
 

@@ -522,6 +522,23 @@ def test_a_batch_that_is_above_what_the_first_prompts_have_left_of_the_budget_is
     assert "gemini.files.upload" not in {request.method for request in sandbox.requests}
 
 
+def test_a_try_after_a_spent_budget_has_a_new_one_without_what_the_batch_has_cost(developer, sandbox, tmp_path):
+    sandbox.batches.settings = BatchSettings(fail_ratio=0.9)
+    found = make_estimate(JobSpec.parse(developer | {"sink": {"uri": f"{tmp_path}/other"}}), PILOT_ROWS)
+    spent, rest = found.sample_usage.cost_usd, found.standard_cost_usd
+
+    def with_budget(usd):
+        return JobSpec.parse(developer | {"limits": {"price": PRICE, "budget_usd": usd, "max_in_flight": 2}})
+
+    first = with_budget(spent + 0.6 * rest)
+    with pytest.raises(BudgetExceededError, match="the first prompts and batch inference had cost"):
+        run(first)
+    assert 0 < 0.45 * rest - read_manifest(first).cost_usd < 0.1 * rest
+    manifest = run(with_budget(0.45 * rest))
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert report_of(manifest)["budget_usd"] == pytest.approx(0.45 * rest)
+
+
 def test_auto_refuses_no_budget_in_which_a_prefix_cache_answers_all_rows(developer):
     changes = {
         "prompt": {**developer["prompt"], "system": "word " * 4_000},

@@ -103,6 +103,7 @@ class BatchManifest(_Part):
         guard: Numbers of the requests to a guard model for the pilot and the request files by what was judged,
             e.g. `input.tokens.output`, see `moderation.usage`.
         is_over: Whether the rest is sent online.
+        is_budget_spent: Whether a try has ended as its budget was spent; the next one begins with a new budget.
         is_published: Whether the job has published, so that only jobs and files are left to delete.
     """
 
@@ -123,6 +124,7 @@ class BatchManifest(_Part):
     unreturned: dict[str, int] = {}
     guard: dict[str, int] = {}
     is_over: bool = False
+    is_budget_spent: bool = False
     is_published: bool = False
 
     def changed(self, **fields: object) -> Self:
@@ -139,8 +141,15 @@ class BatchManifest(_Part):
         """Cost of its tokens in US dollars; tokens without a known price are left out."""
         return self.total.cost_nano_usd / NANO
 
+    @property
+    def budgeted_usd(self) -> float:
+        """Cost that counts for the budget of this try, in US dollars."""
+        return 0.0 if self.is_budget_spent else self.cost_usd
+
     def left_of(self, spec: JobSpec) -> JobSpec:
         """Returns a job with what this batch inference has left of its budgets."""
+        if self.is_budget_spent:
+            return spec
         if (budget := spec.limits.budget_usd) is not None:
             limits = spec.limits.model_copy(update={"budget_usd": max(budget - self.cost_usd, 1e-9)})
             spec = spec.model_copy(update={"limits": limits})

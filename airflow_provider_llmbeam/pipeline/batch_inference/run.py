@@ -147,6 +147,28 @@ class BatchInference:
             running,
         )
 
+    @contextmanager
+    def counted_in_budget(self) -> Iterator[None]:
+        """Adds what this try has spent before to the error of a spent budget; a later try has a new one.
+
+        Raises:
+            BudgetExceededError: The body has raised it.
+        """
+        try:
+            yield
+        except BudgetExceededError as error:
+            manifest, budget = self.manifest, self._spec.limits.budget_usd
+            if manifest is None or not manifest.files or manifest.is_budget_spent:
+                raise
+            with _only_logged("The spent budget could not be noted, and is that of the next try, too"):
+                self._save(is_budget_spent=True)
+            if budget is None:  # that of the guard
+                raise
+            raise BudgetExceededError(
+                f"{error} Before that, the first prompts and batch inference had cost {usd(manifest.cost_usd)} of "
+                f"the {usd(budget)} that the job allows."
+            ) from error
+
     def clean_up(self) -> None:
         """Deletes jobs and files, once the job has published; a failure is only logged."""
         if self.manifest is None or not self.manifest.files:
@@ -322,12 +344,12 @@ class BatchInference:
 
 
 @contextmanager
-def _only_logged() -> Iterator[None]:
-    """Logs a failure to delete jobs or files: the job that they are of is complete."""
+def _only_logged(what: str = "Jobs or files of the batch inference could not be deleted") -> Iterator[None]:
+    """Logs a failure of something after which the job ends as it would without it."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - see above
-        _log.warning("Jobs or files of the batch inference could not be deleted: %s", error)
+        _log.warning("%s: %s", what, error)
 
 
 def begin(

@@ -255,7 +255,7 @@ class Publish(beam.DoFn):
             skipped_because=skipped_because,
             failed_because=failed_because,
             # The spec has what batch inference has left of the budget.
-            budget_usd=None if budget is None else budget + (batch.cost_usd if batch else 0.0),
+            budget_usd=None if budget is None else budget + (batch.budgeted_usd if batch else 0.0),
             deadline_at=self._deadline_at,
             batch_began_at=batch.created_at if batch and batch.files else None,
             messages_left=queue.messages_left(spec),
