@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,9 @@ _SUFFIX = ".jsonl"
 _FILES_PER_PAGE = 1_000
 #: Field of `metadata` with the display name: a batch of OpenAI has none.
 _DISPLAY_NAME = "display_name"
+#: Age of a job against the newest one of the account, in seconds, beyond which none is looked for: a job ends
+#: within a day, and OpenAI keeps all of them forever.
+MAX_AGE_SECONDS = 90 * 86_400.0
 _PHASES: Mapping[str, BatchPhase] = {
     "validating": "queued",
     "cancelling": "cancelling",
@@ -139,6 +143,17 @@ class OpenAIBatches(RestBatches):
 
     def _listed_files(self, purpose: str) -> Iterator[Mapping[str, Any]]:
         return self._listed(self._files, {"purpose": purpose, "limit": str(_FILES_PER_PAGE)}, "data")
+
+    def _recent(self, replies: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """See `RestBatches`; ends before the next page, as long as the list has the newest job first."""
+        newest, before, is_newest_first = 0.0, math.inf, True
+        for reply in replies:
+            if (created_at := time_of(reply.get("created_at"))) is not None:
+                newest, is_newest_first = max(newest, created_at), is_newest_first and created_at <= before
+                before = created_at
+                if is_newest_first and newest - created_at > MAX_AGE_SECONDS:
+                    return
+            yield reply
 
     def _query(self, prefix: str) -> Mapping[str, str]:
         return {"limit": "100"}  # the API has no filter

@@ -35,7 +35,7 @@ class RestBatches(ABC):
 
     def find(self, prefix: str) -> list[BatchJob]:
         """Returns the jobs whose display name starts with a prefix, the newest first."""
-        replies = self._listed(self._jobs, self._query(prefix), self._JOBS)
+        replies = self._recent(self._listed(self._jobs, self._query(prefix), self._JOBS))
         found = (read_job(each, self._job_of) for each in replies if self._display_name(each).startswith(prefix))
         return sorted(found, key=lambda job: job.created_at, reverse=True)
 
@@ -59,6 +59,10 @@ class RestBatches(ABC):
         """Yields the items of all pages of a list."""
         for page in self._http.pages(url, query, self._next_page):
             yield from map(mapping_of, list_of(page.get(field)))
+
+    def _recent(self, replies: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Yields the jobs of a list that may be looked for."""
+        return replies
 
     def _url(self, name: str) -> str:
         if not self._NAME.fullmatch(name):

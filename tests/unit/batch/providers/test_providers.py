@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -14,9 +16,12 @@ from airflow_provider_llmbeam.batch.errors import (
     UncertainSubmitError,
 )
 from airflow_provider_llmbeam.batch.job import BatchJob
+from airflow_provider_llmbeam.batch.providers.http import BatchHttp
+from airflow_provider_llmbeam.batch.providers.openai import OpenAIBatches
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
+from airflow_provider_llmbeam.spec.model import OpenAIModel
 
 
 def test_a_job_is_submitted_polled_and_read(cloud) -> None:
@@ -78,6 +83,31 @@ def test_all_pages_of_a_list_are_read(cloud) -> None:
     for number in range(103):
         cloud.submit(f"night-{number}", rows=1)
     assert len(cloud.provider.find("night-")) == 103
+
+
+class Pages:
+    """A list of 1,200 jobs of OpenAI, one a day, of which each page has 100."""
+
+    def __init__(self, *, newest_first: bool) -> None:
+        self.read = 0
+        days = range(1_200, 0, -1) if newest_first else range(1, 1_201)
+        self._jobs = [
+            {"id": f"batch_{day}", "created_at": 86_400 * day, "metadata": {"display_name": f"night-{day}"}}
+            for day in days
+        ]
+
+    def pages(self, *_: object) -> Iterator[dict[str, object]]:
+        for start in range(0, len(self._jobs), 100):
+            self.read += 1
+            yield {"data": self._jobs[start : start + 100]}
+
+
+@pytest.mark.parametrize(("newest_first", "pages", "jobs"), [(True, 1, 91), (False, 12, 1_200)])
+def test_the_jobs_of_openai_which_it_keeps_forever_are_listed_back_to_90_days(newest_first, pages, jobs) -> None:
+    http = Pages(newest_first=newest_first)
+    provider = OpenAIBatches(OpenAIModel(type="openai", name="gpt-5-mini"), cast("BatchHttp", http))
+    found = provider.find("night-")
+    assert (found[0].name, len(found), http.read) == ("batch_1200", jobs, pages)
 
 
 def test_a_job_is_cancelled_once_and_the_cancellation_of_an_ended_one_is_no_error(cloud) -> None:
