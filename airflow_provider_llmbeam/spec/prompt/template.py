@@ -35,6 +35,9 @@ _TIMED = "llmbeam_timed"
 _PARTS = 32
 _OWNERS = (str, bytes, int)
 _CONTAINERS = (list, dict, tuple)
+#: Filters of Jinja that return generators. The text of one is `<generator object … at 0x7f…>`: the prompt would
+#: have nothing of the row, and another address in each try, which is paid for again.
+_LAZY = ("batch", "items", "map", "reject", "rejectattr", "reverse", "select", "selectattr", "slice", "unique")
 
 
 class _MissingColumn(jinja2.StrictUndefined):
@@ -82,6 +85,8 @@ class RowEnvironment(ImmutableSandboxedEnvironment):
         for name, check in FILTER_CHECKS.items():
             self.filters[name] = _checked(self.filters[name], check)
         self.filters["join"] = _of_list(self.filters["join"])
+        for name in _LAZY:
+            self.filters[name] = self._listed(self.filters[name])
         self.filters[_TIMED] = _timed
         del self.globals["lipsum"]
 
@@ -119,6 +124,25 @@ class RowEnvironment(ImmutableSandboxedEnvironment):
                 args = ([*args[0]], *args[1:])
             check_method(owner, method.__name__, *args, *kwargs.values())
         return super().call(__context, __obj, *args, **kwargs)
+
+    def _listed(self, filter_: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a filter that returns a list instead of a generator."""
+
+        @wraps(filter_)
+        def listed(*args: Any, **kwargs: Any) -> Any:
+            found = filter_(*args, **kwargs)
+            return self._list_of(found) if isinstance(found, Iterator) else found
+
+        return listed
+
+    def _list_of(self, items: Iterator[Any]) -> list[Any]:
+        found, size = [], 0
+        for item in items:
+            self.check_time()
+            size += len(item) if isinstance(item, str) else 1
+            allow(size, "a list")
+            found.append(item)
+        return found
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)

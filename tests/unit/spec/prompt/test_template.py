@@ -73,6 +73,7 @@ def render(template: str, row: dict[str, Any] | None = None, **options: Any) -> 
         "row.text | wordwrap(1, true, row.long)",
         "row.list | batch(row.n, 'x') | list",
         "row.list | slice(row.n) | list",
+        "row.list | map('center', 10 ** 6) | length",
         "1 | round(row.n, 'ceil')",
         "1 | round(-row.n)",
         "'%*d' | format(row.n, 1)",
@@ -123,6 +124,7 @@ RANGE = "{% for _ in range(1000) %}"
         "{% for a in row.list %}{% for b in row.list if a == b %}{% endfor %}{% endfor %}",
         "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(40) }}",
         "{% for x in [[1] * 1000] * 1000 recursive %}{{ loop(x) if x is iterable }}{% endfor %}",
+        "{{ (row.list * 2) | select | length }}",
     ],
 )
 def test_a_row_whose_loops_multiply_ends_at_a_time_limit(template: str) -> None:
@@ -180,6 +182,31 @@ def test_what_templates_usually_do_is_left_as_it_is(template: str, text: str) ->
         "tree": [{"name": "a", "parts": [{"name": "b", "parts": []}, {"name": "c", "parts": []}]}],
     }
     assert render(template, row) == text
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("row.list | map('upper')", "['B', 'A', 'B']"),
+        ("row.people | map(attribute='name')", "['Ann']"),
+        ("row.list | unique", "['b', 'a']"),
+        ("row.list | reverse", "['b', 'a', 'b']"),
+        ("'abc' | reverse", "cba"),
+        ("row.list | select('eq', 'b')", "['b', 'b']"),
+        ("row.list | reject('eq', 'b')", "['a']"),
+        ("row.people | selectattr('name')", "[{'name': 'Ann'}]"),
+        ("row.people | rejectattr('name')", "[]"),
+        ("row.list | batch(2)", "[['b', 'a'], ['b']]"),
+        ("[3, 2, 1] | slice(2)", "[[3, 2], [1]]"),
+        ("row.people[0] | items", "[('name', 'Ann')]"),
+        ("'Tags: ' ~ (row.list | map('upper'))", "Tags: ['B', 'A', 'B']"),
+        ("row.list | map('upper') | tojson", '["B", "A", "B"]'),
+        ("row.list | map('upper') | length", "3"),
+    ],
+)
+def test_a_filter_whose_result_is_printed_is_a_list_and_no_address_in_memory(expression: str, text: str) -> None:
+    row = {"list": ["b", "a", "b"], "people": [{"name": "Ann"}]}
+    assert render(f"{{{{ {expression} }}}}", row) == text
 
 
 def test_a_row_with_a_long_text_is_rendered() -> None:
