@@ -46,6 +46,17 @@ def test_rows_with_the_same_key_end_the_job_before_anything_is_sent(job, sandbox
     assert not list(job.out.glob("answers-*"))
 
 
+def test_a_whole_number_of_type_float_is_the_key_of_the_integer(job, sandbox):
+    rows = [{"id": 17, "text": "a"}, {"id": 17.0, "text": "b"}, {"id": 17.5, "text": "c"}]
+    with pytest.raises(JobSpecError, match=r'`source\.key`: 1 key belongs to several rows: {"id": 17}\.'):
+        job.run(rows)
+    assert len(sandbox.requests) == 0
+    job.spec["source"]["on_duplicate_key"] = "dead_letter"
+    ended = job.run(rows)
+    assert sorted(answer["id"] for answer in ended.answers) == [17, 17.5]
+    assert ended.kinds == {"duplicate_key": 1}
+
+
 def test_all_but_one_row_with_the_same_key_can_go_to_the_dead_letter(job, sandbox):
     job.spec["source"]["on_duplicate_key"] = "dead_letter"
     for _ in range(2):
