@@ -97,7 +97,7 @@ def _run(step: str, spec: JobSpec) -> None:
         return
     for file in read_prepared(spec):
         with Pipeline(runner=FnApiRunner()) as pipeline:
-            harvest(pipeline, spec, file, [str(_results(file))], str(_sums(file)), "job")
+            harvest(pipeline, spec, file, [str(_results(file))], str(_sums(file)), "job", since=0.0)
 
 
 def _answer(file: RequestFile) -> None:
