@@ -198,6 +198,19 @@ def encode_key(row: Row, key: tuple[str, ...]) -> bytes:
     return valid_text(f"{{{', '.join(parts)}}}\n").encode()
 
 
+def encode_equal_key(row: Row, key: tuple[str, ...]) -> bytes:
+    """Encodes the key of a row as `encode_key` does, with its `whole` numbers as integers."""
+    return encode_key({column: whole(row[column]) for column in key}, key)
+
+
+def whole(value: Any) -> Any:
+    """Returns a value, a whole number of type float as the integer.
+
+    pandas writes integers of a column with nulls as floats: one file may have the key 17.0, and another one 17.
+    """
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 @cache
 def _names(key: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """Returns the columns of a key, and each of them as JSON with what follows it."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import placeholders_in
-from airflow_provider_llmbeam.pipeline.records import encode_key
+from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_key
 from airflow_provider_llmbeam.spec.conversation import Conversation
 
 #: Position of a turn, as JSON keeps it: its value of `order_by`, and the values of its key.
@@ -23,12 +23,8 @@ _NUMBER = re.compile(r"[+-]?\d{1,40}(\.\d{1,40})?")
 
 
 def conversation_of(row: Row, conversation: Conversation) -> str:
-    """Returns the name of the conversation of a row: 32 hexadecimal digits.
-
-    17.0 names the same as 17: pandas writes a column of whole numbers as such on a day on which one is missing.
-    """
-    named = {column: _whole(row[column]) for column in conversation.key}
-    return hashlib.sha256(encode_key(named, conversation.key)).hexdigest()[:32]
+    """Returns the name of the conversation of a row: 32 hexadecimal digits; 17.0 names the same as 17."""
+    return hashlib.sha256(encode_equal_key(row, conversation.key)).hexdigest()[:32]
 
 
 def turn_name(row: Row, key: tuple[str, ...]) -> str:
@@ -77,10 +73,6 @@ def _is_missing(value: Any) -> bool:
     if isinstance(value, str):
         return not value.strip()
     return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _plain(value: Any) -> int | float | str:

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import Row
-from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
+from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_record, whole
 from airflow_provider_llmbeam.pipeline.sinks import files
 from airflow_provider_llmbeam.pipeline.sinks.arrow_types import as_text
 from airflow_provider_llmbeam.pipeline.sinks.staged import shard_of, write_file
@@ -150,16 +150,12 @@ def read_rows(staged: Mapping[int, str], file_format: str) -> Iterator[Row]:
 def key_of(columns: OutputColumns, file_format: str) -> Callable[[Row], bytes]:
     """Returns the function that identifies a row, in 16 bytes.
 
-    A whole number of type float equals the integer: pandas writes integers of a column with nulls so. A key column
-    of Parquet that has a text has texts only, so there its numbers equal their texts.
+    A whole number of type float equals the integer, see `whole`. A key column of Parquet that has a text has texts
+    only, so there its numbers equal their texts.
     """
     if file_format == "jsonl":
-        return lambda row: _digest(encode_key({name: _whole(row[name]) for name in columns.key}, columns.key))
-    return lambda row: _digest("\0".join(as_text(_whole(row[name])) for name in columns.key).encode())
-
-
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+        return lambda row: _digest(encode_equal_key(row, columns.key))
+    return lambda row: _digest("\0".join(as_text(whole(row[name])) for name in columns.key).encode())
 
 
 def _digest(text: bytes) -> bytes:

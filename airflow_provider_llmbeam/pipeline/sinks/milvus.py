@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError
-from airflow_provider_llmbeam.pipeline.records import encode_key, read_records
+from airflow_provider_llmbeam.pipeline.records import encode_key, read_records, whole
 from airflow_provider_llmbeam.pipeline.sinks.arrow_types import as_text
 from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyType, KeyTypes
 from airflow_provider_llmbeam.spec.sink import MilvusSink
@@ -107,9 +107,8 @@ def _upsert(
 
 def _entity(row: dict[str, Any], key: tuple[str, ...], types: Mapping[str, str]) -> dict[str, Any]:
     for column in key:
-        value = row[column]
-        if types[column] == "INT64" and isinstance(value, float) and value.is_integer():
-            row[column] = int(value)  # as pandas writes integers of a column with nulls
+        if types[column] == "INT64":
+            row[column] = whole(row[column])
     columns = {column: as_text(row[column]) if types[column] == "VARCHAR" else row[column] for column in key}
     return {ID: entity_id(row, key), **columns, VECTOR: row["answer"], **{name: row[name] for name in _TEXTS}}
 

@@ -10,7 +10,7 @@ import apache_beam as beam
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import FAILED, Row, failed_row
-from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
+from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_record
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.transforms.line_blocks import ToLineBlocks
 from airflow_provider_llmbeam.spec.source import Source
@@ -39,7 +39,7 @@ def unique(
         case "error":
             return rows, beam.pvalue.AsList(rows | "DuplicateKeys" >> DuplicateKeys(source.key)), []
         case "dead_letter":
-            by_key = rows | "KeyOf" >> beam.Map(lambda row: (_encode_equal(row, source.key), row))
+            by_key = rows | "KeyOf" >> beam.Map(lambda row: (encode_equal_key(row, source.key), row))
             pick = beam.ParDo(PickOne(progress_prefix)).with_outputs(FAILED, main="rows")
             picked = by_key | "ByKey" >> beam.GroupByKey() | pick
             return picked["rows"], None, [picked[FAILED]]
@@ -66,17 +66,8 @@ class DuplicateKeys(beam.PTransform):
 
 def key_line(key: tuple[str, ...], row: Row) -> tuple[int, bytes]:
     """Returns the partition of the key of a row, and the key as a JSON line."""
-    line = _encode_equal(row, key)
+    line = encode_equal_key(row, key)
     return zlib.crc32(line) % _PARTITIONS, line
-
-
-def _encode_equal(row: Row, key: tuple[str, ...]) -> bytes:
-    """Encodes the key of a row, with whole numbers as integers.
-
-    pandas writes integers of a column with nulls as floats: one file may have the key 17.0, and another one 17.
-    """
-    whole = {name: int(row[name]) for name in key if type(row[name]) is float and row[name].is_integer()}
-    return encode_key({**row, **whole} if whole else row, key)
 
 
 def repeated_lines(blocks: Iterable[bytes]) -> list[bytes]:
