@@ -1,0 +1,173 @@
+"""Faults that the tests have to see: twenty changes of one place each, in the parts that keep the promises.
+
+`scripts/plant-faults` plants them one after the other in a copy of the tree, and runs the tests that should fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PACKAGE = "airflow_provider_llmbeam"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlantedFault:
+    """One fault.
+
+    Attributes:
+        area: Part of the package that it breaks.
+        what: What goes wrong for a user.
+        file: The file, below the package.
+        old: Text that stands there once.
+        new: Text that replaces it.
+    """
+
+    area: str
+    what: str
+    file: str
+    old: str
+    new: str
+
+
+PLANTED_FAULTS = {
+    "budget-never-cancels": PlantedFault(
+        area="deciders",
+        what="a Dataflow job above its budget is waited for, and never cancelled",
+        file="dataflow/state_machine.py",
+        old="return Wait(CANCELLING_SECONDS) if job.is_cancelling else OverBudget(cost_usd)",
+        new="return Wait(CANCELLING_SECONDS)",
+    ),
+    "old-try-fights-on": PlantedFault(
+        area="deciders",
+        what="a try whose endpoint was taken over adopts it back",
+        file="endpoints/provisioning.py",
+        old="if history.labelled and any(others):",
+        new="if False and history.labelled and any(others):",
+    ),
+    "own-fault-is-a-leftover": PlantedFault(
+        area="deciders",
+        what="the fault of a try's own deployment counts as that of an earlier try, so the same region is tried for ever",
+        file="endpoints/provisioning.py",
+        old="operation=operation or self.history.operation, is_ours=True)",
+        new="operation=operation or self.history.operation)",
+    ),
+    "cancelled-batch-goes-on": PlantedFault(
+        area="deciders",
+        what="batch inference that is being cancelled is waited for again once fewer rows are unanswered",
+        file="batch/decide.py",
+        old="if now >= switch_at or history.first_cancelled_at is not None:",
+        new="if now >= switch_at:",
+    ),
+    "failed-batch-with-results-again": PlantedFault(
+        area="deciders",
+        what="a batch that failed with results is submitted again, and its answers are paid for twice",
+        file="batch/decide.py",
+        old='return self.job.phase == "failed" and not self.job.results and self.submits < MAX_SUBMITS',
+        new='return self.job.phase == "failed" and self.submits < MAX_SUBMITS',
+    ),
+    "refusal-above-answer": PlantedFault(
+        area="journal",
+        what="a refusal that was recorded after an answer replaces it, and the row is sent again",
+        file="engine/journal/journal.py",
+        old="return earlier if isinstance(later, Failure) and isinstance(earlier, Completion) else later",
+        new="return later",
+    ),
+    "answers-stay-in-memory": PlantedFault(
+        area="journal",
+        what="answers are recorded at the end of the batch, so that a kill loses what was paid for",
+        file="engine/journal/segment_writer.py",
+        old="            file.writelines(line for _, line in self._unwritten)\n            file.flush()",
+        new="            file.writelines(line for _, line in self._unwritten)",
+    ),
+    "grown-segment-not-read": PlantedFault(
+        area="journal",
+        what="what another process has added to a segment since it was read is not found, and is paid for again",
+        file="engine/journal/journal.py",
+        old="is_current = index is not None and index.size in (None, size)",
+        new="is_current = index is not None",
+    ),
+    "live-holder-displaced": PlantedFault(
+        area="lease",
+        what="a process that renews its lease is displaced after 45 s, and two send the same rows",
+        file="pipeline/lease/leased_object.py",
+        old="if seen not in (0, blob.generation):",
+        new="if False and seen not in (0, blob.generation):",
+    ),
+    "always-sure": PlantedFault(
+        area="lease",
+        what="a process that stood still goes on sending although another one may have taken over its job",
+        file="pipeline/lease/leased_object.py",
+        old="return all(lease.silent_seconds() < SURE_SECONDS for lease in tuple(_held))",
+        new="return True",
+    ),
+    "workers-outlive-takeover": PlantedFault(
+        area="lease",
+        what="workers of a job that was taken over by another launcher go on sending",
+        file="pipeline/lease/launcher.py",
+        old="if holder is None or holder.lease_id != self.lease_id or holder.has_ended():",
+        new="if holder is None or holder.has_ended():",
+    ),
+    "first-result-wins": PlantedFault(
+        area="harvest",
+        what="of a result that a provider delivered twice, a failure hides the answer",
+        file="pipeline/batch_inference/harvest.py",
+        old="yield key, next((each for each in found if isinstance(each, Completion)), found[0])",
+        new="yield key, found[0]",
+    ),
+    "batch-at-full-price": PlantedFault(
+        area="harvest",
+        what="answers of batch inference have the online price in report and budget",
+        file="pipeline/batch_inference/harvest.py",
+        old='bill = Bill.of(*tokens, self._price, "batch", result.audio_tokens)',
+        new='bill = Bill.of(*tokens, self._price, "standard", result.audio_tokens)',
+    ),
+    "provider-errors-are-final": PlantedFault(
+        area="harvest",
+        what="rows that the provider failed are recorded as refused instead of being sent online",
+        file="pipeline/batch_inference/harvest.py",
+        old="is_recorded = isinstance(outcome, Completion) or (outcome.kind in REFUSED and self._spec.embedding is None)",
+        new="is_recorded = True",
+    ),
+    "gpu-waits-for-operation": PlantedFault(
+        area="teardown",
+        what="a deployed model bills until an unrelated creating operation can be cancelled",
+        file="endpoints/teardown.py",
+        old='if one.kind == "endpoint" and (one.deployed or not creating)]',
+        new='if one.kind == "endpoint" and not creating]',
+    ),
+    "removes-what-was-taken-over": PlantedFault(
+        area="teardown",
+        what="an abandoned try removes the GPU that a later try has taken over",
+        file="endpoints/teardown.py",
+        old="if attempt is not None and owners:",
+        new="if False and attempt is not None and owners:",
+    ),
+    "deployment-in-flight-is-nothing": PlantedFault(
+        area="teardown",
+        what="a teardown ends while a deployment is still running, whose GPU bills afterwards",
+        file="endpoints/teardown.py",
+        old="return not self.resources and not self.operations",
+        new="return not self.resources",
+    ),
+    "sums-unchecked": PlantedFault(
+        area="publish",
+        what="a job that has lost rows publishes and succeeds",
+        file="pipeline/transforms/publish.py",
+        old="        check_sums(tally)\n        queue.before_publication(spec)",
+        new="        queue.before_publication(spec)",
+    ),
+    "report-of-an-earlier-run": PlantedFault(
+        area="publish",
+        what="answers whose staged files are gone are taken from the report of an earlier run",
+        file="pipeline/transforms/publish.py",
+        old="return report.answers_uris if report.started_at == self._started_at else []",
+        new="return report.answers_uris",
+    ),
+    "dead-letter-after-the-check": PlantedFault(
+        area="publish",
+        what="a job with too many failed rows ends without the dead letter that says why they failed",
+        file="pipeline/transforms/publish.py",
+        old="                move_in({failed: spec.dead_letter_uri})\n                self._check(tally)",
+        new="                self._check(tally)\n                move_in({failed: spec.dead_letter_uri})",
+    ),
+}
