@@ -82,9 +82,19 @@ runpy.run_path(str(GUARD / "sitecustomize.py"))
 atexit.register(shutil.rmtree, AIRFLOW_HOME, ignore_errors=True)
 
 
+def pytest_addoption(parser):
+    """Adds the option for the second tier."""
+    parser.addoption("--full", action="store_true", help="run the tests marked `full`, too")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Keeps a module on one worker, starts the longest ones first, and scales timeouts by the machine's speed."""
+    """Leaves out the full tier, keeps a module on one worker, and scales timeouts by the machine's speed."""
+    # A module that is named is run as a whole.
+    if not config.option.full and not any(".py" in argument for argument in config.args):
+        full = [item for item in items if item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=full)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
