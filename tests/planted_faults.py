@@ -20,6 +20,8 @@ class PlantedFault:
         file: The file, below the package.
         old: Text that stands there once.
         new: Text that replaces it.
+        tests: Modules, or tests, of the loop that see it.
+        full_tests: Those of the full tier, where none of the loop sees it.
     """
 
     area: str
@@ -27,6 +29,8 @@ class PlantedFault:
     file: str
     old: str
     new: str
+    tests: tuple[str, ...] = ()
+    full_tests: tuple[str, ...] = ()
 
 
 PLANTED_FAULTS = {
@@ -46,7 +50,7 @@ PLANTED_FAULTS = {
     ),
     "own-fault-is-a-leftover": PlantedFault(
         area="deciders",
-        what="the fault of a try's own deployment counts as that of an earlier try, so the same region is tried for ever",
+        what="a try takes the fault of its own deployment for that of an earlier one, and tries a region for ever",
         file="endpoints/provisioning.py",
         old="operation=operation or self.history.operation, is_ours=True)",
         new="operation=operation or self.history.operation)",
@@ -125,8 +129,8 @@ PLANTED_FAULTS = {
         area="harvest",
         what="rows that the provider failed are recorded as refused instead of being sent online",
         file="pipeline/batch_inference/harvest.py",
-        old="is_recorded = isinstance(outcome, Completion) or (outcome.kind in REFUSED and self._spec.embedding is None)",
-        new="is_recorded = True",
+        old="is_recorded = isinstance(outcome, Completion) or (",
+        new="is_recorded = True or (",
     ),
     "gpu-waits-for-operation": PlantedFault(
         area="teardown",
