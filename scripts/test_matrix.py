@@ -1,6 +1,7 @@
 """Runs the tests on each supported Airflow and Python, each pair in an environment of its own.
 
-    scripts/test-matrix                        every pair, every test
+    scripts/test-matrix                        every pair, the loop of scripts/test
+    scripts/test-matrix --full                 every pair, every test
     scripts/test-matrix 3.1 3.12               Airflow 3.1 on Python 3.12
     scripts/test-matrix 3.2 tests/unit -k job  Airflow 3.2 on every Python; the rest goes to pytest
 
