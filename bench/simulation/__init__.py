@@ -5,8 +5,9 @@ simulator    clients and a server as a simulation of discrete events
 servers      servers with a quota of one shape each
 cases        cases drawn at random, and their bounds
 token_cases  the same with prompts of any length, and quotas of tokens
+bounds       tables of all of these, with the bounds that the governor keeps
 hours        an hour with several machines that do not communicate
 traces       the admitted rate over time
 plot         plots it
-__main__     runs the cases and prints the distribution; also the hours, and the plot
+__main__     runs the cases and prints the distribution; also the bounds, the hours and the plot
 """

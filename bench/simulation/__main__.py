@@ -8,14 +8,17 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from bench.simulation import __doc__ as description
+from bench.simulation.bounds import TABLES, lines_of
 from bench.simulation.cases import SHAPES, Case, CaseResult, run_twice
 from bench.simulation.hours import hours_table, simulate_hour
 from bench.simulation.outages import cases as outage_cases
@@ -26,7 +29,7 @@ from bench.venvs import plot_python
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the cases; returns 0."""
+    """Runs the cases; returns 0, or 1 if a bound of `--bounds` is missed."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=300, metavar="N", help="number of cases (default: 300)")
     parser.add_argument("--first-seed", type=int, default=0, metavar="N", help="seed of the first (default: 0)")
@@ -37,27 +40,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests-only", action="store_true", help="a law that counts requests only")
     parser.add_argument("--machines", type=int, nargs="+", metavar="N", help="simulate an hour of each number")
     parser.add_argument("--outages", action="store_true", help="servers that reject all requests for some time")
+    parser.add_argument("--bounds", action="store_true", help="check the bounds of all tables; takes two minutes")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="plot the rate over time for three servers")
     parser.add_argument("--all", action="store_true", help="print every case that misses a bound")
     options = parser.parse_args(arguments)
     if options.plot is not None:
         return _plot(options.plot)
-    if options.machines:
-        shapes, machines = zip(*itertools.product(SHAPES[:-1], options.machines), strict=True)
-        with ProcessPoolExecutor(options.processes) as pool:
-            hours = list(pool.map(simulate_hour, shapes, machines))
-        sys.stdout.write(hours_table(hours) + "\n")
-        return 0
-    if options.outages:
-        with ProcessPoolExecutor(options.processes) as pool:
-            outages = list(pool.map(simulate_outage, *zip(*outage_cases(), strict=True)))
-        sys.stdout.write(outages_table(outages) + "\n")
-        return 0
-    draw = TokenCase.draw if options.tokens else Case.draw
-    make_rate = RequestsOnly if options.requests_only else LearnedRate
-    cases = [draw(options.first_seed + number) for number in range(options.cases)]
-    with ProcessPoolExecutor(options.processes) as pool:
-        results = list(pool.map(partial(run_twice, make_rate=make_rate), cases, chunksize=4))
+    with _mapping(options.processes) as run:
+        if options.bounds:
+            return _check_bounds(run, options.cases)
+        if options.machines:
+            hours = run(simulate_hour, *zip(*itertools.product(SHAPES[:-1], options.machines), strict=True))
+            sys.stdout.write(hours_table([*hours]) + "\n")
+            return 0
+        if options.outages:
+            sys.stdout.write(outages_table([*run(simulate_outage, *zip(*outage_cases(), strict=True))]) + "\n")
+            return 0
+        draw = TokenCase.draw if options.tokens else Case.draw
+        make_rate = RequestsOnly if options.requests_only else LearnedRate
+        cases = [draw(options.first_seed + number) for number in range(options.cases)]
+        results = [*run(partial(run_twice, make_rate=make_rate), cases)]
     for title, of_run in zip(("first run", "next run"), zip(*results, strict=True), strict=True):
         if options.all:
             for result in of_run:
@@ -65,6 +67,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     sys.stdout.write(_line(result) + "\n")
         sys.stdout.write(f"{title}\n{_table(of_run)}\n\n")
     return 0
+
+
+@contextmanager
+def _mapping(processes: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """Yields `map` over processes; over this one alone if there is to be no other."""
+    if processes == 1:
+        yield map
+    else:
+        with ProcessPoolExecutor(processes) as pool:
+            yield pool.map
+
+
+def _check_bounds(run: Callable[..., Iterable[Any]], most_cases: int) -> int:
+    """Prints the figures of so many cases of each table; returns 1 if one does not lie where it may."""
+    is_kept = True
+    for table in TABLES:
+        bounds = [*table.bounds([*run(table.simulate, table.cases[:most_cases])])]
+        sys.stdout.write(f"{lines_of(table, bounds)}\n\n")
+        is_kept = is_kept and all(bound.is_kept for bound in bounds)
+    return int(not is_kept)
 
 
 def _plot(path: Path) -> int:

@@ -41,6 +41,11 @@ def test_a_later_run_learns_nothing_from_a_quota_that_was_not_used_up() -> None:
     assert (state.base_rps, state.measured) == (2.0, 20.0)
 
 
+def test_a_later_run_learns_a_lower_rate() -> None:
+    state = ended(later(sent=5.0, base_rps=2.0, measured=20.0, measured_seconds=10.0, is_next_run=1.0), 10.0)
+    assert 0.5 < state.base_rps < 1.0
+
+
 def test_what_a_burst_needs_to_refill_within_a_minute_is_the_least_rate_in_the_first_two_minutes() -> None:
     state = ended(LearnedRateState(started_at=0.0, since=20.0, sent=5.0, total=180.0), 10.0)
     assert state.base_rps == pytest.approx(180 / (30 + 60))
