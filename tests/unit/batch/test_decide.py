@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.batch.decide import (
-    CANCEL_AGAIN_SECONDS,
     CANCEL_SECONDS,
     MAX_POLL_SECONDS,
     MAX_SUBMITS,
@@ -50,10 +49,6 @@ def decided(files, now=NOW, history=NONE, room=None, **changes):
     return decide(files, plan(**changes), history, now, room=room)[0]
 
 
-def test_files_without_a_job_are_submitted_first():
-    assert decided([file("a"), file("b", "running")]) == Submit(("a",))
-
-
 def test_no_more_files_are_submitted_than_the_provider_takes():
     files = [file("a"), file("b"), file("c")]
     assert decided(files, room=2) == Submit(("a", "b"))
@@ -67,21 +62,6 @@ def test_the_file_that_was_submitted_longest_ago_comes_first():
         for name, seconds in (("a", 1.0), ("b", 2.0))
     )
     assert decided([later, earlier], room=1) == Submit(("a",))
-
-
-def test_the_job_is_over_when_all_jobs_have_ended():
-    files = [file("a", "succeeded"), file("b", "partial"), file("c", "expired"), file("d", "cancelled")]
-    assert isinstance(decided(files), Finish)
-    assert isinstance(decided([*files, file("e", "running")]), Wait)
-
-
-def test_a_job_that_failed_as_a_whole_is_submitted_once_more_and_not_again():
-    assert decided([file("a", "failed", submits=1)]) == Submit(("a",))
-    assert isinstance(decided([file("a", "failed", submits=MAX_SUBMITS)]), Finish)
-
-
-def test_a_failed_job_with_results_is_not_submitted_again():
-    assert isinstance(decided([file("a", "failed", results=("gs://b/r",))]), Finish)
 
 
 @pytest.mark.parametrize(("age", "seconds"), [(0, MIN_POLL_SECONDS), (1000, 100), (20 * HOUR, MAX_POLL_SECONDS)])
@@ -98,15 +78,6 @@ def test_the_last_wait_ends_when_the_rest_has_to_be_sent_online():
     assert "finish_by" in found.reason
 
 
-def test_rows_that_are_answered_need_no_time_online():
-    """Three of four jobs have ended, so the last one may run longer."""
-    files = [file(name, "succeeded") for name in "abc"] + [file("d", "running")]
-    deadline = NOW + 10 * HOUR
-    late = deadline - HOUR * ONLINE_MARGIN - CANCEL_SECONDS
-    assert isinstance(decided(files, now=late, deadline_at=deadline), Wait)
-    assert isinstance(decided(files, now=late + 0.9 * HOUR, deadline_at=deadline), Cancel)
-
-
 def test_without_an_online_time_half_of_the_time_is_kept_for_it():
     changes = {"deadline_at": NOW + 10 * HOUR, "online_seconds": None}
     assert isinstance(decided([file("a", "running")], now=NOW + 4.9 * HOUR, **changes), Wait)
@@ -117,36 +88,6 @@ def test_the_longest_wait_ends_without_a_deadline_too():
     found = decided([file("a", "queued")], now=NOW + 24 * HOUR)
     assert isinstance(found, Cancel)
     assert "max_batch_wait_seconds" in found.reason
-
-
-def test_nothing_is_submitted_when_it_is_too_late():
-    assert isinstance(decided([file("a")], now=NOW + 24 * HOUR), Finish)
-
-
-def test_batch_inference_that_is_to_end_now_is_cancelled_and_nothing_is_submitted():
-    reason = "it is not wanted any more"
-    assert decided([file("a"), file("b", "running")], ends_because=reason) == Cancel(("b",), reason)
-    assert decided([file("a"), file("b", "succeeded")], ends_because=reason) == Finish(reason)
-
-
-def test_a_cancelled_job_is_awaited_for_a_while_and_cancelled_again():
-    now = NOW + 24 * HOUR
-    running = [file("a", "running")]
-    first, history = decide(running, plan(), NONE, now)
-    assert first == Cancel(("a",), first.reason)
-    waiting, history = decide(running, plan(), history, now + 1)
-    assert waiting.seconds == MIN_POLL_SECONDS
-    again, history = decide(running, plan(), history, now + CANCEL_AGAIN_SECONDS)
-    assert isinstance(again, Cancel)
-    cancelling = [file("a", "cancelling")]
-    assert isinstance(decide(cancelling, plan(), history, now + 2 * CANCEL_AGAIN_SECONDS)[0], Wait)
-    over, _ = decide(cancelling, plan(), history, now + CANCEL_SECONDS)
-    assert over == Finish(over.reason, ("a",))
-
-
-def test_a_job_that_ends_after_its_cancellation_bills_nothing_more():
-    _, history = decide([file("a", "running")], plan(), NONE, NOW + 24 * HOUR)
-    assert decide([file("a", "cancelled")], plan(), history, NOW + 24 * HOUR + 5)[0].may_bill == ()
 
 
 def test_the_message_has_rows_and_states():
