@@ -25,7 +25,13 @@ from airflow_provider_llmbeam.sandbox.core.hold import Hold
 from tests.integration import cases
 from tests.integration.cases import COMPONENTS, Cloud, kill_all, show_table, tree
 
-pytestmark = [pytest.mark.xdist_group("airflow-jobs"), pytest.mark.timeout(scaled(900))]
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.promise(1),
+    pytest.mark.promise(2),
+    pytest.mark.xdist_group("airflow-jobs"),
+    pytest.mark.timeout(scaled(900)),
+]
 PAGE = Path(__file__).parents[2] / "docs" / "batch-cases.md"
 TASK = "ask"
 ROWS = 60

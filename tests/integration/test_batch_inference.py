@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from tests.processes import forked_jobs
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.promise(2), pytest.mark.slow]
 
 ROWS = 60
 
@@ -67,6 +67,7 @@ def test_a_task_waits_for_its_batch_without_a_worker_slot(run_dag, operator, san
     assert len(sandbox.requests.paid("gemini.generateContent")) == PILOT_ROWS
 
 
+@pytest.mark.full
 def test_a_task_that_is_not_deferrable_waits_in_its_process(run_dag, operator, sandbox, monkeypatch):
     with DAG("waiting", schedule=None) as dag:
         operator(deferrable=False, inference={"mode": "auto", "finish_by": "PT30M"})
@@ -117,6 +118,7 @@ def fail():
     raise AirflowFailException("The end.")
 
 
+@pytest.mark.full
 def test_the_earliest_deadline_of_the_dag_is_the_time_of_the_job(run_dag, operator, tmp_path):
     """The run fails at its end: `dag.test` of Airflow 3.3 breaks where a run of a Dag with deadlines succeeds.
 

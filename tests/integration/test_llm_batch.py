@@ -113,6 +113,7 @@ def test_every_request_has_its_own_answer(run_dag, operator, sandbox, deferrable
     assert sum(row["usage"]["output_tokens"] for row in rows) == charge.output_tokens
 
 
+@pytest.mark.full
 def test_answers_have_the_schema_of_the_output_type(run_dag, operator):
     with DAG("llm_batch_schema", schedule=None) as dag:
         operator(output_type=Answer)
@@ -137,6 +138,7 @@ def test_failed_and_missing_rows_are_counted_beside_the_answers(run_dag, operato
     assert all(row["error"]["message"] and row["error"]["provider_code"] for row in failed)
 
 
+@pytest.mark.full
 def test_a_batch_that_expires_is_not_a_success(run_dag, operator, sandbox):
     sandbox.batches.settings = BatchSettings(outcome="expired", run_seconds=0.5)
     with DAG("llm_batch_expired", schedule=None) as dag:

@@ -79,6 +79,7 @@ def test_a_forgotten_job_of_this_airflow_is_cancelled_and_that_of_another_is_not
     assert jobs.phases == ["cancelled", "queued"]
 
 
+@pytest.mark.full
 def test_another_airflow_is_swept_if_it_is_named(run_dag, connection, jobs, later):
     manifest, _ = swept(run_dag, deployments=["{{ 'another-airflow' }}"])
     assert manifest["cancelled"] == jobs.names[1:]
@@ -91,6 +92,7 @@ def test_a_job_of_today_is_kept(run_dag, connection, jobs):
     assert jobs.phases == ["queued", "queued"]
 
 
+@pytest.mark.full
 def test_a_dry_run_lists_what_is_due(run_dag, connection, jobs, later):
     manifest, _ = swept(run_dag, dry_run=True)
     assert (manifest["cancelled"], manifest["dry_run"]) == (jobs.names[:1], True)
@@ -113,6 +115,7 @@ def test_a_failure_fails_the_task_after_everything_else_was_swept(run_dag, conne
     assert str(error).endswith("may still bill: The Gemini Developer API answered HTTP 403: Not you.")
 
 
+@pytest.mark.full
 def test_jobs_of_vertex_ai_are_swept_with_the_credentials_of_the_connection(run_dag, google, sandbox, later):
     Client().bucket("rows").blob("in.jsonl").upload_from_string('{"request": {"contents": []}}')
     sandbox.batches.change(outcome="stuck")
@@ -123,6 +126,7 @@ def test_jobs_of_vertex_ai_are_swept_with_the_credentials_of_the_connection(run_
     assert jobs.phases == ["cancelled", "queued"]
 
 
+@pytest.mark.full
 def test_jobs_of_openai_are_swept_with_the_key_of_the_connection(run_dag, google, sandbox, later, monkeypatch):
     sandbox.batches.change(outcome="stuck")
     model = OpenAIModel(type="openai", name="gpt-5-mini")
@@ -135,6 +139,7 @@ def test_jobs_of_openai_are_swept_with_the_key_of_the_connection(run_dag, google
     assert jobs.phases == ["cancelled", "queued"]
 
 
+@pytest.mark.full
 def test_the_job_of_a_task_that_was_killed_is_found_by_its_name_and_cancelled(
     run_dag, connection, sandbox, later, tmp_path
 ):
@@ -167,6 +172,7 @@ def test_the_job_of_a_task_that_was_killed_is_found_by_its_name_and_cancelled(
     assert len(manifest["kept"]) == 1, "its request file"
 
 
+@pytest.mark.full
 def test_the_dag_sweeps_every_night(run_dag, connection, sandbox):
     spec = importlib.util.spec_from_file_location("sweep_batch_inference", DAGS / "sweep_batch_inference.py")
     module = importlib.util.module_from_spec(spec)

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp
 from tests.pipeline.test_batch_inference import report_of
 
-pytestmark = pytest.mark.usefixtures("quick_batch_polls")
+pytestmark = [pytest.mark.promise(4), pytest.mark.usefixtures("quick_batch_polls")]
 
 ROWS = 120
 DIMENSIONS = 16
@@ -86,6 +86,7 @@ def test_every_row_has_the_vector_of_an_online_run_at_half_the_price(job, sandbo
     assert half == pytest.approx(per_row / 2 * (ROWS - PILOT_ROWS))
 
 
+@pytest.mark.full
 def test_rows_that_the_batch_does_not_answer_are_sent_online(job, sandbox, tmp_path):
     sandbox.batches.settings = BatchSettings(fail_ratio=0.1, malformed_ratio=0.05, missing_ratio=0.02)
     manifest = run(JobSpec.parse(job))
@@ -95,6 +96,7 @@ def test_rows_that_the_batch_does_not_answer_are_sent_online(job, sandbox, tmp_p
     assert vectors_of(manifest) == vectors_of(run(JobSpec.parse(online(job, tmp_path))))
 
 
+@pytest.mark.full
 def test_a_vector_of_another_length_is_requested_again_online(developer, sandbox, monkeypatch):
     from airflow_provider_llmbeam.sandbox.models.embedding import gemini
 
@@ -108,6 +110,7 @@ def test_a_vector_of_another_length_is_requested_again_online(developer, sandbox
     assert report_of(manifest)["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
 
 
+@pytest.mark.full
 def test_a_vector_without_reported_tokens_costs_what_is_estimated(developer, sandbox, monkeypatch):
     from airflow_provider_llmbeam.sandbox.models.embedding import gemini
 
@@ -120,6 +123,7 @@ def test_a_vector_without_reported_tokens_costs_what_is_estimated(developer, san
     assert report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
 
 
+@pytest.mark.full
 def test_a_second_run_of_the_same_job_submits_nothing(job, sandbox):
     run(JobSpec.parse(job))
     bill = sandbox.token_bill.nano_usd
@@ -128,6 +132,7 @@ def test_a_second_run_of_the_same_job_submits_nothing(job, sandbox):
     assert sandbox.token_bill.nano_usd == bill
 
 
+@pytest.mark.full
 def test_the_estimate_shows_the_ways_that_embeddings_have(developer):
     spec = JobSpec.parse(developer | {"inference": {"mode": "auto", "finish_by": "PT3H"}})
     found = make_estimate(spec)
@@ -136,6 +141,7 @@ def test_the_estimate_shows_the_ways_that_embeddings_have(developer):
     assert by_tier["batch"].cost_usd < by_tier["standard"].cost_usd
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("model", "price"),
     [
@@ -155,6 +161,7 @@ def test_the_price_of_an_embedding_model_is_that_of_the_list_or_unknown(develope
     assert standard.cost_usd == pytest.approx(ROWS * TOKENS * price / 1e6, rel=0.01)
 
 
+@pytest.mark.full
 def test_a_text_that_the_provider_refuses_fails_alone(developer, sandbox):
     message = "This text is not welcome."
     fault = Fault(kind="error", http_status=400, message=message)

@@ -51,7 +51,7 @@ from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSetti
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp
 
-pytestmark = pytest.mark.usefixtures("quick_batch_polls")
+pytestmark = [pytest.mark.promise(2), pytest.mark.promise(4), pytest.mark.usefixtures("quick_batch_polls")]
 
 ROWS = 120
 NOTHING_SENT = SampleUsage(requests=0, failed=0, input_tokens=0, output_tokens=0, cost_usd=0.0)
@@ -118,6 +118,7 @@ def report_of(manifest):
         return json.loads(file.read())
 
 
+@pytest.mark.full
 def test_labels_are_on_the_job_and_its_pilot_and_not_in_its_lines(vertex, sandbox):
     """Vertex AI returns the request of each line, by which its answer is found."""
     labels = {"llmbeam-dag": "nightly", "team": "data"}
@@ -148,6 +149,7 @@ def test_rows_that_the_batch_does_not_answer_are_sent_online(job, sandbox):
     assert manifest["origins"]["fresh"] == rest > 0.1 * (ROWS - PILOT_ROWS)
 
 
+@pytest.mark.full
 def test_answers_that_the_model_refuses_are_paid_for_once_although_those_of_earlier_runs_are_sent_again(
     developer, sandbox
 ):
@@ -188,6 +190,7 @@ def swept(spec):
     ).cancelled
 
 
+@pytest.mark.full
 def test_a_run_that_waits_for_a_job_that_is_swept_sends_its_rows_online(job, sandbox, monkeypatch):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
     spec, cancelled, wait = JobSpec.parse(job | {"deployment": "prod"}), [], Monitor._wait
@@ -203,6 +206,7 @@ def test_a_run_that_waits_for_a_job_that_is_swept_sends_its_rows_online(job, san
     assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
 
 
+@pytest.mark.full
 def test_a_task_whose_job_was_swept_while_it_was_deferred_sends_its_rows_online(developer, sandbox):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
     spec = JobSpec.parse(developer | {"deployment": "prod"})
@@ -214,6 +218,7 @@ def test_a_task_whose_job_was_swept_while_it_was_deferred_sends_its_rows_online(
     assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("status", [400, 401])
 def test_a_refusal_by_the_provider_is_final_and_names_the_jobs_that_run(developer, sandbox, tmp_path, status):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
@@ -231,6 +236,7 @@ def test_a_refusal_by_the_provider_is_final_and_names_the_jobs_that_run(develope
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("status", [403, 404])
 def test_rows_whose_results_the_provider_has_deleted_are_sent_online(
     developer, sandbox, caplog, monkeypatch, status
@@ -254,6 +260,7 @@ def test_a_refused_download_fails_the_try_and_the_next_one_takes_the_paid_answer
     assert answers == {"batch": ROWS - PILOT_ROWS, "standard": PILOT_ROWS}
 
 
+@pytest.mark.full
 def test_answers_beside_a_deleted_file_of_errors_are_used(openai, sandbox, caplog):
     sandbox.batches.settings = BatchSettings(fail_ratio=0.1)
     sandbox.faults.every("openai.files.content", 2, Fault(kind="error", http_status=404, message="gone"))
@@ -263,6 +270,7 @@ def test_answers_beside_a_deleted_file_of_errors_are_used(openai, sandbox, caplo
     assert 0 < manifest["origins"]["fresh"] < 0.2 * ROWS
 
 
+@pytest.mark.full
 def test_a_job_whose_state_was_deleted_runs_again_as_a_new_batch(openai, sandbox):
     """OpenAI still lists the first batch, whose files are deleted."""
     for runs in (1, 2, 3):
@@ -272,6 +280,7 @@ def test_a_job_whose_state_was_deleted_runs_again_as_a_new_batch(openai, sandbox
         shutil.rmtree(Path(openai["sink"]["uri"]) / ".llmbeam")
 
 
+@pytest.mark.full
 def test_an_unread_batch_whose_state_was_deleted_is_used(openai, sandbox):
     with pytest.raises(BatchPendingError):
         run(JobSpec.parse(openai), waits=False)
@@ -281,6 +290,7 @@ def test_an_unread_batch_whose_state_was_deleted_is_used(openai, sandbox):
     assert sum(request.method == "openai.batches.create" for request in sandbox.requests) == 1
 
 
+@pytest.mark.full
 def test_a_deletion_that_the_provider_refuses_keeps_no_later_run_back(developer, sandbox, caplog):
     sandbox.faults.every("gemini.batches.delete", 1, Fault(kind="error", http_status=403, message="no delete"))
     for origin in ("batch", "resumed"):
@@ -289,6 +299,7 @@ def test_a_deletion_that_the_provider_refuses_keeps_no_later_run_back(developer,
         assert "could not be deleted" in caplog.text
 
 
+@pytest.mark.full
 def test_a_job_that_somebody_deletes_counts_as_cancelled(developer, sandbox, monkeypatch):
     monkeypatch.setattr(monitor, "SURE_SECONDS", 0.0)
     sandbox.batches.settings = BatchSettings(outcome="stuck")
@@ -297,6 +308,7 @@ def test_a_job_that_somebody_deletes_counts_as_cancelled(developer, sandbox, mon
     assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
 
 
+@pytest.mark.full
 def test_the_report_counts_answers_that_a_cancelled_job_bills_and_does_not_return(job, sandbox):
     sandbox.batches.settings = BatchSettings(outcome="stuck_at", run_seconds=0.2, cancel_returns_rows=False)
     manifest = run(JobSpec.parse(job | {"inference": {"mode": "batch", "max_batch_wait_seconds": 4.0}}))
@@ -305,6 +317,7 @@ def test_the_report_counts_answers_that_a_cancelled_job_bills_and_does_not_retur
     assert report_of(manifest)["requests"]["unreturned"] == answers["batch"] > 0
 
 
+@pytest.mark.full
 def test_a_second_run_of_the_same_job_submits_nothing(developer, sandbox):
     run(JobSpec.parse(developer))
     bill = sandbox.token_bill.nano_usd
@@ -361,6 +374,7 @@ def needed_in(job, **duration):
     return JobSpec.parse(job | {"inference": {"mode": "batch", "finish_by": finish_by.isoformat()}})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("history", [{}, {"first_cancelled_at": 1.0}])
 def test_a_later_deadline_of_a_retry_lets_the_batch_go_on(developer, sandbox, caplog, history):
     sandbox.batches.settings = BatchSettings(run_seconds=1.0)
@@ -376,6 +390,7 @@ def test_a_later_deadline_of_a_retry_lets_the_batch_go_on(developer, sandbox, ca
     assert report_of(manifest)["deadline_at"] == spec.inference.finish_by.timestamp()
 
 
+@pytest.mark.full
 def test_an_earlier_deadline_of_a_retry_ends_the_wait_for_the_batch(developer, sandbox):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
     with pytest.raises(BatchPendingError):
@@ -383,6 +398,7 @@ def test_an_earlier_deadline_of_a_retry_ends_the_wait_for_the_batch(developer, s
     assert run(needed_in(developer, minutes=2))["origins"]["fresh"] == ROWS - PILOT_ROWS
 
 
+@pytest.mark.full
 def test_a_later_deadline_gives_prompts_to_the_batch_for_which_there_was_no_time(developer, sandbox):
     spec = needed_in(developer, minutes=1)
     BatchInference(spec, beam.Pipeline, waits=False).fill_journal()
@@ -390,6 +406,7 @@ def test_a_later_deadline_gives_prompts_to_the_batch_for_which_there_was_no_time
     assert run(needed_in(developer, hours=8))["origins"]["batch"] > 0
 
 
+@pytest.mark.full
 def test_a_duration_counts_from_the_first_try(developer, sandbox, caplog):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
     spec = JobSpec.parse(developer | {"inference": {"mode": "batch", "finish_by": "PT8H"}})
@@ -399,6 +416,7 @@ def test_a_duration_counts_from_the_first_try(developer, sandbox, caplog):
     assert "has changed" not in caplog.text
 
 
+@pytest.mark.full
 def test_how_long_a_batch_took_is_known_to_the_next_run(developer, sandbox):
     sandbox.batches.settings = BatchSettings(run_seconds=1.0)
     spec = JobSpec.parse(developer)
@@ -407,6 +425,7 @@ def test_how_long_a_batch_took_is_known_to_the_next_run(developer, sandbox):
     assert found.quantile(0.1) < 5
 
 
+@pytest.mark.full
 def test_answers_of_an_earlier_batch_do_not_shorten_the_time_online(developer, tmp_path):
     """They have no latency; of the rest, `inference.finish_by` would then be missed."""
     spec = JobSpec.parse(developer | {"cache": {"scope": "night"}, "state_uri": f"{tmp_path}/state"})
@@ -448,6 +467,7 @@ def test_the_estimate_shows_each_way_and_the_one_that_auto_takes(developer):
     assert read_estimate(spec) == found
 
 
+@pytest.mark.full
 def test_the_report_compares_the_estimate_with_the_run_without_its_pilot(developer):
     report = json.loads(storage.read(run(JobSpec.parse(developer))["report_uri"]))
     found = report["estimate"]
@@ -457,6 +477,7 @@ def test_the_report_compares_the_estimate_with_the_run_without_its_pilot(develop
     assert found["cost_usd"]["actual"] < report["cost_usd"]
 
 
+@pytest.mark.full
 def test_auto_sends_prompts_with_a_long_head_online_where_a_prefix_cache_is_cheaper(developer):
     changes = {
         "prompt": {**developer["prompt"], "system": "word " * 4_000},
@@ -475,6 +496,7 @@ def test_auto_sends_prompts_with_a_long_head_online_where_a_prefix_cache_is_chea
     assert make_estimate(JobSpec.parse(developer | changes | without)).exceeds_budget
 
 
+@pytest.mark.full
 def test_auto_takes_flex_only_where_the_spec_allows_it(developer):
     inference = {"mode": "auto", "finish_by": "PT1H"}
     found = make_estimate(JobSpec.parse(developer | {"inference": inference}), sample_size=32)
@@ -485,6 +507,7 @@ def test_auto_takes_flex_only_where_the_spec_allows_it(developer):
     assert "flex is the cheapest way" in found.auto
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("tier", "exceeds"), [("standard", True), ("flex_then_standard", False), ("flex", False)])
 def test_a_budget_is_compared_with_the_price_of_the_tier(developer, tier, exceeds):
     full = make_estimate(JobSpec.parse(developer), sample_size=0).cost_usd
@@ -498,6 +521,7 @@ def test_the_estimate_of_a_job_that_can_only_be_run_online_shows_no_ways(develop
     assert (found.ways, found.auto) == ((), "")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("ratio", "exceeds"), [(0.4, True), (0.75, False)])
 def test_the_estimate_of_a_batch_compares_its_own_cost_with_the_budget(developer, ratio, exceeds):
     cost = make_estimate(JobSpec.parse(developer), sample_size=0).cost_usd
@@ -512,6 +536,7 @@ def test_a_batch_above_the_budget_is_not_submitted(developer, sandbox):
     assert {charge.tier for charge in sandbox.token_bill.charges} == {"standard"}
 
 
+@pytest.mark.full
 def test_a_batch_that_is_above_what_the_first_prompts_have_left_of_the_budget_is_not_submitted(
     developer, sandbox, tmp_path
 ):
@@ -522,6 +547,7 @@ def test_a_batch_that_is_above_what_the_first_prompts_have_left_of_the_budget_is
     assert "gemini.files.upload" not in {request.method for request in sandbox.requests}
 
 
+@pytest.mark.full
 def test_a_try_after_a_spent_budget_has_a_new_one_without_what_the_batch_has_cost(developer, sandbox, tmp_path):
     sandbox.batches.settings = BatchSettings(fail_ratio=0.9)
     found = make_estimate(JobSpec.parse(developer | {"sink": {"uri": f"{tmp_path}/other"}}), PILOT_ROWS)
@@ -539,6 +565,7 @@ def test_a_try_after_a_spent_budget_has_a_new_one_without_what_the_batch_has_cos
     assert report_of(manifest)["budget_usd"] == pytest.approx(0.45 * rest)
 
 
+@pytest.mark.full
 def test_auto_refuses_no_budget_in_which_a_prefix_cache_answers_all_rows(developer):
     changes = {
         "prompt": {**developer["prompt"], "system": "word " * 4_000},
@@ -554,12 +581,14 @@ def test_auto_refuses_no_budget_in_which_a_prefix_cache_answers_all_rows(develop
         batch._takes_batch(found)
 
 
+@pytest.mark.full
 def test_a_source_without_rows_is_skipped_as_online(developer, sandbox):
     Path(developer["source"]["uri"]).write_text("")
     manifest = run(JobSpec.parse(developer | {"source": {**developer["source"], "on_empty": "skip"}}))
     assert "has no rows" in manifest["skipped_because"]
 
 
+@pytest.mark.full
 def test_a_provider_that_cannot_be_polled_for_a_while_is_polled_again(developer, sandbox, monkeypatch):
     monkeypatch.setattr(http, "_RETRY_SECONDS", 0.0)
     sandbox.batches.settings = BatchSettings(run_seconds=0.5)
@@ -572,6 +601,7 @@ def test_a_provider_that_cannot_be_polled_for_a_while_is_polled_again(developer,
     assert run(spec)["origins"]["batch"] == ROWS - PILOT_ROWS
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_found", [True, False])
 def test_a_job_that_no_list_shows_yet_is_not_submitted_again(developer, sandbox, monkeypatch, is_found):
     sandbox.batches.settings = BatchSettings(run_seconds=1.0)
@@ -588,6 +618,7 @@ def test_a_job_that_no_list_shows_yet_is_not_submitted_again(developer, sandbox,
     assert sum(request.method == "gemini.batches.create" for request in sandbox.requests) == 1
 
 
+@pytest.mark.full
 def test_rows_of_a_job_that_was_deleted_between_two_tries_are_sent_online(developer, sandbox, monkeypatch):
     monkeypatch.setattr(monitor, "SURE_SECONDS", 0.0)
     spec = JobSpec.parse(developer)
@@ -611,6 +642,7 @@ def test_a_changed_prompt_cancels_the_batch_of_the_earlier_try(developer, sandbo
     assert len(cancelled) == 1
 
 
+@pytest.mark.full
 def test_a_changed_masking_makes_another_batch_as_the_prompts_are_others(developer, sandbox, monkeypatch):
     monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "a secret of enough characters")
     with pytest.raises(BatchPendingError):
@@ -621,6 +653,7 @@ def test_a_changed_masking_makes_another_batch_as_the_prompts_are_others(develop
     assert sum(each.method == "gemini.batches.create" for each in sandbox.requests) == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_online", [False, True])
 def test_a_changed_provider_cancels_the_batch_of_the_earlier_try_at_the_earlier_provider(
     openai, developer, sandbox, caplog, is_online
@@ -664,6 +697,7 @@ def test_a_job_that_is_online_now_ends_the_batch_of_the_earlier_try_and_sends_on
     assert storage.match(f"{spec.home_uri}batch/**") == []
 
 
+@pytest.mark.full
 def test_a_provider_that_refuses_to_end_an_earlier_batch_names_the_way_to_an_online_run(developer, sandbox):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
     with pytest.raises(BatchPendingError):
@@ -691,6 +725,7 @@ def test_a_batch_that_the_provider_refuses_fails_the_job_and_bills_nothing_more(
     assert {charge.tier: charge.answers for charge in sandbox.token_bill.charges} == {"standard": PILOT_ROWS}
 
 
+@pytest.mark.full
 def test_the_rows_of_a_file_that_the_provider_refuses_beside_another_job_are_sent_online(
     developer, sandbox, monkeypatch
 ):
@@ -714,6 +749,7 @@ def run_to_its_end(spec, *, waits):
             time.sleep(0.3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("waits", [True, False])
 def test_files_wait_for_the_token_limit_of_openai_until_others_have_ended(
     openai, sandbox, monkeypatch, caplog, waits
@@ -727,6 +763,7 @@ def test_files_wait_for_the_token_limit_of_openai_until_others_have_ended(
     assert "token_limit_exceeded" in caplog.text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_batch_waits_for_tokens_that_somebody_else_holds(openai, sandbox, waits):
     sandbox.batches.settings = BatchSettings(run_seconds=4.0, max_enqueued_tokens=400)
@@ -742,6 +779,7 @@ def test_a_batch_waits_for_tokens_that_somebody_else_holds(openai, sandbox, wait
     assert run_to_its_end(spec, waits=waits)["origins"]["batch"] == ROWS - PILOT_ROWS
 
 
+@pytest.mark.full
 def test_a_file_with_more_tokens_than_the_limit_is_sent_online_after_two_submissions(openai, sandbox, caplog):
     sandbox.batches.settings = BatchSettings(max_enqueued_tokens=20)
     manifest = run(JobSpec.parse(openai))

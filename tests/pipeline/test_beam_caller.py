@@ -91,6 +91,7 @@ def test_a_timeout_ends_the_call_while_the_server_is_silent_and_its_answer_is_pa
     assert len(sandbox.requests) == 1
 
 
+@pytest.mark.full
 def test_the_repeater_of_beam_gets_the_answer_of_the_call_that_timed_out(sandbox, handler, monkeypatch):
     hold = sandbox.faults.hold(GEMINI)
     monkeypatch.setattr("time.sleep", lambda seconds: hold.release())
@@ -116,6 +117,7 @@ def test_callers_that_are_closed_and_opened_together_pay_once_for_a_request_that
     assert len(sandbox.requests) == 1
 
 
+@pytest.mark.full
 def test_the_engines_that_were_used_last_are_kept_open(sandbox, handler, monkeypatch):
     monkeypatch.setattr(caller_module, "_OPEN", {})
     monkeypatch.setattr(caller_module, "_MOST_OPEN", 1)
@@ -132,6 +134,7 @@ def engine_threads():
     return {thread for thread in threading.enumerate() if thread.name == "llmbeam-engine"}
 
 
+@pytest.mark.full
 def test_threads_and_copies_of_a_caller_share_one_engine_and_its_limit(sandbox, handler):
     hold = sandbox.faults.hold(GEMINI)
     coder, before = PickleCoder(), engine_threads()
@@ -175,6 +178,7 @@ def test_a_spent_budget_keeps_its_message(sandbox, handler):
     assert len(sandbox.requests) == 1
 
 
+@pytest.mark.full
 def test_calls_that_nobody_repeats_are_forgotten(sandbox, handler, monkeypatch):
     monkeypatch.setattr(caller_module._Calls, "MOST", 2)
     hold = sandbox.faults.hold(GEMINI)
@@ -187,6 +191,7 @@ def test_calls_that_nobody_repeats_are_forgotten(sandbox, handler, monkeypatch):
         until(lambda: sandbox.requests.paid(GEMINI).total() == 4, "all are answered")
 
 
+@pytest.mark.full
 def test_a_closed_engine_cancels_the_requests_that_nobody_waits_for(sandbox, handler):
     hold = sandbox.faults.hold(GEMINI)
     engine = handler().load_model()

@@ -112,6 +112,7 @@ def test_the_fields_of_the_answer_have_the_types_of_the_schema(model, columns, n
     run(ROWS, LLMInference(prompt, model, answer_columns=columns), check)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [Ticket, Note], ids=["named tuple", "dataclass"])
 def test_rows_may_be_of_a_class(model, kind):
     def check(rows):
@@ -192,6 +193,7 @@ def test_rows_within_a_row_are_mappings_in_its_prompt_and_come_out_as_they_went_
         assert_that(answered | beam.Map(lambda row: row if isinstance(row, dict) else row._asdict()), check)
 
 
+@pytest.mark.full
 def test_the_error_output_has_the_rows_within_a_row_as_they_went_in(model):
     rows = [{"address": Address("Rome")}]
     failed = equal_to([({"address": Address("Rome")}, Address)])
@@ -253,6 +255,7 @@ def check_places(outputs, windows):
         assert_that(outputs[name] | f"Place {name}" >> beam.Map(placed), equal_to(expected), name)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("windowing", "windows"),
     [
@@ -285,7 +288,11 @@ def test_each_row_keeps_its_timestamp_and_its_windows(sandbox, model, windowing,
 
 
 @pytest.mark.parametrize(
-    "workers", ["in_memory", "multi_threading", pytest.param("multi_processing", marks=pytest.mark.slow), "prism"]
+    "workers",
+    [
+        "in_memory",
+        *(pytest.param(each, marks=pytest.mark.full) for each in ("multi_threading", "multi_processing", "prism")),
+    ],
 )
 def test_each_bounded_row_is_answered_exactly_once_in_each_window_of_it_on_every_local_runner(
     sandbox, model, workers
@@ -309,6 +316,7 @@ def test_each_bounded_row_is_answered_exactly_once_in_each_window_of_it_on_every
     assert len(sandbox.requests) == 12
 
 
+@pytest.mark.full
 def test_rows_of_a_stream_are_in_the_windows_that_a_later_step_gives_them(model):
     stream = test_stream.TestStream()
     for minute in range(3):
@@ -323,6 +331,7 @@ def test_rows_of_a_stream_are_in_the_windows_that_a_later_step_gives_them(model)
         assert_that(found, equal_to([(0, 1), (60, 1), (120, 1)]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_files", [False, True], ids=["text", "files"])
 def test_no_bounded_row_is_late_in_a_stream_whose_runner_does_not_fuse_steps(model, tmp_path, has_files):
     (tmp_path / "same.png").write_bytes(b"\x89PNG\r\n\x1a\n")
@@ -338,6 +347,7 @@ def test_no_bounded_row_is_late_in_a_stream_whose_runner_does_not_fuse_steps(mod
         assert_that(found, equal_to([(0, 1), (60, 1), (120, 1)]))
 
 
+@pytest.mark.full
 def test_rows_with_files_keep_their_timestamps_and_windows(sandbox, model, tmp_path):
     (tmp_path / "same").write_bytes(b"\x89PNG\r\n\x1a\n")
     prompt = {"template": PROMPT, "media": [{"uri": f"{tmp_path}/{{{{ row.text }}}}", "mime_type": "image/png"}]}

@@ -148,6 +148,7 @@ def objects() -> set[str]:
 # Sources
 
 
+@pytest.mark.full
 def test_a_table_is_answered_into_files(client, sandbox):
     load(client, rows(50))
     manifest = run(spec_of(sink={"uri": "gs://state/out/"}))
@@ -168,6 +169,7 @@ def test_a_query_is_answered_into_a_table(client):
     assert [table.table_id for table in client.list_tables("llm")] == ["answers", "rows"], "no staging is left"
 
 
+@pytest.mark.full
 def test_a_query_is_answered_into_a_table_by_batch_inference_of_vertex_ai(client, sandbox):
     sandbox.batches.settings = BatchSettings(reorders_echo=True, fail_ratio=0.1)
     load(client, rows(100))
@@ -179,6 +181,7 @@ def test_a_query_is_answered_into_a_table_by_batch_inference_of_vertex_ai(client
     assert len(jobs_of(client, "query")) == 1, "the pilot, the request files and the rest read one export"
 
 
+@pytest.mark.full
 def test_an_estimate_and_its_job_share_one_export_and_the_sample(client, sandbox):
     load(client, rows(50))
     spec = asking(sandbox, source=FROM_QUERY)
@@ -196,6 +199,7 @@ def exported(**source: Any) -> str:
     return export(BigQuerySource.parse({**FROM_TABLE, **source}), "gs://state/export/")
 
 
+@pytest.mark.full
 def test_a_view_is_exported_by_a_query(client):
     load(client, rows(5))
     view = bigquery.Table(f"{PROJECT}.llm.some")
@@ -206,6 +210,7 @@ def test_a_view_is_exported_by_a_query(client):
     assert query.result().total_rows == 2
 
 
+@pytest.mark.full
 def test_a_table_with_streamed_rows_is_exported_by_a_query_as_an_extract_leaves_them_out(client):
     load(client, rows(2))
     assert client.insert_rows_json(ROWS, [{"id": 2, "text": "row 2"}]) == []
@@ -214,6 +219,7 @@ def test_a_table_with_streamed_rows_is_exported_by_a_query_as_an_extract_leaves_
     assert query.result().total_rows == 3
 
 
+@pytest.mark.full
 def test_an_export_is_made_once_per_query(client):
     load(client, rows(5))
     first = exported(**QUERY)
@@ -225,6 +231,7 @@ def test_an_export_is_made_once_per_query(client):
     assert objects() == set()
 
 
+@pytest.mark.full
 def test_an_export_without_files_is_repeated(client):
     load(client, rows(5))
     first = exported()
@@ -266,6 +273,7 @@ def load_values(client, *ids):
     load(client, [{"id": key, **row} for key in ids], schema=schema)
 
 
+@pytest.mark.full
 def test_values_of_each_type_become_json_values(client):
     load_values(client, 1)
     run(spec_of(prompt={"template": "{{ row | tojson }}"}))
@@ -276,6 +284,7 @@ def test_values_of_each_type_become_json_values(client):
     assert shown == expected
 
 
+@pytest.mark.full
 def test_a_retry_of_failed_rows_renders_values_of_each_type_as_the_first_run_did(client):
     load_values(client, 1, 2)
     names = [*OF_EACH_TYPE, "days", "who"]
@@ -293,6 +302,7 @@ def test_a_retry_of_failed_rows_renders_values_of_each_type_as_the_first_run_did
 # Sinks
 
 
+@pytest.mark.full
 def test_keys_of_each_type_find_their_rows(client, sandbox):
     key = [
         SchemaField("id", "INT64"),
@@ -348,6 +358,7 @@ def test_keys_that_the_type_of_the_table_does_not_tell_apart_are_named_and_nothi
     assert sandbox.stats()["billed_answers"] == len(ids), "the answers of the journal are merged"
 
 
+@pytest.mark.full
 def test_keys_of_several_types_that_are_equal_as_text_are_named_and_nothing_is_written(client, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": "1", "text": "b"}\n')
     with pytest.raises(JobFailedError, match=r"one key in table .* column 'id' of type STRING: '1'\."):
@@ -376,6 +387,7 @@ def test_a_second_run_changes_nothing_and_a_later_one_only_what_is_new(client, s
     assert changes == [(1, 1), (0, 0), (20, 0)], "the latest first"
 
 
+@pytest.mark.full
 def test_additional_columns_of_the_user_are_kept(client):
     load(client, rows(2))
     key = [SchemaField("ID", "INT64"), SchemaField("checked_by", "STRING")]
@@ -385,6 +397,7 @@ def test_additional_columns_of_the_user_are_kept(client):
     assert found == {0: ("Say it: row 0", "Ann"), 1: ("Say it: row 1", None)}
 
 
+@pytest.mark.full
 def test_a_json_column_accepts_structured_answers(client):
     load(client, [{"id": n, "text": json.dumps({"label": f"l{n}", "score": 0.1})} for n in range(2)])
     make_answers(client, answer=SchemaField("answer", "JSON"))
@@ -395,6 +408,7 @@ def test_a_json_column_accepts_structured_answers(client):
     assert jobs_of(client, "merge")[0].num_dml_affected_rows == 0
 
 
+@pytest.mark.full
 def test_a_json_column_accepts_texts_that_are_no_json(client):
     load(client, rows(2))
     make_answers(client, answer=SchemaField("answer", "JSON"))
@@ -404,6 +418,7 @@ def test_a_json_column_accepts_texts_that_are_no_json(client):
     assert jobs_of(client, "merge")[0].num_dml_affected_rows == 0
 
 
+@pytest.mark.full
 def test_an_empty_text_is_null_in_a_column_of_a_type_without_one(client):
     typed = [SchemaField("size", "INT64"), SchemaField("day", "DATE"), SchemaField("name", "STRING")]
     make_answers(client, [SchemaField("id", "INT64"), *typed])
@@ -416,6 +431,7 @@ def test_an_empty_text_is_null_in_a_column_of_a_type_without_one(client):
         assert found == {0: (None, None, None), 1: (None, None, ""), 2: (7, None, None)}
 
 
+@pytest.mark.full
 def test_a_fraction_for_a_column_of_integers_is_named_and_nothing_is_rounded(client, tmp_path):
     sink = {**TO_TABLE, "passthrough": ["size"]}
 
@@ -433,6 +449,7 @@ def test_a_fraction_for_a_column_of_integers_is_named_and_nothing_is_rounded(cli
     assert {key: row["size"] for key, row in table_of(client).items()} == {0: 4, 1: 4, 2: 5}
 
 
+@pytest.mark.full
 def test_vectors_are_arrays_of_numbers(client, sandbox):
     load(client, rows(5))
     model = {"type": "openai", "name": "text-embedding-3-small", "base_url": sandbox.openai_url}
@@ -444,6 +461,7 @@ def test_vectors_are_arrays_of_numbers(client, sandbox):
     assert table_of(client)[3]["answer"] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.full
 def test_answers_staged_on_this_machine_are_uploaded(client, tmp_path):
     source = tmp_path / "rows.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows(30)))
@@ -457,6 +475,7 @@ def test_a_run_without_rows_leaves_the_table_unchanged(client):
     assert [table.table_id for table in client.list_tables("llm")] == ["rows"]
 
 
+@pytest.mark.full
 def test_an_empty_table_fails_or_is_skipped_and_a_later_run_reads_its_new_rows(client):
     """The export of the empty table is discarded: a retry would read it again otherwise."""
     load(client, [], schema=[SchemaField("id", "INT64"), SchemaField("text", "STRING")])
@@ -506,6 +525,7 @@ def test_a_structured_answer_has_typed_columns_and_a_second_run_changes_nothing(
     assert (fields["tags"].mode, fields["who"].field_type) == ("REPEATED", "RECORD")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["struct", "flat"])
 def test_an_answer_that_the_table_does_not_hold_is_a_failed_row_and_the_others_are_merged(client, form):
     load(client, [{"id": n, "text": json.dumps({"n": n if n != 1 else 10**25})} for n in range(3)])
@@ -530,6 +550,7 @@ def test_an_answer_that_the_table_does_not_hold_is_a_failed_row_and_the_others_a
         assert "does not fit into column" in error["message"]
 
 
+@pytest.mark.full
 def test_a_null_is_null_in_a_column_of_structs(client):
     load(client, [{"id": 1, "text": "null"}, {"id": 2, "text": '{"n": 2}'}])
     schema = {"type": ["object", "null"], "properties": {"n": {"type": "integer"}}}
@@ -539,6 +560,7 @@ def test_a_null_is_null_in_a_column_of_structs(client):
         assert {key: row["answer"] for key, row in table_of(client).items()} == {1: None, 2: {"n": 2}}
 
 
+@pytest.mark.full
 def test_a_table_of_another_schema_is_refused_before_anything_is_sent(client, sandbox):
     load(client, [{"id": 1, "text": json.dumps(VALUES[0])}])
     prompt = {"template": "{{ row.text }}", "output_schema": STRUCTURED}
@@ -549,6 +571,7 @@ def test_a_table_of_another_schema_is_refused_before_anything_is_sent(client, sa
     assert sandbox.stats()["billed_answers"] == 0
 
 
+@pytest.mark.full
 def test_columns_are_passed_through_to_a_new_table_and_an_existing_one(client):
     load(client, [{"id": n, "text": "x", "lang": "en", "size": n} for n in range(2)])
     for _ in range(2):
@@ -558,6 +581,7 @@ def test_columns_are_passed_through_to_a_new_table_and_an_existing_one(client):
         run(spec_of(sink={**TO_TABLE, "passthrough": ["text"]}))
 
 
+@pytest.mark.full
 def test_a_bundle_that_the_runner_repeats_publishes_once(client):
     load(client, rows(10))
     run(spec_of(), ["--direct_runner_bundle_repeat=1"])
@@ -619,6 +643,7 @@ def test_an_unusable_source_or_sink_is_refused_at_once_with_one_message(client, 
     assert sandbox.stats()["bigquery_bytes_billed"] == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "contains", "field"),
     [
@@ -675,6 +700,7 @@ def test_an_incompatible_table_is_refused_before_anything_is_sent(client, sandbo
     assert sandbox.stats()["billed_answers"] == 0
 
 
+@pytest.mark.full
 def test_a_bucket_in_another_location_is_refused(client):
     load(client, rows(2))
     with storage.Client() as made:
@@ -688,6 +714,7 @@ def test_a_bucket_in_another_location_is_refused(client):
         run(spec_of(sink={**TO_TABLE, "table": f"{PROJECT}.far.answers"}, state_uri="gs://tokyo/state"))
 
 
+@pytest.mark.full
 def test_missing_credentials_are_one_message(client, sandbox, monkeypatch):
     load(client, rows(2))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent.json")
@@ -698,6 +725,7 @@ def test_missing_credentials_are_one_message(client, sandbox, monkeypatch):
 # Errors after the first request to the model
 
 
+@pytest.mark.full
 def test_transient_errors_of_bigquery_are_retried(client, sandbox):
     load(client, rows(5))
     fault = Fault(kind="error", http_status=503)

@@ -12,6 +12,8 @@ import pytest
 from airflow_provider_llmbeam.exceptions import BudgetExceededError
 from tests.pipeline.conftest import read_lines
 
+pytestmark = pytest.mark.promise(4)
+
 MAX_IN_FLIGHT = 4
 #: One dollar per input or output token, so that the cost follows from the tokens that were sent.
 PRICE = {"input_usd_per_million_tokens": 1e6, "output_usd_per_million_tokens": 1e6}

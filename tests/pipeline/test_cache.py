@@ -13,6 +13,8 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import JobSpec
 
+pytestmark = pytest.mark.promise(2)
+
 ROWS = [{"id": number, "text": f"text {number}"} for number in range(20)]
 DAY_SECONDS = 86_400
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from airflow_provider_llmbeam.cli.main import llmbeam
 from airflow_provider_llmbeam.sandbox.models.answers import answer_text
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.full, pytest.mark.promise(2), pytest.mark.slow]
 ROWS, GOLDEN, SAMPLE, SHOWN = 2000, 100, 200, 3
 SCHEMA = {
     "type": "object",

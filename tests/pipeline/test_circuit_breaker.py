@@ -17,6 +17,8 @@ from airflow_provider_llmbeam.exceptions import (
 from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 from tests.pipeline.conftest import read_lines
 
+pytestmark = pytest.mark.promise(2)
+
 TEXT = {"type": "string"}
 SCHEMA = {"type": "object", "properties": {"mood": TEXT, "why": TEXT}, "required": ["mood", "why"]}
 
@@ -56,6 +58,7 @@ def test_refused_answers_are_not_paid_for_again(cut_job, sandbox):
     assert str(second.value) == str(first.value)
 
 
+@pytest.mark.full
 def test_a_higher_limit_sends_refused_rows_again(cut_job, sandbox):
     with pytest.raises(PermanentFailureError):
         cut_job.run(rows(20))
@@ -64,6 +67,7 @@ def test_a_higher_limit_sends_refused_rows_again(cut_job, sandbox):
     assert len(sandbox.requests) == 40
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "change",
     [
@@ -80,6 +84,7 @@ def test_refused_rows_are_sent_again_on_request_or_if_the_prompt_changes(cut_job
     assert len(sandbox.requests) == 10
 
 
+@pytest.mark.full
 def test_one_repair_more_sends_invalid_answers_again(job, sandbox):
     # The sandbox ignores `pattern`, like a server without guided decoding.
     schema = {"type": "object", "properties": {"n": {"type": "string", "pattern": "^$"}}, "required": ["n"]}
@@ -111,6 +116,7 @@ def test_a_column_that_no_row_has_ends_the_job_before_anything_is_sent(job, sand
     assert len(sandbox.requests) == 0
 
 
+@pytest.mark.full
 def test_rows_that_fail_in_each_run_do_not_end_the_second_run(job, sandbox):
     """All others are in the journal then, so these are the first rows of the run."""
     sandbox.faults.when("gemini.generateContent", "poison", Fault(kind="error", http_status=400, message="no"))
@@ -128,6 +134,7 @@ def free_port() -> int:
         return unused.getsockname()[1]
 
 
+@pytest.mark.full
 def test_a_server_that_starts_within_the_minute_answers_every_row(tmp_path, make_job):
     server = Sandbox(port=free_port())
     started = threading.Timer(12.0, server.start)
@@ -155,6 +162,7 @@ def test_a_server_that_is_down_ends_the_job_and_a_retry_sends_only_the_rest(job,
     assert len(sandbox.requests) == 300
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -173,6 +181,7 @@ def test_the_same_failure_of_all_rows_costs_32_requests(job, sandbox, text, sent
     assert len(sandbox.requests) == 32
 
 
+@pytest.mark.full
 def test_a_key_that_no_row_has_ends_the_job_before_anything_is_sent(job, sandbox):
     job.write(rows(20))
     with pytest.raises(JobSpecError, match=r"^20 of 20 rows have no key: correct `source\.key` or the rows\. "):
@@ -180,6 +189,7 @@ def test_a_key_that_no_row_has_ends_the_job_before_anything_is_sent(job, sandbox
     assert len(sandbox.requests) == 0
 
 
+@pytest.mark.full
 def test_a_file_without_rows_of_its_format_ends_the_job_before_anything_is_sent(job, sandbox):
     with pytest.raises(
         JobSpecError, match=r"^20 of 20 lines are no rows: correct `source\.format` or the file\. "

@@ -15,6 +15,8 @@ from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.outcomes import answers_by_tier
 
+pytestmark = pytest.mark.promise(4)
+
 ROWS = 120
 PRICE = {
     "input_usd_per_million_tokens": 0.30,
@@ -62,6 +64,7 @@ def test_flex_costs_half_and_the_report_agrees_with_the_bill(tier, sandbox, tmp_
     assert standard["service_tiers"] == {"standard": ROWS}
 
 
+@pytest.mark.full
 def test_vertex_ai_takes_the_tier_from_its_headers(sandbox, google, tmp_path):
     model = {"type": "gemini", "base_url": sandbox.gemini_url, "project": google.project}
     report = report_of(run(job(sandbox, tmp_path, model=model)))
@@ -81,6 +84,7 @@ def test_where_a_third_is_shed_every_row_is_answered_and_no_429_slows_the_rest(t
     assert report["requests"]["sent"] == ROWS + shed
 
 
+@pytest.mark.full
 def test_without_any_capacity_the_rows_go_to_the_standard_tier(tmp_path, key):
     with Sandbox(models=ModelSettings(flex_shed_ratio=1.0)) as sandbox:
         report = report_of(run(job(sandbox, tmp_path)))
@@ -88,6 +92,7 @@ def test_without_any_capacity_the_rows_go_to_the_standard_tier(tmp_path, key):
     assert report["requests"]["shed"] <= 4 * ROWS
 
 
+@pytest.mark.full
 def test_the_estimate_is_compared_with_the_run_at_the_tier_of_the_job(sandbox, tmp_path, key):
     spec = job(sandbox, tmp_path, "flex")
     estimate = make_estimate(spec, sample_size=8)
@@ -99,6 +104,7 @@ def test_the_estimate_is_compared_with_the_run_at_the_tier_of_the_job(sandbox, t
     assert compared["ratio"] == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.full
 def test_flex_alone_gives_a_row_up_after_max_throttled_seconds(tmp_path, key):
     limits = {"price": PRICE, "max_throttled_seconds": 0.5, "max_dead_letter_ratio": 1.0}
     with Sandbox(models=ModelSettings(flex_shed_ratio=0.5)) as sandbox:
@@ -108,6 +114,7 @@ def test_flex_alone_gives_a_row_up_after_max_throttled_seconds(tmp_path, key):
     assert set(report["dead_letter_by_kind"]) <= {"throttled", "server_error"}
 
 
+@pytest.mark.full
 def test_an_answer_at_another_tier_is_billed_at_its_price_and_named_in_the_log(tmp_path, key, caplog):
     with Sandbox(models=ModelSettings(has_flex=False)) as sandbox:
         report = report_of(run(job(sandbox, tmp_path)))
@@ -126,6 +133,7 @@ def test_where_the_deadline_is_near_no_row_waits_for_flex(sandbox, tmp_path, key
     assert report["cost_usd"] * 1e9 == pytest.approx(sandbox.token_bill.nano_usd, rel=0.001)
 
 
+@pytest.mark.full
 def test_with_a_later_deadline_all_but_the_pilot_are_sent_at_flex(sandbox, tmp_path, key):
     inference = {"service_tier": "flex_then_standard", "finish_by": "PT2H"}
     report = report_of(run(job(sandbox, tmp_path, inference=inference)))
@@ -142,6 +150,7 @@ def test_auto_takes_flex_where_it_is_cheaper_in_time(sandbox, tmp_path, key, cap
     assert any("flex is the cheapest way that is finished in time" in message for message in caplog.messages)
 
 
+@pytest.mark.full
 def test_a_budget_is_spent_at_the_price_of_the_served_tier(sandbox, tmp_path, key):
     full = report_of(run(job(sandbox, tmp_path, "standard", name="full", sink={"uri": f"{tmp_path}/full"})))
     limits = {"price": PRICE, "budget_usd": full["cost_usd"] * 0.6}
@@ -149,6 +158,7 @@ def test_a_budget_is_spent_at_the_price_of_the_served_tier(sandbox, tmp_path, ke
     assert report["rows"]["answered"] == ROWS
 
 
+@pytest.mark.full
 def test_a_second_run_pays_for_nothing_at_any_tier(sandbox, tmp_path, key):
     run(job(sandbox, tmp_path))
     paid = len(sandbox.requests)
@@ -157,6 +167,7 @@ def test_a_second_run_pays_for_nothing_at_any_tier(sandbox, tmp_path, key):
     assert report["origins"]["resumed"] == ROWS
 
 
+@pytest.mark.full
 def test_a_server_error_of_flex_counts_as_an_attempt(sandbox, tmp_path, key):
     sandbox.faults.queue("gemini.generateContent", *[Fault(kind="error", http_status=500)] * 2)
     report = report_of(run(job(sandbox, tmp_path)))

@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.sources.lines import MAX_ROW_SIZE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.promise(1), pytest.mark.slow]
 
 
 def nested(levels: int) -> str:
@@ -37,6 +37,7 @@ def test_a_row_that_is_nested_too_deep_fails_without_its_neighbours(echo_job, le
     assert ended.dead_letter[0]["llmbeam_raw"] == line
 
 
+@pytest.mark.full
 def test_a_nested_value_of_parquet_fails_alone(echo_job):
     kind: Any = pa.int64()
     value: Any = 1
@@ -51,6 +52,7 @@ def test_a_nested_value_of_parquet_fails_alone(echo_job):
     assert json.loads(ended.dead_letter[0]["llmbeam_raw"])["id"] == 1
 
 
+@pytest.mark.full
 def test_a_nested_value_of_avro_fails_alone(echo_job):
     node = {"type": "record", "name": "node", "fields": [{"name": "next", "type": ["null", "node"]}]}
     schema = {
@@ -102,6 +104,7 @@ def test_a_prompt_that_is_too_large_or_takes_too_long_fails_alone(echo_job):
     assert ended.kinds == {"template_error": 2}
 
 
+@pytest.mark.full
 def test_a_compressed_line_of_a_gigabyte_fails_alone(echo_job):
     path = echo_job.directory / "rows.jsonl.gz"
     first, last = (json.dumps(row).encode() + b"\n" for row in good(2))
@@ -131,6 +134,7 @@ def test_half_an_emoji_in_a_row_or_a_template_becomes_a_character_that_can_be_wr
         assert path.read_bytes().decode()
 
 
+@pytest.mark.full
 def test_half_an_emoji_in_an_answer_is_written_as_a_character_that_others_can_read(echo_job):
     ended = echo_job.run(
         [{"id": 1, "text": '"\\ud83d"'}], prompt={"template": "{{ row.text }}", "output_schema": {}}
@@ -139,6 +143,7 @@ def test_half_an_emoji_in_an_answer_is_written_as_a_character_that_others_can_re
     assert Path(ended.manifest["answers_uris"][0]).read_bytes().decode()
 
 
+@pytest.mark.full
 def test_half_an_emoji_in_a_row_of_the_spec_is_replaced(echo_job):
     rows = [{"id": "\ud83d", "text": ["\ud83d"]}]
     ended = echo_job.run(source={"type": "rows", "key": ["id"], "rows": rows})
@@ -166,6 +171,7 @@ def test_a_text_of_parquet_that_is_not_utf_8_fails_its_row(echo_job):
     assert json.loads(failed["llmbeam_raw"]) == {"id": 2}
 
 
+@pytest.mark.full
 def test_a_date_of_parquet_that_python_does_not_know_fails_its_row(echo_job):
     path = echo_job.directory / "rows.parquet"
     days = pa.array([0, 10**7], pa.int32()).view(pa.date32())
@@ -175,6 +181,7 @@ def test_a_date_of_parquet_that_python_does_not_know_fails_its_row(echo_job):
     assert ended.kinds == {"unreadable_row": 1}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("file_format", ["parquet", "avro"])
 def test_a_file_without_a_byte_is_no_parquet_file_and_stops_the_job(echo_job, file_format):
     path = echo_job.directory / f"rows.{file_format}"
@@ -183,6 +190,7 @@ def test_a_file_without_a_byte_is_no_parquet_file_and_stops_the_job(echo_job, fi
         echo_job.run(source={"uri": str(echo_job.directory / f"*.{file_format}"), "key": ["id"]})
 
 
+@pytest.mark.full
 def test_an_empty_marker_beside_parquet_files_is_ignored(echo_job):
     folder = echo_job.directory / "written"
     folder.mkdir()
@@ -193,6 +201,7 @@ def test_an_empty_marker_beside_parquet_files_is_ignored(echo_job):
     assert [answer["id"] for answer in ended.answers] == [1]
 
 
+@pytest.mark.full
 def test_a_file_name_that_beam_would_skip_stops_the_job(echo_job):
     (echo_job.directory / "a.csv").write_text("id,text\n1,a\n")
     (echo_job.directory / "b\\c.csv").write_text("id,text\n2,b\n")
@@ -223,6 +232,7 @@ def test_a_compressed_file_that_was_cut_off_stops_the_job_before_anything_is_sen
     assert len(sandbox.requests) == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("schema", "values", "kind"),
     [("string", ["a"], "string"), (["null", {"type": "map", "values": "string"}], [None, {"id": "1"}], "null")],
@@ -238,6 +248,7 @@ def test_an_avro_file_without_records_is_refused_and_names_what_it_has(echo_job,
         echo_job.run(source={"uri": str(path), "key": ["id"]})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "content",
     [
@@ -268,6 +279,7 @@ def test_a_first_line_that_is_no_row_does_not_stop_the_others(echo_job, line):
     assert len(ended.answers) == 20
 
 
+@pytest.mark.full
 def test_a_directory_is_refused_and_the_error_names_a_glob(echo_job):
     source = {"uri": str(echo_job.directory), "format": "csv", "key": ["id"]}
     with pytest.raises(
@@ -276,6 +288,7 @@ def test_a_directory_is_refused_and_the_error_names_a_glob(echo_job):
         echo_job.run(source=source)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("file_format", ["parquet", "avro"])
 def test_a_parquet_or_avro_file_that_is_compressed_as_a_whole_is_refused(echo_job, file_format):
     path = echo_job.directory / f"rows.{file_format}.gz"
@@ -284,6 +297,7 @@ def test_a_parquet_or_avro_file_that_is_compressed_as_a_whole_is_refused(echo_jo
         echo_job.run(source={"uri": str(path), "key": ["id"]})
 
 
+@pytest.mark.full
 def test_two_columns_of_parquet_with_one_name_stop_the_job(echo_job):
     path = echo_job.directory / "rows.parquet"
     pq.write_table(pa.table([pa.array([1]), pa.array(["a"]), pa.array(["b"])], names=["id", "text", "text"]), path)

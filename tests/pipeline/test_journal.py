@@ -19,6 +19,8 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.in_process import estimate
 from airflow_provider_llmbeam.spec import JobSpec
 
+pytestmark = pytest.mark.promise(2)
+
 ROWS = [{"id": number, "text": f"text {number}"} for number in range(10)]
 
 

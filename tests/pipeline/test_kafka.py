@@ -27,7 +27,7 @@ from tests.kafka import kafka_cluster
 from tests.pipeline.conftest import read_lines
 from tests.processes import until_job
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.promise(2), pytest.mark.slow]
 
 SOURCE = KafkaSource(type="kafka", topic=("t",), bootstrap_servers="localhost:9092")
 NUMBERS = itertools.count()
@@ -124,6 +124,7 @@ def test_each_message_is_answered_once_in_three_runs_that_are_killed(
     assert set(answered.values()) == {1}
 
 
+@pytest.mark.full
 def test_a_run_takes_its_maximum_and_the_next_ones_the_rest_though_a_run_is_killed(
     tmp_path, sandbox, cluster, topic, spec, caplog
 ):
@@ -156,6 +157,7 @@ def test_a_run_takes_its_maximum_and_the_next_ones_the_rest_though_a_run_is_kill
     )
 
 
+@pytest.mark.full
 def test_a_run_whose_offsets_have_no_message_is_skipped_and_the_next_one_goes_on_behind_them(
     cluster, topic, spec, monkeypatch
 ):
@@ -173,6 +175,7 @@ def rows_of(manifest):
     return [row for uri in manifest["answers_uris"] for row in read_lines(Path(uri))]
 
 
+@pytest.mark.full
 def test_a_message_that_cannot_be_parsed_is_in_the_dead_letter_and_no_message_is_a_skipped_run(
     cluster, topic, spec
 ):
@@ -190,6 +193,7 @@ def test_a_message_that_cannot_be_parsed_is_in_the_dead_letter_and_no_message_is
     assert position_of(spec) == before
 
 
+@pytest.mark.full
 def test_a_cleared_run_of_airflow_has_the_same_messages_and_the_next_run_has_those_after(cluster, topic, spec):
     def of_run(run_id):
         airflow = {"dag_id": "d", "task_id": "t", "run_id": run_id}
@@ -252,6 +256,7 @@ def test_answers_are_sent_once_and_in_one_transaction(cluster, topic, spec, monk
     assert len(cluster.messages(sink["topic"])) == 8, "a repeated run sends nothing"
 
 
+@pytest.mark.full
 def test_an_answer_that_is_too_large_for_a_message_is_named_with_the_setting_that_sends_it(
     cluster, topic, spec, monkeypatch
 ):
@@ -272,6 +277,7 @@ def test_an_answer_that_is_too_large_for_a_message_is_named_with_the_setting_tha
     assert {message.key() for message in cluster.messages(topic)} == {b'{"id": "small"}', b'{"id": "large"}'}
 
 
+@pytest.mark.full
 def test_what_kafka_no_longer_has_fails_the_job_or_is_passed_over(cluster, topic, spec, caplog):
     cluster.send(topic, *messages(0, 8))
     job = JobSpec.parse(spec)
@@ -285,6 +291,7 @@ def test_what_kafka_no_longer_has_fails_the_job_or_is_passed_over(cluster, topic
         kafka._check(job, job.source, taken, Edges(low=edges.low, high={topic: {0: -1}}))
 
 
+@pytest.mark.full
 def test_another_cluster_and_an_invalid_position_are_refused(cluster, topic, spec):
     cluster.send(topic, *messages(0, 1))
     job = JobSpec.parse(spec)
@@ -299,6 +306,7 @@ def test_another_cluster_and_an_invalid_position_are_refused(cluster, topic, spe
         kafka.take(job, job.source)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("changes", "settings", "message"),
     [
@@ -318,6 +326,7 @@ def test_a_mistake_is_refused_before_anything_is_sent(spec, monkeypatch, changes
     assert "s3cret" not in str(raised.value)
 
 
+@pytest.mark.full
 def test_a_cluster_that_does_not_answer_may_be_tried_again(spec, monkeypatch):
     monkeypatch.setattr(kafka, "TIMEOUT_SECONDS", 0.3)
     job = JobSpec.parse(spec | {"source": spec["source"] | {"bootstrap_servers": "127.0.0.1:1"}})

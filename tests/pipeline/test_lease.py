@@ -25,6 +25,8 @@ from airflow_provider_llmbeam.pipeline.lease.launcher import SILENT_SECONDS, Lau
 from airflow_provider_llmbeam.pipeline.lease.leased_object import ObjectLease
 from airflow_provider_llmbeam.spec import JobSpec
 
+pytestmark = pytest.mark.promise(2)
+
 GEMINI = "gemini.generateContent"
 ROWS = [{"id": number, "text": f"row {number}"} for number in range(30)]
 

@@ -34,6 +34,7 @@ def kind():
     return "developer"
 
 
+@pytest.mark.full
 def test_audio_costs_what_the_server_bills_in_the_report_and_in_the_estimate(media_job, sandbox):
     (media_job.files / "call.wav").write_bytes(b"RIFF" + bytes(64))
     rows = [{"id": number, "image": str(media_job.files / "call.wav")} for number in range(60)]
@@ -110,6 +111,7 @@ def test_the_bytes_of_each_file_arrive_or_the_address_that_the_server_reads_itse
     assert sorted(map(str, sent(sandbox))) == sorted(map(str, [INLINE, INLINE, INLINE, on_storage, web]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["developer", "vertex", "openai.com", "openai"])
 def test_images_and_documents_are_answered_and_a_missing_file_is_a_failed_row_with_its_name(
     media_job, sandbox, google, kind, monkeypatch
@@ -139,6 +141,7 @@ def test_images_and_documents_are_answered_and_a_missing_file_is_a_failed_row_wi
     )
 
 
+@pytest.mark.full
 def test_neither_journal_nor_report_holds_the_bytes_of_a_file(media_job, sandbox):
     media_job.run([{"id": "path", "image": addresses(media_job.files)["path"]}])
     encoded = base64.b64encode(PNG)[:60]
@@ -159,6 +162,7 @@ def test_a_changed_file_at_the_same_path_is_asked_again_and_an_equal_one_elsewhe
     assert [media.sha256 for media in sent(sandbox)] == [sha256(content).hexdigest() for content in (PNG, OTHER)]
 
 
+@pytest.mark.full
 def test_a_changed_object_at_the_same_address_is_asked_again(media_job, sandbox):
     media_job.run([{"id": 1, "image": put("a.png", PNG)}])
     assert media_job.run([{"id": 1, "image": put("a.png", PNG)}]).origins["resumed"] == 1
@@ -224,6 +228,7 @@ def test_a_row_may_not_choose_a_file_of_the_worker_unless_the_spec_names_its_dir
     assert sent(sandbox) == [INLINE]
 
 
+@pytest.mark.full
 def test_a_link_to_a_file_outside_is_refused(media_job, sandbox, tmp_path):
     (tmp_path / "secret.png").write_bytes(PNG)
     (media_job.files / "a.png").symlink_to(tmp_path / "secret.png")
@@ -232,6 +237,7 @@ def test_a_link_to_a_file_outside_is_refused(media_job, sandbox, tmp_path):
     assert not sent(sandbox)
 
 
+@pytest.mark.full
 def test_an_object_that_may_not_be_read_fails_its_row_only(media_job, sandbox):
     uri = put("a.png", PNG)
     ok = media_job.files / "ok.png"
@@ -241,6 +247,7 @@ def test_an_object_that_may_not_be_read_fails_its_row_only(media_job, sandbox):
     assert "Cloud Storage refused 'gs://rows/a.png'" in ended.dead_letter[0]["llmbeam_error"]["message"]
 
 
+@pytest.mark.full
 def test_an_estimate_finds_the_answers_of_the_job(media_job, sandbox):
     found = addresses(media_job.files)
     media_job.run([{"id": name, "image": uri} for name, uri in found.items()])
@@ -266,6 +273,7 @@ def test_a_local_file_with_dataflow_is_refused_while_the_spec_is_read(media_job)
         JobSpec.parse(spec | {"prompt": prompt})
 
 
+@pytest.mark.full
 def test_a_service_that_does_not_answer_ends_the_job_instead_of_failing_each_row(media_job, sandbox, monkeypatch):
     monkeypatch.setattr(stored, "_RETRY_SECONDS", 0.01)
     uri = put("a.png", PNG)
@@ -277,6 +285,7 @@ def test_a_service_that_does_not_answer_ends_the_job_instead_of_failing_each_row
     assert not sent(sandbox)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["developer", "vertex"])
 def test_tokens_of_media_are_in_the_estimate_before_anything_is_sent_and_in_what_the_governor_reserves(
     media_job, sandbox, monkeypatch, kind

@@ -16,6 +16,8 @@ from airflow_provider_llmbeam.spec.model import media
 from tests.pipeline.test_no_answer_is_paid_for_twice import start_command
 from tests.processes import until_job
 
+pytestmark = [pytest.mark.full, pytest.mark.promise(2)]
+
 #: Limits of a request are in MiB; here a thousandth of that, so that a large file has 100 kB.
 LARGE = {"a.mp4": b"first" * 40_000, "copy.mp4": b"first" * 40_000, "b.mp4": b"second" * 40_000}
 SMALL = {"c.png": b"image" * 200, "d.mp4": b"third" * 200}

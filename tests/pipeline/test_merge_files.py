@@ -25,6 +25,8 @@ from airflow_provider_llmbeam.pipeline.transforms import publish
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 
+pytestmark = pytest.mark.promise(1)
+
 ROWS = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}, {"id": 3}]
 MENDED = {"prompt": {"template": "Say it: {{ row.text | default('nothing') }}"}}
 
@@ -68,6 +70,7 @@ def test_a_job_that_reads_the_dead_letter_of_its_own_sink_is_refused_at_parse(fa
     assert ids(failed) == [1, 2]
 
 
+@pytest.mark.full
 def test_the_dead_letter_is_recognised_by_a_relative_path_and_by_a_glob(failed, monkeypatch):
     monkeypatch.chdir(failed.directory)
     for uri in ("out/dead_letter-*.jsonl", "./out/../out/dead_letter-00000-of-00001.jsonl", "ou?/dead_*.jsonl"):
@@ -106,6 +109,7 @@ def test_merging_again_changes_nothing(failed):
     assert {row["id"]: row["answer"] for row in answers(failed)} == {row["id"]: row["answer"] for row in once}
 
 
+@pytest.mark.full
 def test_rows_that_fail_again_stay_in_the_dead_letter_once(failed):
     for _ in range(2):
         with pytest.raises(JobSpecError):
@@ -114,6 +118,7 @@ def test_rows_that_fail_again_stay_in_the_dead_letter_once(failed):
     assert ids(failed) == [1, 2]
 
 
+@pytest.mark.full
 def test_rows_without_a_key_stay_in_the_dead_letter_once(echo_job):
     echo_job.run(["{", {"text": "no key"}, {"id": 1, "text": "a"}])
     spec = echo_job.spec | merged(echo_job) | {"source": {"uri": str(dead_letter(echo_job)), "key": ["id"]}}
@@ -136,6 +141,7 @@ def test_rows_with_a_fault_of_the_source_neither_fail_the_retry_of_others_nor_re
     assert kinds == ["duplicate_key", "missing_key", "unreadable_row"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("source_format", ["parquet", "avro"])
 @pytest.mark.parametrize("sink_format", ["jsonl", "parquet"])
 def test_a_retry_renders_the_dates_and_decimals_of_its_first_source(echo_job, source_format, sink_format):
@@ -182,6 +188,7 @@ def test_a_retry_renders_the_dates_and_decimals_of_its_first_source(echo_job, so
     assert read_lines(dead_letter(echo_job)) == []
 
 
+@pytest.mark.full
 def test_a_job_that_reads_its_dead_letter_leaves_rows_whose_answers_would_replace_others(echo_job):
     source = {**echo_job.spec["source"], "on_duplicate_key": "dead_letter"}
     echo_job.run([{"id": 1, "text": "a"}, {"id": 1, "text": "b"}, {"id": 2}], source=source)
@@ -191,6 +198,7 @@ def test_a_job_that_reads_its_dead_letter_leaves_rows_whose_answers_would_replac
     assert [row["text"] for row in read_lines(dead_letter(echo_job))] == ["b"]
 
 
+@pytest.mark.full
 def test_rows_that_share_a_key_stay_in_the_dead_letter_when_rows_of_other_keys_are_merged(echo_job):
     echo_job.spec["source"] = {**echo_job.spec["source"], "on_duplicate_key": "dead_letter"}
     rows = [{"id": 1, "text": text} for text in "abcc"]
@@ -302,6 +310,7 @@ def test_jobs_that_merge_at_once_lose_no_row(echo_job, monkeypatch):
     assert sorted(row["id"] for row in read_lines(dead_letter(echo_job))) == [10, 11, 12]
 
 
+@pytest.mark.full
 def test_jobs_in_which_too_many_rows_fail_at_once_lose_no_failed_row(echo_job, monkeypatch):
     """Each has merged its dead letter before one has published it, unless they take turns."""
     specs = specs_at_once(echo_job, max_dead_letter_ratio=0.0)
@@ -313,12 +322,14 @@ def test_jobs_in_which_too_many_rows_fail_at_once_lose_no_failed_row(echo_job, m
     assert sorted(row["id"] for row in read_lines(dead_letter(echo_job))) == [10, 11, 12]
 
 
+@pytest.mark.full
 def test_answers_with_other_columns_are_not_merged(echo_job):
     echo_job.run(ROWS)
     with pytest.raises(JobSpecError, match=r"has columns none that these answers lack, and lacks 'text'\. No"):
         run(JobSpec.parse(echo_job.spec | merged(echo_job, passthrough=["text"])))
 
 
+@pytest.mark.full
 def test_answers_of_another_format_are_not_merged(echo_job):
     echo_job.run(ROWS)
     with pytest.raises(JobSpecError, match=r"`sink\.format` 'parquet': .* has another format, which .* change"):
@@ -350,12 +361,14 @@ def test_a_file_that_was_added_during_the_run_is_not_deleted(echo_job, monkeypat
     assert [row["id"] for row in read_lines(added)] == [9]
 
 
+@pytest.mark.full
 def test_duplicate_keys_are_not_merged(echo_job):
     source = {"uri": str(echo_job.source), "key": ["id"], "on_duplicate_key": "allow"}
     with pytest.raises(JobSpecError, match=r"allows duplicate keys .* 'merge' keeps one row per key"):
         JobSpec.parse(echo_job.spec | merged(echo_job) | {"source": source})
 
 
+@pytest.mark.full
 def test_answers_that_share_a_key_stay_when_rows_of_other_keys_are_merged(failed):
     rows = [*ROWS, {"id": 1, "text": "c"}]
     source = {"uri": str(failed.source), "key": ["id"]}

@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 from tests.processes import has_ended
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.promise(2), pytest.mark.slow]
 
 GEMINI = "gemini.generateContent"
 MAX_IN_FLIGHT = 8

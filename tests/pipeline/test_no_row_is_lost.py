@@ -21,6 +21,8 @@ from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Quota, Sandbo
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 
+pytestmark = pytest.mark.promise(1)
+
 GEMINI = "gemini.generateContent"
 OPENAI = "openai.chatCompletions"
 

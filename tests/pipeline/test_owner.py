@@ -18,6 +18,8 @@ from airflow_provider_llmbeam.pipeline.sinks.ownership import Owner, claim
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 
+pytestmark = pytest.mark.promise(1)
+
 ROWS = [{"id": number, "text": f"row {number}"} for number in range(6)]
 GEMINI = "gemini.generateContent"
 

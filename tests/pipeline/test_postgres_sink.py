@@ -163,6 +163,7 @@ def test_a_new_table_has_key_columns_of_the_types_of_the_data(tmp_path, client, 
     }
 
 
+@pytest.mark.full
 def test_a_key_of_several_columns_with_unusual_names_is_the_primary_key(start, client):
     odd = 'select "%s"; 東京'
     rows = [{"a": 1, odd: "x", "text": "t1"}, {"a": 1, odd: "y", "text": "t2"}]
@@ -190,6 +191,7 @@ def test_a_changed_prompt_updates_its_rows_and_keeps_all_other_values(start, cli
     assert table(client, "id, answer, reviewed") == [*expected, (77, "by hand", False)]
 
 
+@pytest.mark.full
 def test_a_bundle_that_the_runner_repeats_publishes_once(tmp_path, client, dsn):
     manifest = run(JobSpec.parse(spec_of(tmp_path, rows_of(5))), ["--direct_runner_bundle_repeat=1"])
     assert table(client, "id, answer") == [(number, f"row number {number}") for number in range(5)]
@@ -256,6 +258,7 @@ def test_values_are_cast_to_the_types_of_an_existing_table(tmp_path, client, dsn
     assert table(client, query) == [(key, ["a", {"b": 1}], 1, "0.3", False)]
 
 
+@pytest.mark.full
 def test_a_run_without_rows_neither_creates_nor_empties_a_table(start, client, tmp_path):
     (tmp_path / "rows.jsonl").touch()
     source = {"uri": str(tmp_path / "rows.jsonl"), "key": ["id"], "on_empty": "write"}
@@ -266,6 +269,7 @@ def test_a_run_without_rows_neither_creates_nor_empties_a_table(start, client, t
     assert len(table(client)) == 3
 
 
+@pytest.mark.full
 def test_columns_are_passed_through_to_a_new_table_and_an_existing_one(start, client):
     sink = {"type": "postgres", "table": "answers", "passthrough": ["lang", "size"]}
     rows = [{"id": n, "text": "x", "lang": None if n else "en", "size": n} for n in range(2)]
@@ -277,6 +281,7 @@ def test_columns_are_passed_through_to_a_new_table_and_an_existing_one(start, cl
     assert table(client, "id, lang, size") == [(0, "en", 0), (1, "de", 1)]
 
 
+@pytest.mark.full
 def test_columns_are_passed_through_to_the_types_of_an_existing_table(start, client):
     outputs = ", ".join(f"{name} {OUTPUT_TYPES[name]}" for name in OUTPUT_COLUMNS)
     client.execute(
@@ -305,6 +310,7 @@ def test_columns_are_passed_through_to_the_types_of_an_existing_table(start, cli
         ]
 
 
+@pytest.mark.full
 def test_numbers_that_are_not_finite_are_passed_through_to_a_new_table_and_an_existing_one(start, client):
     sink = {"type": "postgres", "table": "answers", "passthrough": ["size"]}
     rows = [
@@ -316,6 +322,7 @@ def test_numbers_that_are_not_finite_are_passed_through_to_a_new_table_and_an_ex
     assert types(client)["size"] == "double precision"
 
 
+@pytest.mark.full
 def test_the_error_for_a_missing_column_to_pass_through_has_the_statement_that_adds_it(start, client):
     start(rows_of(1))
     with pytest.raises(JobSpecError, match=r'has no columns \[\'lang\'\].*ADD COLUMN "lang" text`'):
@@ -360,6 +367,7 @@ any_json = st.recursive(
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.full
 @many
 @given(texts=st.lists(any_text, min_size=1, max_size=20, unique_by=no_nul))
 def test_any_text_round_trips_through_the_table(texts, tmp_path, client, dsn):
@@ -368,6 +376,7 @@ def test_any_text_round_trips_through_the_table(texts, tmp_path, client, dsn):
     assert {*table(client, "id, answer")} == {(no_nul(text), no_nul(text)) for text in texts}
 
 
+@pytest.mark.full
 @many
 @given(answers=st.lists(any_json.filter(lambda value: not isinstance(value, str)), min_size=1, max_size=5))
 def test_any_structured_answer_round_trips_through_the_table(answers, tmp_path, client, dsn):
@@ -414,6 +423,7 @@ def test_a_job_killed_while_publishing_keeps_the_old_rows_and_the_next_run_sends
     assert len(table(client)) == count
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_new", [True, False])
 def test_concurrent_jobs_share_a_table(tmp_path, client, dsn, is_new):
     if not is_new:
@@ -428,6 +438,7 @@ def test_concurrent_jobs_share_a_table(tmp_path, client, dsn, is_new):
     assert [key for (key,) in table(client, "id")] == [*range(3000)]
 
 
+@pytest.mark.full
 def test_two_processes_that_start_together_create_one_table(tmp_path, client, dsn):
     children = []
     for name, rows in (("one", rows_of(300)), ("two", rows_of(400)[200:])):
@@ -476,6 +487,7 @@ def test_a_refused_connection_stops_the_job_with_a_retryable_error(refused):
     assert "Connection refused" in found
 
 
+@pytest.mark.full
 def test_a_server_that_is_down_is_reported_with_the_connection_that_the_author_named(refused):
     sink = {"type": "postgres", "table": "answers", "conn_id": "warehouse"}
     found = refused("postgresql://me:s3cret!@127.0.0.1:1/db", error=JobFailedError, sink=sink)
@@ -487,6 +499,7 @@ def test_a_server_that_is_down_is_reported_with_the_connection_that_the_author_n
     assert "`sink.conn_id`: what the Airflow connection 'warehouse' holds is no connection string." in invalid
 
 
+@pytest.mark.full
 def test_a_connection_that_only_a_task_can_read_is_named_with_the_variable_that_stands_for_it(refused):
     found = refused(None, sink={"type": "postgres", "table": "answers", "conn_id": "warehouse"})
     assert found.startswith(
@@ -495,6 +508,7 @@ def test_a_connection_that_only_a_task_can_read_is_named_with_the_variable_that_
     )
 
 
+@pytest.mark.full
 def test_a_wrong_password_stops_the_job(refused, database):
     at = urlsplit(database)
     wrong = refused(database.replace(at.password, "s3cret!"))
@@ -502,11 +516,13 @@ def test_a_wrong_password_stops_the_job(refused, database):
     assert "no password supplied" in refused(database.replace(f":{at.password}", ""))
 
 
+@pytest.mark.full
 def test_a_missing_database_stops_the_job(refused, postgres):
     found = refused(postgres.replace("/postgres", "/nowhere"), secret=urlsplit(postgres).password)
     assert 'database "nowhere" does not exist' in found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "dsn",
     [
@@ -525,6 +541,7 @@ def test_an_invalid_connection_string_is_not_quoted(refused, dsn):
     assert "'LLMBEAM_POSTGRES_DSN' holds is no connection string. Expected `postgresql://" in refused(dsn)
 
 
+@pytest.mark.full
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     head=st.text("@:/?#[]%&= '\\ab", max_size=4),
@@ -547,6 +564,7 @@ def reader(client, database):
     client.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(role)))
 
 
+@pytest.mark.full
 def test_a_missing_permission_stops_the_job(refused, client, reader):
     assert "permission denied for schema public (42501). User 'reader_" in refused(reader)
     assert "or CREATE on the schema" in refused(reader)
@@ -568,6 +586,7 @@ def shared(client, reader):
     return role
 
 
+@pytest.mark.full
 def test_the_error_for_a_sequence_that_the_user_may_not_use_has_the_statement_that_allows_it(
     refused, client, reader, shared, tmp_path
 ):
@@ -579,6 +598,7 @@ def test_the_error_for_a_sequence_that_the_user_may_not_use_has_the_statement_th
     assert table(client, "id, number") == [(1, 1)]
 
 
+@pytest.mark.full
 def test_row_level_security_without_a_policy_for_the_user_stops_the_job(refused, client, reader, shared, tmp_path):
     client.execute(f"GRANT USAGE ON SEQUENCE answers_number_seq TO {shared}")
     client.execute("ALTER TABLE answers ENABLE ROW LEVEL SECURITY")
@@ -595,17 +615,20 @@ def test_row_level_security_without_a_policy_for_the_user_stops_the_job(refused,
     assert table(client, "id, answer") == [(1, "b")]
 
 
+@pytest.mark.full
 def test_a_missing_schema_stops_the_job(refused, database):
     found = refused(database, sink={"type": "postgres", "table": "nowhere.answers"})
     assert 'schema "nowhere" does not exist (3F000). Create the schema first' in found
 
 
+@pytest.mark.full
 def test_a_table_is_created_in_its_schema(start, client):
     client.execute('CREATE SCHEMA "Reports"')
     start(rows_of(2), sink={"type": "postgres", "table": "Reports.Answers"})
     assert len(table(client, name='"Reports"."Answers"')) == 2
 
 
+@pytest.mark.full
 def test_a_table_is_found_through_the_search_path(start, client, dsn, monkeypatch):
     start(rows_of(2))
     client.execute("CREATE SCHEMA first")
@@ -617,6 +640,7 @@ def test_a_table_is_found_through_the_search_path(start, client, dsn, monkeypatc
         start(rows_of(4))
 
 
+@pytest.mark.full
 def test_the_error_for_missing_output_columns_has_the_statement_that_adds_them(refused, client, database):
     client.execute("CREATE TABLE answers (id int PRIMARY KEY, answer text, model text, note text)")
     found = refused(database)
@@ -634,6 +658,7 @@ def test_the_error_for_a_missing_unique_key_has_the_statement_that_creates_one(r
     postgres_sink.check(SINK, OutputColumns(key=("id",)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("others", ["", "UNIQUE (id, part), UNIQUE (model) DEFERRABLE,"])
 @pytest.mark.parametrize("kind", ["UNIQUE", "PRIMARY KEY"])
 def test_the_error_for_a_deferrable_key_has_the_statement_that_replaces_it(
@@ -651,6 +676,7 @@ def test_the_error_for_a_deferrable_key_has_the_statement_that_replaces_it(
     postgres_sink.check(SINK, OutputColumns(key=("id", "part")))
 
 
+@pytest.mark.full
 def test_a_deferrable_constraint_on_other_columns_does_not_stop_the_job(start, client):
     columns = ", ".join(f"{name} {OUTPUT_TYPES[name]}" for name in OUTPUT_COLUMNS)
     client.execute(f"CREATE TABLE answers (id int UNIQUE, {columns}, UNIQUE (id, answer) DEFERRABLE)")
@@ -659,6 +685,7 @@ def test_a_deferrable_constraint_on_other_columns_does_not_stop_the_job(start, c
     assert [answer for _, answer in table(client, "id, answer")] == ["other 0", "other 1"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("index", ["(id) WHERE id > 0", "(abs(id))", "(id, model)"])
 def test_an_index_that_does_not_keep_keys_apart_stops_the_job(refused, client, database, index):
     columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
@@ -681,6 +708,7 @@ def test_a_required_column_without_a_value_stops_the_job(refused, client, databa
     assert "column 'owner' of table 'answers' must not be null and has no default" in refused(database)
 
 
+@pytest.mark.full
 def test_a_required_column_of_a_domain_stops_the_job_unless_the_domain_has_a_default(refused, client, database):
     columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
     client.execute("CREATE DOMAIN filled AS int NOT NULL DEFAULT 4")
@@ -690,6 +718,7 @@ def test_a_required_column_of_a_domain_stops_the_job_unless_the_domain_has_a_def
     assert "column 'size' of table 'answers' must not be null and has no default" in refused(database)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("column", "type_", "fault"),
     [
@@ -706,6 +735,7 @@ def test_a_column_that_no_answer_fits_stops_the_job(refused, client, database, c
     assert f"PostgreSQL refused 'answers': {fault} at COPY llmbeam_sample, line 1, column {column}" in found
 
 
+@pytest.mark.full
 def test_a_table_without_partitions_stops_the_job(refused, client, database):
     columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
     client.execute(f"CREATE TABLE answers (id int PRIMARY KEY, {columns}) PARTITION BY RANGE (id)")
@@ -716,6 +746,7 @@ def test_a_table_without_partitions_stops_the_job(refused, client, database):
     postgres_sink.check(SINK, OutputColumns(key=("id",)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("key", "table_end", "fault", "correction"),
     [
@@ -783,6 +814,7 @@ def test_the_error_for_a_row_that_a_constraint_refuses_is_short(tmp_path, client
     assert f"Key (answer)=({'x' * 286}… Change the row" in late(record("x" * 2000, id=2))
 
 
+@pytest.mark.full
 def test_a_view_stops_the_job(refused, client, database):
     columns = ", ".join(f"1 AS {name}" for name in ("id", *OUTPUT_COLUMNS))
     client.execute(f"CREATE VIEW answers AS SELECT {columns}")
@@ -857,6 +889,7 @@ def trigger(client, body, events="INSERT OR UPDATE", on="answers"):
     client.execute(f"CREATE TRIGGER guard BEFORE {events} ON {on} FOR EACH ROW EXECUTE FUNCTION guard()")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("of", ["a table", "a partition", "the table of a view"])
 def test_rows_that_a_trigger_keeps_out_of_the_table_are_named_and_nothing_is_written(tmp_path, client, late, of):
     outputs = ", ".join(f"{name} {OUTPUT_TYPES[name]}" for name in OUTPUT_COLUMNS)
@@ -919,6 +952,7 @@ def test_a_variable_that_is_missing_at_publication_keeps_the_answers(late, monke
     assert "is not set" in late(record())
 
 
+@pytest.mark.full
 def test_a_server_that_ends_the_session_keeps_the_answers(tmp_path, client, dsn):
     publish(tmp_path, record())
 
@@ -935,6 +969,7 @@ def test_a_server_that_ends_the_session_keeps_the_answers(tmp_path, client, dsn)
     assert table(client, "answer") == [("a",)]
 
 
+@pytest.mark.full
 def test_the_password_is_in_no_file_and_no_output_line_of_the_job(tmp_path, dsn):
     path = tmp_path / "job.json"
     path.write_text(json.dumps(spec_of(tmp_path, rows_of(3))))

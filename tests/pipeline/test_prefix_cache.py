@@ -14,6 +14,8 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 
+pytestmark = pytest.mark.promise(4)
+
 ROWS = 60
 HEAD = "Judge the text by these rules. " + "Rule: say what the text is about, in one word. " * 500
 PRICE = {
@@ -64,6 +66,7 @@ def test_the_head_is_stored_once_read_by_every_request_and_deleted_at_the_end(jo
     assert ratio < 0.15, "60 rows share one creation: 1/60 + 1/10 of the input"
 
 
+@pytest.mark.full
 def test_the_cost_in_the_report_is_the_bill_of_the_provider(job, sandbox):
     report = report_of(run(JobSpec.parse(job)))
     assert report["cost_usd"] * 1e9 == pytest.approx(sandbox.token_bill.nano_usd, rel=0.001)
@@ -80,6 +83,7 @@ def test_the_estimate_has_the_price_of_the_cache_its_making_and_its_storage(job,
     assert any(line.endswith("per million tokens in and out, with a prefix cache") for line in estimate.lines())
 
 
+@pytest.mark.full
 def test_an_estimate_without_a_sample_has_a_prefix_cache_as_well(job, sandbox):
     spec = JobSpec.parse(job)
     found, tokens = make_estimate(spec, sample_size=0), module.head_to_cache(spec).tokens
@@ -89,6 +93,7 @@ def test_an_estimate_without_a_sample_has_a_prefix_cache_as_well(job, sandbox):
     assert found.prefix_cache_usd == pytest.approx(tokens * 0.30 / 1e6 + storage, abs=1e-6)
 
 
+@pytest.mark.full
 def test_a_job_without_a_prefix_cache_is_estimated_without_one(job, sandbox):
     found = make_estimate(JobSpec.parse(job | {"inference": {"prefix_cache": False}}), sample_size=0)
     cost = (found.input_tokens * 0.30 + found.output_tokens * 2.50) / 1e6
@@ -100,12 +105,14 @@ def test_a_head_below_the_minimum_of_the_model_is_sent_with_each_request(job, sa
     assert methods(sandbox) == []
 
 
+@pytest.mark.full
 def test_the_head_of_one_row_is_sent_with_it(job, sandbox):
     rows = [{"id": number, "text": "a"} for number in range(1)]
     run(JobSpec.parse(job | {"source": {"type": "rows", "rows": rows, "key": ["id"]}}))
     assert methods(sandbox) == []
 
 
+@pytest.mark.full
 def test_a_provider_that_stores_nothing_costs_no_row(job, sandbox, caplog):
     sandbox.faults.every("gemini.caches.create", 1, Fault(kind="error", http_status=400))
     manifest = run(JobSpec.parse(job))
@@ -113,6 +120,7 @@ def test_a_provider_that_stores_nothing_costs_no_row(job, sandbox, caplog):
     assert "are sent with each request, as they could not be stored" in caplog.text
 
 
+@pytest.mark.full
 def test_a_cache_that_is_deleted_while_the_job_runs_costs_no_row(job, sandbox, monkeypatch):
     found = module._Client.created
 
@@ -126,12 +134,14 @@ def test_a_cache_that_is_deleted_while_the_job_runs_costs_no_row(job, sandbox, m
     assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
 
 
+@pytest.mark.full
 def test_a_cache_is_extended_while_the_job_runs(job, sandbox, monkeypatch):
     monkeypatch.setattr(module, "EXTEND_SECONDS", 0.01)
     run(JobSpec.parse(job))
     assert "gemini.caches.patch" in methods(sandbox)
 
 
+@pytest.mark.full
 def test_a_run_that_fails_leaves_no_cache(job, sandbox):
     sandbox.faults.every("gemini.generateContent", 1, Fault(kind="error", http_status=400))
     with pytest.raises(LLMBeamError, match="Nothing more was sent"):

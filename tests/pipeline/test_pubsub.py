@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec, PubSubSink
 from tests.pipeline.conftest import read_lines
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.promise(1), pytest.mark.slow]
 
 TOPIC = "projects/llmbeam-sandbox/topics/tickets"
 SUBSCRIPTION = "projects/llmbeam-sandbox/subscriptions/labels"
@@ -109,6 +109,7 @@ def test_a_run_that_is_killed_before_it_acknowledges_has_each_message_once(
     assert taken(job) == Counter("abc"), "every attempt has the same messages"
 
 
+@pytest.mark.full
 def test_messages_that_were_published_and_not_acknowledged_are_recognised(
     send, spec, sandbox, redeliver, monkeypatch
 ):
@@ -125,6 +126,7 @@ def test_messages_that_were_published_and_not_acknowledged_are_recognised(
     assert taken(two) == Counter("c")
 
 
+@pytest.mark.full
 def test_the_next_run_has_the_messages_of_one_that_is_given_up_and_only_one_publishes_them(send, spec):
     one, two = of_run(spec, "one"), of_run(spec, "two")
     send("a")
@@ -141,6 +143,7 @@ def test_the_next_run_has_the_messages_of_one_that_is_given_up_and_only_one_publ
     Batches(two).check()
 
 
+@pytest.mark.full
 def test_a_run_that_is_cleared_after_its_success_keeps_its_answers_whatever_on_empty_is(send, spec):
     spec["source"]["on_empty"] = "write"
     send("a", "b")
@@ -159,6 +162,7 @@ def bounded(spec, run_id, maximum):
     return of_run(spec | {"source": spec["source"] | {"max_messages": maximum}}, run_id)
 
 
+@pytest.mark.full
 def test_a_run_takes_its_maximum_and_the_next_ones_the_rest_though_a_run_is_killed(
     send, spec, caplog, monkeypatch
 ):
@@ -175,6 +179,7 @@ def test_a_run_takes_its_maximum_and_the_next_ones_the_rest_though_a_run_is_kill
     assert caplog.text.count("The run has `source.max_messages`") == 2
 
 
+@pytest.mark.full
 def test_the_next_run_has_a_part_of_the_messages_of_a_run_that_took_too_many(send, spec, monkeypatch):
     monkeypatch.setattr(pubsub, "_PULLED", 2)
     send(*map(str, range(6)))
@@ -189,6 +194,7 @@ def test_the_next_run_has_a_part_of_the_messages_of_a_run_that_took_too_many(sen
     assert sum(found, Counter()) == Counter(map(str, range(7)))
 
 
+@pytest.mark.full
 def test_a_subscription_that_sends_nothing_for_a_while_is_empty(send, spec, monkeypatch):
     def wait(*_, **__):
         raise ReadTimeout
@@ -197,6 +203,7 @@ def test_a_subscription_that_sends_nothing_for_a_while_is_empty(send, spec, monk
     assert taken(of_run(spec, "one")) == Counter()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("fault", "error", "message"),
     [
@@ -236,6 +243,7 @@ def test_answers_are_sent_once_with_their_key_and_their_ordering_key(send, spec,
     assert len(found["t2"]["attributes"]["llmbeam_key"]) == 64, "the key is too long for an attribute"
 
 
+@pytest.mark.full
 def test_a_bundle_that_the_runner_repeats_sends_each_answer_once(google, spec, sandbox):
     answers = f"{TOPIC}-answers"
     with PublisherClient(transport="rest") as publisher:
@@ -247,6 +255,7 @@ def test_a_bundle_that_the_runner_repeats_sends_each_answer_once(google, spec, s
     assert len(sandbox.pubsub.messages(answers)) == 3
 
 
+@pytest.mark.full
 def test_a_topic_that_does_not_answer_is_asked_again_and_then_fails_the_publication(
     google, tmp_path, sandbox, monkeypatch
 ):
@@ -269,6 +278,7 @@ def test_a_topic_that_does_not_answer_is_asked_again_and_then_fails_the_publicat
     assert publish() == [f"pubsub://{TOPIC}"]
 
 
+@pytest.mark.full
 def test_a_subscription_that_does_not_exist_and_an_invalid_state_are_refused(google, spec):
     job = JobSpec.parse(spec)
     with pytest.raises(JobSpecError, match="Resource not found"):

@@ -41,6 +41,7 @@ def test_a_streamed_answer_is_the_same_text_and_has_a_time_to_its_first_token(ei
     )
 
 
+@pytest.mark.full
 def test_streaming_does_not_change_which_answers_are_resumed(either, sandbox):
     either.run(rows(5))
     assert either.run(generation=STREAMED).manifest["origins"]["resumed"] == 5
@@ -56,6 +57,7 @@ def test_the_text_of_a_broken_stream_is_never_an_answer(either, api, sandbox, ki
     assert ended.manifest["requests"]["retried"] == 3
 
 
+@pytest.mark.full
 def test_a_stalled_stream_fails_after_its_idle_timeout(either, api, sandbox):
     sandbox.faults.when(STREAMS[api], "row number 3", Fault(kind="hang"))
     ended = either.run(rows(5), generation=STREAMED, limits={"max_attempts": 1, "request_timeout_seconds": 2})
@@ -63,6 +65,7 @@ def test_a_stalled_stream_fails_after_its_idle_timeout(either, api, sandbox):
     assert failed["llmbeam_error"]["kind"] == "timeout"
 
 
+@pytest.mark.full
 def test_a_stream_counts_its_tokens(either):
     ended = either.run(rows(5), generation=STREAMED)
     assert ended.manifest["tokens"]["output"] > 0

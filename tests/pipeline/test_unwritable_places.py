@@ -19,6 +19,8 @@ from airflow_provider_llmbeam.pipeline.launch.writable import is_final
 from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 
+pytestmark = [pytest.mark.full, pytest.mark.promise(2)]
+
 ROWS = [{"id": number, "text": f"row {number}"} for number in range(60)]
 
 

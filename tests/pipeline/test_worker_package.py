@@ -24,7 +24,7 @@ from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.counting import function_calls
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.full, pytest.mark.slow]
 
 JOB = {
     "name": "job",

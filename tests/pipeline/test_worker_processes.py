@@ -16,7 +16,7 @@ from waiting import until
 
 from airflow_provider_llmbeam.pipeline.lease.holder import Holder
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.full, pytest.mark.promise(2), pytest.mark.slow]
 #: Beam's local runner with worker processes, which report to the launcher as those of other portable runners do.
 WORKER_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 
