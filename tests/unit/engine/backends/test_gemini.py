@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from google import genai
 from google.genai import types
 from google.oauth2 import credentials as google_credentials
+from pydantic import BaseModel
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.gemini import (
@@ -30,6 +31,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Quota, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.spec import GeminiModel, Generation
 
+pytestmark = pytest.mark.promise(5)
 METHOD = "gemini.generateContent"
 SCHEMA = {
     "type": "object",
@@ -385,6 +387,23 @@ def test_the_address_is_the_one_that_google_genai_uses(
     with genai.Client(**access, http_options=options) as client:
         client.models.generate_content(model=name, contents="a")
     assert urls == [f"{GeminiModel(project=project, location=location, name=name).address}:generateContent"]
+
+
+def test_each_field_of_a_request_is_one_that_google_genai_knows() -> None:
+    """Its types allow no other fields."""
+    generation = Generation(max_output_tokens=5, temperature=0.5, stop_sequences=("x",), thinking_budget_tokens=7)
+    media = (("gs://b/a.png", "image/png"), ("data:image/png;base64,aGk=", None))
+    prompt = Prompt("What?", system="Be brief.", history=(Turn("Hi", "Hello"),), media=media)
+    body = request_body(prompt, generation_config(generation, SCHEMA))
+    assert body.keys() == {"contents", "systemInstruction", "generationConfig"}
+    for content in (*body["contents"], body["systemInstruction"]):
+        assert plain(types.Content, content) == content
+    assert plain(types.GenerationConfig, body["generationConfig"]) == body["generationConfig"]
+
+
+def plain(kind: type[BaseModel], value: dict[str, Any]) -> dict[str, Any]:
+    """Returns a value that its type has parsed, as it is sent."""
+    return kind.model_validate(value).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def test_fields_that_are_not_read_may_be_of_any_type() -> None:

@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.sandbox.core.methods import Method
 from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.spec import Embedding, GeminiModel
 
+pytestmark = pytest.mark.promise(5)
 EMBEDDING = Embedding(dimensions=5, task_type="RETRIEVAL_DOCUMENT")
 VERTEX = {"project": "p", "location": "us-central1"}
 #: Model, its location, its method of the sandbox, and the maximum of texts per request.

@@ -19,6 +19,8 @@ from airflow_provider_llmbeam.exceptions import JobFailedError
 from tests.files import LocalFiles
 from tests.outcomes import completion
 
+pytestmark = pytest.mark.promise(2)
+
 
 def batch_of(directory: Path, *texts: str, **changes: Any) -> BatchJournal:
     """Returns a batch of prompts, each of which is its own fingerprint."""
