@@ -76,6 +76,7 @@ def test_the_night_runs_after_a_good_evaluation_which_costs_nothing_the_next_tim
     assert "  mood       expected " in text
 
 
+@pytest.mark.full
 def test_an_evaluation_that_does_not_pass_skips_the_night_or_only_says_so(run_dag, night):
     arguments = {"golden": night.evaluate.golden, "metrics": {"mood": "exact"}, "minimum": {"mood": 0.9}}
     job = night.JOB | {"prompt": night.JOB["prompt"] | {"template": BAD}}
@@ -91,6 +92,7 @@ def test_an_evaluation_that_does_not_pass_skips_the_night_or_only_says_so(run_da
     assert dag_run.get_task_instance("report").xcom_pull(task_ids="report")["passed"] is False
 
 
+@pytest.mark.full
 def test_the_tasks_of_one_side_follow_a_refused_evaluation_and_those_of_the_other_an_accepted_one(run_dag, night):
     arguments = {"golden": night.evaluate.golden, "metrics": {"mood": "exact"}, "minimum": {"mood": 0.9}}
     branch = {"on_failure": "branch", "refused_task_ids": ["tell_us"]}
@@ -116,6 +118,7 @@ def branching(night, *refused_task_ids, **arguments):
     )
 
 
+@pytest.mark.full
 def test_each_instance_of_a_mapped_group_goes_on_with_the_side_of_its_own_evaluation(run_dag, night):
     with DAG("mapped_branch", schedule=None) as dag:
 
@@ -137,6 +140,7 @@ def test_each_instance_of_a_mapped_group_goes_on_with_the_side_of_its_own_evalua
     }
 
 
+@pytest.mark.full
 def test_a_mapped_evaluation_fails_if_it_cannot_skip_a_task_for_one_of_its_instances(run_dag, night, capfd):
     with DAG("mapped_alone", schedule=None) as dag:
 
@@ -150,6 +154,7 @@ def test_a_mapped_evaluation_fails_if_it_cannot_skip_a_task_for_one_of_its_insta
     assert "cannot skip ['publish'], which are not in its mapped task group" in "".join(capfd.readouterr())
 
 
+@pytest.mark.full
 def test_a_task_of_the_other_side_is_skipped_again_when_it_alone_is_cleared(run_dag, night):
     with DAG("cleared", schedule=None) as dag:
         publish, tell_us = EmptyOperator(task_id="publish"), EmptyOperator(task_id="tell_us")
@@ -166,6 +171,7 @@ def test_a_task_of_the_other_side_is_skipped_again_when_it_alone_is_cleared(run_
         assert str(run.get_task_instance("publish", session=session).state) == "skipped"
 
 
+@pytest.mark.full
 def test_a_branch_to_a_task_that_is_not_downstream_fails_and_says_which_ones_are(run_dag, night):
     arguments = {"golden": night.evaluate.golden, "metrics": {"mood": "exact"}}
     with DAG("no_branch", schedule=None) as dag:
@@ -180,6 +186,7 @@ def test_a_branch_to_a_task_that_is_not_downstream_fails_and_says_which_ones_are
             EvaluateInferenceOperator(task_id="e", **wrong, **arguments, **night.JOB)
 
 
+@pytest.mark.full
 def test_templates_are_rendered_in_metrics_and_alternatives_but_not_those_of_rows(run_dag, night, sandbox):
     rubric = "{{ row.text }} {{ row.answer | tojson }}"
     judge = {"model": "gemini-2.5-{{ params.judge }}", "limits": {"budget_usd": "{{ params.budget }}"}}

@@ -13,7 +13,7 @@ from tests.integration.cases import STEP_SECONDS, Cloud
 from tests.integration.conftest import CONNECTION_KEY, new_database
 from tests.otlp import IS_BELOW_3_2, attributes, receiver
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(scaled(600))]
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(scaled(600))]
 ROWS = 20
 TEMPLATE = "What is the mood of {{ row.text }}?"
 MODEL = {"gen_ai.provider.name": "gcp.gen_ai", "gen_ai.request.model": "gemini-3.5-flash-lite"}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.media_files import pdf, png
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.full, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -18,6 +18,7 @@ from tests.integration.cases import Cloud, Run
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.xdist_group("airflow-jobs"),
     pytest.mark.timeout(scaled(300)),
     pytest.mark.skipif(BROWSER is None, reason="There is no Chromium; scripts/install-chromium installs it."),

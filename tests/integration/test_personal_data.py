@@ -16,7 +16,7 @@ from tests.integration.cases import Run
 from tests.leaks import CopyingModel, leaked, recorded_objects
 from tests.personal_data import PlantedRow, found_rows
 
-pytestmark = [pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(600))]
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(600))]
 #: The Dag with a task for each spec of its run.
 DAG_ID, TASK = "mistakes", "mistake"
 VARIABLE = "LLMBEAM_PRIVACY_KEY"

@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
 from airflow_provider_llmbeam.tasks.process import JobProcess
 
+pytestmark = pytest.mark.full
 ID_TOKEN = "eyJhbGciOiJub25lIn0.eyJhdWQiOiJodHRwczovL3gucnVuLmFwcCIsImV4cCI6OTk5OTk5OTk5OX0.planted-id-token"
 PLANTED = {
     "connection key": "planted-connection-key-01",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kafka import kafka_cluster
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.full, pytest.mark.slow]
 ROOT = Path(__file__).resolve().parents[2]
 
 

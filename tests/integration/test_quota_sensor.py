@@ -14,7 +14,7 @@ from waiting import scaled
 from tests.integration import cases
 from tests.integration.cases import STEP_SECONDS, Cloud
 
-pytestmark = [pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(600))]
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(600))]
 GATE = "gate"
 DEADLINE_SECONDS = 75.0
 ROWS = 4

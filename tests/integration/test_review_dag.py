@@ -10,7 +10,7 @@ from waiting import scaled
 
 from tests.integration.cases import STEP_SECONDS, Run
 
-pytestmark = [pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(300))]
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(300))]
 REVIEWED, EVALUATED = "reviewed_answers", "evaluated_night"
 HOSTILE = "{{ 7 * 7 }} {{ conn.llmbeam_default.password }}\n```\n![](http://198.51.100.1/x)\n````\n# Title"
 ROWS = 6

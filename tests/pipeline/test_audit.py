@@ -128,6 +128,7 @@ def test_a_directory_that_cannot_be_written_is_refused_before_anything_is_sent(j
         job.run(ROWS, **audited(job))
 
 
+@pytest.mark.full
 def test_batch_inference_has_records_with_the_rows_and_no_second_one_after_a_crash(job, monkeypatch):
     monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
     monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)

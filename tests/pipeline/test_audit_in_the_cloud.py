@@ -24,6 +24,7 @@ from tests.clouds import for_one_test
 
 # Beam closes none of its clients of Cloud Storage.
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

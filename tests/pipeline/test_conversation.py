@@ -111,6 +111,7 @@ def test_a_turn_without_an_answer_ends_its_conversation_or_is_left_out_of_it(cha
     assert not [paid for paid, number in sandbox.requests.paid().items() if number > 1]
 
 
+@pytest.mark.full
 def test_a_job_killed_with_kill_9_goes_on_within_its_conversations(chat, sandbox, tmp_path):
     chat.write(shuffled())
     (spec := tmp_path / "spec.json").write_text(json.dumps(chat.spec))
@@ -146,6 +147,7 @@ def repeated(request: Received) -> bytes:
     return chat_reply(" | ".join(message["content"] for message in messages if message["role"] == "user"))
 
 
+@pytest.mark.full
 def test_masked_turns_keep_their_values_apart_and_forgetting_a_row_removes_its_turn(tmp_path, monkeypatch):
     monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "the secret of the tests")
     texts = {1: "I am ann@example.com", 2: "Who am I?", 3: "And now?"}

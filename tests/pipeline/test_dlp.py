@@ -98,6 +98,7 @@ def test_values_after_emoji_and_in_several_scripts_are_masked_everywhere_and_res
     assert privacy["inspection"]["list_price_usd"] == pytest.approx(3 * billed / 2**30, abs=1e-6)
 
 
+@pytest.mark.full
 def test_many_rows_are_sent_within_the_limits_and_a_truncated_reply_is_asked_for_in_parts(
     dlp, sandbox, echo_job, monkeypatch
 ):
@@ -127,6 +128,7 @@ def test_many_rows_are_sent_within_the_limits_and_a_truncated_reply_is_asked_for
     assert len([record for record in sandbox.requests if record.method == METHOD]) == len(requests)
 
 
+@pytest.mark.full
 def test_429s_and_errors_of_the_service_are_retried_and_no_row_is_lost(dlp, sandbox, tmp_path):
     sandbox.faults.queue(METHOD, Fault(kind="rate-limit"), Fault(kind="error", http_status=503))
     with CopyingModel() as model:

@@ -241,6 +241,7 @@ def test_an_echo_needs_no_server(echo_job):
     assert len({tuple(row["answer"]) for row in ended.answers}) == 10
 
 
+@pytest.mark.full
 def test_a_job_killed_with_kill_9_pays_again_at_most_for_requests_in_flight(tmp_path, make_job):
     count, instances, in_flight = 600, 10, 4
     with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.05))) as sandbox:
@@ -303,6 +304,7 @@ def test_a_collection_of_another_dimension_is_rejected_before_anything_is_sent(e
     assert len(entities(milvus_sink)) == 10
 
 
+@pytest.mark.full
 def test_a_job_killed_while_writing_to_milvus_is_finished_by_the_next_run(embed, sandbox, milvus_sink):
     """Milvus has no transactions: each row is either old or new, and the next try writes the rest."""
     embed.spec |= {"sink": milvus_sink, "state_uri": f"{embed.directory}/state"}

@@ -82,13 +82,18 @@ SETS = {
 }
 
 
+IN_THE_LOOP = "docstrings, explained"
+
+
 @pytest.fixture(scope="module")
 def real_model():
     with Sandbox(models=ModelSettings(tokenizer=pieces)) as running:
         yield running
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] * (name not in IN_THE_LOOP)) for name in SETS]
+)
 def test_the_estimate_is_within_15_percent_of_the_truth_for_real_prompts(
     make_job, tmp_path, real_model, name, capsys
 ):
@@ -324,6 +329,7 @@ def write(path, rows):
             fastavro.writer(file, schema, rows, sync_interval=2_000)
 
 
+@pytest.mark.full
 def test_a_storm_of_rejections_costs_time_and_no_row(make_job, tmp_path):
     with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=600, burst_seconds=0.1))) as busy:
         job = make_job(tmp_path, busy)

@@ -118,6 +118,7 @@ def test_after_a_failure_a_retry_sends_only_the_rest(spec, golden, sandbox):
     assert set(sandbox.requests.paid().values()) == {1}
 
 
+@pytest.mark.full
 def test_after_a_kill_a_retry_sends_only_what_was_not_answered(spec, golden, sandbox, tmp_path, monkeypatch):
     monkeypatch.delenv("LLMBEAM_TESTS_FORK_SERVER", raising=False)  # whose client would be killed
     job, evaluation = tmp_path / "job.json", tmp_path / "evaluation.json"

@@ -257,6 +257,7 @@ def test_twice_removes_nothing_more_and_a_dry_run_nothing_at_all(echo_job, tmp_p
     assert again.removed == ()
 
 
+@pytest.mark.full
 def test_a_removal_that_was_killed_at_any_step_is_completed_by_the_next_one(tmp_path, monkeypatch):
     complete = Job(tmp_path, {"type": "echo"})
     complete.run(ROWS)
@@ -388,6 +389,7 @@ def test_the_command_prints_what_was_removed_and_what_was_not_reached(echo_job, 
 texts = st.sampled_from(["alpha beta", "gamma", "delta epsilon", "zeta", "eta", "theta"])
 
 
+@pytest.mark.full
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(texts, min_size=2, max_size=8), chosen=st.sets(st.integers(0, 7), min_size=1, max_size=3))
 def test_any_rows_are_forgotten_unless_another_row_has_their_prompt(tmp_path_factory, texts, chosen):

@@ -25,6 +25,7 @@ from tests.pipeline.test_forget import counted, dying
 
 # Beam closes none of its clients of Cloud Storage.
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

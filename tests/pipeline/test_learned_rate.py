@@ -60,6 +60,7 @@ def long_and_short(night: int, count: int) -> list[dict[str, object]]:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_named", [True, False], ids=["named", "not named"])
 def test_a_quota_of_tokens_that_the_job_is_not_told_is_learned(tmp_path, monkeypatch, make_job, is_named):
     """Its 429s are few, whether the server names what the quota counts or not."""

@@ -47,6 +47,7 @@ def test_answers_of_the_other_model_of_a_comparison_are_used_for_its_server_only
     assert len({record.model for record in sandbox.requests}) == 3
 
 
+@pytest.mark.full
 def test_verdicts_of_the_judge_of_an_evaluation_are_used_for_its_server_only(command, models, sandbox):
     golden = {"type": "rows", "key": "id", "rows": ROWS}
     judge = {"type": "judge", "rubric": "{{ row.text }} {{ row.answer }}", "model": models["judge"]}
@@ -55,6 +56,7 @@ def test_verdicts_of_the_judge_of_an_evaluation_are_used_for_its_server_only(com
     assert len({record.model for record in sandbox.requests}) == 2
 
 
+@pytest.mark.full
 def test_verdicts_of_a_guard_are_used_for_its_server_only(command, models, sandbox):
     moderation = {"model": models["other"], "on_unreadable": "flag"}
     assert command(safety={"moderation": moderation}) == {"job/journal@loopback"}

@@ -157,6 +157,7 @@ def test_no_answer_is_published_while_the_guard_is_down(moderated, sandbox):
     assert not (job.out / "answers-00000-of-00001.jsonl").exists()
 
 
+@pytest.mark.full
 def test_a_stopped_job_asks_the_guard_for_the_rest_alone(moderated, sandbox, monkeypatch):
     monkeypatch.setattr("airflow_provider_llmbeam.pipeline.engine_thread.STOP_POLL_SECONDS", 0.0)
     stopped, stop = threading.Event(), Engine.stop
@@ -235,6 +236,7 @@ def test_an_estimate_has_the_guard_in_a_block_of_its_own_and_sends_no_unsafe_pro
     assert (again.guard.input.requests, again.guard.output.requests, again.guard.sample) == (0, 0, {})
 
 
+@pytest.mark.full
 def test_request_files_of_batch_inference_have_no_unsafe_prompt_and_its_answers_are_judged(
     moderated, job, sandbox, monkeypatch
 ):

@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.outcomes import answers_by_tier
 
+FULL = pytest.mark.full
 ROWS = 120
 PRICE = {
     "input_usd_per_million_tokens": 0.30,
@@ -72,8 +73,10 @@ def is_paid_as_billed(report, sandbox):
     return report["cost_usd"] * 1e9 == pytest.approx(sandbox.token_bill.nano_usd, rel=1e-4)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("api", ["developer", "vertex", "openai"])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=FULL)])
+@pytest.mark.parametrize(
+    "api", ["developer", pytest.param("vertex", marks=FULL), pytest.param("openai", marks=FULL)]
+)
 def test_every_row_is_answered_and_paid_at_the_tier_that_served_it(
     api, stream, crowded, google, tmp_path, monkeypatch, caplog
 ):
@@ -162,7 +165,9 @@ def test_the_estimate_asks_for_the_tier_and_computes_its_price(sandbox, model, t
     assert report["estimate"]["cost_usd"]["ratio"] == pytest.approx(1, abs=0.1)
 
 
-@pytest.mark.parametrize(("finish_by", "others"), [("PT5M", "priority"), ("PT9H", "batch")])
+@pytest.mark.parametrize(
+    ("finish_by", "others"), [("PT5M", "priority"), pytest.param("PT9H", "batch", marks=FULL)]
+)
 def test_with_auto_only_what_is_sent_online_is_at_priority(finish_by, others, crowded, tmp_path, monkeypatch):
     model = model_of("developer", crowded, monkeypatch)
     inference = {"mode": "auto", "service_tier": "priority", "finish_by": finish_by}

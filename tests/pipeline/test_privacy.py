@@ -212,6 +212,7 @@ def test_altered_placeholders_are_counted_and_fail_their_row_by_choice(tmp_path,
     assert leaks(tmp_path, job.source) == []
 
 
+@pytest.mark.full
 def test_a_model_that_inflects_splits_and_invents_placeholders_is_counted_and_gets_nothing_wrong(tmp_path):
     fates = [*FATES.values()]
     values = [f"user{number}@example.com" for number in range(2 * len(fates))]
@@ -249,6 +250,7 @@ def test_a_row_that_no_one_may_send_is_not_sent(tmp_path):
     assert leaks(tmp_path, job.source) == []
 
 
+@pytest.mark.full
 def test_a_database_that_quotes_a_value_brings_it_into_no_message(private_job, database, monkeypatch, caplog):
     monkeypatch.setenv("LLMBEAM_POSTGRES_DSN", database)
     private_job.spec |= {"sink": {"type": "postgres", "table": "answers"}, "state_uri": str(private_job.out)}
@@ -293,6 +295,7 @@ def test_vectors_are_of_masked_texts(private_job):
     assert leaks(private_job.directory, private_job.source) == []
 
 
+@pytest.mark.full
 def test_estimate_preview_evaluation_comparison_and_review_have_the_prompts_of_the_job(tmp_path):
     golden = tmp_path / "golden.jsonl"
     golden.write_text(
@@ -363,6 +366,7 @@ def test_an_altered_placeholder_is_repaired_by_one_more_request_that_is_paid_onc
     assert leaks(tmp_path, job.source) == []
 
 
+@pytest.mark.full
 def test_a_repair_that_alters_a_placeholder_again_fails_its_row_and_both_answers_are_paid_once(tmp_path):
     with CopyingModel(
         lambda prompt: refused_once(prompt) if "call" in prompt else prompt.replace(">", "")
@@ -381,6 +385,7 @@ def test_a_repair_that_alters_a_placeholder_again_fails_its_row_and_both_answers
         assert len(model.received) == 7, "the answer and its repair are both forgotten"
 
 
+@pytest.mark.full
 def test_request_files_of_batch_inference_are_masked(job, sandbox, monkeypatch, tmp_path):
     monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
     monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)

@@ -110,7 +110,7 @@ def test_a_row_of_the_golden_set_is_not_reviewed_again_and_a_later_verdict_repla
     assert (reviews, found["rows"]) == ([], 0)
 
 
-@pytest.mark.parametrize("place", ["local", "gs"])
+@pytest.mark.parametrize("place", ["local", pytest.param("gs", marks=pytest.mark.full)])
 def test_processes_that_add_to_one_golden_set_at_the_same_time_lose_no_row(place, request, spec, job):
     reviews, _ = sampled(spec, rows=3)
     golden = job.directory / "golden.jsonl"

@@ -23,7 +23,9 @@ def predict(handler, examples, check):
         assert_that(results, check)
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 64, 2048])
+@pytest.mark.parametrize(
+    "batch_size", [7, *(pytest.param(size, marks=pytest.mark.full) for size in (1, 64, 2048))]
+)
 def test_200_rows_give_200_prediction_results_for_every_batch_size(sandbox, batch_size):
     handler = LLMModelHandler(
         GeminiModel(base_url=sandbox.gemini_url), batching=Batching(max_batch_size=batch_size)
