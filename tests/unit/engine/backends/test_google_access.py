@@ -272,6 +272,7 @@ def test_a_google_cloud_machine_gets_its_token_from_the_metadata_server(
 def test_a_metadata_server_without_an_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compute_engine.Credentials()  # type: ignore[no-untyped-call]
     monkeypatch.setattr("google.auth.compute_engine._metadata._GCE_METADATA_HOST", "127.0.0.1:9")
+    monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda seconds: None)
     with pytest.raises(JobSpecError, match="the metadata server of this machine does not answer"):
         _id_token_credentials(found, AUDIENCE)
 
