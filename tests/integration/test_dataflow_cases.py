@@ -1,18 +1,19 @@
-"""What becomes of a job on Dataflow when something happens to its task, or to Airflow: one job, no row paid twice.
+"""What Airflow does with a task on Dataflow that is killed, marked, cleared or timed out: it has one job.
+
+No row is paid for twice.
 
 Every case is a run of its own. They all share one Airflow and one sandbox, play at the same time where they leave
-Airflow itself alone, and one after the other where they take a part of it down. Prints a table of what each left.
+Airflow itself alone, and one after the other where they take a part of it down. What each must leave is in
+`tests/unit/dataflow/moments.py`, with all moments of a job.
 """
 
 from __future__ import annotations
 
 import json
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,11 +28,17 @@ from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, SPEC_LABEL, identity
 from airflow_provider_llmbeam.tasks.identity import job_name
 from tests.integration import cases
-from tests.integration.cases import COMPONENTS, Cloud, play_all, show_table, tree
+from tests.integration.cases import Cloud, play_all
 from tests.processes import job_processes
+from tests.unit.dataflow.moments import CASES
 
-pytestmark = [pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(1500))]
-PAGE = Path(__file__).parents[2] / "docs" / "dataflow-cases.md"
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.promise(1),
+    pytest.mark.promise(2),
+    pytest.mark.xdist_group("airflow-services"),
+    pytest.mark.timeout(scaled(900)),
+]
 TASK = "ask"
 MODEL = "gemini.generateContent"
 ROWS = 24
@@ -44,11 +51,9 @@ AT_ONCE = 8
 #: Another Airflow with the same Dags in the same project.
 OTHER = "another"
 ACTIVE = {f"JOB_STATE_{name}" for name in ("QUEUED", "PENDING", "RUNNING", "CANCELLING")}
-DONE, CANCELLED, RUNNING = "DONE", "CANCELLED", "RUNNING"
 #: From Airflow 3.3 on a task has a state store. Below, a finished job is run again, and its journal pays.
 HAS_STATE_STORE = Version(version("apache-airflow-core")) >= Version("3.3")
-CANCELLED_BY_TRIGGER = "was cancelled. The answers so far are kept"
-COLLECTED = (DONE,) if HAS_STATE_STORE else (DONE, DONE)
+COLLECTING = "killed with -9 while it collects the report"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,12 +191,6 @@ class Run(cases.Run):
         (child,) = self.until(lambda: job_processes(process), "a child submits", pause_seconds=0.1)
         return child
 
-    def held_child(self) -> psutil.Process:
-        """The same, halted until it is resumed, so that the job starts when the case wants it."""
-        child = self.child()
-        child.suspend()
-        return child
-
     def mark(self, state: str) -> None:
         self.mark_task(TASK, state)
 
@@ -226,23 +225,7 @@ class Run(cases.Run):
         )
 
 
-# Cases that leave Airflow alone: each gets the cloud and returns its run.
-
-
-def killed_before_it_asks(cloud: Cloud) -> Run:
-    run = Run(cloud, "deferred")
-    run.process().kill()
-    assert not run.jobs
-    run.end()
-    return run
-
-
-def killed_while_submitting(cloud: Cloud) -> Run:
-    run = Run(cloud, "deferred")
-    run.child().parent().kill()
-    assert not run.jobs
-    run.end()
-    return run
+# What happens to a task, while Airflow goes on: each gets the cloud and returns its run.
 
 
 def killed_before_it_is_told(cloud: Cloud) -> Run:
@@ -250,30 +233,6 @@ def killed_before_it_is_told(cloud: Cloud) -> Run:
     process = run.child().parent()
     run.until(lambda: run.jobs, "Dataflow has the job", pause_seconds=0.01)
     process.kill()
-    run.until_says("Attaching to job")
-    run.release()
-    run.end()
-    return run
-
-
-def killed_and_tried_late(cloud: Cloud) -> Run:
-    run = Run(cloud, "deferred_late")
-    process = run.child().parent()
-    run.until(lambda: run.jobs, "Dataflow has the job", pause_seconds=0.01)
-    process.kill()
-    run.until_state("up_for_retry")
-    run.until(lambda: not run.active, "the job is over")
-    late = "UPDATE task_instance SET end_date = end_date - interval '2 hours' WHERE run_id = %s"
-    cloud.execute(late, run.run_id)
-    run.end()
-    assert ("is done: collecting its report" in run.log(TASK)) == HAS_STATE_STORE
-    return run
-
-
-def killed_while_waiting(cloud: Cloud) -> Run:
-    run = Run(cloud, "waiting", answered=ANSWERED)
-    run.until_paying()
-    run.process().kill()
     run.until_says("Attaching to job")
     run.release()
     run.end()
@@ -296,36 +255,6 @@ def killed_while_collecting(cloud: Cloud) -> Run:
     return run
 
 
-def cleared(cloud: Cloud) -> Run:
-    run = Run(cloud, "deferred", answered=ANSWERED)
-    run.until_paying()
-    run.until_trigger()
-    run.clear()
-    run.until(lambda: len(run.jobs) == 2 or run.has_attached(), "the next try has a job")
-    run.release()
-    run.end()
-    return run
-
-
-def cleared_in_worker(cloud: Cloud) -> Run:
-    run = Run(cloud, "waiting", answered=ANSWERED)
-    run.until_paying()
-    run.clear()
-    run.until_jobs(2)
-    run.release()
-    run.end()
-    return run
-
-
-def marked_failed(cloud: Cloud) -> Run:
-    run = Run(cloud, "deferred", answered=0)
-    run.until_trigger()
-    run.mark("failed")
-    run.end("failed")
-    run.until_trigger_says(CANCELLED_BY_TRIGGER)
-    return run
-
-
 def marked_failed_in_worker(cloud: Cloud) -> Run:
     run = Run(cloud, "waiting", answered=ANSWERED)
     run.until_paying()
@@ -335,37 +264,31 @@ def marked_failed_in_worker(cloud: Cloud) -> Run:
     return run
 
 
-def marked_success(cloud: Cloud) -> Run:
-    run = Run(cloud, "deferred", answered=0)
-    run.until_trigger()
-    run.mark("success")
-    run.end("success")
-    run.until_trigger_says(CANCELLED_BY_TRIGGER)
+def timeout_in_worker(cloud: Cloud) -> Run:
+    run = Run(cloud, "waiting_timeout", answered=ANSWERED)
+    run.until_paying()
+    # Airflow measures this one by a timer of the task's process: its signal comes now instead of in an hour.
+    run.process().send_signal(signal.SIGALRM)
+    run.end("failed")
+    run.until_says("was cancelled")
     return run
 
 
-def kept(cloud: Cloud) -> Run:
-    run = Run(cloud, "deferred_kept", answered=0)
+def marked_failed(cloud: Cloud) -> Run:
+    run = Run(cloud, "deferred", answered=0)
     run.until_trigger()
     run.mark("failed")
-    run.until_trigger_says(
-        "is left running and billing (`runner.cancel_on_kill` is off). To cancel it: gcloud dataflow jobs"
-    )
+    run.end("failed")
+    run.until_trigger_says("was cancelled. The answers so far are kept")
     return run
 
 
-def taken_over(cloud: Cloud) -> Run:
-    run = Run(cloud, "deferred", answered=0)
+def cleared(cloud: Cloud) -> Run:
+    run = Run(cloud, "deferred", answered=ANSWERED)
+    run.until_paying()
     run.until_trigger()
-    # Another triggerer has it until its last heartbeat is 30 s old, then the real one takes it back.
-    another = (
-        "WITH another AS (INSERT INTO job (job_type, state, hostname, start_date, latest_heartbeat)"
-        " VALUES ('TriggererJob', 'running', 'another', now(), now() - interval '10 seconds') RETURNING id)"
-        " UPDATE trigger SET triggerer_id = (SELECT id FROM another)"
-        " WHERE id = (SELECT trigger_id FROM task_instance WHERE run_id = %s)"
-    )
-    cloud.execute(another, run.run_id)
-    run.until_trigger_says("trigger completed")
+    run.clear()
+    run.until(lambda: len(run.jobs) == 2 or run.has_attached(), "the next try has a job")
     run.release()
     run.end()
     return run
@@ -388,94 +311,46 @@ def timeout_deferred(cloud: Cloud) -> Run:
     return run
 
 
-def timeout_in_worker(cloud: Cloud) -> Run:
-    run = Run(cloud, "waiting_timeout", answered=ANSWERED)
-    run.until_paying()
-    # Airflow measures this one by a timer of the task's process: its signal comes now instead of in an hour.
-    run.process().send_signal(signal.SIGALRM)
-    run.end("failed")
-    run.until_says("was cancelled")
+def taken_over(cloud: Cloud) -> Run:
+    run = Run(cloud, "deferred", answered=0)
+    run.until_trigger()
+    # Another triggerer has it until its last heartbeat is 30 s old, then the real one takes it back.
+    another = (
+        "WITH another AS (INSERT INTO job (job_type, state, hostname, start_date, latest_heartbeat)"
+        " VALUES ('TriggererJob', 'running', 'another', now(), now() - interval '10 seconds') RETURNING id)"
+        " UPDATE trigger SET triggerer_id = (SELECT id FROM another)"
+        " WHERE id = (SELECT trigger_id FROM task_instance WHERE run_id = %s)"
+    )
+    cloud.execute(another, run.run_id)
+    run.until_trigger_says("trigger completed")
+    run.release()
+    run.end()
     return run
 
 
-@dataclass(frozen=True)
-class Case:
-    """A case, and what it must leave.
-
-    Attributes:
-        play: Plays it; none where it is played with others.
-        jobs: States of all its jobs, the oldest first.
-        task: State of its task.
-        paid_twice: At most.
-        or_jobs: What it may leave as well.
-    """
-
-    play: Callable[[Cloud], Run] | None
-    jobs: tuple[str, ...]
-    task: str = "success"
-    paid_twice: int = 0
-    or_jobs: tuple[str, ...] | None = None
-
-
-#: In the order in which they begin: long ones first. Those without a function are recorded by `take_down`.
-CASES = {
-    "`execution_timeout` while it waits in the worker": Case(timeout_in_worker, (CANCELLED,), "failed"),
-    # The old trigger leaves the job alone if the next try waits for it by then.
-    "cleared while deferred": Case(cleared, (CANCELLED, DONE), paid_twice=IN_FLIGHT, or_jobs=(DONE,)),
-    "cleared while it waits in the worker": Case(cleared_in_worker, (CANCELLED, DONE), paid_twice=IN_FLIGHT),
-    "task killed before the submission": Case(killed_before_it_asks, (DONE,)),
-    "task killed during the submission": Case(killed_while_submitting, (DONE,)),
-    "task killed after the submission, before it recorded the job id": Case(killed_before_it_is_told, (DONE,)),
-    "task killed after the submission, retried after the end of the job": Case(killed_and_tried_late, COLLECTED),
-    "task killed while it waits in the worker": Case(killed_while_waiting, (DONE,)),
-    "task killed while it collects the report": Case(killed_while_collecting, COLLECTED),
-    "marked failed while deferred": Case(marked_failed, (CANCELLED,), "failed"),
-    "marked failed while it waits in the worker": Case(marked_failed_in_worker, (CANCELLED,), "failed"),
-    "marked success while deferred": Case(marked_success, (CANCELLED,)),
-    "marked failed, `cancel_on_kill` off": Case(kept, (RUNNING,), "failed"),
-    "trigger taken over by another triggerer": Case(taken_over, (DONE,)),
-    "`dagrun_timeout` while deferred": Case(run_timeout, (CANCELLED,), "skipped"),
-    "`execution_timeout` while deferred": Case(timeout_deferred, (CANCELLED,), "failed"),
-    # A triggerer that comes back may have read the trigger of the marked task before: it starts it, and cancels.
-    "marked failed before its trigger started": Case(None, (RUNNING,), "failed", or_jobs=(CANCELLED,)),
-    "marked failed while no triggerer runs": Case(None, (RUNNING,), "failed"),
-    # A triggerer that comes back sometimes takes up the trigger of the marked task for a second, and cancels.
-    "marked failed while no triggerer runs, then cleared": Case(
-        None, (DONE,), or_jobs=(CANCELLED, DONE), paid_twice=IN_FLIGHT
-    ),
-    "triggerer killed, and another one started": Case(None, (DONE,)),
-    "scheduler killed and started, task deferred": Case(None, (DONE,)),
-    # A new scheduler takes over no task of a LocalExecutor: it ends this try, whose `on_kill` cancels, and starts
-    # another.
-    "scheduler killed and started, task in the worker": Case(None, (CANCELLED, DONE), paid_twice=IN_FLIGHT),
-    "connections to the metadata database closed, task deferred": Case(None, (DONE,)),
-    # The same, where the scheduler ended itself.
-    "connections to the metadata database closed, task in the worker": Case(
-        None, (CANCELLED, DONE), or_jobs=(DONE,), paid_twice=IN_FLIGHT
-    ),
+#: In the order in which they begin: long ones first. The others are recorded by `triggerer_down` and the like.
+PLAYED = {
+    "trigger taken over by another triggerer": taken_over,
+    "`execution_timeout` while it waits in the worker": timeout_in_worker,
+    "cleared while deferred": cleared,
+    "killed with -9 before it recorded the job's id": killed_before_it_is_told,
+    COLLECTING: killed_while_collecting,
+    "marked failed while it waits in the worker": marked_failed_in_worker,
+    "marked failed while deferred": marked_failed,
+    "`dagrun_timeout` while deferred": run_timeout,
+    "`execution_timeout` while deferred": timeout_deferred,
 }
 
 
-# Cases that take a part of Airflow down. Each starts its runs, disturbs them, and sees to their end, with a
-# `yield` between: the runs of one start while those of another end.
+# What takes a part of Airflow down. Each starts its runs, disturbs them, and sees to their end, with a `yield`
+# between: the runs of one start while those of another end.
 
 
 def triggerer_down(cloud: Cloud) -> Iterator[None]:
-    taken_over, orphan, unstarted = (Run(cloud, "deferred", answered=0) for _ in range(3))
-    submission = unstarted.held_child()
+    taken_over, orphan = (Run(cloud, "deferred", answered=0) for _ in range(2))
     yield
     for run in (taken_over, orphan):
         run.until_trigger()
-    triggerer = tree(cloud.airflow.component("triggerer"))
-    for process in triggerer:
-        process.suspend()
-    submission.resume()
-    unstarted.until_state("deferred")
-    unstarted.mark("failed")
-    unstarted.until_state("failed")
-    for process in triggerer:
-        process.resume()
-    cloud.wait_heartbeats("TriggererJob")
     cloud.kill("triggerer", "TriggererJob")
     orphan.mark("failed")
     orphan.until_state("failed")
@@ -484,8 +359,6 @@ def triggerer_down(cloud: Cloud) -> Iterator[None]:
     cloud.wait_heartbeats("TriggererJob")
     orphan.clear()
     orphan.until_state("deferred")  # in the worker, the next case would end this try as well
-    unstarted.until(lambda: unstarted.left().jobs in ((RUNNING,), (CANCELLED,)), "the job runs, or is cancelled")
-    cloud.left["marked failed before its trigger started"] = unstarted.left()
     for run in (taken_over, orphan):
         run.release()
     yield
@@ -507,51 +380,14 @@ def scheduler_down(cloud: Cloud) -> Iterator[None]:
     for run in (deferred, waiting):
         run.release()
     yield
-    for run, how in ((deferred, "deferred"), (waiting, "in the worker")):
+    for run, where in ((deferred, "deferred"), (waiting, "in the worker")):
         run.end()
-        cloud.left[f"scheduler killed and started, task {how}"] = run.left()
-
-
-def database_cut(cloud: Cloud) -> Iterator[None]:
-    deferred, waiting = (Run(cloud, dag_id, answered=ANSWERED) for dag_id in ("deferred", "waiting"))
-    submissions = [run.held_child() for run in (deferred, waiting)]
-    yield
-    for submission in submissions:
-        submission.resume()
-    deferred.until_trigger()
-    waiting.until_paying()
-    for _ in range(5):
-        cloud.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        time.sleep(1)  # once for each connection that a component opens again
-    waiting.release()  # a scheduler that ends itself waits for the tasks of its LocalExecutor
-    for name in COMPONENTS:
-        cloud.revive(name)
-    deferred.release()
-    yield
-    for run, how in ((deferred, "deferred"), (waiting, "in the worker")):
-        run.end()
-        cloud.left[f"connections to the metadata database closed, task {how}"] = run.left()
-
-
-def table(left: dict[str, Left | BaseException]) -> Iterator[tuple[str, ...]]:
-    yield ("case", "jobs", "at once", "task", "tries", "rows answered", "paid twice", "left running")
-    yield ("---",) * 8
-    for case in CASES:
-        if isinstance(one := left.get(case), Left):
-            answered = f"{'none' if one.answered is None else one.answered} of {one.rows}"
-            numbers = (str(one.tries), answered, str(one.paid_twice), str(one.running))
-            yield (case, ", ".join(one.jobs), str(one.at_once), one.task, *numbers)
-        else:
-            yield (case, *["?"] * 7)
+        cloud.left[f"scheduler killed and started, task {where}"] = run.left()
 
 
 @pytest.fixture(scope="module")
-def left(cloud, pytestconfig):
+def left(cloud):
     """What each case left; an error where a case could not be played."""
-    begun = time.monotonic()
     failures: list[Exception] = []
 
     def go_on(phase: Iterator[None]) -> None:
@@ -560,13 +396,12 @@ def left(cloud, pytestconfig):
         except Exception as error:  # noqa: BLE001 - shown by the tests of its cases
             failures.append(error)
 
-    triggerer, scheduler, database = triggerer_down(cloud), scheduler_down(cloud), database_cut(cloud)
-    play_all(cloud, {name: case.play for name, case in CASES.items()}, AT_ONCE, lambda: go_on(triggerer))
-    for phase in (scheduler, triggerer, scheduler, database, scheduler, database, database, triggerer):
+    triggerer, scheduler = triggerer_down(cloud), scheduler_down(cloud)
+    play_all(cloud, PLAYED, AT_ONCE, lambda: go_on(triggerer))
+    for phase in (scheduler, triggerer, scheduler, triggerer, scheduler):
         go_on(phase)
     for name in CASES:
         cloud.left.setdefault(name, failures[0] if failures else AssertionError("not recorded"))
-    show_table(pytestconfig, "What a task leaves on Dataflow", table(cloud.left), time.monotonic() - begun)
     return cloud.left
 
 
@@ -575,15 +410,13 @@ def test_a_task_has_one_job_and_pays_no_row_twice(left, case):
     found, wanted = left[case], CASES[case]
     if isinstance(found, BaseException):
         raise found
-    assert found.jobs in (wanted.jobs, wanted.or_jobs)
+    if case == COLLECTING and not HAS_STATE_STORE:
+        assert found.jobs == ("DONE", "DONE")
+    else:
+        assert found.jobs in (wanted.jobs, wanted.or_jobs)
     assert found.task == wanted.task
     assert found.at_once == 1
     assert found.other_deployment == ("JOB_STATE_RUNNING",)
-    assert found.running == found.jobs.count(RUNNING)
-    assert found.paid_twice <= wanted.paid_twice
-    assert found.answered == (found.rows if DONE in wanted.jobs else None)
-
-
-def test_the_page_has_every_case():
-    page = PAGE.read_text()
-    assert [case for case in CASES if f"| {case} |" not in page] == []
+    assert found.running == found.jobs.count("RUNNING")
+    assert found.paid_twice <= (IN_FLIGHT if wanted.is_paid_again else 0)
+    assert found.answered == (found.rows if "DONE" in found.jobs else None)

@@ -12,9 +12,7 @@ HOUR = timedelta(hours=1)
 CASE = "gs://rows/{{ dag_run.conf['case'] }}"
 
 
-def ask(
-    *, cancel_on_kill: bool = True, retries: int = 2, retry_delay: timedelta = timedelta(seconds=1), **kwargs
-) -> None:
+def ask(*, retries: int = 2, **kwargs) -> None:
     RunInferenceOperator(
         task_id="ask",
         source={"uri": f"{CASE}/in.jsonl", "key": ["id"]},
@@ -29,22 +27,15 @@ def ask(
             "location": "europe-west1",
             "poll_interval_seconds": 10,
             "max_workers": 1,
-            "cancel_on_kill": cancel_on_kill,
         },
         retries=retries,
-        retry_delay=retry_delay,
+        retry_delay=timedelta(seconds=1),
         **kwargs,
     )
 
 
 with DAG("deferred", schedule=None):
     ask()
-
-with DAG("deferred_late", schedule=None):
-    ask(retry_delay=HOUR)
-
-with DAG("deferred_kept", schedule=None):
-    ask(cancel_on_kill=False)
 
 with DAG("deferred_timeout", schedule=None):
     ask(execution_timeout=HOUR, retries=0)

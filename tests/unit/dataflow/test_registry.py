@@ -178,20 +178,6 @@ def test_a_conflicting_job_that_does_not_end_is_an_error(dataflow, store, log, s
     assert sum(waited) == END_SECONDS
 
 
-def test_a_retry_collects_a_job_that_has_finished_in_the_meantime(jobs, dataflow, spec):
-    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
-    dataflow.add(spec, "1", "JOB_STATE_DONE")
-    found = jobs.find(spec)
-    assert (found.id, found.is_attached) == ("1", True)
-
-
-@pytest.mark.parametrize("state", ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED"])
-def test_a_job_that_did_not_succeed_is_not_collected(jobs, dataflow, spec, state):
-    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
-    dataflow.add(spec, "1", state)
-    assert jobs.find(spec) is None
-
-
 def test_a_job_that_dataflow_no_longer_has_is_not_collected(jobs, spec):
     jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
     assert jobs.find(spec) is None
@@ -228,14 +214,6 @@ def test_a_finished_job_of_another_spec_is_not_collected(jobs, dataflow, spec):
     assert jobs.find(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "{{ row.another }}"}})) is None
 
 
-def test_a_job_whose_try_was_killed_before_it_knew_the_id_is_collected(jobs, dataflow, store, spec):
-    jobs.intend(spec)
-    dataflow.add(spec, "j1", "JOB_STATE_DONE")
-    found = jobs.find(spec)
-    assert (found.id, found.is_attached) == ("j1", True)
-    assert store[STORE_KEY]["id"] == "j1"
-
-
 def test_a_job_created_before_the_intent_is_not_collected(dataflow, store, log, spec):
     later = datetime.now(UTC).timestamp() + CLOCK_SECONDS + 1
     jobs = JobRegistry(dataflow, dataflow, store, log, now=lambda: later)
@@ -251,24 +229,10 @@ def test_an_intended_job_that_did_not_succeed_is_not_collected(jobs, dataflow, s
     assert jobs.find(spec) is None
 
 
-def test_a_clear_after_success_runs_again(jobs, dataflow, spec):
-    job = jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
-    dataflow.add(spec, "1", "JOB_STATE_DONE")
-    assert jobs.collect(job) == {"rows": REPORT["rows"]}
-    assert jobs.find(spec) is None
-
-
 def test_the_report_of_a_skipped_job_is_collected(jobs, dataflow, spec):
     dataflow.written.append(spec.skipped_uri)
     job = SubmittedJob.of(spec, "1", is_attached=False)
     assert jobs.collect(job)["skipped_because"] == "no rows"
-
-
-def test_without_a_store_a_finished_job_is_run_again(dataflow, log, spec):
-    jobs = JobRegistry(dataflow, dataflow, None, log)
-    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
-    dataflow.add(spec, "1", "JOB_STATE_DONE")
-    assert jobs.find(spec) is None
 
 
 def test_differing_counts_are_logged(jobs, dataflow, log, spec):
@@ -288,18 +252,6 @@ def test_a_finished_job_is_collected_although_its_counters_cannot_be_read(
     monkeypatch.setattr(dataflow, "counts", refuse)
     assert jobs.collect(SubmittedJob.of(spec, "1", is_attached=False))["rows"] == REPORT["rows"]
     assert log.lines == ["The report is not compared with Dataflow's counter of rows: no counters"]
-
-
-def test_a_retry_collects_a_job_whose_try_was_killed_while_it_read_the_counters(jobs, dataflow, spec, monkeypatch):
-    def kill(job_id, *, running):
-        raise SystemExit
-
-    job = jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
-    dataflow.add(spec, "1", "JOB_STATE_DONE")
-    monkeypatch.setattr(dataflow, "counts", kill)
-    with pytest.raises(SystemExit):
-        jobs.collect(job)
-    assert jobs.find(spec).id == "1"
 
 
 def test_a_task_job_survives_a_deferral(spec):
