@@ -45,7 +45,7 @@ def developer(sandbox, tmp_path):
     }
 
 
-@pytest.fixture(params=["developer", "openai"])
+@pytest.fixture(params=["developer", pytest.param("openai", marks=pytest.mark.full)])
 def job(request, sandbox, monkeypatch):
     """An embedding job of each provider that has batch inference of embeddings."""
     developer = request.getfixturevalue("developer")
@@ -69,7 +69,9 @@ def online(job, tmp_path):
     return job | {"inference": {}, "name": "day", "sink": {"uri": f"{tmp_path}/online", "format": "jsonl"}}
 
 
-def test_every_row_has_the_vector_of_an_online_run_at_half_the_price(job, sandbox, tmp_path):
+def test_every_row_has_the_vector_of_an_online_run_at_half_the_price_and_a_second_run_pays_nothing(
+    job, sandbox, tmp_path
+):
     manifest = run(JobSpec.parse(job))
     assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
     assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
@@ -78,7 +80,9 @@ def test_every_row_has_the_vector_of_an_online_run_at_half_the_price(job, sandbo
     report = report_of(manifest)
     assert report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
     half = sandbox.token_bill.by_tier()["batch"]
-    found = vectors_of(manifest)
+    found, bill = vectors_of(manifest), sandbox.token_bill.nano_usd
+    assert run(JobSpec.parse(job))["origins"]["resumed"] == ROWS
+    assert sandbox.token_bill.nano_usd == bill
     sandbox.reset()
     assert vectors_of(run(JobSpec.parse(online(job, tmp_path)))) == found
     assert {len(vector) for vector in found.values()} == {DIMENSIONS}
@@ -87,13 +91,13 @@ def test_every_row_has_the_vector_of_an_online_run_at_half_the_price(job, sandbo
 
 
 @pytest.mark.full
-def test_rows_that_the_batch_does_not_answer_are_sent_online(job, sandbox, tmp_path):
+def test_rows_that_the_batch_does_not_answer_are_sent_online(developer, sandbox, tmp_path):
     sandbox.batches.settings = BatchSettings(fail_ratio=0.1, malformed_ratio=0.05, missing_ratio=0.02)
-    manifest = run(JobSpec.parse(job))
+    manifest = run(JobSpec.parse(developer))
     assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
     rest = ROWS - PILOT_ROWS - manifest["origins"]["batch"]
     assert manifest["origins"]["fresh"] == rest > 0.15 * (ROWS - PILOT_ROWS)
-    assert vectors_of(manifest) == vectors_of(run(JobSpec.parse(online(job, tmp_path))))
+    assert vectors_of(manifest) == vectors_of(run(JobSpec.parse(online(developer, tmp_path))))
 
 
 @pytest.mark.full
@@ -121,15 +125,6 @@ def test_a_vector_without_reported_tokens_costs_what_is_estimated(developer, san
     monkeypatch.setattr(gemini.RowDialect, "answer", answer)
     report = report_of(run(JobSpec.parse(developer)))
     assert report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
-
-
-@pytest.mark.full
-def test_a_second_run_of_the_same_job_submits_nothing(job, sandbox):
-    run(JobSpec.parse(job))
-    bill = sandbox.token_bill.nano_usd
-    manifest = run(JobSpec.parse(job))
-    assert manifest["origins"]["resumed"] == ROWS
-    assert sandbox.token_bill.nano_usd == bill
 
 
 @pytest.mark.full
