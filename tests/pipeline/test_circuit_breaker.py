@@ -137,7 +137,7 @@ def free_port() -> int:
 @pytest.mark.full
 def test_a_server_that_starts_within_the_minute_answers_every_row(tmp_path, make_job):
     server = Sandbox(port=free_port())
-    started = threading.Timer(12.0, server.start)
+    started = threading.Timer(6.0, server.start)
     started.start()
     try:
         ended = make_job(tmp_path, server).run(rows(100), limits={"max_attempts": 1})

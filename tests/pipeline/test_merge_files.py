@@ -31,7 +31,7 @@ ROWS = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}, {"id": 3}]
 MENDED = {"prompt": {"template": "Say it: {{ row.text | default('nothing') }}"}}
 
 
-@pytest.fixture(params=["jsonl", "parquet"])
+@pytest.fixture(params=["jsonl", pytest.param("parquet", marks=pytest.mark.full)])
 def failed(request, echo_job):
     """A job with two answers and one failed row, and the field to change so that this row is answered."""
     sink = {"uri": str(echo_job.out), "format": request.param}
@@ -142,8 +142,7 @@ def test_rows_with_a_fault_of_the_source_neither_fail_the_retry_of_others_nor_re
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("source_format", ["parquet", "avro"])
-@pytest.mark.parametrize("sink_format", ["jsonl", "parquet"])
+@pytest.mark.parametrize(("source_format", "sink_format"), [("parquet", "jsonl"), ("avro", "parquet")])
 def test_a_retry_renders_the_dates_and_decimals_of_its_first_source(echo_job, source_format, sink_format):
     rows = [
         {
@@ -238,7 +237,7 @@ def test_a_row_that_fails_now_keeps_its_answer(echo_job):
     assert [row["id"] for row in read_lines(dead_letter(echo_job))] == [1]
 
 
-@pytest.mark.parametrize("shards", [(1, 3), (3, 1), (2, 2)])
+@pytest.mark.parametrize("shards", [(1, 3), pytest.param((3, 1), marks=pytest.mark.full)])
 def test_another_number_of_files_keeps_every_row_once(echo_job, shards):
     before, after = shards
     sink = {"uri": str(echo_job.out), "shards": before}
@@ -250,7 +249,10 @@ def test_another_number_of_files_keeps_every_row_once(echo_job, shards):
     assert len([*echo_job.out.glob("answers-*")]) == after
 
 
-@pytest.mark.parametrize(("survived", "after"), [(0, 1), (1, 1), (0, 3), (2, 3), (3, 3)])
+@pytest.mark.parametrize(
+    ("survived", "after"),
+    [(2, 3), *(pytest.param(*each, marks=pytest.mark.full) for each in ((0, 1), (1, 1), (0, 3), (3, 3)))],
+)
 def test_a_job_that_is_killed_while_it_publishes_loses_no_row(echo_job, monkeypatch, survived, after):
     """At each rename: the old rows are whole, and the next run has all."""
     sink = {"uri": str(echo_job.out), "shards": 3}

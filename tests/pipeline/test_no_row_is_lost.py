@@ -91,26 +91,6 @@ def test_an_empty_file_gives_an_empty_answer_file_and_a_report_on_request(job, s
     assert ended.report["rows"] == {"read": 0, "answered": 0, "dead_letter": 0}
 
 
-def test_only_a_row_without_the_column_of_the_prompt_fails_and_names_it(job):
-    ended = job.run([*rows(3), {"id": 99, "txt": "misspelt"}])
-    (failed,) = ended.dead_letter
-    assert failed["id"] == 99
-    assert failed["llmbeam_error"]["kind"] == "template_error"
-    assert "no column 'text'; there are ['id', 'txt']" in failed["llmbeam_error"]["message"]
-
-
-def test_a_row_without_a_key_fails_alone(job):
-    ended = job.run([*rows(3), {"text": "who am I"}, {"id": None, "text": "nobody"}])
-    assert ended.kinds == {"missing_key": 2}
-
-
-def test_malformed_lines_fail_alone_and_keep_their_text(job):
-    broken = ['{"id": 1', "[1, 2]", "42", b"\xff\xfe\x00"]
-    ended = job.run([*rows(3), *broken])
-    assert ended.kinds == {"unreadable_row": 4}
-    assert {row["llmbeam_raw"] for row in ended.dead_letter} >= {'{"id": 1', "[1, 2]", "42"}
-
-
 def test_a_row_above_the_limit_of_the_model_fails_with_the_message_of_the_server(tmp_path, make_job):
 
     with Sandbox(models=ModelSettings(input_token_limit=1000)) as sandbox:
@@ -122,6 +102,7 @@ def test_a_row_above_the_limit_of_the_model_fails_with_the_message_of_the_server
     assert "exceeds the maximum number of tokens allowed" in failed["llmbeam_error"]["message"]
 
 
+@pytest.mark.full
 def test_a_prompt_of_one_megabyte_is_answered(job):
     ended = job.run([*rows(5), {"id": 99, "text": "wide " * 200_000}])
     assert len(ended.answers) == 6
@@ -133,49 +114,22 @@ def test_unicode_survives_in_keys_prompts_and_answers(echo_job):
     assert {row["answer"] for row in ended.answers} == {f"Say it: {text}" for text in texts}
 
 
-def test_a_lone_surrogate_becomes_the_replacement_character(echo_job):
-    echo_job.write([r'{"id": 1, "text": "cut \ud83d"}', r'{"id": 2, "text": "whole \ud83e\udd80"}'])
-    ended = echo_job.run()
-    assert {row["answer"] for row in ended.answers} == {"Say it: cut \ufffd", "Say it: whole 🦀"}
-
-
 def test_json_braces_in_a_prompt_need_no_escape(echo_job):
     ended = echo_job.run([{"id": 1, "text": "{{ row.id }} {%"}], prompt={"template": '{"q": "{{ row.text }}"}'})
     assert ended.answers[0]["answer"] == '{"q": "{{ row.id }} {%"}'
 
 
-@pytest.mark.parametrize("kind", ["garbage", "garbage-json", "truncated"])
-def test_a_garbage_reply_is_retried(job, sandbox, kind):
-    sandbox.faults.queue(GEMINI, *[Fault(kind=kind)] * 3)
+def test_a_garbage_reply_is_retried(job, sandbox):
+    sandbox.faults.queue(GEMINI, *[Fault(kind=kind) for kind in ("garbage", "garbage-json", "truncated")] * 2)
     assert len(job.run(rows(20)).answers) == 20
 
 
-def test_a_row_with_only_garbage_replies_fails_alone(job, sandbox):
-    sandbox.faults.when(GEMINI, "row number 7", Fault(kind="garbage"))
-    ended = job.run(rows(20), limits={"max_attempts": 2})
-    (failed,) = ended.dead_letter
-    assert (failed["id"], failed["llmbeam_error"]["kind"], failed["llmbeam_error"]["attempts"]) == (
-        7,
-        "garbage",
-        2,
-    )
-
-
-def test_400_for_one_row_in_a_hundred_fails_exactly_those_rows(job, sandbox):
-    message = "Request contains an invalid argument: this one."
-    sandbox.faults.every(GEMINI, 100, Fault(kind="error", http_status=400, message=message))
-    ended = job.run(rows(300))
-    assert ended.kinds == {"bad_request": 3}
-    assert {row["llmbeam_error"]["message"] for row in ended.dead_letter} == {message}
-    assert {row["llmbeam_error"]["attempts"] for row in ended.dead_letter} == {1}
-
-
-@pytest.mark.parametrize("status", [499, 503])
+@pytest.mark.parametrize("status", [503, pytest.param(499, marks=pytest.mark.full)])
 def test_an_overload_for_every_third_call_costs_retries_and_no_row(job, sandbox, status):
     sandbox.faults.every(GEMINI, 3, Fault(kind="error", http_status=status, message="overloaded"))
-    ended = job.run(rows(60), limits={"max_attempts": 12})
-    assert len(ended.answers) == 60
-    assert ended.manifest["requests"]["retried"] >= 20
+    ended = job.run(rows(30), limits={"max_attempts": 12})
+    assert len(ended.answers) == 30
+    assert ended.manifest["requests"]["retried"] >= 10
 
 
 def test_a_request_whose_connection_drops_during_the_reply_is_retried(job, sandbox):
@@ -185,26 +139,12 @@ def test_a_request_whose_connection_drops_during_the_reply_is_retried(job, sandb
     assert len(sandbox.requests) == 24, "the client must not re-send on its own"
 
 
-def test_a_request_that_is_never_answered_times_out_and_fails_only_its_row(job, sandbox):
-    sandbox.faults.when(GEMINI, "row number 3", Fault(kind="hang"))
-    ended = job.run(rows(10), limits={"request_timeout_seconds": 0.3, "max_attempts": 2})
-    (failed,) = ended.dead_letter
-    assert (failed["id"], failed["llmbeam_error"]["kind"]) == (3, "timeout")
-    assert "no answer within 0.3 s" in failed["llmbeam_error"]["message"]
-
-
 def test_a_storm_of_429s_costs_time_and_no_row(job, sandbox):
-    sandbox.faults.queue(GEMINI, *[Fault(kind="rate-limit", retry_delay_seconds=0.05)] * 40)
-    ended = job.run(rows(50), limits={"max_attempts": 1})
-    assert len(ended.answers) == 50
-    assert ended.manifest["requests"]["rejected"] == 40
+    sandbox.faults.queue(GEMINI, *[Fault(kind="rate-limit", retry_delay_seconds=0.05)] * 20)
+    ended = job.run(rows(30), limits={"max_attempts": 1})
+    assert len(ended.answers) == 30
+    assert ended.manifest["requests"]["rejected"] == 20
     assert ended.manifest["requests"]["retried"] == 0
-
-
-def test_a_blocked_prompt_fails_with_the_block_reason(job):
-    ended = job.run([*rows(3), {"id": 99, "text": "[[block]]"}])
-    assert ended.kinds == {"blocked": 1}
-    assert "SAFETY" in ended.dead_letter[0]["llmbeam_error"]["message"]
 
 
 def test_with_a_wrong_key_every_row_fails_and_most_are_not_sent(job, sandbox, monkeypatch):
@@ -214,11 +154,13 @@ def test_with_a_wrong_key_every_row_fails_and_most_are_not_sent(job, sandbox, mo
     assert len(sandbox.requests) < 30
 
 
+@pytest.mark.full
 def test_a_missing_model_fails_with_the_message_of_the_server(job):
     with pytest.raises(PermanentFailureError, match=r"Correct `model.name` or `base_url`. .*gpt-nonsense"):
         job.run(rows(5), model={**job.spec["model"], "name": "gpt-nonsense"})
 
 
+@pytest.mark.full
 def test_an_exhausted_daily_quota_stops_sending(tmp_path, make_job):
 
     with Sandbox(models=ModelSettings(quota=Quota(requests_per_day=30))) as sandbox:
@@ -250,6 +192,7 @@ def test_the_openai_api_loses_no_row_either(openai_job, sandbox):
     assert ended.manifest["requests"]["rejected"] == 1
 
 
+@pytest.mark.full
 def test_requests_to_vertex_ai_use_the_credentials_of_the_environment(job, tmp_path, monkeypatch):
     credentials = {
         "type": "authorized_user",
@@ -266,8 +209,10 @@ def test_requests_to_vertex_ai_use_the_credentials_of_the_environment(job, tmp_p
     assert len(ended.answers) == 5
 
 
-@pytest.mark.parametrize("sink_format", ["jsonl", "parquet"])
-@pytest.mark.parametrize("source_format", ["jsonl", "csv", "parquet", "avro"])
+@pytest.mark.parametrize(
+    ("source_format", "sink_format"),
+    [("jsonl", "parquet"), ("csv", "jsonl"), ("parquet", "parquet"), ("avro", "jsonl")],
+)
 def test_every_format_is_read_and_written(echo_job, source_format, sink_format):
     table = [{"id": number, "text": f"row {number}"} for number in range(20)]
     path = echo_job.directory / f"table.{source_format}"
@@ -302,6 +247,7 @@ def test_a_glob_reads_every_file_and_compressed_ones(echo_job):
     assert sorted(row["id"] for row in ended.answers) == [0, 1, 2]
 
 
+@pytest.mark.full
 def test_a_compressed_csv_file_is_read(echo_job):
     path = echo_job.directory / "rows.csv.gz"
     path.write_bytes(gzip.compress(b'id,text\n1,a\n2,"two\nlines"\n'))
@@ -309,14 +255,10 @@ def test_a_compressed_csv_file_is_read(echo_job):
     assert {row["id"]: row["answer"] for row in ended.answers} == {"1": "Say it: a", "2": "Say it: two\nlines"}
 
 
-def test_several_shards_hold_every_row_once(echo_job):
+def test_several_shards_hold_every_row_once_and_a_run_with_fewer_leaves_none_of_their_files(echo_job):
     ended = echo_job.run(rows(100), sink={"uri": str(echo_job.out), "shards": 4})
     assert len(ended.manifest["answers_uris"]) == 4
     assert len(ended.answers) == 100
-
-
-def test_a_run_with_fewer_shards_leaves_no_file_of_the_former_one(echo_job):
-    echo_job.run(rows(10), sink={"uri": str(echo_job.out), "shards": 4})
     echo_job.run(rows(10), sink={"uri": str(echo_job.out), "shards": 1})
     assert sorted(path.name for path in echo_job.out.glob("*.jsonl")) == [
         "answers-00000-of-00001.jsonl",
@@ -336,6 +278,7 @@ def test_the_dead_letter_can_be_read_again_as_a_source(job, sandbox):
     assert {row["id"] for row in again.answers} == {row["id"] for row in first.dead_letter}
 
 
+@pytest.mark.full
 def test_length_buckets_are_in_the_report(echo_job):
     ended = echo_job.run(
         [{"id": number, "text": "x" * 4 * number} for number in range(1, 301)],
@@ -348,7 +291,10 @@ def test_length_buckets_are_in_the_report(echo_job):
 
 BAD = {
     3: ("unreadable_row", lambda number: f'{{"id": {number}, "text": "cut of'),
+    5: ("unreadable_row", lambda _: "[1, 2]"),
+    7: ("unreadable_row", lambda _: b"\xff\xfe\x00"),
     17: ("missing_key", lambda number: {"text": f"keyless {number}"}),
+    19: ("missing_key", lambda number: {"id": None, "text": f"nobody {number}"}),
     29: ("duplicate_key", lambda number: {"id": number + 1, "text": f"row {number + 1}~"}),
     37: ("template_error", lambda number: {"id": number, "txt": f"row {number}"}),
     41: ("bad_request", lambda number: {"id": number, "text": f"poison {number}"}),
@@ -361,7 +307,7 @@ BAD = {
 
 
 def test_rows_that_fail_in_each_known_way_do_not_affect_the_others(job, tmp_path, make_job, sandbox):
-    count, hundreds = 500, 5
+    count, hundreds = 300, 3
     good = {number: {"id": number, "text": f"row {number}"} for number in range(count) if number % 100 not in BAD}
     (tmp_path / "undisturbed").mkdir()
     undisturbed = make_job(tmp_path / "undisturbed", sandbox).run(list(good.values()))
@@ -375,9 +321,19 @@ def test_rows_that_fail_in_each_known_way_do_not_affect_the_others(job, tmp_path
         sandbox.faults.when(GEMINI, text, fault)
     job.write([good.get(number) or BAD[number % 100][1](number) for number in range(count)])
     job.spec["source"]["on_duplicate_key"] = "dead_letter"
-    limits = {"max_attempts": 2, "request_timeout_seconds": scaled(2), "max_in_flight": 256}
+    limits = {"max_attempts": 2, "request_timeout_seconds": scaled(1), "max_in_flight": 256}
     ended = job.run(limits=limits)
-    assert ended.kinds == {kind: hundreds for kind, _ in BAD.values()}, ended.dead_letter
+    assert ended.kinds == Counter([kind for kind, _ in BAD.values()] * hundreds), ended.dead_letter
+    assert [row["llmbeam_raw"] for row in ended.dead_letter if "llmbeam_raw" in row].count("[1, 2]") == hundreds
+    errors = {row["llmbeam_error"]["kind"]: row["llmbeam_error"] for row in ended.dead_letter}
+    for kind, attempts, message in (
+        ("template_error", 0, "no column 'text'; there are ['id', 'txt']"),
+        ("bad_request", 1, "no"),
+        ("blocked", 1, "SAFETY"),
+        ("garbage", 2, ""),
+        ("timeout", 2, "no answer within"),
+    ):
+        assert (errors[kind]["attempts"], message in errors[kind]["message"]) == (attempts, True), errors[kind]
     assert {row["id"]: row["answer"] for row in ended.answers} == {
         row["id"]: row["answer"] for row in undisturbed.answers
     }

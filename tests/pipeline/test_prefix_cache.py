@@ -25,13 +25,18 @@ PRICE = {
 }
 
 
-@pytest.fixture(params=["developer", "vertex"])
+each_api = pytest.mark.parametrize(
+    "job", ["vertex", pytest.param("developer", marks=pytest.mark.full)], indirect=True
+)
+
+
+@pytest.fixture
 def job(request, sandbox, tmp_path, monkeypatch):
-    """A job of each API of Gemini."""
+    """A job of an API of Gemini, by default that of Vertex AI."""
     rows = tmp_path / "in.jsonl"
     rows.write_text("".join(json.dumps({"id": n, "text": f"text {n}"}) + "\n" for n in range(ROWS)))
     model = {"type": "gemini", "base_url": sandbox.gemini_url}
-    if request.param == "vertex":
+    if getattr(request, "param", "vertex") == "vertex":
         model["project"] = request.getfixturevalue("google").project
     return {
         "name": "night",
@@ -52,6 +57,7 @@ def report_of(manifest):
     return json.loads(Path(manifest["report_uri"]).read_text())
 
 
+@each_api
 def test_the_head_is_stored_once_read_by_every_request_and_deleted_at_the_end(job, sandbox):
     manifest = run(JobSpec.parse(job))
     assert manifest["rows"]["answered"] == ROWS
@@ -67,6 +73,7 @@ def test_the_head_is_stored_once_read_by_every_request_and_deleted_at_the_end(jo
 
 
 @pytest.mark.full
+@each_api
 def test_the_cost_in_the_report_is_the_bill_of_the_provider(job, sandbox):
     report = report_of(run(JobSpec.parse(job)))
     assert report["cost_usd"] * 1e9 == pytest.approx(sandbox.token_bill.nano_usd, rel=0.001)
@@ -135,6 +142,7 @@ def test_a_cache_that_is_deleted_while_the_job_runs_costs_no_row(job, sandbox, m
 
 
 @pytest.mark.full
+@each_api
 def test_a_cache_is_extended_while_the_job_runs(job, sandbox, monkeypatch):
     monkeypatch.setattr(module, "EXTEND_SECONDS", 0.01)
     run(JobSpec.parse(job))
@@ -150,6 +158,7 @@ def test_a_run_that_fails_leaves_no_cache(job, sandbox):
     assert sandbox.caches.live == []
 
 
+@each_api
 def test_the_next_run_uses_and_deletes_the_cache_that_a_killed_run_left_behind(job, sandbox, tmp_path):
     spec = JobSpec.parse(job)
     left_behind = module._Client(spec, spec.model, module.head_to_cache(spec)).created()
