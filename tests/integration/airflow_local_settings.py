@@ -1,4 +1,4 @@
-"""Settings of the shared Airflow: a cluster policy, and imports that its tasks need not repeat."""
+"""Settings of the shared Airflow: imports that its tasks need not repeat."""
 
 from __future__ import annotations
 
@@ -24,9 +24,3 @@ if "standalone" in sys.argv:
     ):
         importlib.import_module(module)
     gc.freeze()
-
-
-def task_policy(task):
-    """Lets one of the Dags wait in the worker while its file stays as it is."""
-    if task.dag_id == "reviews_waiting":
-        task.deferrable = False

@@ -1,4 +1,4 @@
-"""`dags/reviews_on_dataflow.py` on a real Airflow: on the worker, and on the Dataflow of the sandbox."""
+"""`dags/reviews_on_dataflow.py` on a real Airflow: on the worker, and deferred on the Dataflow of the sandbox."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from waiting import scaled
 from airflow_provider_llmbeam.sandbox import prompt_sha256
 from tests.integration.cases import STEP_SECONDS
 
-pytestmark = [pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(600))]
+pytestmark = [
+    pytest.mark.promise(1),
+    pytest.mark.promise(2),
+    pytest.mark.xdist_group("airflow-services"),
+    pytest.mark.timeout(scaled(600)),
+]
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 DAG_ID = "reviews_on_dataflow"
 ROWS = 60
 #: Columns that vary between runs without a change of the answer.
 VARYING = ("latency_seconds",)
-#: Id of the Dag that `dags/reviews_in_three_ways.py` creates for each bucket.
-DAG_IDS = {bucket: f"reviews_{bucket}" for bucket in ("laptop", "deferred", "waiting")}
+#: Id of the Dag that `dags/reviews_in_two_ways.py` creates for each bucket.
+DAG_IDS = {bucket: f"reviews_{bucket}" for bucket in ("laptop", "deferred")}
 
 
 @pytest.fixture
@@ -45,17 +50,16 @@ def test_the_same_file_gives_the_same_bytes_on_a_laptop_and_on_dataflow(google, 
         tried[bucket] = "\n".join(airflow.log_lines(dag_id, run_id, "judge"))
         (answers,) = client.list_blobs(bucket, match_glob="moods/*/answers-*.jsonl")
         found[bucket] = answers.download_as_bytes()
-    assert len(sandbox.dataflow.jobs) == 2
+    assert len(sandbox.dataflow.jobs) == 1
     paid = sandbox.requests.paid()
     prompts = [prompt_sha256(f"What is the mood of this review?\n\n{review['text']}") for review in reviews]
     assert [paid[prompt] for prompt in prompts] == [len(DAG_IDS)] * ROWS, tried
     assert {bucket: "Pausing task as DEFERRED" in log for bucket, log in tried.items()} == {
         "laptop": False,
         "deferred": True,
-        "waiting": False,
     }
-    laptop, deferred, waiting = ([*map(content, sorted_by_key(each))] for each in found.values())
-    assert laptop == deferred == waiting
+    laptop, deferred = ([*map(content, sorted_by_key(each))] for each in found.values())
+    assert laptop == deferred
     assert len(laptop) == ROWS
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import shutil
 
 import psutil
 import pytest
@@ -50,7 +49,11 @@ def test_a_task_marked_failed_takes_its_job_with_it(airflow, cloud):
     assert airflow.wait(TABLE, run_id, 30) == "failed"
 
 
-def test_a_task_killed_with_kill_9_takes_its_job_with_it_and_the_retry_resumes(airflow, cloud):
+@pytest.mark.promise(1)
+@pytest.mark.promise(2)
+def test_a_task_killed_with_kill_9_takes_its_job_with_it_its_retry_resumes_and_a_clear_sends_nothing(
+    airflow, cloud
+):
     run_id, hold = start(cloud)
     (job,) = job_processes(airflow.component("scheduler"))
     job.parent().kill()
@@ -66,10 +69,6 @@ def test_a_task_killed_with_kill_9_takes_its_job_with_it_and_the_retry_resumes(a
     assert len(paid) == ROWS
     assert paid.total() - ROWS <= 64, "paid twice: at most what was in flight"
 
-
-def test_a_cleared_run_sends_nothing(airflow, cloud):
-    run_id = airflow.trigger(TABLE)
-    assert airflow.wait(TABLE, run_id, STEP_SECONDS) == "success"
     sent = cloud.sandbox.stats()["methods"][GEMINI]["calls"]
     airflow.clear(TABLE, run_id)
     assert airflow.wait(TABLE, run_id, STEP_SECONDS) == "success"
@@ -78,12 +77,10 @@ def test_a_cleared_run_sends_nothing(airflow, cloud):
 
 
 def test_the_key_of_a_connection_is_nowhere_in_what_airflow_keeps(airflow, cloud, data):
-    run_id = airflow.trigger(TABLE)
-    assert airflow.wait(TABLE, run_id, STEP_SECONDS) == "success"
+    """Of this run, whose key the model refuses, and of those above."""
     cloud.sandbox.faults.every(
         GEMINI, 1, Fault(kind="error", http_status=401, message=f"No such key: {CONNECTION_KEY}")
     )
-    shutil.rmtree(data / "summaries")
     refused = airflow.trigger(TABLE)
     assert airflow.wait(TABLE, refused, STEP_SECONDS) == "failed"
     cloud.sandbox.reset()

@@ -1,4 +1,4 @@
-"""Dag with six tasks that run at the same time, each with its own table and many retries."""
+"""Dag with three tasks that run at the same time, each with its own table and many retries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 
 FOLDER = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam") + "/{{ dag_run.conf['folder'] }}"
 
-with DAG("six_tables", schedule=None):
+with DAG("three_tables", schedule=None):
     RunInferenceOperator.partial(
         task_id="answer",
         prompt={"template": "Say it: {{ row.text }}"},
@@ -25,6 +25,6 @@ with DAG("six_tables", schedule=None):
                 "source": {"uri": f"{FOLDER}/in/{table}.jsonl", "key": ["id"]},
                 "sink": {"uri": f"{FOLDER}/out/{table}"},
             }
-            for table in range(6)
+            for table in range(3)
         ]
     )

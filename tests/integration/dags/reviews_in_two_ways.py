@@ -1,4 +1,4 @@
-"""`dags/reviews_on_dataflow.py` as three Dags: one on the Airflow worker, two on Dataflow."""
+"""`dags/reviews_on_dataflow.py` as two Dags: one on the Airflow worker, one on Dataflow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 DATAFLOW = {"type": "dataflow", "location": "europe-west1", "poll_interval_seconds": 10}
-RUNNERS = {"laptop": {"type": "direct"}, "deferred": DATAFLOW, "waiting": DATAFLOW}
+RUNNERS = {"laptop": {"type": "direct"}, "deferred": DATAFLOW}
 SOURCE = Path(__file__).with_name("reviews_on_dataflow.py").read_text()
 
 for bucket, runner in RUNNERS.items():
