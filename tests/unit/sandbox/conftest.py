@@ -7,6 +7,15 @@ import pytest
 
 from airflow_provider_llmbeam.sandbox import ManualClock, Sandbox
 
+#: Modules that the loop needs: the faults that other tests stand on.
+LOOP = ("test_faults.py", "test_control.py")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Moves the emulators' own tests to the full tier."""
+    if item.path.name not in LOOP:
+        item.add_marker(pytest.mark.full)
+
 
 @pytest.fixture
 def clock() -> ManualClock:

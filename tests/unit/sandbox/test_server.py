@@ -111,9 +111,13 @@ def test_requests_in_flight_wait_concurrently() -> None:
 
             await asyncio.gather(*[call() for _ in range(50)])
 
-    with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=scaled(1.0)))) as slow:
-        asyncio.run(go(slow.url))
-        assert slow.stats()["max_in_flight"] == 50
+    with Sandbox() as running, ThreadPoolExecutor(1) as pool:
+        hold = running.faults.hold("gemini.generateContent")
+        answered = pool.submit(asyncio.run, go(running.url))
+        until(lambda: hold.waiting == 50, "all requests are held")
+        hold.release()
+        answered.result()
+        assert running.stats()["max_in_flight"] == 50
 
 
 def test_an_answer_takes_time_per_output_token() -> None:
@@ -148,7 +152,7 @@ def test_the_server_can_be_started_again_on_the_same_port() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "starts"),
-    [(Sandbox, 30), (lambda: Proxy(Sandbox()), 8)],  # a proxy makes certificates, for half a second
+    [(Sandbox, 8), (lambda: Proxy(Sandbox()), 2)],  # a proxy makes certificates, for half a second
     ids=["sandbox", "proxy"],
 )
 def test_connections_that_arrive_while_a_server_stops_are_closed(

@@ -5,7 +5,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.sandbox import BatchSettings
@@ -34,6 +34,7 @@ def test_the_order_depends_on_the_seed_alone() -> None:
     assert first == again != other
 
 
+@settings(max_examples=30)
 @given(JSON)
 def test_an_echo_is_the_same_value_in_another_form(value) -> None:
     assert json.loads(json.dumps(reordered(value))) == value

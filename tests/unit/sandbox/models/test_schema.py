@@ -123,7 +123,7 @@ def nested(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[s
     return objects | arrays | branches
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.recursive(leaves, nested, max_leaves=12), st.text(max_size=5))
 def test_any_schema_of_the_known_keywords_is_satisfied(schema: dict[str, Any], seed: str) -> None:
     value = document(schema, seed=seed, words=WORDS)
