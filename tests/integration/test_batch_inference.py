@@ -67,17 +67,11 @@ def test_a_task_waits_for_its_batch_without_a_worker_slot(run_dag, operator, san
     assert len(sandbox.requests.paid("gemini.generateContent")) == PILOT_ROWS
 
 
-@pytest.mark.full
-def test_a_task_that_is_not_deferrable_waits_in_its_process(run_dag, operator, sandbox, monkeypatch):
-    with DAG("waiting", schedule=None) as dag:
-        operator(deferrable=False, inference={"mode": "auto", "finish_by": "PT30M"})
-    monkeypatch.setattr(RunInferenceOperator, "_defer_batch", None)
-    assert run_dag(dag)[1] == {"answer": "success"}
-    assert batch_answers(sandbox) == ROWS - PILOT_ROWS
-
-
-def test_a_retry_continues_with_the_batch_of_the_killed_try(run_dag, operator, sandbox):
+def test_a_retry_continues_with_the_batch_of_the_killed_try_in_its_process(
+    run_dag, operator, sandbox, monkeypatch
+):
     """The process of the job is killed while it waits; the next try of the same run finds the batch."""
+    monkeypatch.setattr(RunInferenceOperator, "_defer_batch", None)
     sandbox.batches.settings = BatchSettings(run_seconds=3.0)
     killed = []
 
@@ -88,7 +82,7 @@ def test_a_retry_continues_with_the_batch_of_the_killed_try(run_dag, operator, s
             killed.append(job.pid)
 
     with DAG("killed", schedule=None) as dag:
-        operator(deferrable=False, job_name="night")
+        operator(deferrable=False, job_name="night", inference={"mode": "auto", "finish_by": "PT30M"})
     thread = Thread(target=kill_when_submitted)
     thread.start()
     assert run_dag(dag)[1] == {"answer": "failed"}
