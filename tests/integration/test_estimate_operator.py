@@ -122,6 +122,7 @@ def test_with_headroom_at_night_the_job_runs_at_the_recommended_rate(run_dag, ga
     )
 
 
+@pytest.mark.full
 def test_without_headroom_at_night_the_job_runs_by_day(run_dag, gate, sandbox, tmp_path):
     gate.get_task("night_gate").timeout = 1.0
     gate.get_task("night_gate").poke_interval = gate.get_task("day_gate").poke_interval = 1.0

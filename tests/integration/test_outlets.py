@@ -69,9 +69,9 @@ def run(run_dag, google, quick_polls, monkeypatch):
     ("name", "changes"),
     [
         ("on_the_worker", {}),
-        ("on_dataflow", {"runner": ON_DATAFLOW, "deferrable": False}),
+        pytest.param("on_dataflow", {"runner": ON_DATAFLOW, "deferrable": False}, marks=pytest.mark.full),
         ("deferred", {"runner": ON_DATAFLOW}),
-        ("by_batch", {"inference": {"mode": "batch"}}),
+        pytest.param("by_batch", {"inference": {"mode": "batch"}}, marks=pytest.mark.full),
     ],
 )
 def test_each_path_tells_the_downstream_dag_and_the_lineage_the_same_numbers(run, sandbox, name, changes):

@@ -157,6 +157,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.full
 @given(EVENTS, st.integers(1, 4), st.integers(1, 20) | st.none(), st.integers(1, 3))
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_element_is_in_one_batch_within_the_bounds(lines, events, size, weight, shards):

@@ -49,6 +49,7 @@ def test_what_is_no_key_does_not_tell_two_deployments_apart(key):
     assert deployment_name("", "", key) == ""
 
 
+@pytest.mark.full
 def test_two_airflows_that_are_not_configured_never_share_a_name(tmp_path):
     """Some versions write a configuration with a key of its own, others return the template of the key."""
     code = "from airflow_provider_llmbeam.deployment import own_deployment; print(repr(own_deployment()))"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.counts import NANO
@@ -678,7 +678,7 @@ def test_a_spent_budget_stops_sending_and_requests_in_flight_are_awaited(run: Ru
 
 
 @given(count=st.integers(1, 60), afford=st.integers(1, 60), max_in_flight=st.integers(1, 16))
-@settings(max_examples=60, deadline=None)
+@examples(0.6)
 def test_the_overrun_is_at_most_the_requests_in_flight(
     run: Run, count: int, afford: int, max_in_flight: int
 ) -> None:

@@ -8,10 +8,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.timeout import Timeout
+from tests.hostile import examples
 from tests.unit.engine.conftest import run_in_no_time
 
 TIMEOUT_SECONDS = 10.0
@@ -60,7 +61,7 @@ async def ends(limit: Limit, requests: list[tuple[float, float, float | None]]) 
 
 
 @given(REQUESTS)
-@settings(max_examples=300)
+@examples(3)
 def test_each_request_ends_as_with_a_timer_of_its_own(requests):
     shared = Timeout(TIMEOUT_SECONDS)
     found = run_in_no_time(ends(lambda: shared, requests))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.journal.journal import Journal
@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobCancelledError, JobFailedError
 from tests.files import LocalFiles
+from tests.hostile import examples
 from tests.unit.engine.conftest import run_in_no_time
 from tests.unit.engine.test_engine import FakeBackend, engine_of, many
 
@@ -80,7 +81,7 @@ class SlowRecord:
     batches=st.integers(1, 4),
     limit=st.sampled_from([None, 1, 3]),
 )
-@settings(max_examples=40, deadline=None)
+@examples(0.4)
 def test_requests_in_flight_and_unstored_answers_never_exceed_the_window(
     max_in_flight, latency_seconds, upload_seconds, batches, limit
 ):

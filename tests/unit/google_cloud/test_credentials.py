@@ -73,6 +73,7 @@ def used_account() -> str | None:
     return None if path is None else str(json.loads(Path(path).read_text())["client_email"])
 
 
+@pytest.mark.full
 def test_the_audit_of_a_local_job_is_written_with_the_account_of_the_connection(account: str) -> None:
     with google_credentials(job(safety={"audit": {"table": "p.d.audit"}}), "google_cloud_default"):
         assert used_account() == account

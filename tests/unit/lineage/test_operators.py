@@ -155,6 +155,7 @@ def test_an_error_leaves_the_task_without_lineage():
     assert HasLineage().get_openlineage_facets_on_complete(SimpleNamespace()) is None
 
 
+@pytest.mark.full
 def test_without_the_openlineage_provider_there_is_no_lineage_and_no_error():
     code = (
         "import sys\n"

@@ -117,6 +117,7 @@ def test_a_job_is_sent_to_a_collector_as_metrics_and_a_span():
     assert found["airflow.dag_run.run_id"] == "r"
 
 
+@pytest.mark.full
 @on_3_3
 def test_a_job_without_a_price_has_no_cost():
     with receiver() as collector:
@@ -125,12 +126,14 @@ def test_a_job_without_a_price_has_no_cost():
     assert "llmbeam.cost_usd" not in attributes(collector.spans[0])
 
 
+@pytest.mark.full
 @on_3_3
 def test_without_opentelemetry_nothing_of_its_sdk_for_metrics_is_imported():
     loaded = json.loads(run_task({}))
     assert [name for name in loaded if name.startswith("opentelemetry.sdk.metrics")] == []
 
 
+@pytest.mark.full
 @on_3_3
 def test_a_collector_that_is_not_there_fails_no_task():
     with receiver() as collector:

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
@@ -32,6 +32,7 @@ from airflow_provider_llmbeam.pipeline.sources.bigquery import json_values
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
 from airflow_provider_llmbeam.spec.prompt.answer_type import answer_type
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+from tests.hostile import examples
 from tests.outcomes import completion
 
 
@@ -308,7 +309,7 @@ def test_more_rows_than_a_row_group_are_all_written() -> None:
 
 
 @given(st.lists(st.tuples(st.text(max_size=10), st.text(max_size=10)), max_size=5))
-@settings(deadline=None, max_examples=30)
+@examples(0.3)
 def test_any_text_is_written_unchanged(rows: list[tuple[str, str]]) -> None:
     table = parquet(*(record(id=key, answer=answer) for key, answer in rows))
     assert list(zip(table["id"].to_pylist(), table["answer"].to_pylist(), strict=True)) == rows

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 PROPERTIES = """
 import pytest
@@ -33,6 +35,7 @@ sys.exit(pytest.main(arguments, plugins=[fuzz.Fuzzing(10, iter(range(100)).__nex
 """
 
 
+@pytest.mark.full
 def test_properties_are_repeated_until_the_time_is_over_and_one_that_fails_is_shown_once(tmp_path):
     path = tmp_path / "test_properties.py"
     path.write_text(PROPERTIES)

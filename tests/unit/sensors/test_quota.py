@@ -118,7 +118,9 @@ def test_the_trigger_polls_until_there_is_headroom(google, sandbox, monkeypatch)
 LEARNED = {"requests_per_minute": 100.0, "learned_at": 1_764_000_000.0}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", ["deferrable", *(pytest.param(mode, marks=pytest.mark.full) for mode in ("poke", "reschedule"))]
+)
 def test_a_pool_without_a_known_rate_has_the_duration_at_the_rate_that_an_earlier_job_has_learned(
     google, sandbox, monkeypatch, mode
 ):

@@ -125,7 +125,10 @@ def profiled(monkeypatch, number):
 
 @pytest.mark.parametrize(
     ("sensors", "probe_requests", "most_calls"),
-    [(50, 0, 35_000), (24, 8, 55_000)],  # measured: 24,773 and 38,663 calls, on Python 3.11
+    [
+        (50, 0, 35_000),
+        pytest.param(24, 8, 55_000, marks=pytest.mark.full),
+    ],  # measured: 24,773 and 38,663 calls, on Python 3.11
     ids=["metrics", "probes"],
 )
 def test_a_poll_of_a_waiting_sensor_reuses_connections_hooks_and_threads(

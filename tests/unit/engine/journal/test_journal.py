@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.journal.entry import read_segment
@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from tests.files import LocalFiles
+from tests.hostile import examples
 from tests.outcomes import completion
 
 pytestmark = pytest.mark.promise(2)
@@ -147,7 +148,7 @@ def test_a_batch_finds_the_answers_recorded_by_its_previous_try(tmp_path: Path) 
 
 
 @given(st.data())
-@settings(max_examples=40)
+@examples(0.4)
 def test_work_repeated_in_any_order_and_any_cut_finds_every_recorded_answer(data: Any) -> None:
     with TemporaryDirectory() as folder:
         texts = [f"{number:02x}" for number in data.draw(st.permutations(range(24)))]

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.journal.journal import BatchJournal, Journal
@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from tests.files import ObjectStore
+from tests.hostile import examples
 from tests.outcomes import completion
 
 TEXTS = [f"{number:02x}" for number in range(40)]
@@ -189,7 +190,7 @@ def test_a_segment_that_cannot_be_completed_is_no_error_while_its_parts_hold_all
 
 
 @given(st.lists(st.sampled_from(["record", "store", "wait", "refuse"]), max_size=30))
-@settings(max_examples=100, deadline=None)
+@examples(1)
 def test_a_kill_at_any_time_loses_what_is_counted_as_unstored_and_no_more(steps):
     store, clock = ObjectStore(), Clock()
     texts = iter(TEXTS)

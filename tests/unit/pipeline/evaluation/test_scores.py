@@ -64,6 +64,7 @@ def test_the_interval_of_a_share_is_about_that_of_the_normal_distribution():
     assert high == pytest.approx(0.8 + half, abs=0.012)
 
 
+@pytest.mark.full
 def test_95_of_100_intervals_contain_the_true_share():
     draws = random.Random(1)
     contained = 0

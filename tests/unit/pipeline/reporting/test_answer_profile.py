@@ -4,7 +4,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.pipeline.reporting.answer_profile import (
     label_fields,
     length_class,
 )
+from tests.hostile import examples
 from tests.outcomes import completion
 
 texts = st.lists(st.sampled_from(["yes", "no", "", "long " * 20]) | st.text(max_size=50), max_size=60)
@@ -37,7 +38,7 @@ def merged(*parts: AnswerProfile) -> AnswerProfile:
 
 
 @given(texts, texts, texts)
-@settings(deadline=None, max_examples=50)
+@examples(0.5)
 def test_the_profile_is_independent_of_where_and_in_which_order_answers_are_added(
     a: list[str], b: list[str], c: list[str]
 ) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.pipeline.reporting.samples import (
     MAX_ROW_CHARACTERS,
     Samples,
 )
+from tests.hostile import examples
 from tests.outcomes import completion
 
 
@@ -54,7 +55,7 @@ def merged(*parts: Samples) -> Samples:
 
 
 @given(rows, rows, rows)
-@settings(deadline=None, max_examples=100)
+@examples(1)
 def test_the_choice_is_independent_of_where_and_in_which_order_rows_are_offered(
     a: list[Any], b: list[Any], c: list[Any]
 ) -> None:

@@ -5,12 +5,13 @@ import functools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.pipeline.reporting.parts import series_of
 from airflow_provider_llmbeam.pipeline.reporting.time_series import MAX_INTERVALS, TimeSeries
+from tests.hostile import examples
 from tests.outcomes import completion
 
 times = st.floats(1.7e9, 1.7e9 + 10**6) | st.floats(1.7e9, 1.7e9 + 100)
@@ -60,7 +61,7 @@ def sums(found: TimeSeries) -> dict[str, int]:
 
 
 @given(events, events, events)
-@settings(deadline=None, max_examples=100)
+@examples(1)
 def test_the_series_is_independent_of_where_and_in_which_order_events_are_added(
     a: list[Any], b: list[Any], c: list[Any]
 ) -> None:
@@ -72,7 +73,7 @@ def test_the_series_is_independent_of_where_and_in_which_order_events_are_added(
 
 
 @given(events, events)
-@settings(deadline=None, max_examples=50)
+@examples(0.5)
 def test_no_event_is_lost_and_no_series_is_longer_than_300_intervals(a: list[Any], b: list[Any]) -> None:
     total = merged(series(a), series(b))
     assert len(total.numbers) <= MAX_INTERVALS
@@ -87,7 +88,7 @@ def test_no_event_is_lost_and_no_series_is_longer_than_300_intervals(a: list[Any
 
 
 @given(events)
-@settings(deadline=None, max_examples=50)
+@examples(0.5)
 def test_merging_does_not_change_what_is_added(outcomes: list[Any]) -> None:
     part = series(outcomes)
     before = copy.deepcopy(part)

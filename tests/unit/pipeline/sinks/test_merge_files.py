@@ -22,6 +22,7 @@ def write(path: Path, rows: Iterable[Any]) -> str:
     return str(path)
 
 
+@pytest.mark.full
 def test_the_memory_of_a_merge_does_not_grow_with_the_rows_that_are_there(tmp_path: Path) -> None:
     sink, rows = FilesSink(uri=f"{tmp_path}/out/", on_existing="merge"), 50_000
     write(tmp_path / "out/answers-00000-of-00001.jsonl", range(rows))

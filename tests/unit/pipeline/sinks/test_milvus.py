@@ -200,6 +200,7 @@ def test_a_missing_collection_passes_the_check(sink: MilvusSink) -> None:
     check(sink, KEY, None)
 
 
+@pytest.mark.full
 def test_the_file_can_be_opened_by_others_afterwards(sink: MilvusSink, tmp_path: Path) -> None:
     publish(sink, KEY, stage(tmp_path, {"id": 1}))
     code = (
@@ -210,6 +211,7 @@ def test_the_file_can_be_opened_by_others_afterwards(sink: MilvusSink, tmp_path:
     assert ended.stdout.strip() == "1"
 
 
+@pytest.mark.full
 def test_a_file_that_another_process_has_open_is_an_error(sink: MilvusSink) -> None:
     Path(sink.uri).parent.mkdir()
     code = (

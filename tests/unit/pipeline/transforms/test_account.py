@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up, percentile_seconds
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
+from tests.hostile import examples
 from tests.outcomes import completion
 
 BOUNDARIES = (128, 512)
@@ -81,7 +82,7 @@ def sums(tally: Tally) -> tuple[Any, ...]:
 
 
 @given(elements, elements, elements)
-@settings(deadline=None, max_examples=50)
+@examples(0.5)
 def test_the_tally_is_independent_of_where_and_in_which_order_rows_are_counted(
     a: list[Any], b: list[Any], c: list[Any]
 ) -> None:
@@ -94,7 +95,7 @@ def test_the_tally_is_independent_of_where_and_in_which_order_rows_are_counted(
 
 
 @given(elements, elements)
-@settings(deadline=None, max_examples=50)
+@examples(0.5)
 def test_each_kind_of_failure_has_its_own_message(a: list[Any], b: list[Any]) -> None:
     tally = merged(tally_of(a), tally_of(b))
     assert tally.messages.keys() == tally.failed.keys()
@@ -103,7 +104,7 @@ def test_each_kind_of_failure_has_its_own_message(a: list[Any], b: list[Any]) ->
 
 
 @given(elements)
-@settings(deadline=None, max_examples=50)
+@examples(0.5)
 def test_every_row_counts_once(rows: list[Any]) -> None:
     tally = tally_of(rows)
     assert tally.answered.total() + tally.failed.total() == len(rows)
@@ -165,7 +166,6 @@ def test_a_row_that_was_never_sent_was_not_retried() -> None:
 
 
 @given(st.lists(st.floats(0.01, 1000), min_size=1, max_size=60), st.sampled_from(["0.5", "0.95", "0.99"]))
-@settings(deadline=None)
 def test_a_percentile_is_at_most_a_tenth_too_high(latencies: list[float], share: str) -> None:
     step = TallyRows(BOUNDARIES)
     for latency in latencies:

@@ -77,14 +77,19 @@ def test_a_reference_to_something_else_than_a_schema_is_refused() -> None:
         AnswerSchema({"$defs": {"a": {"title": "t"}}, "$ref": "#/$defs/a/title"})
 
 
+def full(*values: Any) -> Any:
+    """Returns the parameters of a test of the full tier: each takes its half a second."""
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
         ({"pattern": BACKTRACKING}, LONG),
-        ({"patternProperties": {BACKTRACKING: {}}}, {LONG: 1}),
-        ({"patternProperties": {BACKTRACKING: True}, "additionalProperties": False}, {LONG: 1}),
-        ({"propertyNames": {"pattern": BACKTRACKING}}, {LONG: 1}),
-        (
+        full({"patternProperties": {BACKTRACKING: {}}}, {LONG: 1}),
+        full({"patternProperties": {BACKTRACKING: True}, "additionalProperties": False}, {LONG: 1}),
+        full({"propertyNames": {"pattern": BACKTRACKING}}, {LONG: 1}),
+        full(
             {
                 "$schema": "https://json-schema.org/draft/2020-12/schema",
                 "items": {"$ref": "#"},
