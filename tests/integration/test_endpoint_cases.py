@@ -1,8 +1,8 @@
-"""What becomes of a GPU when something happens to the tasks around it, or to Airflow: it never outlives its run.
+"""Which tasks Airflow runs, skips and tries again around a GPU, so that it never outlives its run.
 
 Every case is a run of its own, with an endpoint of its own. They all share one Airflow and one sandbox, whose bill
 tells what was paid for. Those that leave Airflow itself alone play at the same time, those that take a part of it
-down after them. Prints a table of what each left.
+down after them. What provisioning and teardown do at each moment: `tests/unit/endpoints/test_moments.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +25,7 @@ from waiting import scaled, until
 
 from airflow_provider_llmbeam.deployment import own_deployment
 from airflow_provider_llmbeam.endpoints.teardown import MAX_REFUSED
-from airflow_provider_llmbeam.sandbox import Fault, prompt_sha256
+from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec.endpoint.identity import (
     EXPIRES_LABEL,
     display_name,
@@ -37,12 +36,17 @@ from airflow_provider_llmbeam.spec.endpoint.identity import (
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.tasks.identity import job_name
 from tests.integration import cases
-from tests.integration.cases import STEP_SECONDS, Cloud, kill_all, play_all, show_table
+from tests.integration.cases import STEP_SECONDS, Cloud, kill_all, play_all
+from tests.unit.endpoints.moments import RUNS
 
-pytestmark = [pytest.mark.xdist_group("airflow-services"), pytest.mark.timeout(scaled(900))]
-PAGE = Path(__file__).parents[2] / "docs" / "endpoint-cases.md"
-AT_ONCE = 9
-ROWS = 8
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.promise(3),
+    pytest.mark.xdist_group("airflow-services"),
+    pytest.mark.timeout(scaled(900)),
+]
+AT_ONCE = 11
+PAUSED = "Dag paused until the endpoint has expired"
 PROVISION, WORK, TEARDOWN = "endpoint.provision", "endpoint.work", "endpoint.teardown"
 OVER = ("success", "failed")
 GARDEN_DEPLOY, DEPLOY = "vertex.modelGarden.deploy", "vertex.endpoints.deployModel"
@@ -92,7 +96,7 @@ class Run(cases.Run):
     """
 
     def __init__(self, cloud: Cloud, dag_id: str, *faults: tuple[str, Fault], boots: str | None = None) -> None:
-        super().__init__(cloud, dag_id, ROWS)
+        super().__init__(cloud, dag_id)
         reserve = SimpleNamespace(dag_id=dag_id, task_id="endpoint.reserve", run_id=self.run_id, map_index=-1)
         self.key = identity(job_name(reserve), own_deployment())
         self.ids = {endpoint_id(self.key), service_id(self.key)}
@@ -285,41 +289,8 @@ def shown(task: dict[str, Any]) -> str:
 # Cases that leave Airflow alone: each gets the cloud and returns its run.
 
 
-def all_is_well(dag_id: str) -> Callable[[Cloud], Run]:
-    def play(cloud: Cloud) -> Run:
-        run = Run(cloud, dag_id)
-        run.until_working()
-        run.say("succeed")
-        return run.end()
-
-    return play
-
-
-def rows_are_asked(cloud: Cloud) -> Run:
-    run = Run(cloud, "garden_asked").end()
-    paid = cloud.sandbox.requests.paid("vertex.chatCompletions")
-    assert [paid[prompt_sha256(f"Say {text}")] for text in run.texts] == [1] * ROWS
-    return run
-
-
-def work_fails(dag_id: str) -> Callable[[Cloud], Run]:
-    def play(cloud: Cloud) -> Run:
-        run = Run(cloud, dag_id)
-        run.until_working()
-        run.say("fail")
-        return run.end()
-
-    return play
-
-
-def work_killed(cloud: Cloud) -> Run:
-    run = Run(cloud, "garden")
-    run.until_working().kill()
-    return run.end()
-
-
 def work_killed_with_its_supervisor(cloud: Cloud) -> Run:
-    run = Run(cloud, "garden")
+    run = Run(cloud, "cloud_run")
     process = run.until_working()
     kill_all([process.parent(), process])
 
@@ -341,33 +312,6 @@ def work_cleared(cloud: Cloud) -> Run:
     return run.end()
 
 
-def work_marked(state: str) -> Callable[[Cloud], Run]:
-    def play(cloud: Cloud) -> Run:
-        run = Run(cloud, "garden")
-        run.until_working()
-        run.mark_task(WORK, state)
-        return run.end()
-
-    return play
-
-
-def run_marked(state: str) -> Callable[[Cloud], Run]:
-    def play(cloud: Cloud) -> Run:
-        run = Run(cloud, "garden")
-        run.until_working()
-        run.mark_run(state)
-        return run.end()
-
-    return play
-
-
-def marked_while_it_boots(cloud: Cloud) -> Run:
-    run = Run(cloud, "garden", boots=GARDEN_DEPLOY)
-    run.until_trigger()
-    run.mark_task(PROVISION, "failed")
-    return run.end()
-
-
 def run_marked_while_it_boots(cloud: Cloud) -> Run:
     run = Run(cloud, "garden", boots=GARDEN_DEPLOY)
     run.until_trigger()
@@ -380,34 +324,6 @@ def timeout_while_it_boots(cloud: Cloud) -> Run:
     run.until_trigger()
     timeout = "UPDATE task_instance SET trigger_timeout = now() WHERE run_id = %s AND task_id = %s"
     cloud.execute(timeout, run.run_id, PROVISION)
-    return run.end()
-
-
-def nothing_free_in_one_place(cloud: Cloud) -> Run:
-    stock_out = Fault(kind="stock-out", after_seconds=5.0)
-    run = Run(cloud, "garden_in_two_places", (GARDEN_DEPLOY, stock_out))
-    run.until_working()
-    run.say("succeed")
-    return run.end()
-
-
-def deployment_fails(dag_id: str, method: str) -> Callable[[Cloud], Run]:
-    def play(cloud: Cloud) -> Run:
-        why = Fault(
-            kind="operation-error", http_status=500, message="The server never came up.", after_seconds=5.0
-        )
-        run = Run(cloud, dag_id, (method, why)).end()
-        assert "The server never came up." in run.log(PROVISION)
-        return run
-
-    return play
-
-
-def killed_between(cloud: Cloud) -> Run:
-    run = Run(cloud, "container")
-    process = run.process_of(PROVISION)
-    run.until(lambda: run.there, "the endpoint is made", pause_seconds=0.02)
-    process.kill()
     return run.end()
 
 
@@ -426,24 +342,20 @@ def killed_while_it_boots(dag_id: str) -> Callable[[Cloud], Run]:
     return play
 
 
-def provision_cleared(dag_id: str, method: str) -> Callable[[Cloud], Run]:
-    def play(cloud: Cloud) -> Run:
-        run = Run(cloud, dag_id, boots=method)
-        run.until_billed() if dag_id == "container" else run.until_trigger()
-        run.clear(PROVISION)
-        run.boot()
-        run.until_working()
-        run.say("succeed")
-        return run.end()
-
-    return play
+def provision_cleared(cloud: Cloud) -> Run:
+    run = Run(cloud, "garden", boots=GARDEN_DEPLOY)
+    run.until_trigger()
+    run.clear(PROVISION)
+    run.boot()
+    run.until_working()
+    run.say("succeed")
+    return run.end()
 
 
 def teardown_refused(cloud: Cloud) -> Run:
     run = Run(cloud, "garden")
     run.until_working()
-    run.meet("vertex.endpoints.get", Fault(kind="error", http_status=403), times=2 * MAX_REFUSED)
-    run.meet("vertex.endpoints.undeployModel", Fault(kind="error", http_status=409))
+    run.meet("vertex.endpoints.get", Fault(kind="error", http_status=403), times=MAX_REFUSED)
     run.say("succeed")
     return run.end()
 
@@ -470,7 +382,8 @@ def paused(cloud: Cloud) -> Run:
 
 
 def two_that_work(cloud: Cloud) -> tuple[Run, Run]:
-    """For the last of them."""
+    """For the last of them; after the sweep of `paused`, which would remove the second one."""
+    until(lambda: PAUSED in cloud.left, "the case with a sweep has ended", STEP_SECONDS)
     runs = Run(cloud, "garden"), Run(cloud, "garden_expiring")
     for run in runs:
         run.until_working()
@@ -514,97 +427,23 @@ def scheduler_down(cloud: Cloud, running: tuple[Run, Run]) -> None:
     cloud.left["scheduler down until the endpoint has expired"] = expiring.end().left()
 
 
-@dataclass(frozen=True)
-class Case:
-    """A case, and what it must leave.
-
-    Attributes:
-        play: Plays it; none where it is played with others.
-        tasks: States of `provision`, `work` and `teardown`.
-        run: State of the run.
-        removed_by: Who may have ended the bill.
-    """
-
-    play: Callable[[Cloud], Run] | None
-    tasks: tuple[str, str, str] = ("success", "success", "success")
-    run: str = "success"
-    removed_by: tuple[str, ...] = ("teardown",)
-
-
-ENDED = ("success", "failed", "success")
-NEVER_UP = ("failed", "upstream_failed", "success")
-
-#: In the order in which they begin: long ones first. Those without a function are recorded by `*_down`.
-CASES = {
-    "Dag paused until the endpoint has expired": Case(paused, removed_by=("sweeper",)),
-    "`provision` cleared while the GPU boots, deferred": Case(
-        provision_cleared("garden", GARDEN_DEPLOY), ("success (2)", "success", "success")
-    ),
-    "`provision` cleared while the GPU boots, in the worker": Case(
-        provision_cleared("container", DEPLOY), ("success (2)", "success", "success")
-    ),
-    "`provision` killed while the GPU boots, and tried again": Case(
-        killed_while_it_boots("container_retried"), ("success (2)", "success", "success")
-    ),
-    "`provision` killed while the GPU boots, not tried again": Case(
-        killed_while_it_boots("container"), NEVER_UP, "failed"
-    ),
-    "`provision` killed between endpoint and GPU": Case(killed_between, NEVER_UP, "failed", ("-",)),
-    "`execution_timeout` while the GPU boots": Case(
-        timeout_while_it_boots, NEVER_UP, "failed", ("provision", "teardown")
-    ),
-    "`provision` marked failed while the GPU boots": Case(
-        marked_while_it_boots, NEVER_UP, "failed", ("provision", "teardown")
-    ),
-    "run marked failed while the GPU boots": Case(
-        run_marked_while_it_boots, ("failed", "skipped", "success"), removed_by=("provision", "teardown")
-    ),
-    "no GPU is free in the first location": Case(nothing_free_in_one_place),
-    "work killed with its supervisor": Case(work_killed_with_its_supervisor, ENDED, "failed"),
-    "deployment fails half-way": Case(
-        deployment_fails("garden", GARDEN_DEPLOY), NEVER_UP, "failed", ("provision",)
-    ),
-    "deployment fails half-way, Cloud Run": Case(
-        deployment_fails("cloud_run", "run.services.create"), NEVER_UP, "failed", ("-", "provision")
-    ),
-    "teardown refused twice": Case(teardown_refused, ("success", "success", "success (3)")),
-    "work cleared": Case(work_cleared, ("success (2)", "success (2)", "success")),
-    "the work runs an inference job": Case(rows_are_asked),
-    "no failure": Case(all_is_well("garden")),
-    "no failure, Cloud Run": Case(all_is_well("cloud_run")),
-    "work fails": Case(work_fails("garden"), ENDED, "failed"),
-    "work fails, Cloud Run": Case(work_fails("cloud_run"), ENDED, "failed"),
-    "work killed": Case(work_killed, ENDED, "failed"),
-    "work marked failed": Case(work_marked("failed"), ENDED, "failed"),
-    "work marked success": Case(work_marked("success")),
-    "run marked failed": Case(run_marked("failed"), ENDED),
-    "run marked success": Case(run_marked("success")),
-    "no triggerer runs while the GPU boots, `provision` marked failed": Case(None, NEVER_UP, "failed"),
-    "triggerer killed while the GPU boots, and another one started": Case(None),
-    "scheduler killed while the work runs, and another one started": Case(
-        None, ("success", "success (2)", "success")
-    ),
-    "scheduler down until the endpoint has expired": Case(None, removed_by=("sweeper",)),
+#: In the order in which they begin: long ones first. Those that are missing are recorded by `*_down`.
+PLAYS = {
+    PAUSED: paused,
+    "teardown refused": teardown_refused,
+    "`provision` cleared while the GPU boots": provision_cleared,
+    "`provision` killed while the GPU boots, and tried again": killed_while_it_boots("container_retried"),
+    "`provision` killed while the GPU boots, not tried again": killed_while_it_boots("container"),
+    "`execution_timeout` while the GPU boots": timeout_while_it_boots,
+    "run marked failed while the GPU boots": run_marked_while_it_boots,
+    "work killed with its supervisor": work_killed_with_its_supervisor,
+    "work cleared": work_cleared,
 }
 
 
-def table(left: dict[str, Left | BaseException]) -> Iterator[tuple[str, ...]]:
-    head = ("case", "run", "`provision`", "work", "`teardown`", "at once", "ended by", "after the work, s")
-    yield (*head, "after the run, s", "left")
-    yield ("---",) * 10
-    for case in CASES:
-        if isinstance(one := left.get(case), Left):
-            numbers = (f"{one.after_work_seconds:.0f}", f"{one.after_run_seconds:.0f}")
-            there = ", ".join(name.split("/")[-2] for name in one.there) or "nothing"
-            yield (case, one.run, *one.tasks, str(one.at_once), one.removed_by, *numbers, there)
-        else:
-            yield (case, *["?"] * 9)
-
-
 @pytest.fixture(scope="module")
-def left(cloud, shared_proxy, tmp_path_factory, pytestconfig):
+def left(cloud, shared_proxy, tmp_path_factory):
     """What each case left; an error where a case could not be played."""
-    begun = time.monotonic()
     cloud.folder = tmp_path_factory.mktemp("words")
     cloud.sweepers = Sweepers(cloud, {**os.environ, **shared_proxy.environment()})
     begun_runs: dict[Callable[[Cloud], tuple[Run, Run]], tuple[Run, Run]] = {}
@@ -616,22 +455,20 @@ def left(cloud, shared_proxy, tmp_path_factory, pytestconfig):
         except Exception as error:  # noqa: BLE001 - shown by the tests of its cases
             failures.append(error)
 
-    plays = {name: case.play for name, case in CASES.items()}
-    play_all(cloud, plays, AT_ONCE, lambda: start(two_that_boot), lambda: start(two_that_work))
+    play_all(cloud, PLAYS, AT_ONCE, lambda: start(two_that_boot), lambda: start(two_that_work))
     for phase, runs in ((triggerer_down, two_that_boot), (scheduler_down, two_that_work)):
         try:
             phase(cloud, begun_runs[runs])
         except Exception as error:  # noqa: BLE001 - shown by the tests of its cases
             failures.append(error)
-    for name in CASES:
+    for name in RUNS:
         cloud.left.setdefault(name, failures[0] if failures else AssertionError("not recorded"))
-    show_table(pytestconfig, "What a run leaves of its GPU", table(cloud.left), time.monotonic() - begun)
     return cloud.left
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", RUNS)
 def test_no_gpu_outlives_its_run(left, case):
-    found, wanted = left[case], CASES[case]
+    found, wanted = left[case], RUNS[case]
     if isinstance(found, BaseException):
         raise found
     assert found.after_run_seconds == 0
@@ -641,8 +478,3 @@ def test_no_gpu_outlives_its_run(left, case):
     assert found.removed_by in wanted.removed_by
     assert found.tasks == wanted.tasks, found.log
     assert found.run == wanted.run
-
-
-def test_the_page_has_every_case():
-    page = PAGE.read_text()
-    assert [case for case in CASES if f"| {case} |" not in page] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("quick_endpoints")
+pytestmark = [pytest.mark.full, pytest.mark.promise(3), pytest.mark.usefixtures("quick_endpoints")]
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 REVIEWS = 6

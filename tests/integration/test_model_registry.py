@@ -80,6 +80,7 @@ def block(registry, alias="@champion"):
     )
 
 
+@pytest.mark.full
 def test_a_run_keeps_the_version_of_its_start_and_no_other_version_gets_its_answers(
     run_dag, sandbox, registry, tmp_path
 ):
@@ -118,6 +119,7 @@ def test_a_run_keeps_the_version_of_its_start_and_no_other_version_gets_its_answ
     assert (sandbox.endpoints, sandbox.bill.running, len(sandbox.models)) == ([], [], 1)
 
 
+@pytest.mark.full
 def test_an_alias_that_no_version_has_ends_the_run_before_anything_is_billed(run_dag, sandbox, registry, capfd):
     registry.upload("1")
     with DAG("golden", schedule=None) as dag, block(registry, "@golden") as made:
@@ -167,6 +169,7 @@ def module(registry, monkeypatch, tmp_path):
     return module
 
 
+@pytest.mark.full
 def test_a_better_version_is_promoted_and_a_version_whose_answers_drift_is_rolled_back(
     run_dag, sandbox, registry, module, tmp_path
 ):

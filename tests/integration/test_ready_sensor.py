@@ -68,6 +68,7 @@ def test_a_refusal_while_deferred_fails_at_once_regardless_of_soft_fail(sandbox,
     assert len(sandbox.requests) == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("soft_fail", [False, True])
 def test_a_sensor_that_is_not_deferrable_waits_on_the_worker(sandbox, run_dag, soft_fail):
     sandbox.faults.queue(GENERATE, BUSY)
@@ -75,6 +76,7 @@ def test_a_sensor_that_is_not_deferrable_waits_on_the_worker(sandbox, run_dag, s
     assert states["ready"] == "success"
 
 
+@pytest.mark.full
 def test_in_reschedule_mode_the_task_is_rescheduled(sandbox, run_dag):
     sandbox.faults.queue(GENERATE, BUSY)
     _, states = run_dag(dag_of(deferrable=False, mode="reschedule", poke_interval=1))

@@ -9,8 +9,7 @@ from typing import Any
 
 from airflow.sdk import DAG, get_current_context, task
 
-from airflow_provider_llmbeam.operators.inference_endpoint import InferenceEndpoint, inference_endpoint
-from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
 
 LOCATION = "us-central1"
@@ -38,41 +37,21 @@ def wait_for_instruction() -> None:
         time.sleep(0.2)
 
 
-def ask(endpoint: InferenceEndpoint) -> None:
-    uri = "gs://rows/{{ dag_run.conf['case'] }}"
-    RunInferenceOperator(
-        task_id="work",
-        source={"uri": f"{uri}/in.jsonl", "key": ["id"]},
-        prompt={"template": "Say {{ row.text }}"},
-        model=endpoint.model,
-        sink={"uri": f"{uri}/out"},
-    )
-
-
-def block(endpoint: dict, *, deferrable: bool = True, asks: bool = False, **provision: Any) -> None:
+def block(endpoint: dict, *, deferrable: bool = True, **provision: Any) -> None:
     with inference_endpoint(
         endpoint=endpoint,
         deferrable=deferrable,
         provision={"poll_interval_seconds": 1.0, "retries": 0, "retry_delay": SECOND, **provision},
         teardown={"retry_delay": SECOND},
-    ) as made:
-        if asks:
-            ask(made)
-        else:
-            wait_for_instruction()
+    ):
+        wait_for_instruction()
 
 
 with DAG("garden", schedule=None):
     block(GARDEN)
 
-with DAG("garden_asked", schedule=None):
-    block(GARDEN, asks=True)
-
 with DAG("garden_expiring", schedule=None):
     block({**GARDEN, "expires_after_seconds": EXPIRES_SECONDS})
-
-with DAG("garden_in_two_places", schedule=None):
-    block({**GARDEN, "locations": [LOCATION, "europe-west4"]})
 
 with DAG("garden_timeout", schedule=None):
     block(GARDEN, execution_timeout=timedelta(hours=1))

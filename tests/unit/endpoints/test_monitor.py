@@ -1,50 +1,45 @@
-"""Provisioning on Vertex AI and Cloud Run with Google's clients on the sandbox, with tries that end early."""
+"""Provisioning with Google's clients on the sandbox: they behave as the fake of `test_moments.py`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from itertools import groupby
 
 import pytest
 from google.api_core.future.polling import DEFAULT_POLLING
 
 from airflow_provider_llmbeam.endpoints import teardown
-from airflow_provider_llmbeam.endpoints.monitor import ProvisioningResult
-from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.sweep import sweep
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
-from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
-from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, Sandbox
+from airflow_provider_llmbeam.polling.poller import poll_until_result
+from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ManualClock, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
-from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
+from tests.unit.endpoints.moments import CLOUD_RUN, CONTAINER, GARDEN, KEY, KINDS, LIVES, LOCATIONS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.promise(3)
 
 SECONDS = 0.1
-GARDEN = {"type": "vertex", "model": "google/gemma3@gemma-3-4b-it", "accept_eula": True}
-CONTAINER = {
-    "type": "vertex",
-    "model": "Qwen/Qwen3-4B",
-    "container_image": "vllm/vllm-openai:v0.11.0",
-    "machine_type": "g2-standard-12",
-}
-CLOUD_RUN = {"type": "cloud_run", "model": "Qwen/Qwen3-4B"}
-KINDS = {"garden": GARDEN, "container": CONTAINER, "cloud_run": CLOUD_RUN}
-KEY = identity("gpu-0123456789ab")
 POLLING = DEFAULT_POLLING.with_delay(initial=0.05)
 log = logging.getLogger(__name__)
 
 
 @pytest.fixture
-def sandbox():
+def clock():
+    return time.time
+
+
+@pytest.fixture
+def sandbox(clock):
     """A sandbox whose endpoints take time to come up."""
-    with Sandbox(endpoints=EndpointSettings(operation_seconds=SECONDS)) as running:
+    with Sandbox(endpoints=EndpointSettings(operation_seconds=SECONDS), clock=clock) as running:
         yield running
 
 
@@ -98,26 +93,73 @@ def is_empty(sandbox):
     return not (sandbox.endpoints or sandbox.models or sandbox.services or sandbox.bill.running)
 
 
-@pytest.mark.parametrize("polls", range(0, 24, 3))
-def test_a_try_resumes_wherever_the_one_before_was_killed(sandbox, trigger, kind, polls):
-    poll_times(trigger(kind, "1").make_poller(log), polls)
+class Requests:
+    """A platform that notes what is requested of it, reads excepted, as the fake does."""
+
+    def __init__(self, platform, made):
+        self._platform, self._made = platform, made
+
+    def __getattr__(self, name):
+        method = getattr(self._platform, name)
+        notes = {"create": "create {0}", "adopt": "adopt", "probe": "ask", "cancel": "cancel"}
+        if name == "remove":
+            return lambda one: self._note("undeploy" if one.deployed else f"delete {one.kind}", method, one)
+        if name not in notes:
+            return method
+        return lambda *arguments: self._note(notes[name].format(arguments[0]), method, *arguments)
+
+    def _note(self, what, method, *arguments):
+        self._made.append(what)
+        return method(*arguments)
+
+
+def requests_of(life):
+    """Returns what a life requests, each row of the same request once."""
+    words = [word for _, expected in life.moments for word in expected.split(", ")]
+    return [word for word, _ in groupby(word for word in words if word not in ("wait", "next location"))]
+
+
+#: Lives, and the fault of the sandbox that stands for their event.
+PLAYED = {
+    "no failure": None,
+    "no GPU is free in the first location": Fault(kind="stock-out"),
+    "the machine is refused": Fault(kind="error", http_status=400, message="No such machine."),
+    "the deployment fails half-way": Fault(kind="operation-error", http_status=500, message="It never came up."),
+    "the reply to the request is lost": Fault(kind="error", http_status=503),
+}
+DEPLOY = {"garden": "vertex.modelGarden.deploy", "container": "vertex.endpoints.deployModel"}
+DEPLOY["cloud_run"] = "run.services.create"
+
+
+@pytest.mark.parametrize("life", [life for life in LIVES if life.name in PLAYED], ids=str)
+@pytest.mark.parametrize("clock", [ManualClock(time.time())], ids=[""])
+def test_googles_clients_on_the_sandbox_request_what_the_fake_is_asked_for(
+    sandbox, clock, trigger, monkeypatch, life
+):
+    made, connect = [], platform_factory
+    monkeypatch.setattr(
+        "airflow_provider_llmbeam.triggers.endpoint.platform_factory",
+        lambda *where: lambda location: Requests(connect(*where)(location), made),
+    )
+    if (fault := PLAYED[life.name]) is not None:
+        sandbox.faults.queue(DEPLOY[life.kind], fault)
+    monitor = trigger(KINDS[life.kind], locations=LOCATIONS).make_poller(log)
+    ended = poll_until_result(monitor, sleep=lambda seconds: clock.advance(SECONDS / 3))
+    found = [what for what, _ in groupby([*made, ended.outcome])]
+    assert found == requests_of(life), ended.message
+    assert is_empty(sandbox) == (ended.outcome != "ready")
+
+
+def test_the_next_try_adopts_what_a_killed_one_left_and_the_killed_one_removes_nothing(sandbox, trigger, kind):
+    first = trigger(kind, "1").make_poller(log)
+    poll_times(first, 4)
     ended = poll_until_result(trigger(kind, "2").make_poller(log))
     assert ended.outcome == "ready", ended.message
+    first.abandon("The task was cleared.", within_seconds=5.0)
     (left,) = [*sandbox.endpoints, *sandbox.services]
     assert left["labels"]["llmbeam-try"] == "2"
-    made = [line.name for line in (*sandbox.bill.lines, *sandbox.bill.running)]
-    assert len(set(made)) == 1
-    if kind["type"] == "vertex":
-        assert len(made) == 1, "a GPU was paid for twice"
-
-
-@pytest.mark.parametrize("polls", range(1, 24, 4))
-def test_an_abandoned_try_removes_all_its_resources(sandbox, trigger, kind, polls, caplog):
-    monitor = trigger(kind).make_poller(log)
-    poll_times(monitor, polls)
-    monitor.abandon("The task was killed.", within_seconds=30.0)
-    assert is_empty(sandbox)
-    assert "The task was killed. Its resources were deleted: nothing bills." in caplog.text
+    assert len({line.name for line in (*sandbox.bill.lines, *sandbox.bill.running)}) == 1
+    assert sandbox.bill.running or kind is CLOUD_RUN
 
 
 def test_a_try_that_is_abandoned_during_a_create_request_removes_what_it_creates(sandbox, trigger, monkeypatch):
@@ -133,8 +175,7 @@ def test_a_try_that_is_abandoned_during_a_create_request_removes_what_it_creates
     assert is_empty(sandbox)
 
 
-@pytest.mark.parametrize("method", ["vertex.endpoints.patch", "vertex.models.patch", "vertex.operations.get"])
-@pytest.mark.parametrize("status", [400, 404, 409])
+@pytest.mark.parametrize(("method", "status"), [("vertex.endpoints.patch", 409), ("vertex.operations.get", 404)])
 def test_a_request_that_is_refused_once_does_not_give_up_a_gpu_that_boots(sandbox, trigger, method, status):
     sandbox.faults.queue(method, Fault(kind="error", http_status=status))
     assert poll_until_result(trigger(GARDEN).make_poller(log)).outcome == "ready"
@@ -142,40 +183,15 @@ def test_a_request_that_is_refused_once_does_not_give_up_a_gpu_that_boots(sandbo
     assert sandbox.bill.lines == []
 
 
-def test_a_poll_that_fails_in_an_unexpected_way_is_repeated_and_the_gpu_boots_on(sandbox, trigger, monkeypatch):
-    monitor, poll, polls = trigger(GARDEN).make_poller(log), VertexAIHook.get_endpoint, iter(range(1_000))
-
-    def failing(hook, endpoint_id):
-        if next(polls) == 3:
-            raise KeyError("state")
-        return poll(hook, endpoint_id)
-
-    monkeypatch.setattr(VertexAIHook, "get_endpoint", failing)
-    assert poll_until_result(monitor).outcome == "ready"
-    assert len(sandbox.bill.running) == 1
-    assert sandbox.bill.lines == []
-
-
-@pytest.mark.parametrize("polls", [1, 4, 9])
-def test_a_teardown_removes_what_is_still_being_created(sandbox, trigger, kind, polls):
+def test_a_teardown_removes_what_is_still_being_created(sandbox, trigger, kind):
     made = trigger(kind)
-    poll_times(made.make_poller(log), polls)
+    poll_times(made.make_poller(log), 4)
     assert remove(platform_of(made, kind["type"]), KEY, within_seconds=30.0, log=log) is None
     time.sleep(2 * SECONDS)
     assert is_empty(sandbox)
 
 
-def test_an_abandoned_try_keeps_what_a_later_one_took_over(sandbox, trigger, kind):
-    first = trigger(kind, "1").make_poller(log)
-    poll_until_result(first)
-    second = trigger(kind, "2").make_poller(log)
-    poll_until_result(second)
-    first.abandon("The task was cleared.", within_seconds=5.0)
-    assert [*sandbox.endpoints, *sandbox.services]
-    assert sandbox.bill.running or kind is CLOUD_RUN
-    assert first.poll().outcome == "failed"
-
-
+@pytest.mark.full
 def test_an_abandoned_try_removes_what_it_took_over_although_the_model_has_the_label_of_the_earlier_try(
     sandbox, trigger
 ):
@@ -189,15 +205,7 @@ def test_an_abandoned_try_removes_what_it_took_over_although_the_model_has_the_l
     assert is_empty(sandbox)
 
 
-def test_an_abandoned_try_reports_what_is_still_billing(sandbox, trigger, caplog):
-    monitor = trigger(GARDEN).make_poller(log)
-    poll_until_result(monitor)
-    sandbox.faults.queue("vertex.endpoints.undeployModel", *[Fault(kind="error", http_status=400)] * 20)
-    monitor.abandon("The task was killed.", within_seconds=0.0)
-    assert "is still billing, about $1.15 an hour" in caplog.text
-    assert "gcloud ai endpoints undeploy-model" in caplog.text
-
-
+@pytest.mark.full
 def test_a_teardown_undeploys_the_gpu_without_the_right_to_see_models(sandbox, trigger):
     made = trigger(CONTAINER)
     poll_until_result(made.make_poller(log))
@@ -208,14 +216,7 @@ def test_a_teardown_undeploys_the_gpu_without_the_right_to_see_models(sandbox, t
     assert left.startswith("Its model may be left, which costs nothing: ")
 
 
-def test_a_teardown_needs_no_right_to_list_models(sandbox, trigger):
-    made = trigger(CONTAINER)
-    poll_until_result(made.make_poller(log))
-    sandbox.faults.every("vertex.models.list", 1, Fault(kind="error", http_status=403))
-    assert remove(platform_of(made), KEY, within_seconds=30.0, log=log) is None
-    assert is_empty(sandbox)
-
-
+@pytest.mark.full
 def test_a_sweep_removes_endpoints_where_no_models_can_be_listed_and_says_so(sandbox, trigger):
     made = trigger(CONTAINER)
     poll_until_result(made.make_poller(log))
@@ -228,38 +229,6 @@ def test_a_sweep_removes_endpoints_where_no_models_can_be_listed_and_says_so(san
     assert [name.split("/")[-2] for name in manifest.deleted] == ["endpoints"]
     assert ["list the models" in message for message in manifest.failed] == [True]
     assert is_empty(sandbox)
-
-
-def test_an_endpoint_that_exceeds_its_time_limit_is_removed(sandbox, trigger, kind):
-    for method in ("vertex.modelGarden.deploy", "vertex.endpoints.deployModel", "run.services.create"):
-        sandbox.faults.queue(method, Fault(kind="slow", after_seconds=3_600.0))
-    ended = poll_until_result(trigger(kind, ready_within_seconds=SECONDS / 2).make_poller(log))
-    assert ended.outcome == "failed"
-    assert "(`ready_within_seconds`)" in ended.message
-    assert is_empty(sandbox)
-
-
-def test_another_triggerer_goes_on_in_the_location_to_which_the_first_one_had_moved(sandbox, trigger):
-    locations = ("us-central1", "europe-west4", "us-east4")
-    sandbox.faults.queue("vertex.endpoints.deployModel", *[Fault(kind="stock-out")] * 2)
-    worker = trigger(CONTAINER, locations=locations)
-    monitor = worker.make_poller(log)
-    monitor.poll()
-    history = monitor.provisioner.history.to_dict()
-    first = trigger(CONTAINER, locations=locations, history=history).make_poller(log)
-    while first.provisioner.location != "us-east4" or not sandbox.bill.running:
-        poll_times(first, 1)
-    second = trigger(CONTAINER, locations=locations, history=history).make_poller(log)
-    ended = poll_until_result(second)
-    assert (ended.outcome, ended.location) == ("ready", "us-east4")
-    assert len(sandbox.bill.running) == 1
-
-
-def test_a_deployment_whose_reply_was_lost_is_found(sandbox, trigger, kind):
-    create = {"vertex": "vertex.modelGarden.deploy", "cloud_run": "run.services.create"}[kind["type"]]
-    create = "vertex.endpoints.create" if kind is CONTAINER else create
-    sandbox.faults.queue(create, Fault(kind="error", http_status=503))
-    assert poll_until_result(trigger(kind).make_poller(log)).outcome == "ready"
 
 
 def test_a_trigger_survives_serialisation(trigger):
@@ -276,7 +245,10 @@ def test_a_trigger_fires_once_and_removes_the_endpoint_when_killed(sandbox, trig
         made = trigger(kind)
         (event,) = [event.payload async for event in made.run()]
         await made.cleanup()
-        assert [*sandbox.endpoints, *sandbox.services], "a triggerer that stops leaves the endpoint alone"
+        (left,) = [*sandbox.endpoints, *sandbox.services]
+        labels = {f"llmbeam-{name}" for name in ("key", "deployment", "expires", "dag", "run", "try")}
+        assert set(left["labels"]) == labels
+        assert all(model["labels"] == left["labels"] for model in sandbox.models)
         await in_state(made, "failed").on_kill()
         return ProvisioningResult.from_event(event)
 
@@ -284,48 +256,30 @@ def test_a_trigger_fires_once_and_removes_the_endpoint_when_killed(sandbox, trig
     assert is_empty(sandbox)
 
 
-@pytest.mark.parametrize("state", ["failed", "skipped", None])
-def test_a_trigger_that_has_not_started_removes_the_endpoint_when_killed(sandbox, trigger, in_state, state):
+def test_a_trigger_that_has_not_started_removes_the_endpoint_when_killed(sandbox, trigger, in_state):
     before = trigger(CONTAINER).make_poller(log)
     poll_times(before, 3)
     made = trigger(CONTAINER, history=before.provisioner.history.to_dict())
-    asyncio.run(in_state(made, state).on_kill())
+    asyncio.run(in_state(made, "failed").on_kill())
     assert is_empty(sandbox)
 
 
-@pytest.mark.parametrize("state", ["deferred", "scheduled", "queued", "running", "success"])
-def test_a_trigger_that_another_triggerer_has_taken_over_leaves_the_endpoint(sandbox, trigger, in_state, state):
-    before = trigger(CONTAINER)
-    assert poll_until_result(before.make_poller(log)).outcome == "ready"
-    asyncio.run(in_state(before, state).on_kill())
-    assert len(sandbox.bill.running) == 1
-
-
-def test_resources_carry_labels_of_owner_and_expiry(sandbox, trigger, kind):
-    poll_until_result(trigger(kind).make_poller(log))
-    (made,) = [*sandbox.endpoints, *sandbox.services]
-    assert set(made["labels"]) == {
-        f"llmbeam-{name}" for name in ("key", "deployment", "expires", "dag", "run", "try")
-    }
-    for model in sandbox.models:
-        assert model["labels"] == made["labels"]
-
-
-def test_an_abandoned_try_creates_nothing_more(sandbox, trigger, kind):
-    monitor = trigger(kind).make_poller(log)
-    monitor.poll()
-    monitor.abandon("The task was killed.", within_seconds=30.0)
-    assert monitor.poll().message.endswith("was abandoned.")
-    assert is_empty(sandbox)
-
-
-def test_the_first_poll_finds_nothing_and_names_the_missing_service(trigger):
-    made = trigger(CLOUD_RUN)
-    spec = parse_endpoint(made.endpoint)
-    platform = platform_of(made, "cloud_run")
-    result = platform.poll(EndpointPlan(spec, KEY, made.labels), None)
-    assert (result.is_empty, result.missing) == (True, "service")
-    assert isinstance(made.make_poller(log).poll(), Wait)
+@pytest.mark.parametrize(
+    ("state", "is_abandoned"),
+    [
+        ("failed", True),
+        ("skipped", True),
+        (None, True),
+        *((state, False) for state in ("deferred", "scheduled", "queued", "running", "success")),
+    ],
+)
+def test_a_trigger_that_is_killed_leaves_an_endpoint_that_its_task_awaits_or_has(
+    trigger, in_state, monkeypatch, state, is_abandoned
+):
+    abandoned = []
+    monkeypatch.setattr(EndpointMonitor, "abandon", lambda *arguments, **limits: abandoned.append(arguments))
+    asyncio.run(in_state(trigger(GARDEN), state).on_kill())
+    assert bool(abandoned) == is_abandoned
 
 
 # A registered model
@@ -347,11 +301,9 @@ def registered(google):
     return endpoint
 
 
-@pytest.mark.parametrize("polls", [2, 6])
-def test_a_registered_model_is_deployed_at_its_version_wherever_the_try_before_was_killed(
-    sandbox, trigger, registered, polls
-):
-    poll_times(trigger(registered(2), "1").make_poller(log), polls)
+@pytest.mark.full
+def test_a_registered_model_is_deployed_at_its_version_also_by_the_next_try(sandbox, trigger, registered):
+    poll_times(trigger(registered(2), "1").make_poller(log), 6)
     ended = poll_until_result(trigger(registered(2), "2").make_poller(log))
     assert ended.outcome == "ready", ended.message
     assert ended.model["name"] == registered(2)["model"]
@@ -360,6 +312,7 @@ def test_a_registered_model_is_deployed_at_its_version_wherever_the_try_before_w
     assert len([*sandbox.bill.lines, *sandbox.bill.running]) == 1
 
 
+@pytest.mark.full
 def test_a_registered_model_outlives_its_endpoint(sandbox, trigger, registered):
     made = trigger(registered(1))
     poll_until_result(made.make_poller(log))
@@ -367,10 +320,10 @@ def test_a_registered_model_outlives_its_endpoint(sandbox, trigger, registered):
     assert (sandbox.endpoints, sandbox.bill.running, len(sandbox.models)) == ([], [], 1)
 
 
-@pytest.mark.parametrize("polls", [3, 12])
-def test_a_try_for_another_version_replaces_the_endpoint_of_the_earlier_one(sandbox, trigger, registered, polls):
+@pytest.mark.full
+def test_a_try_for_another_version_replaces_the_endpoint_of_the_earlier_one(sandbox, trigger, registered):
     """E.g. a whole run is cleared after its alias has moved: no answer of one version may pass for the other's."""
-    poll_times(trigger(registered(1), "1").make_poller(log), polls)
+    poll_times(trigger(registered(1), "1").make_poller(log), 12)
     ended = poll_until_result(trigger(registered(2), "2").make_poller(log))
     assert (ended.outcome, ended.model["name"]) == ("ready", registered(2)["model"])
     (endpoint,) = sandbox.endpoints
@@ -378,6 +331,7 @@ def test_a_try_for_another_version_replaces_the_endpoint_of_the_earlier_one(sand
     assert len(sandbox.bill.running) == 1
 
 
+@pytest.mark.full
 def test_a_version_that_does_not_exist_is_refused_before_anything_is_billed(sandbox, trigger, registered):
     ended = poll_until_result(trigger(registered(3)).make_poller(log))
     assert (ended.outcome, ended.error_type) == ("refused", "JobSpecError")

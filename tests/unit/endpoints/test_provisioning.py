@@ -30,6 +30,8 @@ from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavaila
 from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
 
+pytestmark = pytest.mark.promise(3)
+
 KEY = {"llmbeam-key": "k", "llmbeam-try": "2"}
 NAME = "projects/p/locations/us-central1/endpoints/llmbeam-k"
 OURS = Resource("endpoint", NAME, KEY)
@@ -107,18 +109,6 @@ def test_the_fault_of_an_earlier_try_does_not_end_this_one(provisioner):
     assert provisioner.location == "us-central1"
 
 
-def test_after_a_stock_out_the_next_location_is_tried_once_all_resources_are_removed(provisioner):
-    provisioner.on_created("op")
-    assert isinstance(provisioner.on_snapshot(EndpointSnapshot((OURS,), fault=STOCK_OUT), 1.0), Remove)
-    assert isinstance(provisioner.on_snapshot(EndpointSnapshot((OURS,)), 2.0), Remove)
-    assert provisioner.on_snapshot(EndpointSnapshot(missing="endpoint"), 3.0) == Wait(
-        0.0, "Trying the next location, 'europe-west4'."
-    )
-    assert provisioner.location == "europe-west4"
-    assert provisioner.history.operation is None
-    assert provisioner.on_snapshot(EndpointSnapshot(missing="endpoint"), 4.0) == Create("endpoint")
-
-
 def test_if_no_location_has_a_gpu_the_reason_lists_the_fault_of_each(provisioner):
     for fault in (STOCK_OUT, QUOTA):
         provisioner.on_fault(fault, 1.0)
@@ -136,13 +126,6 @@ def test_a_fault_that_is_not_specific_to_a_location_ends_provisioning(provisione
     provisioner.on_fault(Fault(kind, "No."), 1.0)
     assert provisioner.on_snapshot(EndpointSnapshot(), 2.0).outcome == outcome
     assert provisioner.location == "us-central1"
-
-
-def test_an_endpoint_that_exceeds_its_time_limit_is_removed(provisioner):
-    assert isinstance(provisioner.on_snapshot(EndpointSnapshot((DEPLOYED,), (CREATING,)), 3_601.0), Remove)
-    ended = provisioner.on_snapshot(EndpointSnapshot(), 3_700.0)
-    assert ended.outcome == "failed"
-    assert "3600 s" in ended.reason
 
 
 def test_an_endpoint_that_came_up_while_nobody_polled_is_asked_before_it_is_removed(provisioner):
@@ -179,12 +162,6 @@ def test_a_try_ends_without_a_removal_when_another_try_took_over_its_endpoint(pr
     )
 
 
-def test_resources_of_model_garden_are_labelled(provisioner):
-    provisioner.on_created("op")
-    bare = Resource("endpoint", NAME, {"llmbeam-key": "k"})
-    assert provisioner.on_snapshot(EndpointSnapshot((bare,), (CREATING,)), 1.0) == Adopt()
-
-
 @pytest.mark.parametrize(
     ("snapshots", "location"),
     [
@@ -217,10 +194,6 @@ def test_a_process_goes_on_with_its_history_if_nothing_contradicts_it(snapshots)
     before = provisioner.history
     provisioner.on_survey(snapshots)
     assert provisioner.history == before
-
-
-def test_a_completion_ends_provisioning(provisioner):
-    assert provisioner.on_answer(None, may_help_to_wait=False, now=1.0).outcome == "ready"
 
 
 def test_a_loading_server_is_waited_for_and_a_refusing_one_is_removed(provisioner):

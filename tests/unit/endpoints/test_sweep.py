@@ -10,6 +10,8 @@ from airflow_provider_llmbeam.endpoints.sweep import is_abandoned, is_due, sweep
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 
+pytestmark = pytest.mark.promise(3)
+
 PLACE = "projects/p/locations/us-central1"
 
 

@@ -11,6 +11,8 @@ from airflow_provider_llmbeam.endpoints.resource import Resource, RunningOperati
 from airflow_provider_llmbeam.endpoints.teardown import removal_step, remove
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError, RequestRefusedError
 
+pytestmark = pytest.mark.promise(3)
+
 PLACE = "projects/p/locations/us-central1"
 MODEL = Resource("model", f"{PLACE}/models/m", {"llmbeam-key": "k"})
 FULL = Resource("endpoint", f"{PLACE}/endpoints/e", {"llmbeam-key": "k"}, {"7": f"{MODEL.name}@1"}, 1.15)
@@ -54,7 +56,7 @@ class Platform:
         self.operations = []
 
 
-def removed(platform, seconds=60.0, **arguments):
+def removed(platform, seconds=60.0):
     now = [0.0]
 
     def sleep(seconds):
@@ -67,7 +69,6 @@ def removed(platform, seconds=60.0, **arguments):
         log=logging.getLogger(),
         sleep=sleep,
         now=lambda: now[0],
-        **arguments,
     )
 
 
@@ -153,14 +154,6 @@ def test_a_gpu_is_removed_while_the_service_does_not_list_operations(error):
     with pytest.raises(type(error)):
         removed(platform)
     assert platform.resources == [EMPTY, MODEL]
-
-
-def test_resources_that_another_try_took_over_are_kept():
-    theirs = Resource("endpoint", FULL.name, {"llmbeam-key": "k", "llmbeam-try": "2"}, FULL.deployed, 1.15)
-    platform = Platform(theirs, operations=[CREATING])
-    assert removed(platform, attempt="1") is None
-    assert platform.resources == [theirs]
-    assert platform.cancelled == []
 
 
 def test_an_unknown_price_is_reported_as_unknown():
