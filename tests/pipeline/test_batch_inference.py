@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.batch.providers import gemini, http, open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchLimits
 from airflow_provider_llmbeam.batch.providers.gemini import GeminiBatches
 from airflow_provider_llmbeam.batch.providers.openai import OpenAIBatches
+from airflow_provider_llmbeam.batch.providers.vertex_ai import VertexAIBatches
 from airflow_provider_llmbeam.batch.sweep import sweep
 from airflow_provider_llmbeam.batch.turnaround import PRIOR
 from airflow_provider_llmbeam.exceptions import (
@@ -37,7 +38,8 @@ from airflow_provider_llmbeam.exceptions import (
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import EXIT_FAILED, EXIT_PENDING, main
 from airflow_provider_llmbeam.pipeline.batch_inference import monitor
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import read_manifest, write_manifest
+from airflow_provider_llmbeam.pipeline.batch_inference import run as batch_run
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import Sums, read_manifest, write_manifest
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
@@ -50,6 +52,7 @@ from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp
+from tests.unit.batch.moments import KILLS
 
 pytestmark = [pytest.mark.promise(2), pytest.mark.promise(4), pytest.mark.usefixtures("quick_batch_polls")]
 
@@ -107,9 +110,11 @@ def openai(developer, google, monkeypatch):
     return developer | {"model": {"type": "openai", "name": "gpt-5-mini"}}
 
 
-@pytest.fixture(params=["vertex", "developer", "openai"])
+@pytest.fixture(
+    params=["vertex", *(pytest.param(other, marks=pytest.mark.full) for other in ("developer", "openai"))]
+)
 def job(request):
-    """A job of each provider."""
+    """A job of each provider; what differs between them is proven by tests/unit/batch/providers."""
     return request.getfixturevalue(request.param)
 
 
@@ -169,7 +174,10 @@ def billed(sandbox):
     return sum(charge.answers for charge in sandbox.token_bill.charges)
 
 
-@pytest.mark.parametrize("outcome", ["failed", "stuck", "stuck_at", "expired"])
+@pytest.mark.parametrize(
+    "outcome",
+    ["stuck", *(pytest.param(other, marks=pytest.mark.full) for other in ("failed", "stuck_at", "expired"))],
+)
 def test_whatever_becomes_of_the_batch_all_rows_are_answered(developer, sandbox, outcome, monkeypatch):
     monkeypatch.setattr(decide, "CANCEL_SECONDS", 1.0)
     sandbox.batches.settings = BatchSettings(outcome=outcome, run_seconds=0.2)
@@ -191,9 +199,9 @@ def swept(spec):
 
 
 @pytest.mark.full
-def test_a_run_that_waits_for_a_job_that_is_swept_sends_its_rows_online(job, sandbox, monkeypatch):
+def test_a_run_that_waits_for_a_job_that_is_swept_sends_its_rows_online(vertex, sandbox, monkeypatch):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
-    spec, cancelled, wait = JobSpec.parse(job | {"deployment": "prod"}), [], Monitor._wait
+    spec, cancelled, wait = JobSpec.parse(vertex | {"deployment": "prod"}), [], Monitor._wait
 
     def sweep_first(self, seconds):
         cancelled.extend(swept(spec))
@@ -299,6 +307,72 @@ def test_a_deletion_that_the_provider_refuses_keeps_no_later_run_back(developer,
         assert "could not be deleted" in caplog.text
 
 
+def end_when_submitted(monkeypatch, sandbox):
+    """Lets the last moment of batch inference come as soon as there is a job."""
+    created = ("gemini.batches.create", "vertex.batchPredictionJobs.create")
+
+    def switch_at(plan, unanswered_ratio):
+        return 0.0 if any(request.method in created for request in sandbox.requests) else math.inf
+
+    monkeypatch.setattr(decide.BatchPlan, "switch_at", switch_at)
+
+
+#: Calls at which a try ends, one for each moment of docs/batch-cases.md: whose, its name, and whether it was done.
+KILLED_AT = {
+    "request files are written": (batch_run, "read_prepared", False),
+    "the intent is written": (batch_run, "write_manifest", False),
+    "the job is submitted": (VertexAIBatches, "submit", False),
+    "the job exists, and is not recorded": (VertexAIBatches, "submit", True),
+    "the task is deferred": (Monitor, "_wait", False),
+    "the job is polled": (Monitor, "_poll", True),
+    "the job is cancelled": (VertexAIBatches, "cancel", True),
+    "results are read": (batch_run, "result_files", False),
+    "answers are in the journal, and not counted": (Sums, "model_dump_json", False),
+    "the harvest is recorded": (BatchInference, "_save", False),
+    "the rest is sent online": (BatchInference, "fill_journal", True),
+    "the job is deleted": (VertexAIBatches, "delete", False),
+}
+
+
+class Killed(BaseException):
+    """The end of a process, which no part of it handles."""
+
+
+IN_THE_LOOP = ("the job exists, and is not recorded", "results are read", "the job is deleted")
+
+
+@pytest.mark.parametrize(
+    "moment", [name if name in IN_THE_LOOP else pytest.param(name, marks=pytest.mark.full) for name in KILLS]
+)
+def test_a_try_that_ends_at_any_moment_is_continued_by_the_next_one_which_pays_for_nothing_again(
+    vertex, sandbox, monkeypatch, moment
+):
+    sandbox.batches.settings = BatchSettings(run_seconds=0.5)
+    if is_cancelled := moment == "the job is cancelled":
+        sandbox.batches.settings = BatchSettings(outcome="stuck")
+        end_when_submitted(monkeypatch, sandbox)
+    spec, (owner, name, is_done) = JobSpec.parse(vertex), KILLED_AT[moment]
+    call = getattr(owner, name)
+
+    def killed(*args, **options):
+        if is_done:
+            call(*args, **options)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, killed)
+        # Beam's runner wraps what ends one of its workers.
+        with pytest.raises(JobFailedError if owner is Sums else Killed):
+            run(spec)
+    manifest = run(spec)
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
+    batch = 0 if is_cancelled else ROWS - PILOT_ROWS
+    assert answers == {"standard": ROWS - batch} | ({"batch": batch} if batch else {})
+    assert sum(request.method == "vertex.batchPredictionJobs.create" for request in sandbox.requests) == 1
+    assert storage.match(f"{spec.home_uri}batch/**") == []
+
+
 @pytest.mark.full
 def test_a_job_that_somebody_deletes_counts_as_cancelled(developer, sandbox, monkeypatch):
     monkeypatch.setattr(monitor, "SURE_SECONDS", 0.0)
@@ -309,36 +383,12 @@ def test_a_job_that_somebody_deletes_counts_as_cancelled(developer, sandbox, mon
 
 
 @pytest.mark.full
-def test_the_report_counts_answers_that_a_cancelled_job_bills_and_does_not_return(job, sandbox):
+def test_the_report_counts_answers_that_a_cancelled_job_bills_and_does_not_return(vertex, sandbox):
     sandbox.batches.settings = BatchSettings(outcome="stuck_at", run_seconds=0.2, cancel_returns_rows=False)
-    manifest = run(JobSpec.parse(job | {"inference": {"mode": "batch", "max_batch_wait_seconds": 4.0}}))
+    manifest = run(JobSpec.parse(vertex | {"inference": {"mode": "batch", "max_batch_wait_seconds": 4.0}}))
     assert manifest["rows"]["answered"] == manifest["origins"]["fresh"] + manifest["origins"]["resumed"] == ROWS
     answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
     assert report_of(manifest)["requests"]["unreturned"] == answers["batch"] > 0
-
-
-@pytest.mark.full
-def test_a_second_run_of_the_same_job_submits_nothing(developer, sandbox):
-    run(JobSpec.parse(developer))
-    bill = sandbox.token_bill.nano_usd
-    manifest = run(JobSpec.parse(developer))
-    assert manifest["origins"]["resumed"] == ROWS
-    assert sandbox.token_bill.nano_usd == bill
-
-
-def test_a_try_that_ends_while_its_batch_runs_is_continued_by_the_next_one(developer, sandbox, monkeypatch):
-    sandbox.batches.settings = BatchSettings(run_seconds=1.0)
-
-    def interrupted(self):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Monitor, "_poll", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(JobSpec.parse(developer))
-    manifest = run(JobSpec.parse(developer))
-    assert manifest["rows"]["answered"] == ROWS
-    assert {charge.tier: charge.answers for charge in sandbox.token_bill.charges}["batch"] == ROWS - PILOT_ROWS
 
 
 def test_without_time_for_batch_inference_all_rows_are_sent_online(developer, sandbox, caplog):
@@ -354,13 +404,7 @@ def test_a_batch_that_threatens_the_deadline_is_cancelled_and_its_rows_are_sent_
     developer, sandbox, caplog, monkeypatch
 ):
     sandbox.batches.settings = BatchSettings(run_seconds=3600.0)
-
-    def switch_at(plan, unanswered_ratio):
-        """The last moment has come as soon as there is a job."""
-        is_submitted = any(request.method == "gemini.batches.create" for request in sandbox.requests)
-        return 0.0 if is_submitted else math.inf
-
-    monkeypatch.setattr(decide.BatchPlan, "switch_at", switch_at)
+    end_when_submitted(monkeypatch, sandbox)
     with caplog.at_level("INFO"):
         manifest = run(JobSpec.parse(developer | {"inference": {"mode": "batch", "finish_by": "PT1H"}}))
     assert manifest["rows"]["answered"] == ROWS
@@ -740,32 +784,30 @@ def test_the_rows_of_a_file_that_the_provider_refuses_beside_another_job_are_sen
     assert answers["standard"] == ROWS - answers["batch"] > PILOT_ROWS
 
 
-def run_to_its_end(spec, *, waits):
-    """Runs a job, as a deferred task that is resumed again and again if it does not wait."""
+def run_deferred(spec):
+    """Runs a job as a deferred task that is resumed again and again."""
     while True:
         try:
-            return run(spec, waits=waits)
+            return run(spec, waits=False)
         except BatchPendingError:
             time.sleep(0.3)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("waits", [True, False])
-def test_files_wait_for_the_token_limit_of_openai_until_others_have_ended(
-    openai, sandbox, monkeypatch, caplog, waits
+def test_files_of_a_deferred_task_wait_for_the_token_limit_of_openai_until_others_have_ended(
+    openai, sandbox, monkeypatch, caplog
 ):
     monkeypatch.setattr(OpenAIBatches, "limits", BatchLimits(max_rows=30, max_bytes=10**8))
     sandbox.batches.settings = BatchSettings(run_seconds=2.0, max_enqueued_tokens=200)
     with caplog.at_level("INFO"):
-        manifest = run_to_its_end(JobSpec.parse(openai), waits=waits)
+        manifest = run_deferred(JobSpec.parse(openai))
     assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
     assert "The token limit of the provider is reached" in caplog.text
     assert "token_limit_exceeded" in caplog.text
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_batch_waits_for_tokens_that_somebody_else_holds(openai, sandbox, waits):
+def test_a_batch_waits_for_tokens_that_somebody_else_holds(openai, sandbox):
     sandbox.batches.settings = BatchSettings(run_seconds=4.0, max_enqueued_tokens=400)
     spec = JobSpec.parse(openai)
     message = {"role": "user", "content": "Say it: text 1"}
@@ -776,7 +818,7 @@ def test_a_batch_waits_for_tokens_that_somebody_else_holds(openai, sandbox, wait
     }
     body = b"".join(json.dumps({"custom_id": f"{number}", **line}).encode() + b"\n" for number in range(60))
     open_provider(spec.model, output_uri="").submit("another team", "/f", lambda uri: io.BytesIO(body), len(body))
-    assert run_to_its_end(spec, waits=waits)["origins"]["batch"] == ROWS - PILOT_ROWS
+    assert run(spec)["origins"]["batch"] == ROWS - PILOT_ROWS
 
 
 @pytest.mark.full

@@ -398,24 +398,16 @@ def test_additional_columns_of_the_user_are_kept(client):
 
 
 @pytest.mark.full
-def test_a_json_column_accepts_structured_answers(client):
+def test_a_json_column_accepts_structured_answers_and_texts_that_are_no_json(client):
     load(client, [{"id": n, "text": json.dumps({"label": f"l{n}", "score": 0.1})} for n in range(2)])
     make_answers(client, answer=SchemaField("answer", "JSON"))
-    prompt = {"template": "{{ row.text }}", "output_schema": {"type": "object"}}
-    run(spec_of(prompt=prompt))
-    assert table_of(client)[1]["answer"] == {"label": "l1", "score": 0.1}
-    run(spec_of(prompt=prompt))
-    assert jobs_of(client, "merge")[0].num_dml_affected_rows == 0
-
-
-@pytest.mark.full
-def test_a_json_column_accepts_texts_that_are_no_json(client):
-    load(client, rows(2))
-    make_answers(client, answer=SchemaField("answer", "JSON"))
-    for _ in range(2):
-        run(spec_of())
-        assert table_of(client)[1]["answer"] == "Say it: row 1"
-    assert jobs_of(client, "merge")[0].num_dml_affected_rows == 0
+    structured = spec_of(prompt={"template": "{{ row.text }}", "output_schema": {"type": "object"}})
+    texts = spec_of(name="texts", prompt={"template": "Say {{ row.id }}"})
+    for spec, answer in ((structured, {"label": "l1", "score": 0.1}), (texts, "Say 1")):
+        for _ in range(2):
+            run(spec)
+            assert table_of(client)[1]["answer"] == answer
+        assert jobs_of(client, "merge")[0].num_dml_affected_rows == 0
 
 
 @pytest.mark.full
@@ -508,7 +500,7 @@ STORED = [
 ]
 
 
-@pytest.mark.parametrize("form", ["struct", "flat"])
+@pytest.mark.parametrize("form", ["struct", pytest.param("flat", marks=pytest.mark.full)])
 def test_a_structured_answer_has_typed_columns_and_a_second_run_changes_nothing(client, form):
     load(client, [{"id": n, "text": json.dumps(value)} for n, value in enumerate(VALUES)])
     prompt = {"template": "{{ row.text }}", "output_schema": STRUCTURED}
@@ -526,7 +518,7 @@ def test_a_structured_answer_has_typed_columns_and_a_second_run_changes_nothing(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("form", ["struct", "flat"])
+@pytest.mark.parametrize("form", ["struct", pytest.param("flat", marks=pytest.mark.full)])
 def test_an_answer_that_the_table_does_not_hold_is_a_failed_row_and_the_others_are_merged(client, form):
     load(client, [{"id": n, "text": json.dumps({"n": n if n != 1 else 10**25})} for n in range(3)])
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -624,6 +616,8 @@ REFUSED = {
     ),
     "another location": ({"sink": {**TO_TABLE, "location": "EU"}}, "`sink.location` 'EU': dataset 'llm' is in US"),
 }
+#: Those of the loop.
+SMOKE = ("no table", "wrong SQL", "no dataset to write to")
 
 
 def calls_of(sandbox):
@@ -631,7 +625,13 @@ def calls_of(sandbox):
     return Counter({name: found["calls"] for name, found in sandbox.stats()["methods"].items()})
 
 
-@pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param(*case, id=name, marks=() if name in SMOKE else pytest.mark.full)
+        for name, case in REFUSED.items()
+    ],
+)
 def test_an_unusable_source_or_sink_is_refused_at_once_with_one_message(client, sandbox, changes, message):
     load(client, rows(2))
     before = calls_of(sandbox)
@@ -691,7 +691,13 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize(("schema", "message"), TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        pytest.param(*case, id=name, marks=pytest.mark.full if at else ())
+        for at, (name, case) in enumerate(TARGETS.items())
+    ],
+)
 def test_an_incompatible_table_is_refused_before_anything_is_sent(client, sandbox, schema, message):
     load(client, rows(2))
     client.create_table(bigquery.Table(ANSWERS, schema=schema))
@@ -757,7 +763,10 @@ def test_an_aborted_merge_keeps_the_old_answers_and_the_retry_sends_nothing(clie
     assert sandbox.stats()["bigquery_bytes_billed"] > billed
 
 
-def test_a_job_killed_repeatedly_with_kill_9_resumes_where_it_was(slow_sandbox, tmp_path):
+@pytest.mark.parametrize(
+    "moments", [("merge",), pytest.param(("query", "extract", "load"), marks=pytest.mark.full)], ids="-".join
+)
+def test_a_job_killed_with_kill_9_resumes_where_it_was(slow_sandbox, tmp_path, moments):
     kinds = ("query", "extract", "load", "merge")
     with bigquery.Client() as client:
         client.create_dataset("llm")
@@ -766,7 +775,7 @@ def test_a_job_killed_repeatedly_with_kill_9_resumes_where_it_was(slow_sandbox, 
         spec = asking(slow_sandbox, source=FROM_QUERY)
         path = tmp_path / "spec.json"
         path.write_text(spec.model_dump_json())
-        for moment in kinds:
+        for moment in moments:
             kill_at(client, moment, path)
             assert {key: row["answer"] for key, row in table_of(client).items()} == {0: "old"}
         assert run(spec)["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}

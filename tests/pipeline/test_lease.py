@@ -107,6 +107,7 @@ def test_a_process_whose_lease_was_taken_over_ends(spec, sandbox, quick, monkeyp
     assert other.exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("spec", ["gs"], indirect=True)
 def test_the_command_of_a_job_that_was_taken_over_ends_at_once_and_publishes_nothing(spec, sandbox, tmp_path):
     hold = sandbox.faults.hold(GEMINI, "row", after=5)

@@ -66,7 +66,9 @@ def test_without_a_sample_audio_has_its_own_price(media_job, sandbox):
     assert len(sandbox.requests) == 0
 
 
-each_server = pytest.mark.parametrize("kind", ["developer", "vertex", "openai"])
+each_server = pytest.mark.parametrize(
+    "kind", ["vertex", *(pytest.param(other, marks=pytest.mark.full) for other in ("developer", "openai"))]
+)
 
 
 @pytest.fixture

@@ -73,8 +73,11 @@ def content(answers: list[dict]) -> list[str]:
     return sorted(str({name: value for name, value in row.items() if name not in varying}) for row in answers)
 
 
-def test_a_job_killed_with_kill_9_at_any_moment_resumes_to_the_result_of_an_undisturbed_run(tmp_path, make_job):
-    """Kills a job at ten random moments: before the first request, while sending or publishing, after the end."""
+@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.full)])
+def test_a_job_killed_with_kill_9_at_any_moment_resumes_to_the_result_of_an_undisturbed_run(
+    tmp_path, make_job, kills
+):
+    """Kills a job at random moments: before the first request, while sending or publishing, after the end."""
     count, seed = 120, random.randrange(10**6)
     chances = random.Random(seed)
     with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.05))) as sandbox:
@@ -90,7 +93,7 @@ def test_a_job_killed_with_kill_9_at_any_moment_resumes_to_the_result_of_an_undi
         assert start_command(undisturbed, tmp_path / "undisturbed").wait() == 0
         seconds = time.monotonic() - began
         expected = content(read_lines(undisturbed.out / "answers-00000-of-00001.jsonl"))
-        for number in range(10):
+        for number in range(kills):
             job, moment = make(f"{number}"), chances.uniform(0.2, 1.1) * seconds
             sandbox.reset()
             child = start_command(job, tmp_path / f"{number}")
@@ -141,7 +144,7 @@ def test_a_bundle_that_the_runner_repeats_is_not_paid_for_again(job, sandbox):
     assert set(sandbox.requests.paid().values()) == {1}
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 100])
+@pytest.mark.parametrize("batch_size", [7, *(pytest.param(size, marks=pytest.mark.full) for size in (1, 100))])
 def test_work_that_is_repeated_in_other_batches_is_not_paid_for_again(job, sandbox, monkeypatch, batch_size):
     """As when a runner restarts a job whose launch saw no journal, and deals out its work anew."""
     from airflow_provider_llmbeam.pipeline import storage

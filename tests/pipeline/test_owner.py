@@ -24,7 +24,7 @@ ROWS = [{"id": number, "text": f"row {number}"} for number in range(6)]
 GEMINI = "gemini.generateContent"
 
 
-@pytest.fixture(params=["local", "gs"])
+@pytest.fixture(params=["local", pytest.param("gs", marks=pytest.mark.full)])
 def mapped(request, job, sandbox, tmp_path):
     """Returns the job of a mapped task of five, each with six rows of its own and all with one sink."""
     if request.param == "gs":
