@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.full, pytest.mark.promise(2), pytest.mark.slow]
 FILE = Path(__file__).resolve().parents[2] / "dags" / "canary.py"
 
 

@@ -15,9 +15,9 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSettings, Sandbox
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.full, pytest.mark.promise(2), pytest.mark.promise(4), pytest.mark.slow]
 
-WORKERS, MAX_IN_FLIGHT, LATENCY_SECONDS, ROWS = 4, 4, 2.0, 400
+WORKERS, MAX_IN_FLIGHT, LATENCY_SECONDS, ROWS = 4, 4, 2.0, 200
 #: One dollar per input token and nothing per output token; a prompt of this length has three tokens.
 PRICE = {"input_usd_per_million_tokens": 1e6, "output_usd_per_million_tokens": 0}
 ROW_USD = 3.0

@@ -10,10 +10,11 @@ from airflow.sdk import DAG
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSettings, Quota, Sandbox
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.full, pytest.mark.promise(4), pytest.mark.slow]
 
-# Measured: 100 % of the quota, 0.8 % 429s. The bounds allow for a machine under load.
-WORKERS, REQUESTS_PER_MINUTE, ROWS = 4, 900, 900
+# Measured with 900 rows: 100 % of the quota, 0.8 % 429s. The bounds allow for a start and a machine under load.
+# `python -m bench.fleet` measures the law for many machines and hours.
+WORKERS, REQUESTS_PER_MINUTE, ROWS = 4, 900, 300
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_four_machines_use_the_whole_quota_with_few_429s(run_dag, google, sandbo
     rejected = sum(one.http_status == 429 for one in sent) / len(sent)
     print(f"{used(moments):.1%} of the quota, {rejected:.2%} 429s")
     assert len(moments) == ROWS
-    assert used(moments) >= 0.9
+    assert used(moments) >= 0.8
     assert rejected <= 0.03
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
 from build_template import template
-from waiting import scaled
 
+from airflow_provider_llmbeam.operators import run_inference
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_polls")]
+pytestmark = [pytest.mark.full, pytest.mark.promise(2), pytest.mark.slow, pytest.mark.usefixtures("quick_polls")]
 
 ROWS = 40
 TEMPLATE_URI = "gs://rows/llmbeam/template.json"
@@ -61,11 +60,17 @@ def ask(run_dag, project, *, runner=None, **changes):
 
 
 @pytest.mark.timeout(200)
-def test_a_flex_template_launches_one_job_that_a_later_try_attaches_to(run_dag, google, sandbox, bucket):
+def test_a_flex_template_launches_one_job_that_a_later_try_attaches_to(
+    run_dag, google, sandbox, bucket, monkeypatch
+):
+    def time_out(_):
+        raise TimeoutError
+
     left_running = {"cancel_on_kill": False}
-    timeout = {"deferrable": False, "execution_timeout": timedelta(seconds=scaled(8))}
     model = sandbox.faults.hold("gemini.generateContent")
-    task, _ = ask(run_dag, google.project, runner=left_running, **timeout)
+    with monkeypatch.context() as patched:
+        patched.setattr(run_inference, "poll_until_result", time_out)
+        task, _ = ask(run_dag, google.project, runner=left_running, deferrable=False)
     assert task.state == "failed", "it ran into its timeout"
     (job,) = sandbox.dataflow.jobs
     assert job["currentState"] not in ("JOB_STATE_DONE", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")

@@ -12,7 +12,11 @@ from airflow_provider_llmbeam.sandbox import FlinkSettings
 from tests.pipeline.portable_service import job_service, worker_pool
 
 # Beam's pool leaves the pipe of each worker open.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.promise(2),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName
 from airflow_provider_llmbeam.sandbox import prompt_sha256
 from tests.pipeline.dataflow_cloud import dataflow_cloud
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.promise(1), pytest.mark.promise(2), pytest.mark.slow]
 
 ROWS = 60
 
@@ -83,13 +83,6 @@ def test_a_job_carries_its_labels_and_no_key(cloud, submitted):
     assert '"sandbox"' not in json.dumps(job)
 
 
-def test_the_command_line_waits_for_the_job_without_submit(cloud):
-    done = cloud.run_command(cloud.spec("waited"))
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows"]["answered"] == ROWS
-    assert "JOB_STATE_DONE" in done.stderr
-
-
 def test_only_a_job_for_dataflow_is_submitted(cloud):
     done = cloud.run_command(cloud.spec("direct", runner={"type": "direct"}), "--submit")
     assert done.returncode == 2
@@ -97,12 +90,14 @@ def test_only_a_job_for_dataflow_is_submitted(cloud):
     assert f"{refusal} Nothing was sent or billed." in done.stderr
 
 
+@pytest.mark.full
 def test_a_failed_job_reports_the_reason(cloud):
     done = cloud.run_command(cloud.spec("failed", prompt={"template": "{{ row.text }} [[block]]"}))
     assert done.returncode == 1
     assert "answers were blocked: change `prompt.template`, the rows or the model. prompt blocked:" in done.stderr
 
 
+@pytest.mark.full
 def test_a_job_without_rows_is_skipped_and_its_output_stays(cloud):
     cloud.bucket.blob("empty.jsonl").upload_from_string("")
     answers = cloud.bucket.blob("skipped/answers-00000-of-00001.jsonl")
@@ -116,10 +111,14 @@ def test_a_job_without_rows_is_skipped_and_its_output_stays(cloud):
     assert not cloud.bucket.blob("skipped/report.json").exists()
 
 
-def test_another_job_of_the_sink_is_refused_before_it_is_submitted(cloud):
+@pytest.mark.full
+def test_the_command_line_waits_for_the_job_and_another_job_of_its_sink_is_refused_before_it_is_submitted(cloud):
     """The worker that checks the sink records its owner."""
     sink = {"uri": "gs://rows/owned"}
-    assert cloud.run_command(cloud.spec("owned", sink=sink, owner="etl.judge[0]")).returncode == 0
+    done = cloud.run_command(cloud.spec("owned", sink=sink, owner="etl.judge[0]"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"]["answered"] == ROWS
+    assert "JOB_STATE_DONE" in done.stderr
     jobs = len(cloud.sandbox.dataflow.jobs)
     done = cloud.run_command(cloud.spec("other", sink=sink, owner="etl.judge[1]"), "--submit")
     assert done.returncode == 2

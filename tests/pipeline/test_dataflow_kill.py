@@ -17,7 +17,13 @@ from waiting import scaled, until
 from tests.pipeline.dataflow_cloud import Cloud, dataflow_cloud
 from tests.processes import KILLS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(scaled(120 + 60 * KILLS))]
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.promise(1),
+    pytest.mark.promise(2),
+    pytest.mark.slow,
+    pytest.mark.timeout(scaled(120 + 60 * KILLS)),
+]
 
 GEMINI = "gemini.generateContent"
 ROWS = 120
@@ -69,18 +75,14 @@ class Disturbed:
 
 
 @pytest.mark.parametrize("number", range(KILLS))
-def test_a_killed_worker_pays_twice_for_no_more_than_it_has_in_flight(cloud, number):
-    job = Disturbed(cloud, f"worker-{number}")
+def test_a_killed_worker_or_a_cancelled_job_pays_twice_for_no_more_than_its_workers_have_in_flight(cloud, number):
+    job = Disturbed(cloud, f"job-{number}")
     job_id = job.submit_until_the_moment()
-    cloud.sandbox.dataflow.kill_harness(job_id)
-    job.check(job_id, job.max_in_flight)
-
-
-@pytest.mark.parametrize("number", range(KILLS))
-def test_a_cancelled_job_pays_twice_for_no_more_than_its_workers_have_in_flight(cloud, number):
-    job = Disturbed(cloud, f"cancelled-{number}")
-    job_id = job.submit_until_the_moment()
-    path = f"/v1b3/projects/{cloud.proxy.project}/locations/europe-west1/jobs/{job_id}"
-    httpx.put(f"{cloud.sandbox.authorized_url}{path}", json={"requestedState": "JOB_STATE_CANCELLED"})
-    assert cloud.wait(job_id)["currentState"] in ("JOB_STATE_CANCELLED", "JOB_STATE_DONE")
-    job.check(job.submit(), 2 * job.max_in_flight)
+    if number % 2 == 0:
+        cloud.sandbox.dataflow.kill_harness(job_id)
+        job.check(job_id, job.max_in_flight)
+    else:
+        path = f"/v1b3/projects/{cloud.proxy.project}/locations/europe-west1/jobs/{job_id}"
+        httpx.put(f"{cloud.sandbox.authorized_url}{path}", json={"requestedState": "JOB_STATE_CANCELLED"})
+        assert cloud.wait(job_id)["currentState"] in ("JOB_STATE_CANCELLED", "JOB_STATE_DONE")
+        job.check(job.submit(), 2 * job.max_in_flight)

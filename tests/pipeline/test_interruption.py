@@ -41,28 +41,10 @@ def command(job, monkeypatch):
     return start
 
 
-def test_ctrl_c_ends_a_job_with_one_line_and_130_and_its_next_run_sends_only_the_rest(job, sandbox, command):
-    rows = [{"id": number, "text": f"row {number}"} for number in range(20)]
-    job.write(rows)
-    hold = sandbox.faults.hold(GEMINI, "row", after=15)
-    with command() as started:
-        until(lambda: hold.waiting == 5 and sandbox.stats()["billed_answers"] == 15, "15 rows are answered")
-        started.send_signal(signal.SIGINT)
-        _, log = started.communicate(timeout=60)
-    hold.release()
-    assert started.returncode == 130, log
-    assert "Traceback" not in log
-    last = log.splitlines()[-1]
-    journal = f"{job.out}/.llmbeam/job/journal"
-    assert f"Interrupted. The answers so far are in '{journal}" in last
-    assert last.endswith("the same command sends only the rest.")
-    assert job.run().origins["resumed"] == 15
-
-
-@pytest.mark.parametrize(
-    ("number", "runner"), [(signal.SIGINT, "direct"), (signal.SIGTERM, "direct"), (signal.SIGTERM, "prism")]
-)
-def test_answers_to_the_requests_in_flight_at_a_signal_are_recorded_and_nothing_more_is_sent(
+@pytest.mark.full
+@pytest.mark.promise(2)
+@pytest.mark.parametrize(("number", "runner"), [(signal.SIGINT, "direct"), (signal.SIGTERM, "prism")])
+def test_a_signal_records_the_answers_in_flight_and_ends_with_one_line_and_130_and_the_next_run_sends_the_rest(
     job, sandbox, command, number, runner
 ):
     job.write([{"id": number, "text": f"row {number}"} for number in range(40)])
@@ -77,8 +59,12 @@ def test_answers_to_the_requests_in_flight_at_a_signal_are_recorded_and_nothing_
         hold.release()
         _, log = started.communicate()
     assert started.returncode == 130, log
+    if runner == "direct":  # Beam 2.77 prints what a worker of a job service raises
+        assert "Traceback" not in log
+        last = log.splitlines()[-1]
+        assert f"Interrupted. The answers so far are in '{job.out}/.llmbeam/job/journal" in last
+        assert last.endswith("the same command sends only the rest.")
     assert "Interrupted. The answers so far are in" in log
-    assert runner == "prism" or "Traceback" not in log  # Beam 2.77 prints what a worker of a job service raises
     assert sandbox.stats()["billed_answers"] == len(sandbox.requests) == 20
     assert job.run().origins["resumed"] == 20
 

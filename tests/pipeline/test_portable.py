@@ -13,6 +13,8 @@ from waiting import until
 
 from tests.pipeline.portable_service import job_service
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def job_endpoint():

@@ -12,6 +12,8 @@ from waiting import until
 
 from tests.prism import prism_binary
 
+pytestmark = [pytest.mark.full, pytest.mark.promise(1), pytest.mark.promise(2)]
+
 
 @pytest.fixture
 def command(tmp_path):

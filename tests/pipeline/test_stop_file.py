@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.run_inference import CANCELLATION_SECONDS, LLMModelHandler
 from airflow_provider_llmbeam.spec import GeminiModel, JobSpec, Limits
 
+pytestmark = pytest.mark.promise(2)
 GEMINI = "gemini.generateContent"
 ROWS = [{"id": number, "text": f"row {number}"} for number in range(60)]
 
