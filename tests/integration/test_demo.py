@@ -1,4 +1,4 @@
-"""The program of `scripts/demo`; the tests of the README run the script itself."""
+"""The program of `scripts/demo`, run by this interpreter; CI runs the script itself, in a new clone."""
 
 from __future__ import annotations
 
