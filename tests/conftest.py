@@ -66,6 +66,7 @@ start_forking(AIRFLOW_HOME / "forks")
 # How long one example takes says what else the machine does.
 # The same examples in every run, so that no change is blamed for what chance finds; `scripts/fuzz` looks for more.
 settings.register_profile("llmbeam", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("llmbeam-loop", settings.get_profile("llmbeam"), max_examples=20)
 # That of scripts/fuzz, which repeats each property with other seeds until its time is over.
 settings.register_profile(
     "llmbeam-fuzz",
@@ -80,6 +81,12 @@ settings.load_profile("llmbeam")
 # By its path: the interpreter may have a `sitecustomize` of its own loaded already.
 runpy.run_path(str(GUARD / "sitecustomize.py"))
 atexit.register(shutil.rmtree, AIRFLOW_HOME, ignore_errors=True)
+
+
+def pytest_configure(config):
+    """Tries a fifth of the examples of a property in the loop; an option for another profile counts."""
+    if not config.option.full and settings.get_current_profile_name() == "llmbeam":
+        settings.load_profile("llmbeam-loop")
 
 
 def pytest_addoption(parser):

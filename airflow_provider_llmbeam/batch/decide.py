@@ -215,7 +215,9 @@ def _end(
     )
     if not due:
         message = f"Batch inference: {len(running)} cancelled, but not ended yet."
-        return Wait(min(MIN_POLL_SECONDS, since + CANCEL_SECONDS - now), message), history
+        # Counted from now also if somebody else has cancelled them, or an earlier try that did not record it.
+        waited = replace(history, first_cancelled_at=since)
+        return Wait(min(MIN_POLL_SECONDS, since + CANCEL_SECONDS - now), message), waited
     cancelled = {**history.cancelled_at, **dict.fromkeys(due, now)}
     return Cancel(due, reason), replace(history, cancelled_at=cancelled, first_cancelled_at=since)
 

@@ -143,7 +143,10 @@ class Monitor:
                 for name, file in manifest.files.items()
             ]
             rooms = [room for room in (self._room, self._room_for_tokens) if room is not None]
-            decision, history = decide(files, plan, history, self._clock(), room=min(rooms, default=None))
+            before, room = history, min(rooms, default=None)
+            decision, history = decide(files, plan, before, self._clock(), room=room)
+            if history != before:
+                self._save(history=history.to_dict())
             match decision:
                 case Submit(display_names):
                     for name in display_names:
@@ -155,7 +158,6 @@ class Monitor:
                     for name in display_names:
                         self._cancel(name)
                     self._poll()
-                    self._save(history=history.to_dict())
                 case Wait(seconds, message):
                     if message != said:
                         _log.info("%s", message)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.batch.decide import CANCEL_AGAIN_SECONDS, CANCEL_SECONDS
 from tests.unit.batch.moments import (
-    HANGS,
     HOUR,
     KILLS,
     LIVES,
@@ -28,7 +27,6 @@ from tests.unit.batch.moments import (
 
 pytestmark = [pytest.mark.promise(2), pytest.mark.promise(4)]
 MOMENTS_OF_A_KILL = get_args(KilledWhen)
-(HANGING,) = (life for life in LIVES if [HANGS] in life.files.values())
 each_life = pytest.mark.parametrize("life", LIVES, ids=lambda life: life.what)
 
 
@@ -55,7 +53,7 @@ def test_a_history_that_was_saved_at_any_moment_decides_the_same(life):
         assert play(life, restored_at=poll) == undisturbed
 
 
-@pytest.mark.parametrize("life", [life for life in LIVES if life is not HANGING], ids=lambda life: life.what)
+@each_life
 @pytest.mark.parametrize("keeps_history", [True, False], ids=["recorded", "lost"])
 def test_a_try_that_is_killed_at_any_moment_leads_to_the_same_jobs(life, keeps_history):
     undisturbed = play(life)
@@ -64,14 +62,6 @@ def test_a_try_that_is_killed_at_any_moment_leads_to_the_same_jobs(life, keeps_h
             found = play(life, killed_at=poll, killed_when=when, keeps_history=keeps_history)
             assert paid(found) == paid(undisturbed)
             assert found.seconds <= latest_end(life)
-
-
-@pytest.mark.xfail(
-    strict=True, reason="`decide` begins to count at the request to cancel, which is not recorded then"
-)
-def test_a_job_that_hangs_while_it_is_cancelled_is_given_up_after_a_kill_too():
-    for poll in play(HANGING).begins:
-        assert play(HANGING, killed_at=poll, keeps_history=False).seconds <= latest_end(HANGING)
 
 
 jobs = st.builds(
