@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ import psutil
 import sessions
 from waiting import scaled, until
 
+#: The command `airflow` of this environment.
+AIRFLOW = str(Path(sys.executable).with_name("airflow"))
 #: Task states in which a run can still continue.
 UNFINISHED = frozenset({"queued", "running"})
 
@@ -34,10 +36,7 @@ class LocalAirflow:
         home: AIRFLOW_HOME.
         log_path: File with the output of `airflow standalone`.
         process: Process of `airflow standalone`, the parent of all components.
-        program: The command `airflow`, without arguments.
     """
-
-    program: Sequence[str] = (str(Path(sys.executable).with_name("airflow")),)
 
     def __init__(self, url: str, home: Path, environment: Mapping[str, str]) -> None:
         self.url = url
@@ -141,7 +140,7 @@ class LocalAirflow:
         Raises:
             RuntimeError: The command failed.
         """
-        ended = subprocess.run([*self.program, *arguments], env=self._environment, capture_output=True, text=True)
+        ended = subprocess.run([AIRFLOW, *arguments], env=self._environment, capture_output=True, text=True)
         if ended.returncode:
             raise RuntimeError(f"airflow {' '.join(arguments)}: {ended.stderr[-2000:]}")
         return ended.stdout
@@ -279,7 +278,7 @@ class LocalAirflow:
     def _launch(self, name: str) -> subprocess.Popen[bytes]:
         with self.log_path.open("ab") as log:
             return sessions.start(
-                [*self.program, name], env=self._environment, stdout=log, stderr=subprocess.STDOUT
+                [AIRFLOW, name], env=self._environment, stdout=log, stderr=subprocess.STDOUT
             )
 
     def _call(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
@@ -296,7 +295,6 @@ def local_airflow(
     dags_folder: Path,
     environment: Mapping[str, str],
     *,
-    kind: type[LocalAirflow] = LocalAirflow,
     ready_within_seconds: float = 180,
 ) -> Iterator[LocalAirflow]:
     """Runs Airflow during the `with` block, and ends all its processes afterwards.
@@ -305,7 +303,6 @@ def local_airflow(
         home: AIRFLOW_HOME; created, and kept afterwards.
         dags_folder: Folder of the Dags; Airflow only reads it.
         environment: Additional environment variables, e.g. connections.
-        kind: Class of the Airflow.
         ready_within_seconds: Timeout of the start on the reference machine of `waiting`, in seconds (usual: 10).
 
     Raises:
@@ -314,7 +311,7 @@ def local_airflow(
     home.mkdir(parents=True, exist_ok=True)
     port = free_port()
     whole = {**os.environ, **airflow_environment(home, dags_folder, port), **environment}
-    with closing(kind(f"http://127.0.0.1:{port}", home, whole)) as airflow:
+    with closing(LocalAirflow(f"http://127.0.0.1:{port}", home, whole)) as airflow:
         airflow.wait_until_ready(ready_within_seconds)
         yield airflow
 

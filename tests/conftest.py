@@ -113,8 +113,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     """Collects garbage again, without the objects imported so far; Beam and Google's clients remember more."""
-    for name in ("beam_shortcuts", "google_shortcuts"):
-        runpy.run_path(str(GUARD / f"{name}.py"))
+    runpy.run_path(str(GUARD / "beam_shortcuts.py"))
     gc.freeze()
     gc.set_threshold(10_000)  # with that of Python, 700, the collector takes 6 % of a small job
     gc.enable()

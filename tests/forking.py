@@ -45,7 +45,7 @@ def _fork_server() -> ForkServer:
     from airflow_provider_llmbeam.sandbox.dataflow.runs import fork_server
 
     server = fork_server()
-    server.load(["beam_shortcuts", "google_shortcuts", "warm_graph"])
+    server.load(["beam_shortcuts", "warm_graph"])
     return server
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from local_airflow import local_airflow
+from local_airflow import LocalAirflow, local_airflow
 from psycopg import sql
 
 from airflow_provider_llmbeam.sandbox import DataflowSettings, EndpointSettings, Proxy, Sandbox
 from tests.integration.cases import COMPONENTS, PROBE_SECONDS, Cloud
-from tests.integration.forked_airflow import ForkedAirflow
 
 ROOT = Path(__file__).resolve().parents[2]
 CONNECTION_KEY = "planted-key-of-the-shared-connection"
@@ -109,7 +108,7 @@ def metadata_database(postgres):
 @pytest.fixture(scope="session")
 def shared_sandbox():
     """The emulated cloud of the shared Airflow; reset by each module through `cloud`."""
-    buckets = ("rows", "laptop", "deferred", "waiting")
+    buckets = ("rows", "laptop", "deferred")
     dataflow = DataflowSettings(start_seconds=1, workers=2)
     endpoints = EndpointSettings(operation_seconds=1, warm_seconds=1)
     with Sandbox(buckets=buckets, dataflow=dataflow, endpoints=endpoints) as sandbox:
@@ -138,7 +137,7 @@ def start_airflow(tmp_path_factory, shared_proxy, shared_data):
     """
 
     @contextmanager
-    def start(database: dict[str, str], files: str = "*.py", **others: str) -> Iterator[ForkedAirflow]:
+    def start(database: dict[str, str], files: str = "*.py", **others: str) -> Iterator[LocalAirflow]:
         folder = tmp_path_factory.mktemp("dags")
         for path in (*(ROOT / "dags").glob(files), *(ROOT / "tests" / "integration" / "dags").glob(files)):
             shutil.copy(path, folder)
@@ -158,7 +157,7 @@ def start_airflow(tmp_path_factory, shared_proxy, shared_data):
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "86400",
             **others,
         }
-        with local_airflow(home, folder, environment, kind=ForkedAirflow) as airflow:
+        with local_airflow(home, folder, environment) as airflow:
             yield airflow
             airflow.kill()  # its own end takes 25 s
 
