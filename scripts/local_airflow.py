@@ -277,9 +277,7 @@ class LocalAirflow:
 
     def _launch(self, name: str) -> subprocess.Popen[bytes]:
         with self.log_path.open("ab") as log:
-            return sessions.start(
-                [AIRFLOW, name], env=self._environment, stdout=log, stderr=subprocess.STDOUT
-            )
+            return sessions.start([AIRFLOW, name], env=self._environment, stdout=log, stderr=subprocess.STDOUT)
 
     def _call(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         response = self._client.request(method, path, **kwargs)
