@@ -6,9 +6,9 @@ import gc
 import importlib
 import sys
 
-# The scheduler forks the workers of its LocalExecutor, these fork the tasks, and the Dag processor forks the parsers:
-# each would import these modules again, 2.8 s of CPU time in a task that provisions an endpoint. The Airflow of
-# scripts/demo, which is tested too, imports them in each task, as that of a user does.
+# The scheduler forks the workers of its LocalExecutor, these fork the tasks, and the Dag processor forks the
+# parsers: each would import these modules again, 2.8 s of CPU time in a task that provisions an endpoint. The
+# Airflow of scripts/demo, which is tested too, imports them in each task, as that of a user does.
 if {"scheduler", "dag-processor"}.intersection(sys.argv):
     for module in (
         "airflow.providers.google.cloud.hooks.dataflow",
