@@ -162,8 +162,8 @@ class Launcher:
         try:
             if status != 0:
                 raise refused(400, f"The launcher ended with exit status {status}.")
-            uri = job_object_uri(launch, job)
-            self._submit(job, json.loads(self._store.get(*uri.removeprefix("gs://").split("/", 1), {}).data))
+            bucket, _, name = job_object_uri(launch, job).removeprefix("gs://").partition("/")
+            self._submit(job, json.loads(self._store.get(bucket, name, {}).data))
         except RestError as error:
             _log.warning("Launcher of job %s: %s The end of its log:\n%s", job.id, error.message, run.log_tail())
             # The whole message: the log is that of the machine, in Cloud Logging.
