@@ -27,14 +27,14 @@ RUN python -c "import airflow_provider_llmbeam.pipeline.build"
 ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py
 """
 _MAIN = '''\
-"""Launches the job of one spec, and leaves it to Dataflow."""
+"""Prepares the job of one spec, which Dataflow then runs."""
 
 import sys
 
-from airflow_provider_llmbeam.pipeline.__main__ import main
+from airflow_provider_llmbeam.pipeline.launch.template import main
 
 if __name__ == "__main__":
-    raise SystemExit(main([*sys.argv[1:], "--submit"]))
+    raise SystemExit(main(sys.argv[1:]))
 '''
 
 

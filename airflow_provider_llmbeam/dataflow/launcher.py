@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_llmbeam.dataflow.flex_template import environment
 from airflow_provider_llmbeam.dataflow.job import Job
 from airflow_provider_llmbeam.dataflow.job_launcher import JobLauncher
+from airflow_provider_llmbeam.dataflow.outcome import JobResult, failure
 from airflow_provider_llmbeam.dataflow.registry import JobRegistry, SubmittedJob
+from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, job_identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -109,14 +112,30 @@ class DataflowLauncher(JobLauncher):
     def _check_buckets(self, spec: JobSpec, runner: DataflowRunner) -> None:
         """Checks each bucket of the job once; Beam would retry for minutes and report less."""
         uris = [spec.temp_uri, spec.home_uri, spec.output_uri]
-        if (
-            isinstance(spec.source, FilesSource) and runner.flex_template is None
-        ):  # the template's launcher lists it
+        if isinstance(spec.source, FilesSource):
             uris.append(spec.source.uri)
         storage = self._storage(runner.project)
         for uri in {urlsplit(uri)[:2]: uri for uri in reversed(uris)}.values():
             if uri.startswith("gs://"):
                 storage.check(uri)
+
+    def collect(self, job: SubmittedJob, result: JobResult) -> dict[str, Any]:
+        """Reads the report of a finished job; the error of one that did not start is that of its launcher."""
+        if result.outcome == "failed" and (text := self._read_launch_error(job)):
+            error = failure([text], f"The launcher of Dataflow job {job.id!r}", job.journal_uri)
+            result = replace(result, message=str(error), error_type=type(error).__name__)
+        return super().collect(job, result)
+
+    def _read_launch_error(self, job: SubmittedJob) -> str:
+        """Returns the error of the launcher of a Flex Template; empty if there is none."""
+        if not job.launch_error_uri:
+            return ""
+        storage = self._storage(job.project)
+        try:
+            return storage.read(job.launch_error_uri) if storage.exists(job.launch_error_uri) else ""
+        except CloudError as error:
+            self._log.warning("The error of the launcher, %r, cannot be read: %s", job.launch_error_uri, error)
+            return ""
 
     def _submit(self, spec: JobSpec, hook: DataflowJobHook) -> str:
         # For later inspection of the job. If this write is refused, Beam's would be, too, after minutes.
@@ -130,8 +149,9 @@ class DataflowLauncher(JobLauncher):
             return self._process.submit([f"--impersonate_service_account={chain}"] if chain else [])["id"]
 
     def _launch(self, spec: JobSpec, runner: DataflowRunner, template_uri: str, hook: DataflowJobHook) -> str:
-        spec_uri = f"{spec.home_uri}spec.json"
-        self._storage(runner.project).write(spec_uri, spec.model_dump_json())
+        spec_uri, storage = f"{spec.home_uri}spec.json", self._storage(runner.project)
+        storage.write(spec_uri, spec.model_dump_json())
+        storage.write(spec.launch_error_uri, "")  # that of an earlier try
         self._fail_if_killed()
         launched = hook.launch_flex_template(
             template_uri,

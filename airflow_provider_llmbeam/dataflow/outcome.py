@@ -9,11 +9,9 @@ from typing import ClassVar
 
 from airflow_provider_llmbeam.dataflow.job import Address
 from airflow_provider_llmbeam.dataflow.state_machine import JobEnded, JobOutcome
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, error_class, error_in
+from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, error_class, error_in
 from airflow_provider_llmbeam.polling.result import TaskResult
 
-#: Line in which the launcher of a Flex Template refuses a job. It begins with the time, and may be missing.
-_REFUSAL = re.compile(r"^(?:\d\d:\d\d:\d\d )?(?P<message>\S.* Nothing was sent or billed\..*)$", re.MULTILINE)
 _NOTHING_SENT = re.compile(r"Nothing was sent (?:or billed|to the model)")
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.MULTILINE)
 #: Limits on the quoted lines of other errors.
@@ -92,8 +90,6 @@ def failure(messages: Sequence[str], subject: str, journal_uri: str) -> LLMBeamE
             if journal_uri not in message and not _NOTHING_SENT.search(message):
                 message = f"{message} {_kept(journal_uri, error.retryable)}"
             return type(error)(message)
-    if refusal := _REFUSAL.search("\n".join(messages)):
-        return JobSpecError(f"{subject} was not submitted by its template: {refusal['message']}")
     last = dict.fromkeys(filter(None, map(_last_line, messages)))
     quoted = " | ".join(list(last)[-_MAX_LINES:]) or "Dataflow gives no reason."
     return JobFailedError(

@@ -57,6 +57,7 @@ class SubmittedJob:
         report_uri: Address of the future report.
         skipped_uri: Address of the report of a job that is skipped, since its source has no rows.
         failed_html_uri: Address of the page of a job that fails since too many of its rows do.
+        launch_error_uri: Address of the error of the launcher of a Flex Template; empty without one.
         cancel_on_kill: Whether the job is cancelled when its task is killed.
         is_attached: Whether an earlier try submitted the job.
     """
@@ -72,6 +73,7 @@ class SubmittedJob:
     report_uri: str
     skipped_uri: str
     failed_html_uri: str
+    launch_error_uri: str
     cancel_on_kill: bool
     is_attached: bool
 
@@ -95,6 +97,7 @@ class SubmittedJob:
             report_uri=spec.report_uri,
             skipped_uri=spec.skipped_uri,
             failed_html_uri=spec.failed_html_uri,
+            launch_error_uri=spec.launch_error_uri if getattr(runner, "flex_template", None) else "",
             cancel_on_kill=runner.cancel_on_kill,
             is_attached=is_attached,
         )

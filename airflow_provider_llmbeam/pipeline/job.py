@@ -81,7 +81,8 @@ def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
     """Submits a job to Dataflow or Flink, where at most one job of a name runs.
 
     Returns:
-        `id`, and `name`, `project` and `location` on Dataflow or `rest_url` on Flink, of the job, new or running.
+        `id`, and `name`, `project` and `location` on Dataflow or `rest_url` on Flink, of the job, new or running;
+        in the launcher of a Flex Template `template`, the file with the job, in place of `id`.
 
     Raises:
         JobSpecError: Dataflow rejected the job; nothing was sent.
@@ -109,8 +110,11 @@ def _submitted(pipeline: Any, workers: Any, spec: JobSpec) -> dict[str, str]:
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
     cloud = pipeline.options.view_as(GoogleCloudOptions)
-    job_id = _started(pipeline, spec).job_id()
-    return {"id": job_id, "name": cloud.job_name, "project": cloud.project, "location": cloud.region}
+    started = _started(pipeline, spec)
+    # With this option, which Google's launcher of Flex Templates passes, Beam submits no job: it writes one to a
+    # file, which the launcher submits. Source: `DataflowApplicationClient.create_job` of Beam 2.77.
+    job = {"template": cloud.template_location} if cloud.template_location else {"id": started.job_id()}
+    return {**job, "name": cloud.job_name, "project": cloud.project, "location": cloud.region}
 
 
 @contextmanager

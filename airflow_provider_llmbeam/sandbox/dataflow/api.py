@@ -82,7 +82,7 @@ class Dataflow:
         self.runs = Runs(self._jobs, settings)
         self._store = store
         self._settings = settings
-        self._launcher = flex.Launcher(self._jobs, self.runs, settings.flex_launcher)
+        self._launcher = flex.Launcher(self._jobs, self.runs, store, settings.flex_launcher, self._submit_queued)
         self.service = Service(backend, WORDING, self._routes(), is_slow=True)
 
     @property
@@ -166,20 +166,26 @@ class Dataflow:
         self._check(fields)
         with self._jobs.lock:
             active = self._jobs.active(project, location, str(fields["name"]))
-            if active is not None and not active.is_adoptable:
+            if active is not None:
                 # Not an error: clients detect by `clientRequestId` that the job is not theirs.
                 return json_reply(active.resource())
-            if active is None:
-                job = self._jobs.add(project, location, fields, PENDING)
-            else:
-                job, job.is_adoptable = active, False
-                job.fields |= fields | {"labels": (job.fields.get("labels") or {}) | (fields.get("labels") or {})}
-                self._jobs.move(job, PENDING)
+            job = self._jobs.add(project, location, fields, PENDING)
+        self._execute(job)
+        return json_reply(job.resource())
+
+    def _submit_queued(self, job: Job, fields: dict[str, Any]) -> None:
+        """Executes the job of a flex template, with the fields that its launcher wrote."""
+        self._check(fields)
+        labels = {**(job.fields.get("labels") or {}), **(fields.get("labels") or {})}
+        job.fields |= {**fields, "name": job.name, "labels": labels}
+        self._jobs.move(job, PENDING)
+        self._execute(job)
+
+    def _execute(self, job: Job) -> None:
         workers = workers_of(job.fields)
-        text = f"Worker configuration: {workers.machine_type or 'n1-standard-1'} in {location}."
+        text = f"Worker configuration: {workers.machine_type or 'n1-standard-1'} in {job.location}."
         self._jobs.log(job, "JOB_MESSAGE_BASIC", text)
         self.runs.execute(job)
-        return json_reply(job.resource())
 
     def _check(self, fields: dict[str, Any]) -> None:
         checks.check_name(str(fields.get("name") or ""))
@@ -293,7 +299,7 @@ class Dataflow:
                     "If you want to submit a second job, try again by setting a different name.",
                 )
             draft = {"name": launch.name, "type": BATCH, "labels": launch.labels}
-            job = self._jobs.add(project, location, draft, QUEUED, is_adoptable=True)
+            job = self._jobs.add(project, location, draft, QUEUED)
         self._launcher.start(job, launch)
         return json_reply({"job": job.resource("JOB_VIEW_SUMMARY")})
 

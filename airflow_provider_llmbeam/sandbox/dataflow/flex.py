@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +17,8 @@ from airflow_provider_llmbeam.sandbox.dataflow.responses import refused
 from airflow_provider_llmbeam.sandbox.dataflow.runs import Runs
 from airflow_provider_llmbeam.sandbox.dataflow.state import CANCELLED, FAILED, Job, Jobs
 from airflow_provider_llmbeam.sandbox.storage.state import ObjectStore
+
+_log = logging.getLogger(__name__)
 
 _OPTIONS = {
     "machineType": "worker_machine_type",
@@ -70,24 +73,34 @@ def read(store: ObjectStore, parameter: Mapping[str, Any]) -> Launch:
     )
 
 
-def arguments(launch: Launch, project: str, location: str, bucket: str) -> list[str]:
-    """Returns the options with which the container submits the job.
+def job_object_uri(launch: Launch, job: Job) -> str:
+    """Returns the address to which the container writes its job."""
+    return f"{_staging(launch, job).rstrip('/')}/template_launches/{job.id}/job_object"
 
-    Args:
-        launch: The launch.
-        project: Project of the job.
-        location: Location of the job.
-        bucket: Bucket of temporary files when the launch names none.
+
+def _temp(launch: Launch, job: Job) -> str:
+    default = f"gs://dataflow-staging-{job.location}-{job.project}/tmp"
+    return str(launch.environment.get("tempLocation") or default)
+
+
+def _staging(launch: Launch, job: Job) -> str:
+    return str(launch.environment.get("stagingLocation") or _temp(launch, job))
+
+
+def arguments(launch: Launch, job: Job) -> list[str]:
+    """Returns the options of the container: it writes the job to `template_location`, and submits nothing.
+
+    Source: cloud.google.com/dataflow/docs/guides/troubleshoot-templates
     """
     environment = launch.environment
-    temp = environment.get("tempLocation") or f"gs://{bucket}/tmp"
     options = {
         "runner": "DataflowRunner",
-        "project": project,
-        "region": location,
+        "project": job.project,
+        "region": job.location,
+        "template_location": job_object_uri(launch, job),
         "job_name": launch.name,
-        "temp_location": temp,
-        "staging_location": environment.get("stagingLocation") or temp,
+        "temp_location": _temp(launch, job),
+        "staging_location": _staging(launch, job),
     }
     options |= {option: environment[field] for field, option in _OPTIONS.items() if environment.get(field)}
     listed = [f"--{name}={value}" for name, value in (dict(launch.parameters) | options).items()]
@@ -98,18 +111,29 @@ def arguments(launch: Launch, project: str, location: str, bucket: str) -> list[
 
 
 class Launcher:
-    """Runs the command in place of the container.
+    """Runs the command in place of the container, and submits the job that it wrote.
 
     Args:
         jobs: Jobs and their states.
         runs: Processes of the jobs.
+        store: Cloud Storage.
         command: The command, to which the options are added.
+        submit: Checks and executes a queued job, which gets the fields that the command wrote.
     """
 
-    def __init__(self, jobs: Jobs, runs: Runs, command: Sequence[str]) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        runs: Runs,
+        store: ObjectStore,
+        command: Sequence[str],
+        submit: Callable[[Job, dict[str, Any]], None],
+    ) -> None:
         self._jobs = jobs
         self._runs = runs
+        self._store = store
         self._command = tuple(command)
+        self._submit = submit
 
     def start(self, job: Job, launch: Launch) -> None:
         """Starts the launch of a queued job."""
@@ -117,8 +141,7 @@ class Launcher:
 
     def _launch(self, job: Job, launch: Launch) -> None:
         self._runs.pause(job)
-        bucket = f"dataflow-staging-{job.location}-{job.project}"
-        options = arguments(launch, job.project, job.location, bucket)
+        options = arguments(launch, job)
 
         def start(directory: Path, environment: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
             return subprocess.Popen(
@@ -133,18 +156,20 @@ class Launcher:
 
         run = self._runs.start(job, start, "launcher")
         status = run.wait() if run is not None else 0
-        if not job.is_adoptable:
-            return
         if run is None or self._runs.is_cancelled(job):
             self._jobs.move(job, CANCELLED)
             return
-        outcome = "without a job" if status == 0 else f"with exit status {status}"
-        text = (
-            "Error occurred in the launcher container: Template launch failed. See console logs. The launcher "
-            f"ended {outcome}; the end of its log:\n{run.log_tail()}"
-        )
-        self._jobs.log(job, "JOB_MESSAGE_ERROR", text)
-        self._jobs.move(job, FAILED)
+        try:
+            if status != 0:
+                raise refused(400, f"The launcher ended with exit status {status}.")
+            bucket, _, name = job_object_uri(launch, job).removeprefix("gs://").partition("/")
+            self._submit(job, json.loads(self._store.get(bucket, name, {}).data))
+        except RestError as error:
+            _log.warning("Launcher of job %s: %s The end of its log:\n%s", job.id, error.message, run.log_tail())
+            # The whole message: the log is that of the machine, in Cloud Logging.
+            text = "Error occurred in the launcher container: Template launch failed. See console logs."
+            self._jobs.log(job, "JOB_MESSAGE_ERROR", text)
+            self._jobs.move(job, FAILED)
 
 
 def _template(store: ObjectStore, uri: str) -> Any:

@@ -18,8 +18,8 @@ class DataflowSettings:
             step that batches them batches others together.
         start_seconds: Delay before a job runs, in real seconds, >= 0.
         projects: Existing projects; None means that all exist.
-        flex_launcher: Command in place of the container of a flex template, to which the options are added; this
-            package's pipeline by default.
+        flex_launcher: Command in place of the container of a flex template, to which the options are added; by
+            default that of this package.
 
     Raises:
         ValueError: A number is out of bounds, or the command is empty.
@@ -30,7 +30,7 @@ class DataflowSettings:
     shuffles_retries: bool = False
     start_seconds: float = 0.0
     projects: tuple[str, ...] | None = None
-    flex_launcher: tuple[str, ...] = (sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--submit")
+    flex_launcher: tuple[str, ...] = (sys.executable, "-m", "airflow_provider_llmbeam.pipeline.launch.template")
 
     def __post_init__(self) -> None:
         if self.workers < 1:

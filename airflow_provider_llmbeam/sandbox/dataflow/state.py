@@ -56,7 +56,6 @@ class Job:
         state: Current state, e.g. "JOB_STATE_RUNNING".
         state_at: Time of the last change of state, in seconds since the epoch.
         states: All states so far, in order.
-        is_adoptable: Whether it waits for the launcher of its template to submit it.
         messages: Log messages.
         metrics: Metrics as `MetricUpdate`s.
         metrics_at: Time of the last change of the metrics, in seconds since the epoch.
@@ -71,7 +70,6 @@ class Job:
     state: str
     state_at: float
     states: list[str] = field(default_factory=list)
-    is_adoptable: bool = False
     messages: list[Message] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
     metrics_at: float = 0.0
@@ -144,9 +142,7 @@ class Jobs:
                 return job
         return None
 
-    def add(
-        self, project: str, location: str, fields: Mapping[str, Any], state: str, *, is_adoptable: bool = False
-    ) -> Job:
+    def add(self, project: str, location: str, fields: Mapping[str, Any], state: str) -> Job:
         """Creates a job with an id like the service's: the time of creation and a number."""
         now = self._clock()
         with self.lock:
@@ -161,7 +157,6 @@ class Jobs:
                 state=state,
                 state_at=now,
                 states=[state],
-                is_adoptable=is_adoptable,
             )
             self._jobs[job.id] = job
         return job

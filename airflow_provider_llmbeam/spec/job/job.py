@@ -39,6 +39,9 @@ from airflow_provider_llmbeam.spec.safety import AirflowRun, FilesAudit, Safety
 from airflow_provider_llmbeam.spec.sink import FilesSink, KafkaSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, KafkaSource, Source
 
+#: Name of the file in which the launcher of a Flex Template leaves its error.
+LAUNCH_ERROR_NAME = "launch-error.txt"
+
 
 class JobSpec(SpecModel):
     """A job: its source, prompt, model and sink.
@@ -160,6 +163,11 @@ class JobSpec(SpecModel):
     def failed_html_uri(self) -> str:
         """Address of the same report as a page."""
         return f"{self.home_uri}failed.html"
+
+    @property
+    def launch_error_uri(self) -> str:
+        """Address of the error of the launcher of a Flex Template, beside the spec that it reads."""
+        return f"{self.home_uri}{LAUNCH_ERROR_NAME}"
 
     @property
     def alerts_uri(self) -> str:

@@ -14,6 +14,8 @@ from airflow_provider_llmbeam.exceptions import (
     AccessDeniedError,
     CloudNotFoundError,
     CloudUnavailableError,
+    JobFailedError,
+    JobSpecError,
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
@@ -147,3 +149,25 @@ def test_the_error_of_a_job_whose_rows_failed_has_the_page_of_its_report(task, g
     with pytest.raises(TooManyFailedRowsError) as raised:
         task.collect(SubmittedJob.of(spec, "1", is_attached=False), ended)
     assert raised.value.page == (encoded_page("<p>5 of 20 rows", spec.failed_html_uri) if has_page else None)
+
+
+@pytest.mark.parametrize(
+    ("left", "error"),
+    [
+        ("airflow_provider_llmbeam.exceptions.JobSpecError: `source.uri` matches no file.", JobSpecError),
+        ("Traceback (most recent call last):\nImportError: no module named 'torch'", JobFailedError),
+        ("", JobFailedError),
+        (None, JobFailedError),
+    ],
+)
+def test_the_error_of_a_job_that_its_template_did_not_start_is_that_of_the_launcher(
+    task, google, spec, left, error
+):
+    runner = spec.runner.model_copy(update={"flex_template": "gs://rows/t.json"})
+    spec = spec.model_copy(update={"runner": runner})
+    if left is not None:
+        StorageHook(google.project).write(spec.launch_error_uri, left)
+    ended = JobResult("failed", "1", "FAILED", message="See console logs.", error_type="JobFailedError")
+    with pytest.raises(error) as raised:
+        task.collect(SubmittedJob.of(spec, "1", is_attached=False), ended)
+    assert (left or "See console logs.").rpartition("Error: ")[2] in str(raised.value)

@@ -130,16 +130,3 @@ def test_only_a_cancellation_a_spent_budget_drift_a_refusal_and_permanent_failur
         "JobRefusedError",
         "PermanentFailureError",
     }
-
-
-def test_a_spec_error_of_the_launcher_is_not_retried():
-    launcher = (
-        "Error occurred in the launcher container: Template launch failed. Its last lines:\nA library's remark\n"
-        "16:08:12 `source.uri` 'gs://rows/in*.csv' matches no file. Nothing was sent or billed."
-    )
-    error = failure([launcher], "Dataflow job '1'", JOURNAL)
-    assert type(error) is JobSpecError
-    assert str(error) == (
-        "Dataflow job '1' was not submitted by its template: `source.uri` 'gs://rows/in*.csv' matches no file. "
-        "Nothing was sent or billed."
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from google.oauth2.credentials import Credentials
 from airflow_provider_llmbeam.sandbox import DataflowSettings, Fault, Sandbox
 from airflow_provider_llmbeam.sandbox.dataflow.flex import Launch, arguments
 from airflow_provider_llmbeam.sandbox.dataflow.job.__main__ import explained
+from airflow_provider_llmbeam.sandbox.dataflow.state import Jobs
 from tests.clouds import authorized
 
 WHERE = {"project_id": "my-project", "location": "us-central1"}
@@ -298,11 +300,13 @@ def test_the_environment_of_a_launch_becomes_options() -> None:
         "tempLocation": "gs://rows/tmp",
     }
     launch = Launch(name="flex", parameters={"input": "a=b"}, environment=environment, labels={"team": "search"})
-    assert arguments(launch, "my-project", "us-central1", "default") == [
+    job = Jobs(time.time).add("my-project", "us-central1", {"name": "flex"}, "JOB_STATE_QUEUED")
+    assert arguments(launch, job) == [
         "--input=a=b",
         "--runner=DataflowRunner",
         "--project=my-project",
         "--region=us-central1",
+        f"--template_location=gs://rows/tmp/template_launches/{job.id}/job_object",
         "--job_name=flex",
         "--temp_location=gs://rows/tmp",
         "--staging_location=gs://rows/tmp",
