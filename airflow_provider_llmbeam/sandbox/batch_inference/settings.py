@@ -35,8 +35,8 @@ class BatchSettings:
         pads_echo: Whether Vertex AI returns `"fileData": null` in a part with a text, and `"text": null` in one
             with a file. Source: the example of a result in
             docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/batch-prediction-from-cloud-storage.
-        echoes_input: Whether a job of the Developer API names its request file in `metadata.inputConfig`; whether it
-            does is not documented.
+        echoes_input: Whether a job of the Developer API names its request file in `metadata.inputConfig`; whether
+            it does is not documented.
         rows_per_shard: Maximum number of lines in a file of Vertex AI, >= 1.
         failure: Message of a failed job; "" is a usual one of the provider.
         max_jobs: Maximum number of jobs of the Developer API that have not ended, >= 1.
