@@ -37,6 +37,7 @@ from airflow_provider_llmbeam.engine.batch_formats.gemini import DeveloperFormat
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
+from airflow_provider_llmbeam.spec.model.parameters import given, refusal, server_type
 
 _log = logging.getLogger(__name__)
 
@@ -220,7 +221,7 @@ class GoogleBatchAdapter(BatchAdapter):
             found["max_output_tokens"] = request.get("max_tokens") or max_tokens
             key = json.dumps(found, sort_keys=True, default=str)
             if key not in formats:
-                formats[key] = DeveloperFormat(self._model, _generation(found, index), schema)
+                formats[key] = DeveloperFormat(self._model, _generation(found, index, self._model), schema)
             prompt = Prompt(request["prompt"], system=request.get("system_prompt") or system_prompt or None)
             yield formats[key].encode(f"{idempotency_key}-{index}", prompt)[1]
 
@@ -241,7 +242,7 @@ class GoogleBatchAdapter(BatchAdapter):
                     )
 
 
-def _generation(params: Mapping[str, Any], index: int) -> Generation:
+def _generation(params: Mapping[str, Any], index: int, model: GeminiModel) -> Generation:
     """Returns the parameters of an answer.
 
     Raises:
@@ -250,7 +251,11 @@ def _generation(params: Mapping[str, Any], index: int) -> Generation:
     try:
         if unknown := params.keys() - _PARAMS - {"max_output_tokens"}:
             raise ValueError(f"unknown {', '.join(map(repr, sorted(unknown)))}")
-        return Generation.model_validate(params)
+        generation = Generation.model_validate(params)
+        for name in given(generation):
+            if why := refusal(name, generation, model, server_type(model)):
+                raise ValueError(f"`{name}` {why}")
+        return generation
     except (ValueError, ValidationError) as error:
         raise LLMBatchInputError(
             f"The parameters of request {index} are invalid: {error}. Expected {', '.join(sorted(_PARAMS))} as in "

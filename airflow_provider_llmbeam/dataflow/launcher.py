@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.dataflow.outcome import JobResult, failure
 from airflow_provider_llmbeam.dataflow.registry import JobRegistry, SubmittedJob
 from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
-from airflow_provider_llmbeam.spec.identity import JOB_LABEL, dataflow_name, job_identity, labels
+from airflow_provider_llmbeam.spec.identity import dataflow_name, job_identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.source import FilesSource
@@ -78,7 +78,7 @@ class DataflowLauncher(JobLauncher):
         self._hook(job.location, job.project).cancel(job.id)
 
     def running(self, spec: JobSpec) -> Sequence[Job]:
-        """Returns the running jobs that carry the label of the task."""
+        """Returns the running jobs of the task."""
         runner = _runner(spec)
         return self._hook(runner.location, runner.project).find(job_identity(spec), active_only=True)
 
@@ -86,7 +86,7 @@ class DataflowLauncher(JobLauncher):
         """Returns the shell command that lists the jobs of the task."""
         runner = _runner(spec)
         return (
-            f"gcloud dataflow jobs list --status=active --filter=labels.{JOB_LABEL}={job_identity(spec)} "
+            f"gcloud dataflow jobs list --status=active '--filter=name:{job_identity(spec)}-*' "
             f"--region={runner.location} --project={runner.project}"
         )
 

@@ -16,6 +16,9 @@ LOCATION_FAULTS: frozenset[FaultKind] = frozenset({"stock_out", "quota", "no_gpu
 #: has it.
 _PATTERNS: tuple[tuple[FaultKind, str], ...] = (
     ("quota", r"quota"),
+    # Cloud Run ends the operation of a service that may not read a secret with INTERNAL:
+    # github.com/sourcegraph/sourcegraph-public-snapshot/pull/59045
+    ("denied", r"permission denied|must have permission|(do|does) not have permission"),
     (
         "stock_out",
         r"stock.?out|out of (capacity|stock)|(not enough|insufficient|no) .{0,40}(resources|capacity)|"

@@ -24,6 +24,8 @@ MAX_LISTED = 5_000
 #: Largest numbers of error messages of a job that are read, and that are kept.
 MAX_MESSAGES = 500
 KEPT_MESSAGES = 50
+#: Any identity in the name of a job, see `spec.identity.identity`.
+_IDENTITY = r"[a-z][a-z0-9-]*-[0-9a-f]{12}"
 
 
 class DataflowJobHook(RegionalHook):
@@ -53,8 +55,8 @@ class DataflowJobHook(RegionalHook):
     def find(self, identity: str, *, active_only: bool = False) -> list[DataflowJob]:
         """Returns the jobs of an identity, see `spec.identity`: those of every try of one task.
 
-        The service cannot filter by label, and documents that a list contains summaries, which may lack labels.
-        Names given by this package start with the identity, so a job is identified by its label or its name.
+        The service cannot filter by label. Names given by this package start with the identity, so a job is
+        identified by its label or its name.
 
         Args:
             identity: Value of the label `llmbeam-job`.
@@ -66,7 +68,8 @@ class DataflowJobHook(RegionalHook):
         Raises:
             CloudError: See `google_errors`.
         """
-        found = [job for job in self._list(active_only=active_only) if belongs_to(job, identity)]
+        listed = self._list(re.escape(identity), active_only=active_only)
+        found = [job for job in listed if belongs_to(job, identity)]
         return sorted(found, key=lambda job: job.created_at.timestamp() if job.created_at else 0.0, reverse=True)
 
     def active(self) -> list[DataflowJob]:
@@ -75,16 +78,29 @@ class DataflowJobHook(RegionalHook):
         Raises:
             CloudError: See `google_errors`.
         """
-        return [job for job in self._list(active_only=True) if JOB_LABEL in job.labels and not job.is_over]
+        listed = self._list(_IDENTITY, active_only=True)
+        return [job for job in listed if JOB_LABEL in job.labels and not job.is_over]
 
-    def _list(self, *, active_only: bool) -> list[DataflowJob]:
+    def _list(self, identity: str, *, active_only: bool) -> list[DataflowJob]:
+        """Lists the jobs that have labels, or a name with an identity; of the latter the labels are read.
+
+        A list always contains summaries, which have no labels (`ListJobsRequest.view` and `JobView` in
+        google-cloud-dataflow-client 0.13).
+
+        Args:
+            identity: Regular expression of the identity.
+            active_only: Whether to leave out jobs that have ended.
+        """
         from google.cloud.dataflow_v1beta3 import ListJobsRequest
 
         which = ListJobsRequest.Filter.ACTIVE if active_only else ListJobsRequest.Filter.ALL
         with self._translated(f"list the jobs of {self.location!r}", missing=f"region {self.location!r}"):
             request = ListJobsRequest(**self._place(), filter=which, page_size=1_000)
             pager = self._client("JobsV1Beta3Client").list_jobs(request, **self._options())
-            return [job_of(job) for job in islice(pager, MAX_LISTED)]
+            listed = [job_of(job) for job in islice(pager, MAX_LISTED)]
+        named = re.compile(rf"{identity}-[0-9a-f]{{8}}")
+        found = [job for job in listed if job.labels or named.fullmatch(job.name)]
+        return [job if job.labels else self.get(job.job_id) for job in found]
 
     def cancel(self, job_id: str) -> None:
         """Requests the cancellation of a job; a job that has ended is left unchanged.

@@ -150,7 +150,7 @@ def prefix_cache(spec: JobSpec) -> Iterator[PrefixCache | None]:
     finally:
         has_ended.set()
         thread.join()
-        client.delete_all()
+        client.delete_all(cache.name)
 
 
 class _Client:
@@ -202,9 +202,11 @@ class _Client:
             except BatchError as error:
                 _log.warning("The stored beginning of the prompts could not be extended: %s", error)
 
-    def delete_all(self) -> None:
-        """Deletes the caches of this job; one that cannot be deleted expires."""
+    def delete_all(self, *names: str) -> None:
+        """Deletes the caches of this job, by name and by display name; one that cannot be deleted expires."""
         try:
+            for name in names:
+                self._http.delete(f"{self._root}/{name}")
             for reply in list(self._of_this_job()):
                 self._http.delete(f"{self._root}/{_name(reply)}")
         except BatchError as error:

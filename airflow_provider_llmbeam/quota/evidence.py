@@ -88,7 +88,8 @@ class Serving:
         replicas: Number of running replicas; `None` if not known.
         target_replicas: Number of replicas that the autoscaler wants; `None` if not known.
         responses: Number of responses in the window.
-        rejected: Number of them with a 429, as far as the metric shows: it mostly shows 4xx.
+        refused: Number of them with a 4xx. The metric has classes of codes only
+            (docs.cloud.google.com/monitoring/api/metrics_gcp, `response_count`): a 429 is not told from another.
         failed: Number of them with a 5xx.
         duty_cycle: Share of time in which the accelerators work, 0 to 1; `None` if not known.
         until: End of the newest minute with data, in seconds of the Unix epoch.
@@ -97,7 +98,7 @@ class Serving:
     replicas: float | None = None
     target_replicas: float | None = None
     responses: int = 0
-    rejected: int = 0
+    refused: int = 0
     failed: int = 0
     duty_cycle: float | None = None
     until: float

@@ -196,12 +196,19 @@ def serving_finding(serving: Serving | None, now: float) -> Finding:
         verdict = "exhausted"
     ratio = None
     if serving.responses:
-        ratio = serving.rejected / serving.responses
-        failed = serving.failed / serving.responses
-        rejected = f"{ratio:.1%} were 429 and " if serving.rejected else ""
-        said.append(f"of {serving.responses:,} responses {rejected}{failed:.1%} failed (5xx)")
+        failed, refused = serving.failed / serving.responses, serving.refused / serving.responses
+        said.append(f"of {serving.responses:,} responses {failed:.1%} failed (5xx)")
+        if serving.refused:
+            said[-1] += (
+                f" and {refused:.1%} were refused (4xx): by a 429 or for their form, the metric does not show"
+            )
+        else:
+            ratio = 0.0
         if serving.responses >= MIN_SAMPLE:
-            verdict = max(verdict, _by_share(max(ratio, failed)), key=RANKS.index)
+            # What was refused may be the form of another client's requests, which says nothing of the capacity.
+            verdict = max(
+                verdict, _by_share(failed), min("degraded", _by_share(refused), key=RANKS.index), key=RANKS.index
+            )
     if serving.duty_cycle is not None:
         said.append(f"its accelerators work {serving.duty_cycle:.0%} of the time")
         if serving.duty_cycle >= BUSY_DUTY_CYCLE:

@@ -116,7 +116,7 @@ def _metric_findings(evidence: Evidence, now: float) -> list[Finding]:
 
 def _softened(metric: Finding, probe: Finding) -> Finding:
     """Returns `degraded` for a pool that was exhausted some minutes ago if the probe was answered just now."""
-    is_past = metric.verdict == "exhausted" and metric.rejected_ratio is not None
+    is_past = metric.verdict == "exhausted" and metric.sample_size > 0
     if not is_past or probe.verdict != "healthy":
         return metric
     # If the pool admitted nothing then, its present rate is not known.

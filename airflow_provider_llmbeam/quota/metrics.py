@@ -132,6 +132,10 @@ class QuotaMetrics:
         """Returns the state of an endpoint; `None` if there is no data."""
         where = {"resource.labels.endpoint_id": endpoint_id, **self._here}
         responses = self._read(f"{_PREDICTION}/response_count", where, group_by=("metric.labels.response_code",))
+        refused, failed = (
+            round(_sum(each for each in responses if each.labels.get("response_code", "").startswith(digit)))
+            for digit in "45"
+        )
         gauges = {
             name: self._read(f"{_PREDICTION}/{name}", where, aligner="ALIGN_NEXT_OLDER", reducer=reducer)
             for name, reducer in (
@@ -147,8 +151,8 @@ class QuotaMetrics:
             replicas=_newest(gauges["replicas"]),
             target_replicas=_newest(gauges["target_replicas"]),
             responses=round(_sum(responses)),
-            rejected=round(_sum(each for each in responses if each.labels.get("response_code") == "429")),
-            failed=round(_sum(each for each in responses if each.labels.get("response_code", "").startswith("5"))),
+            refused=refused,
+            failed=failed,
             duty_cycle=_newest(gauges["accelerator/duty_cycle"]),
             until=_until(series),
         )

@@ -482,7 +482,7 @@ def test_a_job_that_uses_an_endpoint_is_cancelled_at_its_teardown(run_dag, sandb
         DataflowJob("ours", "n", "JOB_STATE_RUNNING", labels=ours),
         DataflowJob("other", "n", "JOB_STATE_RUNNING", labels={"llmbeam-job": "b"}),
     ]
-    monkeypatch.setattr(DataflowJobHook, "_list", lambda self, *, active_only: jobs)
+    monkeypatch.setattr(DataflowJobHook, "_list", lambda self, identity, *, active_only: jobs)
     monkeypatch.setattr(DataflowJobHook, "cancel", lambda self, job_id: cancelled.append((self.location, job_id)))
     with DAG("down", schedule=None) as dag:
         TeardownEndpointOperator(task_id="down", endpoint=here["garden"], name="asked", **SOON)

@@ -196,6 +196,7 @@ def test_a_missing_batch_has_the_status_that_common_ai_knows(adapter):
     [
         ({"request_params": {"n": 2}}, LLMBatchInputError, "unknown 'n'"),
         ({"request_params": {"temperature": 3}}, LLMBatchInputError, "temperature"),
+        ({"request_params": {"seed": 2**31}}, LLMBatchInputError, "`seed` must be from -2147483648 to 2147483647"),
         ({"prompts": [{"prompt": "p", "model": "google:other"}]}, LLMBatchInputError, "'other'"),
         ({"prompts": [{"prompt": "p", "model": "openai:gpt-5"}]}, LLMBatchModelMismatchError, "openai"),
         ({"prompts": ["p"] * (GoogleBatchAdapter.max_requests + 1)}, LLMBatchLimitExceededError, "50,001"),

@@ -826,3 +826,20 @@ def test_a_file_with_more_tokens_than_the_limit_is_sent_online_after_two_submiss
     assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
     assert sum(request.method == "openai.batches.create" for request in sandbox.requests) == 2
     assert "more than the limit allows" in caplog.text
+
+
+@pytest.mark.parametrize("echoes_input", [False, True])
+def test_no_request_file_is_left_at_the_provider_whether_or_not_its_jobs_name_them(
+    developer, sandbox, echoes_input
+):
+    sandbox.batches.settings = BatchSettings(echoes_input=echoes_input)
+    sandbox.faults.queue("gemini.files.upload", Fault(kind="disconnect"))  # one upload is made twice
+    run(JobSpec.parse(developer))
+    assert [file.name for file in sandbox.gemini_files.all.values() if not file.is_result] == []
+
+
+def test_a_request_file_that_cannot_be_deleted_is_named(developer, sandbox, caplog):
+    denied = Fault(kind="error", http_status=403, message="no delete")
+    sandbox.faults.every("gemini.files.delete", 1, denied)
+    run(JobSpec.parse(developer))
+    assert "with all its prompts: The Gemini Developer API answered HTTP 403: no delete." in caplog.text

@@ -75,10 +75,13 @@ class BatchProvider(Protocol):
         """
 
     def delete(self, job: BatchJob) -> None:
-        """Deletes a job that has ended, with the files that the provider keeps of it; ignores what is missing."""
+        """Deletes a job that has ended, and its result files; ignores what is missing.
+
+        Its request file is one of `uploads`, as are those of jobs that were never created.
+        """
 
     def deletable(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
-        """Returns those jobs of which `delete` would delete something besides their request files.
+        """Returns those jobs of which `delete` would delete something.
 
         These are all jobs, except for OpenAI, which keeps a batch forever, without its files.
         """

@@ -15,7 +15,6 @@ from typing import Any
 
 from airflow_provider_llmbeam.batch.errors import (
     BatchDeniedError,
-    BatchError,
     BatchNotFoundError,
     BatchQuotaError,
     BatchRefusedError,
@@ -73,19 +72,15 @@ class GeminiBatches(RestBatches):
         try:
             return self._http.create(f"{self._model}:{self._method}", body, display_name, job_of)
         except (JobSpecError, BatchQuotaError):
-            with contextlib.suppress(BatchError):
-                self._delete_file(file)
+            self._withdraw(file, display_name)
             raise
 
     def delete(self, job: BatchJob) -> None:
         """See `BatchProvider`."""
-        files = list(job.results)
-        with contextlib.suppress(BatchNotFoundError):
-            metadata = mapping_of(self._http.get(self._url(job.name)).get("metadata"))
-            files.append(str_of(mapping_of(metadata.get("inputConfig")).get("fileName")))
-        for file in files:
-            self._delete_file(file)
-        self._http.delete(self._url(job.name))
+        url = self._url(job.name)
+        for file in job.results:
+            self._delete_result(file)
+        self._http.delete(url)
 
     def uploads(self, prefix: str) -> list[UploadedFile]:
         """Returns the files that were uploaded for jobs whose display name starts with a prefix."""
@@ -104,14 +99,14 @@ class GeminiBatches(RestBatches):
         try:
             yield from self._http.download(f"{self._root}/{file}:download", {"alt": "media"})
         except BatchDeniedError as error:
-            # 403 is also its answer for a file that does not exist, see `_delete_file`. Nobody can delete a result
-            # file, so that a 403 before it expires is about the access to it.
+            # 403 is also its answer for a file that does not exist, see `_delete_result`. Nobody can delete a
+            # result file, so that a 403 before it expires is about the access to it.
             ended_at = job.created_at + KEPT_SECONDS if job.ended_at is None else job.ended_at
             if error.http_status != 403 or time.time() - ended_at <= KEPT_SECONDS:
                 raise
             raise BatchNotFoundError(str(error)) from error
 
-    def _delete_file(self, name: str) -> None:
+    def _delete_result(self, name: str) -> None:
         # 403 is its answer for a file that does not exist, and 400 for a result file, whose name it finds too long
         # to delete it: github.com/googleapis/python-genai/issues/1759. It expires.
         if FILE_NAME.fullmatch(name):

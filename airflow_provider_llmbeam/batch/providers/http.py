@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import requests
@@ -120,7 +121,8 @@ class BatchHttp:
         """
 
         def send() -> BatchJob:
-            return read_job(self.json_object(self._sent("POST", url, json=body)), parse)
+            job = read_job(self.json_object(self._sent("POST", url, json=body)), parse)
+            return replace(job, display_name=display_name)
 
         try:
             with _before_the_job():

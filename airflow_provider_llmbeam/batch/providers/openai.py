@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import secrets
@@ -11,12 +10,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from airflow_provider_llmbeam.batch.errors import (
-    BatchError,
-    BatchNotFoundError,
-    BatchQuotaError,
-    BatchUnavailableError,
-)
+from airflow_provider_llmbeam.batch.errors import BatchQuotaError, BatchUnavailableError
 from airflow_provider_llmbeam.batch.job import ENDED, BatchJob, BatchPhase, UploadedFile
 from airflow_provider_llmbeam.batch.providers.base import MAX_VECTORS, BatchLimits, OpenFile
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
@@ -85,17 +79,13 @@ class OpenAIBatches(RestBatches):
         try:
             return self._http.create(self._jobs, body, display_name, job_of)
         except (JobSpecError, BatchQuotaError):
-            with contextlib.suppress(BatchError):
-                self._delete_file(file)
+            self._withdraw(file, display_name)
             raise
 
     def delete(self, job: BatchJob) -> None:
-        """Deletes the files of a job; OpenAI keeps the job itself."""
-        files = list(job.results)
-        with contextlib.suppress(BatchNotFoundError):
-            files.append(str_of(self._http.get(self._url(job.name)).get("input_file_id")))
-        for file in files:
-            self._delete_file(file)
+        """Deletes the result files of a job; OpenAI keeps the job itself."""
+        for file in job.results:
+            self.delete_upload(file)
 
     def deletable(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
         """Returns the jobs of which OpenAI still has a result file."""
@@ -111,7 +101,8 @@ class OpenAIBatches(RestBatches):
 
     def delete_upload(self, name: str) -> None:
         """Deletes an uploaded request file; does nothing if it does not exist."""
-        self._delete_file(name)
+        if _NAME.fullmatch(name):
+            self._http.delete(f"{self._files}/{name}")
 
     def results(self, job: BatchJob) -> Iterator[tuple[str, Iterator[bytes]]]:
         """See `BatchProvider`."""
@@ -136,10 +127,6 @@ class OpenAIBatches(RestBatches):
         if not _NAME.fullmatch(name):
             raise BatchUnavailableError(f"OpenAI stored {uri!r} without an id.")
         return name
-
-    def _delete_file(self, name: str) -> None:
-        if _NAME.fullmatch(name):
-            self._http.delete(f"{self._files}/{name}")
 
     def _listed_files(self, purpose: str) -> Iterator[Mapping[str, Any]]:
         return self._listed(self._files, {"purpose": purpose, "limit": str(_FILES_PER_PAGE)}, "data")

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow_provider_llmbeam.batch.errors import BatchConflictError, BatchNotFoundError, BatchRefusedError
+from airflow_provider_llmbeam.batch.errors import (
+    BatchConflictError,
+    BatchError,
+    BatchNotFoundError,
+    BatchRefusedError,
+)
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
 from airflow_provider_llmbeam.batch.providers.reported import google_next_page, read_job
 from airflow_provider_llmbeam.server_reply import list_of, mapping_of
+
+_log = logging.getLogger("llmbeam")
 
 
 class RestBatches(ABC):
@@ -52,8 +60,25 @@ class RestBatches(ABC):
                 raise
 
     def deletable(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
-        """Returns those jobs of which `delete` would delete something besides their request files."""
+        """Returns those jobs of which `delete` would delete something."""
         return list(jobs)
+
+    def _withdraw(self, file: str, display_name: str) -> None:
+        """Deletes the uploaded request file of a job that was refused; a failure is only logged."""
+        try:
+            self.delete_upload(file)
+        except BatchError as error:
+            _log.warning(
+                "The request file %s of %s was uploaded with all its prompts, and could not be deleted: %s "
+                "`SweepBatchInferenceOperator` deletes it later.",
+                file,
+                display_name,
+                error,
+            )
+
+    @abstractmethod
+    def delete_upload(self, name: str) -> None:
+        """Deletes an uploaded request file; does nothing if it does not exist."""
 
     def _listed(self, url: str, query: Mapping[str, str], field: str) -> Iterator[Mapping[str, Any]]:
         """Yields the items of all pages of a list."""

@@ -19,6 +19,17 @@ from airflow_provider_llmbeam.spec.endpoint.identity import service_id
 from airflow_provider_llmbeam.spec.model import parse_model
 
 _INVOKER = "roles/run.invoker"
+#: `google.rpc.Code` by `Condition.CommonReason` of google-cloud-run 0.16 (run_v2); other reasons are INTERNAL. The
+#: check of secrets fails for a missing permission and for a missing version alike; a retry resolves neither.
+_CODES = {
+    "CONTAINER_PERMISSION_DENIED": 7,
+    "CONTAINER_IMAGE_UNAUTHORIZED": 7,
+    "ENCRYPTION_KEY_PERMISSION_DENIED": 7,
+    "SECRETS_ACCESS_CHECK_FAILED": 7,
+    "CONTAINER_MISSING": 5,
+    "VPC_NETWORK_NOT_FOUND": 5,
+}
+_INTERNAL = 13
 
 
 class CloudRunPlatform(HookPlatform[CloudRunHook]):
@@ -47,7 +58,7 @@ class CloudRunPlatform(HookPlatform[CloudRunHook]):
         name = operation or f"{resource.name}/operations/-"
         fault = None
         if is_over and state == "CONDITION_FAILED":
-            fault = fault_of(_code(found.terminal_condition), found.terminal_condition.message)
+            fault = fault_of(_code(found), found.terminal_condition.message)
         return EndpointSnapshot(
             resources=(resource,),
             operations=() if is_over else (RunningOperation(name, creates=not resource.is_being_deleted),),
@@ -126,9 +137,10 @@ def _resource(found: Any) -> Resource:
     )
 
 
-def _code(condition: Any) -> int:
-    """Returns a `google.rpc.Code`; Cloud Run gives a reason and a message only."""
-    return 7 if condition.reason.name == "PERMISSION_DENIED" else 13
+def _code(found: Any) -> int:
+    """Returns a `google.rpc.Code`; a condition has a reason, which may be that of a part of the service only."""
+    reasons = (condition.reason.name for condition in (found.terminal_condition, *found.conditions))
+    return next((_CODES[reason] for reason in reasons if reason in _CODES), _INTERNAL)
 
 
 def _usd_per_hour(found: Any) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
-from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint.cloud_run import MAX_CONCURRENCY, CloudRunEndpoint
 
 _PORT = 8000
 #: Directory where a bucket with the model is mounted.
@@ -33,7 +33,7 @@ def service(plan: EndpointPlan, spec: CloudRunEndpoint) -> dict[str, Any]:
             "scaling": {"min_instance_count": spec.min_instances, "max_instance_count": spec.max_instances},
             "timeout": {"seconds": _REQUEST_SECONDS},
             "execution_environment": "EXECUTION_ENVIRONMENT_GEN2",
-            "max_instance_request_concurrency": spec.concurrency or spec.sequences or 64,
+            "max_instance_request_concurrency": min(spec.concurrency or spec.sequences or 64, MAX_CONCURRENCY),
             "node_selector": {"accelerator": gpu},
             # Zonal redundancy raises the price of a GPU and needs a separate quota.
             "gpu_zonal_redundancy_disabled": True,

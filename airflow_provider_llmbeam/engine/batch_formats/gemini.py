@@ -144,7 +144,8 @@ def _digest(request: Mapping[str, Any]) -> str:
     """Returns a digest of the parts of a request that decide which row it is of.
 
     The configuration is left out: it is the same in all requests of a job, and an echo may write its numbers in
-    another form.
+    another form. An echo has `null` for the fields that a part of the request does not have: the example of a
+    result in docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/batch-prediction-from-cloud-storage.
     """
     contents = [_parts(content) for content in list_of(request.get("contents"))]
     found = [contents, _parts(request.get("systemInstruction") or request.get("system_instruction"))]
@@ -156,10 +157,10 @@ def _parts(content: Any) -> list[Any]:
 
 
 def _part(part: Mapping[str, Any]) -> Any:
-    if "text" in part:
+    if part.get("text") is not None:
         return str_of(part["text"])
     for name, place in (("fileData", "fileUri"), ("inlineData", "data")):
         found = mapping_of(part.get(name))
-        if place in found:
+        if found.get(place) is not None:
             return [str_of(found[place]), str_of(found.get("mimeType"))]
-    return sorted(part)
+    return sorted(name for name, value in part.items() if value is not None)

@@ -8,6 +8,7 @@ import re
 from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import BatchProvider, open_provider
+from airflow_provider_llmbeam.batch.uploads import delete_uploads
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, batch_uri
@@ -22,7 +23,7 @@ _OF_PROVIDER = re.compile(r"https://([a-z0-9-]+\.)+(googleapis|openai)\.com/.*")
 
 
 def discard(spec: JobSpec, manifest: BatchManifest) -> None:
-    """Cancels the jobs of an earlier try, at the provider of its model, and deletes its files.
+    """Cancels the jobs of an earlier try, at the provider of its model, and deletes its files there and here.
 
     What cannot be cancelled is named in a warning: it does not keep the job back.
 
@@ -57,6 +58,10 @@ def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:
         else:
             if not found.has_ended:
                 _cancel(provider, job, manifest)
+    try:
+        delete_uploads(provider, display_name_prefix(spec), manifest.files)
+    except LLMBeamError as error:
+        _log.warning("Request files of the earlier try were not deleted: %s", error)
 
 
 def _cancel(provider: BatchProvider, job: BatchJob, manifest: BatchManifest) -> None:

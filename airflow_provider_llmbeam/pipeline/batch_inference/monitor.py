@@ -30,6 +30,7 @@ from airflow_provider_llmbeam.batch.errors import (
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
 from airflow_provider_llmbeam.batch.token_limit import room_beside, token_limit
+from airflow_provider_llmbeam.batch.uploads import delete_uploads
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, RequestFile, write_manifest
@@ -218,15 +219,10 @@ class Monitor:
             )
         if all(job.has_ended for job in self.jobs.values()):
             self._room_for_tokens = 0  # jobs of somebody else are in the way: until the next poll
-        for job in failed.values():
-            self._delete_file(job)
-
-    def _delete_file(self, job: BatchJob) -> None:
-        """Deletes the request file of a job that is submitted again with another upload."""
-        try:
-            self._provider.delete(job)
+        try:  # they are submitted again with another upload
+            delete_uploads(self._provider, display_name_prefix(self._spec), failed)
         except BatchError as error:
-            _log.debug("The request file of %s could not be deleted: %s", job.name, error)
+            _log.debug("Request files are deleted at the end of the run: %s", error)
 
     def _submit(self, display_name: str, file: RequestFile) -> bool:
         """Submits a file, or leaves it to be sent online; `False` if the provider takes no further job now."""
@@ -320,7 +316,7 @@ class Monitor:
         """Returns a job as it is now: as it was if the provider does not have it yet, or no longer."""
         now = self._clock()
         try:
-            return self._provider.get(job.name)
+            return replace(self._provider.get(job.name), display_name=job.display_name)
         except BatchNotFoundError:
             if now - job.created_at < SURE_SECONDS:
                 return job

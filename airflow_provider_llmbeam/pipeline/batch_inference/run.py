@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.batch.errors import BatchError
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import open_provider
 from airflow_provider_llmbeam.batch.providers.base import BatchProvider
+from airflow_provider_llmbeam.batch.uploads import delete_uploads
 from airflow_provider_llmbeam.batch.ways import Way, moment
 from airflow_provider_llmbeam.counts import usd
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobRefusedError
@@ -175,10 +176,10 @@ class BatchInference:
             return
         with _only_logged():
             self._save(is_published=True)  # a later run does not count these answers again
-            self._delete(self._monitor.jobs)
+            self._delete(self.manifest, self._monitor.jobs)
 
-    def _delete(self, jobs: Mapping[str, BatchJob]) -> None:
-        """Deletes jobs that have ended, and all files; the manifest last, if no job is left."""
+    def _delete(self, manifest: BatchManifest, jobs: Mapping[str, BatchJob]) -> None:
+        """Deletes jobs that have ended, and all files; the manifest last, if nothing is left at the provider."""
         faults = []
         for job in jobs.values():
             if job.has_ended:
@@ -186,11 +187,16 @@ class BatchInference:
                     self._provider.delete(job)
                 except BatchError as error:
                     faults.append(f"{job.name}: {error}")
-        manifest = manifest_uri(self._spec)
-        storage.delete([uri for uri in storage.match(f"{batch_uri(self._spec)}**") if uri != manifest])
+        running = {name for name, job in jobs.items() if not job.has_ended}
+        try:
+            delete_uploads(self._provider, self._prefix, manifest.files.keys() - running)
+        except BatchError as error:
+            faults.append(str(error))
+        kept = manifest_uri(self._spec)
+        storage.delete([uri for uri in storage.match(f"{batch_uri(self._spec)}**") if uri != kept])
         if faults:
             raise BatchError(" ".join(faults))
-        storage.delete([manifest])
+        storage.delete([kept])
 
     def _save(self, **changes: object) -> None:
         assert self.manifest is not None
@@ -204,7 +210,7 @@ class BatchInference:
         if manifest.is_published:
             _log.info("An earlier try has published; jobs and files of its batch inference are deleted.")
             with _only_logged():
-                self._delete(self._monitor.find(manifest))
+                self._delete(manifest, self._monitor.find(manifest))
             return None
         if manifest.prompts == digest_of(self._spec):
             return manifest

@@ -219,6 +219,8 @@ class GeminiBatches:
                 "pendingRequestCount": str(len(job.rows) - finished),
             },
         }
+        if job.settings.echoes_input:
+            metadata["inputConfig"] = job.fields["inputConfig"]
         if job.is_active:
             return {"name": job.name, "metadata": metadata}
         metadata["endTime"] = timestamp(job.ended_at or 0.0)

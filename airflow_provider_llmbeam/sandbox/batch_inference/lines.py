@@ -89,6 +89,14 @@ def encoded_lines(results: Iterable[tuple[Row, Mapping[str, Any]]]) -> list[byte
     return found
 
 
+def padded(value: Any, name: str = "") -> Any:
+    """Returns a request whose `parts` have `null` for the text or the file that they do not have."""
+    if isinstance(value, Mapping):
+        absent = {"fileData": None, "text": None} if name == "parts" else {}
+        return absent | {each: padded(item, each) for each, item in value.items()}
+    return [padded(item, name) for item in value] if isinstance(value, list) else value
+
+
 def reordered(value: Any) -> Any:
     """Returns a value of JSON with the fields in the reverse order, and whole numbers as 1.0 for 1."""
     if isinstance(value, Mapping):

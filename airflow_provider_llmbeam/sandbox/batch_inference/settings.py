@@ -32,6 +32,11 @@ class BatchSettings:
         missing_ratio: Share of rows without a line, 0 to 1.
         reorders_echo: Whether Vertex AI returns requests with their fields in another order and numbers in another
             format, e.g. 1.0 for 1.
+        pads_echo: Whether Vertex AI returns `"fileData": null` in a part with a text, and `"text": null` in one
+            with a file. Source: the example of a result in
+            docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/batch-prediction-from-cloud-storage.
+        echoes_input: Whether a job of the Developer API names its request file in `metadata.inputConfig`; whether
+            it does is not documented.
         rows_per_shard: Maximum number of lines in a file of Vertex AI, >= 1.
         failure: Message of a failed job; "" is a usual one of the provider.
         max_jobs: Maximum number of jobs of the Developer API that have not ended, >= 1.
@@ -52,6 +57,8 @@ class BatchSettings:
     malformed_ratio: float = 0.0
     missing_ratio: float = 0.0
     reorders_echo: bool = False
+    pads_echo: bool = True
+    echoes_input: bool = False
     rows_per_shard: int = 1000
     failure: str = ""
     max_jobs: int = 100

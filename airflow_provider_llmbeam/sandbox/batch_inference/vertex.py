@@ -8,7 +8,13 @@ from typing import Any
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.sandbox.batch_inference.lines import Row, encoded_lines, read_lines, reordered
+from airflow_provider_llmbeam.sandbox.batch_inference.lines import (
+    Row,
+    encoded_lines,
+    padded,
+    read_lines,
+    reordered,
+)
 from airflow_provider_llmbeam.sandbox.batch_inference.responses import (
     EMPTY,
     ended,
@@ -242,6 +248,7 @@ def _bucket(uri: str) -> tuple[str, str]:
 
 def _line(job: Job, result: Result) -> dict[str, Any]:
     request = result.row.line["request"]
+    request = padded(request) if job.settings.pads_echo else request
     return {
         "request": reordered(request) if job.settings.reorders_echo else request,
         "status": row_status(result.reply),

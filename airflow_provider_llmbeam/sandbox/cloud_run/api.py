@@ -52,6 +52,8 @@ _TYPE = "type.googleapis.com/google.cloud.run.v2.Service"
 _PARENT = r"/v2/(?P<parent>projects/[^/]+/locations/[^/:]+)"
 _SERVICE = r"/v2/(?P<parent>projects/[^/]+/locations/[^/:]+)/services/(?P<service>[^/:]+)"
 _OPERATION = r"/v2/(?P<name>projects/[^/]+/locations/[^/:]+/operations/[^/:]+)"
+#: `Condition.CommonReason` of a failure that a fault asks for, by its `google.rpc.Code`; others are UNKNOWN.
+_REASONS = {5: "CONTAINER_MISSING", 7: "CONTAINER_PERMISSION_DENIED", 13: "REVISION_FAILED"}
 _OUTPUT = frozenset(
     {
         "name",
@@ -165,7 +167,7 @@ class CloudRun:
         if not service.instances:
             self.instances.start(service, plan, max(plan.least, 1), now)
         missing = [secret for secret in plan.secrets if not self._has_secret(*secret)]
-        failed = _outcome(service, plan, fault, missing)
+        foreseen, reason = _outcome(service, plan, fault, missing)
 
         def finish(at: float) -> dict[str, Any]:
             service.state, service.serving, service.updated_at = SUCCEEDED, plan, at
@@ -174,8 +176,9 @@ class CloudRun:
             return {"@type": _TYPE, **service.resource()}
 
         def undo(at: float) -> None:
-            message = str((operation.failure or {}).get("message", ""))
-            service.state, service.message, service.updated_at = FAILED, message, at
+            failed = operation.failure or {}
+            service.state, service.message, service.updated_at = FAILED, str(failed.get("message", "")), at
+            service.reason = reason if failed is foreseen else {"reason": _REASONS.get(failed["code"], "UNKNOWN")}
             kept = service.serving
             self.instances.start(service, kept or plan, kept.least if kept else 0, at)
             service.warm_at = at if kept and kept.least else None
@@ -185,7 +188,7 @@ class CloudRun:
             metadata={"@type": _TYPE, **service.resource()},
             finish=finish,
             undo=undo,
-            failure=failed,
+            failure=foreseen,
         )
         return json_reply(self._operations.start(operation, fault).resource())
 
@@ -291,31 +294,35 @@ def routes(cloud_run: CloudRun) -> list[web.RouteDef]:
     return [web.route("*", "/v2/projects/{tail:.*}", cloud_run.service.serve)]
 
 
-def _outcome(service: RunService, plan: Plan, fault: Fault | None, missing: list[Any]) -> dict[str, Any] | None:
-    """Returns the failure in which the start of an instance will end; None if it will succeed."""
+def _outcome(
+    service: RunService, plan: Plan, fault: Fault | None, missing: list[Any]
+) -> tuple[dict[str, Any] | None, dict[str, str]]:
+    """Returns the failure in which the start of an instance will end, and its reason; None if it will succeed."""
     location = service.name.split("/")[3]
     if fault is not None and fault.kind == "stock-out":
         text = (
             f"The region {location} does not have enough resources available to fulfill the request: no "
             f"{plan.gpu.cloud_run_name if plan.gpu else 'CPU'} could be allocated. Please try again later."
         )
-        return failure(fault.http_status or 429, fault.message or text)
+        return failure(fault.http_status or 429, fault.message or text), {"reason": "UNKNOWN"}
     for project, name, version in missing:
-        return failure(
+        failed = failure(
             400,
             f"Revision '{service.id}-{service.generation:05d}-abc' is not ready and cannot serve traffic. Secret "
             f"projects/{project}/secrets/{name}/versions/{version} was not found",
         )
+        return failed, {"reason": "SECRETS_ACCESS_CHECK_FAILED"}
     if plan.served.failure:
         # Source: cloud.google.com/run/docs/troubleshooting. The sandbox adds the last line of the log.
-        return failure(
+        failed = failure(
             400,
             f"Revision '{service.id}-{service.generation:05d}-abc' is not ready and cannot serve traffic. The "
             "user-provided container failed to start and listen on the port defined provided by the PORT=8000 "
             "environment variable within the allocated timeout. Logs for this revision might contain more "
             f"information. : {plan.served.failure}",
         )
-    return None
+        return failed, {"revisionReason": "HEALTH_CHECK_CONTAINER_ERROR"}
+    return None, {}
 
 
 def _settable(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,13 @@ from airflow_provider_llmbeam.sandbox.billing.gpus import Gpu, gpu_named
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
 from airflow_provider_llmbeam.sandbox.models.catalog import Served, read_container
 
+_MOST_GIB = {1: 4, 2: 8, 4: 16, 6: 24, 8: 32}
+"""Numbers of whole CPUs up to 8, and the most memory in GiB with each; with a larger GPU there are more CPUs.
+
+Source: docs.cloud.google.com/run/docs/configuring/services/cpu.
+"""
+MAX_CONCURRENCY = 1000
+"""Source: docs.cloud.google.com/run/docs/about-concurrency."""
 _ID = re.compile(r"[a-z]([a-z0-9-]{0,47}[a-z0-9])?")
 _GPU = "nvidia.com/gpu"
 _UNITS = {"": 1 / 2**30, "Mi": 1 / 1024, "Gi": 1.0, "Ti": 1024.0, "M": 1e6 / 2**30, "G": 1e9 / 2**30}
@@ -83,6 +90,10 @@ def read_plan(service: Mapping[str, Any], name: str) -> Plan:
         raise _violation("nodeSelector", f"the accelerator {kind!r} is not supported")
     if gpu is not None:
         _check_gpu(gpu, gpus, resources, location)
+    if gpu is None or gpu.least_cpus <= max(_MOST_GIB):
+        _check_cpu(limits)
+    if not 0 <= int(template.get("maxInstanceRequestConcurrency") or 0) <= MAX_CONCURRENCY:
+        raise _violation("maxInstanceRequestConcurrency", f"the concurrency must be 1 to {MAX_CONCURRENCY}")
     scaling = template.get("scaling") or {}
     own = service.get("scaling") or {}
     least = int(scaling.get("minInstanceCount") or own.get("minInstanceCount") or 0)
@@ -126,6 +137,15 @@ def _check_gpu(gpu: Gpu, gpus: int, resources: Mapping[str, Any], location: str)
         )
     if resources.get("cpuIdle"):
         raise _violation("containers", "cpu_idle must be false with a GPU")
+
+
+def _check_cpu(limits: Mapping[str, Any]) -> None:
+    cpus, gib = _cpus(str(limits.get("cpu") or "1")), _gib(str(limits.get("memory") or "512Mi"))
+    most = next((_MOST_GIB[number] for number in _MOST_GIB if number == cpus), None)
+    if cpus >= 1 and most is None:
+        raise _violation("containers", f"{cpus:g} CPU is none of {', '.join(map(str, _MOST_GIB))}")
+    if most is not None and gib > most:
+        raise _violation("containers", f"with {cpus:g} CPU, memory must be at most {most}Gi; got {gib:g}Gi")
 
 
 def _violation(field: str, text: str) -> RestError:

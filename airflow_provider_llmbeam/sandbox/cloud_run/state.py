@@ -46,6 +46,7 @@ class RunService:
         generation: Number of the generation, from 1.
         state: Condition: `RECONCILING`, `SUCCEEDED` or `FAILED`.
         message: Message of the failure.
+        reason: Reason of the failure, as a field of a `Condition`.
         policy: IAM policy.
         serving: Configuration of the instances that run; None before the first success.
         instances: Number of running instances.
@@ -62,6 +63,7 @@ class RunService:
     generation: int = 1
     state: str = RECONCILING
     message: str = ""
+    reason: Mapping[str, str] = field(default_factory=dict)
     policy: dict[str, Any] = field(default_factory=lambda: {"version": 1, "bindings": []})
     serving: Plan | None = None
     instances: int = 0
@@ -108,7 +110,7 @@ class RunService:
         at, updated = timestamp(self.created_at), timestamp(self.updated_at)
         condition = {"type": "Ready", "state": self.state, "lastTransitionTime": updated}
         if self.message:
-            condition |= {"message": self.message, "reason": "UNKNOWN", "severity": "ERROR"}
+            condition |= {"message": self.message, **self.reason, "severity": "ERROR"}
         revision = f"{self.name}/revisions/{self.id}-{self.generation:05d}-abc"
         ready = {"latestReadyRevision": revision} if self.state == SUCCEEDED else {}
         return {

@@ -221,8 +221,10 @@ class Dataflow:
             and not (wanted == "TERMINATED" and job.is_active)
         ]
         chosen, token = page(call, found, default=DEFAULT_PAGE, size="pageSize")
-        view = _name("view", call.query.get("view"))
-        return json_reply({"jobs": [job.resource(view) for job in chosen]} | token)
+        omitted = set() if self._settings.lists_labels else {"labels"}
+        shown = [job.resource("JOB_VIEW_SUMMARY") for job in chosen]
+        jobs = [{name: one[name] for name in one.keys() - omitted} for one in shown]
+        return json_reply({"jobs": jobs} | token)
 
     def _update(self, call: RestCall) -> Reply:
         job, fields = self._job(call), _fields(call)

@@ -18,6 +18,7 @@ class DataflowSettings:
             step that batches them batches others together.
         start_seconds: Delay before a job runs, in real seconds, >= 0.
         projects: Existing projects; None means that all exist.
+        lists_labels: Whether a list of jobs has their labels. As documented it has summaries, which have none.
         flex_launcher: Command in place of the container of a flex template, to which the options are added; by
             default that of this package.
 
@@ -30,6 +31,7 @@ class DataflowSettings:
     shuffles_retries: bool = False
     start_seconds: float = 0.0
     projects: tuple[str, ...] | None = None
+    lists_labels: bool = False
     flex_launcher: tuple[str, ...] = (sys.executable, "-m", "airflow_provider_llmbeam.pipeline.launch.template")
 
     def __post_init__(self) -> None:

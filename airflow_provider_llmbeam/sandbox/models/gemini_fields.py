@@ -17,6 +17,9 @@ from airflow_provider_llmbeam.sandbox.models.schema import Schema
 MAX_LABELS = 64
 """Source: cloud.google.com/vertex-ai/generative-ai/docs/multimodal/add-labels-to-api-calls."""
 
+MAX_STOP_SEQUENCES = 5
+"""Source: ai.google.dev/api/generate-content, `GenerationConfig`."""
+
 MEAN_LOGPROB = -0.125
 """Mean logarithm of the probabilities of the tokens of every answer."""
 PAGES = ("https://example.com/first", "https://example.org/second")
@@ -59,6 +62,14 @@ def max_output_tokens(config: Mapping[str, Any]) -> int | None:
 def check_parameters(fields: Mapping[str, Any], config: Mapping[str, Any], model: str, *, is_vertex: bool) -> None:
     """Refuses parameters that are invalid, exclude each other, or that the model does not take; `RefusedError`."""
     _check_thinking(field(config, "thinkingConfig") or {}, model)
+    seed, stops = field(config, "seed"), field(config, "stopSequences") or ()
+    if seed is not None and not -(2**31) <= int(seed) < 2**31:
+        raise RefusedError(google_error(400, f"Invalid value at 'generation_config.seed' (TYPE_INT32), {seed}"))
+    if len(stops) > MAX_STOP_SEQUENCES:
+        message = (
+            f"The number of stop sequences must be at most {MAX_STOP_SEQUENCES}, but {len(stops)} were specified."
+        )
+        raise RefusedError(google_error(400, message))
     resolution = field(config, "mediaResolution")
     if resolution is not None and resolution not in _RESOLUTIONS:
         raise _invalid("generation_config.media_resolution", resolution)

@@ -37,6 +37,8 @@ LISTED_MODELS = ("google/gemma-3-1b-it", "gpt-4o-mini")
 CREATED = 1_700_000_000
 LOGPROB = -0.25
 """Logarithm of the probability of every token of an answer."""
+MAX_STOPS = 4
+"""Largest number of stop sequences of OpenAI's own models. Source: platform.openai.com/docs/api-reference/chat."""
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 UNMETERED = frozenset({"openai.models", "run.models"})
 METHODS = Methods(
@@ -115,7 +117,15 @@ class OpenAIDialect:
 
     def call(self, fields: Mapping[str, Any]) -> ModelCall:
         """Reads the fields of a request; raises `RefusedError` when the service would refuse it."""
-        return self.known(chat_call(fields))
+        call = self.known(chat_call(fields))
+        stops = fields.get("stop") or ()
+        if is_openai(call.model) and not isinstance(stops, str) and len(stops) > MAX_STOPS:
+            message = (
+                f"Invalid 'stop': array too long. Expected an array with maximum length {MAX_STOPS}, but got an "
+                f"array with length {len(stops)} instead."
+            )
+            raise RefusedError(openai_error(400, message, param="stop", code="array_above_max_length"))
+        return call
 
     def known(self, call: ModelCall, *, embeds: bool = False) -> ModelCall:
         """Returns the call; raises `RefusedError` when no such model is hosted."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -14,8 +15,13 @@ from airflow_provider_llmbeam.spec.fields.names import CloudRunGpu, Memory, Serv
 
 #: Minimum cores and memory in GiB that Cloud Run requires with a GPU.
 _MIN_CPU_AND_GIB = {"nvidia-l4": (4, 16), "nvidia-rtx-pro-6000": (20, 80)}
+#: Numbers of cores that Cloud Run has with an L4, and the most memory in GiB with each. Those with larger GPUs are
+#: not documented further. Source: docs.cloud.google.com/run/docs/configuring/services/cpu
+_MAX_GIB_BY_CPU = {"nvidia-l4": {4: 16, 6: 24, 8: 32}}
 #: Memory of vLLM and CUDA themselves. Assumed, not measured.
 _PROCESS_GIB = 6
+#: Largest number of concurrent requests per instance. Source: docs.cloud.google.com/run/docs/about-concurrency
+MAX_CONCURRENCY = 1000
 
 
 class CloudRunEndpoint(EndpointSpec):
@@ -31,12 +37,14 @@ class CloudRunEndpoint(EndpointSpec):
         args: Arguments of the server, added to those set from other fields.
         gpu_type: Type of GPU, `nvidia-l4` or `nvidia-rtx-pro-6000`.
         gpu_count: Number of GPUs per instance.
-        cpu: Number of cores of an instance. `None`: 8 with an L4, 20 with an RTX PRO 6000.
-        memory: Memory of an instance, e.g. `32Gi`. `None`: `32Gi` with an L4, `80Gi` with an RTX PRO 6000.
+        cpu: Number of cores of an instance; 4, 6 or 8 with an L4. `None`: 8 with an L4, 20 with an RTX PRO 6000.
+        memory: Memory of an instance, e.g. `32Gi`; at most `16Gi` with 4 cores, `24Gi` with 6, `32Gi` with 8.
+            `None`: `32Gi` with an L4, `80Gi` with an RTX PRO 6000.
         min_instances: Minimum number of instances, which are billed without requests, too. With 0 the service
             scales to zero.
         max_instances: Maximum number of instances.
-        concurrency: Maximum number of concurrent requests per instance. `None`: `max_num_seqs`.
+        concurrency: Maximum number of concurrent requests per instance, at most 1,000. `None`: `max_num_seqs`, or
+            1,000 if that is more.
         network: VPC network of outgoing requests.
         subnetwork: Subnetwork of that network.
         ingress: Origin of the requests that are accepted.
@@ -53,7 +61,7 @@ class CloudRunEndpoint(EndpointSpec):
     memory: Memory | None = None
     min_instances: Annotated[int, Field(ge=0)] = 0
     max_instances: Annotated[int, Field(ge=1)] = 1
-    concurrency: Annotated[int, Field(ge=1, le=1000)] | None = None
+    concurrency: Annotated[int, Field(ge=1, le=MAX_CONCURRENCY)] | None = None
     network: str | None = None
     subnetwork: str | None = None
     ingress: Literal["all", "internal", "internal-and-cloud-load-balancing"] = "all"
@@ -106,8 +114,20 @@ class CloudRunEndpoint(EndpointSpec):
                 f"has {self.resolved_memory} (`memory`), and Cloud Run requires at least {least_gib}Gi with "
                 f"{self.machine.accelerator_type}"
             )
+        self._check_cpu_values()
         self._check_memory(self.args, CLOUD_RUN_LADDER)
         return self._hub_files_fit()
+
+    def _check_cpu_values(self) -> None:
+        gpu, cpu = self.machine.accelerator_type, self.resolved_cpu
+        most = _MAX_GIB_BY_CPU.get(gpu)
+        if most is not None and cpu not in most:
+            raise ValueError(f"has {cpu} cores (`cpu`), and Cloud Run has {_listed(most)} with {gpu}")
+        if most is not None and self._memory_gib > most[cpu]:
+            raise ValueError(
+                f"has {self.resolved_memory} (`memory`), and Cloud Run allows at most {most[cpu]}Gi with {cpu} "
+                "cores (`cpu`)"
+            )
 
     def _hub_files_fit(self) -> Self:
         """Checks the memory for a model of the hub: the files of an instance are stored in its memory."""
@@ -144,3 +164,8 @@ class CloudRunEndpoint(EndpointSpec):
     def _memory_gib(self) -> float:
         number, unit = self.resolved_memory[:-2], self.resolved_memory[-2:]
         return int(number) / (1024 if unit == "Mi" else 1)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} or {last}"

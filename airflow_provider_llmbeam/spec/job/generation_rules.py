@@ -20,7 +20,7 @@ def generation_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | N
     """
     server = server_type(spec.model, has_project=has_project)
     for name in given(spec.generation):
-        if why := refusal(name, spec.model, server):
+        if why := refusal(name, spec.generation, spec.model, server):
             return FieldFaultError(f"generation.{name}", why, getattr(spec.generation, name), spec.model.name)
     return _restriction_fault(spec) or _online_fault(spec) or _search_fault(spec)
 

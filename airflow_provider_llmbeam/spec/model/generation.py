@@ -70,8 +70,9 @@ class Generation(SpecModel):
         temperature: Sampling temperature; 0 is the most repeatable. Google advises to leave it unset for Gemini 3,
             which may repeat itself without end below 1.
         top_p: Probability mass of nucleus sampling.
-        seed: Seed of the sampling, for servers that support it.
-        stop_sequences: Texts that end the answer.
+        seed: Seed of the sampling, for servers that support it: a signed integer of 32 bits for Gemini, of 64 bits
+            for others.
+        stop_sequences: Texts that end the answer: at most 5 for Gemini, 4 for OpenAI.
         thinking_budget_tokens: Maximum number of tokens for thoughts, for Gemini 2.5. 0 turns thinking off on
             Flash models, -1 lets the model decide. Other servers ignore it.
         thinking_level: How long Gemini 3 thinks. `minimal` and `medium` are for Flash models.
@@ -95,8 +96,8 @@ class Generation(SpecModel):
     max_output_tokens: Annotated[int, Field(ge=1)] = 1024
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: int | None = None
-    stop_sequences: tuple[str, ...] = ()
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop_sequences: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     thinking_budget_tokens: Annotated[int, Field(ge=-1)] | None = None
     thinking_level: Literal["minimal", "low", "medium", "high"] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None

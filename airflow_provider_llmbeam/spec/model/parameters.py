@@ -53,6 +53,12 @@ _SENT_TO: dict[str, frozenset[ServerType]] = {
     "stream": _GEMINI | _CHAT,
     "stream_idle_timeout_seconds": _GEMINI | _CHAT,
 }
+#: Largest seed. Source: `GenerationConfig.seed` is an int32 in the Discovery document of aiplatform.v1.
+_MAX_SEED: dict[ServerType, int] = dict.fromkeys(_GEMINI, 2**31 - 1)
+#: Largest number of stop sequences; no provider documents how long one may be. Sources: `GenerationConfig` in
+#: ai.google.dev/api/generate-content and in Vertex AI's reference of inference; `stop` in openai 2.54,
+#: `types.chat.CompletionCreateParams`. vLLM has no limit.
+_MAX_STOP_SEQUENCES: dict[ServerType, int] = {**dict.fromkeys(_GEMINI, 5), "openai": 4}
 _IGNORED = {"thinking_budget_tokens", "stream_idle_timeout_seconds"}
 _INSTEAD = {
     ("thinking_level", "openai"): "use `generation.reasoning_effort`",
@@ -110,7 +116,7 @@ def given(generation: Generation) -> list[str]:
     return [name for name, value in generation if value != getattr(usual, name)]
 
 
-def refusal(parameter: str, model: Model, server: ServerType) -> str | None:
+def refusal(parameter: str, generation: Generation, model: Model, server: ServerType) -> str | None:
     """Returns why a server refuses a parameter, as the second half of a sentence; `None` if it does not."""
     if use_of(parameter, server) == "refused":
         instead = _INSTEAD.get((parameter, server))
@@ -121,6 +127,12 @@ def refusal(parameter: str, model: Model, server: ServerType) -> str | None:
         return (
             f"must be left out with {model.name!r}: models before Gemini 3 take `thinking_budget_tokens` instead"
         )
+    most = _MAX_SEED.get(server)
+    if parameter == "seed" and most is not None and not -most - 1 <= (generation.seed or 0) <= most:
+        return f"must be from {-most - 1} to {most}: {_NAMES[server]} takes an integer of 32 bits"
+    most = _MAX_STOP_SEQUENCES.get(server)
+    if parameter == "stop_sequences" and most is not None and len(generation.stop_sequences) > most:
+        return f"must have at most {most} texts: {_NAMES[server]} takes no more"
     return None
 
 

@@ -87,7 +87,7 @@ def test_abandon_left_logs_the_command_that_finds_the_job_if_dataflow_refuses(ta
     task.abandon_left(spec, REASON)
     (line,) = log.lines
     assert line.startswith(f"{REASON} Its job may still be running and billing: ")
-    assert "gcloud dataflow jobs list --status=active --filter=labels.llmbeam-job=nightly-" in line
+    assert "gcloud dataflow jobs list --status=active '--filter=name:nightly-" in line
 
 
 def test_a_job_in_the_region_of_an_earlier_try_is_ended_before_another_is_submitted(

@@ -337,3 +337,24 @@ def test_a_version_that_does_not_exist_is_refused_before_anything_is_billed(sand
     assert (ended.outcome, ended.error_type) == ("refused", "JobSpecError")
     assert ended.message.endswith("/models/support@3'. Nothing was started or billed.")
     assert (sandbox.endpoints, sandbox.bill.lines) == ([], [])
+
+
+# Services on Cloud Run without a permission
+
+
+@pytest.mark.parametrize(
+    "denied",
+    [
+        Fault(kind="operation-error", http_status=403, message="The image cannot be read."),
+        Fault(
+            kind="operation-error", http_status=500, message="Permission denied on secret: projects/p/secrets/hf."
+        ),
+    ],
+    ids=["reason", "message"],
+)
+def test_a_service_that_lacks_a_permission_is_not_tried_again(sandbox, trigger, denied):
+    sandbox.faults.queue("run.services.create", denied)
+    ended = poll_until_result(trigger(CLOUD_RUN).make_poller(log))
+    assert (ended.outcome, ended.error_type) == ("refused", "EndpointRefusedError")
+    assert "'us-central1' (permission)" in ended.message or "us-central1 (permission)" in ended.message
+    assert is_empty(sandbox)

@@ -72,3 +72,14 @@ def test_a_token_in_the_environment_of_the_container_is_refused_without_its_valu
     with pytest.raises(Exception, match="`hf_token_secret`") as refused:
         plan(**VERTEX, container_image="vllm:1", container_env={variable: TOKEN})
     assert TOKEN not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "concurrency"),
+    [({}, 64), ({"concurrency": 1000}, 1000), ({"max_num_seqs": 256}, 256), ({"max_num_seqs": 2048}, 1000)],
+)
+def test_cloud_run_gets_at_most_the_concurrency_that_it_takes(fields, concurrency):
+    fields = {"model": "gs://bucket/someone-elses", "hf_token_secret": None, **fields}
+    found = plan(type="cloud_run", locations=["us-central1"], **fields)
+    template = cloud_run_requests.service(found, found.spec)["template"]
+    assert template["max_instance_request_concurrency"] == concurrency

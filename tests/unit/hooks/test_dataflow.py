@@ -77,8 +77,11 @@ def test_the_jobs_of_an_identity_are_found_newest_first_over_all_pages(server, h
             ]
         },
     )
+    for number, job_id, at in ((1, "old", 1), (2, "new", 3)):
+        server.on("GET", f"{JOBS}/{job_id}", named(f"{mine}-0000000{number}", job_id, at, labels={"x": "y"}))
     assert [job.job_id for job in hook.find(mine)] == ["new", "middle", "old"]
-    assert [request[2].get("pageToken") for request in server.received] == [None, ["more"]]
+    assert [request[2].get("pageToken") for request in server.received][:2] == [None, ["more"]]
+    assert len(server.received) == 4, "jobs of others are not read"
     assert server.received[0][2]["filter"] == ["1"]
 
 
@@ -267,3 +270,15 @@ def test_missing_credentials_are_an_error(raised, error):
 
     with pytest.raises(error):
         Without("europe-west1", "acme-prod").get("j")
+
+
+def test_active_jobs_are_those_of_this_package_though_a_list_has_no_labels(server, hook):
+    mine = "nightly-0123456789ab-00000001"
+    going = {"currentState": "JOB_STATE_RUNNING"}
+    jobs = [named(mine, "mine", 1, **going), named("etl", "other", 2, **going), named(mine, "like", 2, **going)]
+    server.on("GET", JOBS, {"jobs": jobs})
+    labels = {"llmbeam-job": "nightly-0123456789ab", "llmbeam-deployment": "prod"}
+    server.on("GET", f"{JOBS}/mine", jobs[0] | {"labels": labels})
+    server.on("GET", f"{JOBS}/like", jobs[2])
+    (found,) = hook.active()
+    assert (found.job_id, found.deployment) == ("mine", "prod")

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.probe.prober import Probe, ProbeReply
-from airflow_provider_llmbeam.quota.evidence import Allowance, Evidence, Traffic
+from airflow_provider_llmbeam.quota.evidence import Allowance, Evidence, Serving, Traffic
 from airflow_provider_llmbeam.quota.findings import MARGIN, MIN_SAMPLE, STALE_SECONDS
 from airflow_provider_llmbeam.quota.health import QuotaHealth, judge
+from airflow_provider_llmbeam.quota.metrics import QuotaMetrics
+from airflow_provider_llmbeam.quota.monitoring import Series
 
 NOW = 1_700_000_000.0
 
@@ -124,3 +126,41 @@ def test_a_probe_is_healthy_only_if_all_requests_were_answered(answered, rejecte
     assert (verdict == "healthy") == (not rejected and not failed)
     assert (verdict == "unknown") == (not answered and not rejected)
     assert (verdict == "exhausted") == (not answered and rejected > 0)
+
+
+# An endpoint of the project
+
+
+class Reader:
+    """A reader of metrics that shows the responses of an endpoint by class, as Cloud Monitoring does."""
+
+    def __init__(self, **responses):
+        self._responses = responses
+
+    def series(self, metric, where, *, end, **aligned):
+        if not metric.endswith("/prediction/online/response_count"):
+            return []
+        points = {code: [(end, float(count))] for code, count in self._responses.items()}
+        return [Series({"response_code": code.strip("_")}, points[code]) for code in points]
+
+
+def own(probe=None, **responses):
+    serving = QuotaMetrics(Reader(**responses), "us-central1", NOW).serving("77")
+    return judge(Evidence(situation="own_endpoint", what="endpoint '77'", serving=serving, probe=probe), NOW)
+
+
+def test_of_an_endpoint_only_classes_of_codes_are_known_and_4xx_may_be_429():
+    found = own(_2xx=10, _4xx=90)
+    assert (found.verdict, found.rejected_ratio) == ("degraded", None)
+    assert "0.0% failed (5xx) and 90.0% were refused (4xx): by a 429 or for their form" in found.sentence
+
+
+def test_without_4xx_there_were_no_429():
+    assert own(_2xx=100).rejected_ratio == 0.0
+
+
+def test_an_endpoint_that_failed_minutes_ago_and_answers_the_probe_is_degraded():
+    assert own(_2xx=10, _4xx=1, _5xx=90).verdict == "exhausted"
+    assert own(probe(answered=8), _2xx=10, _4xx=1, _5xx=90).verdict == "degraded"
+    up = Serving(replicas=0, target_replicas=1, until=NOW)
+    assert judge(Evidence(situation="own_endpoint", what="e", serving=up), NOW).verdict == "exhausted"

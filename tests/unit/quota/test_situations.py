@@ -295,6 +295,15 @@ SITUATIONS = [
         ),
     ),
     Situation(
+        "own endpoint: refusing",
+        ENDPOINT,
+        "degraded",
+        ("0.0% failed (5xx) and 90.0% were refused (4xx)", "the metric does not show"),
+        lambda sandbox: sandbox.monitoring.add_traffic(
+            "", endpoint="77", location="us-central1", minutes=20, requests_per_minute=10, rejected_per_minute=90
+        ),
+    ),
+    Situation(
         "accelerators: two free of four, two asked for",
         GPU,
         "healthy",

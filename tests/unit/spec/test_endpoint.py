@@ -310,3 +310,23 @@ def test_an_endpoint_needs_a_type(data: dict[str, str]) -> None:
 def test_parsing_an_endpoint_returns_an_equal_endpoint() -> None:
     endpoint = vertex()
     assert parse_endpoint(endpoint) == parse_endpoint(endpoint.model_dump(mode="json")) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"cpu": 5, "memory": "16Gi"}, r"has 5 cores \(`cpu`\), and Cloud Run has 4, 6 or 8 with nvidia-l4"),
+        ({"cpu": 12}, "has 12 cores"),
+        ({"cpu": 4}, r"has 32Gi \(`memory`\), and Cloud Run allows at most 16Gi with 4 cores"),
+        ({"cpu": 6, "memory": "25Gi"}, "at most 24Gi with 6 cores"),
+        ({"memory": "33Gi"}, "at most 32Gi with 8 cores"),
+    ],
+)
+def test_cores_and_memory_that_cloud_run_does_not_have_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(JobSpecError, match=words):
+        cloud_run(model="Qwen/Qwen3-0.6B", gpu_type="nvidia-l4", **fields)
+
+
+@pytest.mark.parametrize(("cpu", "memory"), [(4, "16Gi"), (6, "16Gi"), (6, "24Gi"), (8, "32Gi")])
+def test_cores_and_memory_that_cloud_run_has_are_taken(cpu: int, memory: str) -> None:
+    assert cloud_run(model="Qwen/Qwen3-0.6B", gpu_type="nvidia-l4", cpu=cpu, memory=memory).resolved_cpu == cpu

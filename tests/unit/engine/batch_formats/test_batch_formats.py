@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.engine.batch_formats.base import BatchFormat
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.sandbox.batch_inference.lines import padded
 from airflow_provider_llmbeam.spec import EchoModel, Embedding, GeminiModel, Generation, Model, OpenAIModel
 from tests.hostile import altered, encoded
 
@@ -295,3 +296,25 @@ def test_embeddings_without_batch_inference_are_refused(model) -> None:
 def test_a_model_without_batch_inference_is_refused() -> None:
     with pytest.raises(JobSpecError, match="no provider has batch inference for a model of type 'echo'"):
         format_of(EchoModel(type="echo"))
+
+
+def test_the_nulls_of_what_a_part_does_not_have_change_no_key() -> None:
+    """As in the example of Vertex AI's documentation of batch inference from Cloud Storage."""
+    form = format_of(VERTEX)
+    for prompt in (Prompt("What?", "Be brief.", media=(("gs://b/a", "image/png"),)), Prompt("What?")):
+        key, sent = form.encode("f", prompt)
+        request = request_of(sent)
+        for content in (*request["contents"], request.get("systemInstruction") or {}):
+            content["parts"] = [
+                {"fileData": None, "inlineData": None, "text": None} | part for part in content.get("parts", ())
+            ]
+        request = {"cachedContent": None, "systemInstruction": None, "tools": None} | request
+        assert form.decode(line({"request": request, "response": GEMINI_ANSWER})).key == key
+
+
+def test_what_the_sandbox_echoes_has_the_key_of_its_request() -> None:
+    form = format_of(VERTEX)
+    key, sent = form.encode("f", Prompt("What?", "Be brief.", media=(("gs://b/a", "image/png"),)))
+    echoed = padded(request_of(sent))
+    assert {"fileData": None, "text": "What?"} in echoed["contents"][0]["parts"]
+    assert form.decode(line({"request": echoed, "response": GEMINI_ANSWER})).key == key

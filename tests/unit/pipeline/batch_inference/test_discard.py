@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_llmbeam.batch.errors import BatchDeniedError, BatchNotFoundError, BatchUnavailableError
-from airflow_provider_llmbeam.batch.job import BatchJob
+from airflow_provider_llmbeam.batch.job import BatchJob, UploadedFile
 from airflow_provider_llmbeam.pipeline.batch_inference import discard as module
 from airflow_provider_llmbeam.pipeline.batch_inference.discard import discard
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
@@ -35,6 +35,7 @@ class Provider:
     def __init__(self, *jobs, listed=True, error=None):
         self.jobs = {job.name: job for job in jobs}
         self.listed, self.error, self.cancelled = listed, error, []
+        self.files = {}
 
     def find(self, prefix):
         return list(self.jobs.values()) if self.listed else []
@@ -48,6 +49,12 @@ class Provider:
         if self.error is not None:
             raise self.error
         self.cancelled.append(name)
+
+    def uploads(self, prefix):
+        return [UploadedFile(name=name, display_name=of, created_at=1.0) for name, of in self.files.items()]
+
+    def delete_upload(self, name):
+        del self.files[name]
 
 
 @pytest.fixture
@@ -180,3 +187,10 @@ def test_a_job_that_has_published_has_nothing_to_cancel(discarded):
     provider = Provider(job("a"))
     assert discarded(manifest_of("a", is_published=True), provider) == ""
     assert provider.cancelled == []
+
+
+def test_the_request_files_of_the_earlier_try_are_deleted_at_the_provider(discarded):
+    provider = Provider(job("a"))
+    provider.files = {"file-1": "a", "file-2": "a", "file-3": "other"}
+    discarded(manifest_of("a"), provider)
+    assert provider.files == {"file-3": "other"}

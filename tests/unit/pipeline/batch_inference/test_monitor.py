@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.batch.errors import (
     BatchUnavailableError,
     UncertainSubmitError,
 )
-from airflow_provider_llmbeam.batch.job import BatchJob
+from airflow_provider_llmbeam.batch.job import BatchJob, UploadedFile
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     RequestFile,
@@ -45,9 +45,12 @@ class Provider:
         self.submits = Counter()
         #: Names of jobs that can be neither polled nor cancelled.
         self.broken, self.cancelled = set(), []
+        #: Uploaded request files: display names by name. Those in `kept` cannot be deleted.
+        self.files, self.kept = {}, set()
 
     def submit(self, display_name, uri, open_file, size):
         self.submits[display_name] += 1
+        self.files[f"file-{display_name}-{self.submits[display_name]}"] = display_name
         if self.errors.get(display_name):
             raise self.errors[display_name].pop(0)
         self.jobs[f"batch_{display_name}"] = found = job(display_name)
@@ -78,6 +81,16 @@ class Provider:
 
     def deletable(self, jobs):
         return list(jobs)
+
+    def uploads(self, prefix):
+        if self.list_error is not None:
+            raise self.list_error
+        return [UploadedFile(name=name, display_name=of, created_at=1.0) for name, of in self.files.items()]
+
+    def delete_upload(self, name):
+        if name in self.kept:
+            raise DOWN
+        del self.files[name]
 
 
 class Clock:
@@ -237,3 +250,59 @@ def test_an_older_job_that_has_ended_is_left_alone(spec, provider, clock):
     provider.find = lambda prefix: [older, job("a")]
     Monitor(spec, provider, waits=True, clock=clock, sleep=clock.sleep).find(manifest_of(spec, "a"))
     assert provider.cancelled == []
+
+
+# Request files at the provider, which hold all prompts
+
+
+@pytest.fixture
+def ended(spec, provider, clock):
+    """Returns the batch inference of two files whose jobs have ended."""
+    for name in "ab":
+        provider.submit(name, f"/{name}", None, 9)
+    clock.now = provider.ends_at
+    manifest_of(spec, "a", "b", is_published=True)
+    batch = BatchInference(spec, None, provider=provider, clock=clock, sleep=clock.sleep)
+    batch.manifest = read_manifest(spec)
+    batch._monitor.jobs = {name: provider.get(f"batch_{name}") for name in "ab"}
+    return batch
+
+
+def test_request_files_are_deleted_by_the_display_name_that_we_gave_them(ended, spec, provider):
+    """No reply of the provider names the file of a job; one of "a" was uploaded twice."""
+    provider.files |= {"file-a-again": "a", "file-other": "other"}
+    ended.clean_up()
+    assert provider.files == {"file-other": "other"}
+    assert provider.jobs == {}
+    assert read_manifest(spec) is None
+
+
+def test_a_request_file_that_cannot_be_deleted_is_named_and_deleted_by_a_later_try(ended, spec, provider, caplog):
+    provider.kept = {"file-a-1"}
+    ended.clean_up()
+    assert list(provider.files) == ["file-a-1"]
+    assert "could not be deleted: Request file file-a-1 of a, with all its prompts: OpenAI answered" in caplog.text
+    assert read_manifest(spec).is_published
+    provider.kept, ended._monitor.jobs = set(), {}
+    ended.clean_up()
+    assert (provider.files, read_manifest(spec)) == ({}, None)
+
+
+def test_request_files_that_cannot_be_listed_are_said_to_be_left(ended, spec, provider, caplog):
+    provider.list_error = DOWN
+    ended.clean_up()
+    assert "Jobs or files of the batch inference could not be deleted: OpenAI answered HTTP 503" in caplog.text
+    assert read_manifest(spec).is_published
+
+
+def test_the_file_of_a_job_that_runs_is_kept(ended, provider):
+    ended._monitor.jobs["a"] = job("a")
+    ended.clean_up()
+    assert list(provider.files.values()) == ["a"]
+
+
+def test_a_job_is_known_by_our_record_where_the_provider_does_not_say_its_display_name(monitored, provider):
+    get = provider.get
+    provider.get = lambda name: replace(get(name), display_name="")
+    found = monitored("a")
+    assert {name: (each.display_name, each.phase) for name, each in found.items()} == {"a": ("a", "succeeded")}

@@ -27,6 +27,10 @@ def request_of(text, **config):
     }
 
 
+def echo_of(text):
+    return request_of(text) | {"contents": [{"role": "user", "parts": [{"fileData": None, "text": text}]}]}
+
+
 class Cloud:
     """The clients of a user, and the calls that several tests need."""
 
@@ -105,7 +109,7 @@ def test_a_job_answers_each_row_as_the_model_does_online(cloud, sandbox) -> None
         config = types.GenerateContentConfig(max_output_tokens=64, temperature=0.5)
         online = cloud.client.models.generate_content(model=MODEL, contents=text_of(row), config=config)
         assert row["response"]["candidates"][0]["content"]["parts"][0]["text"] == online.text
-        assert (row["status"], row["request"]) == ("", request_of(text_of(row)))
+        assert (row["status"], row["request"]) == ("", echo_of(text_of(row)))
     assert set(sandbox.requests.paid(ROW).values()) == {1}
 
 
@@ -168,7 +172,7 @@ def test_a_row_that_the_model_refuses_has_its_error(cloud) -> None:
 def test_an_echo_has_other_orders_and_numbers(cloud, sandbox) -> None:
     sandbox.batches.change(reorders_echo=True)
     (row,) = cloud.rows(cloud.get(cloud.submit(1)))
-    assert row["request"] == request_of("prompt 0")
+    assert row["request"] == echo_of("prompt 0")
     assert list(row["request"]) == ["generationConfig", "contents"]
     assert '"maxOutputTokens": 64.0' in json.dumps(row["request"])
 

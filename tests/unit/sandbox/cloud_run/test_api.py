@@ -292,7 +292,7 @@ def test_a_delete_may_be_refused_and_a_create_be_slow(client, sandbox, clock) ->
 
 
 def test_a_cpu_service_costs_nothing_here_but_is_on_the_bill(client, sandbox, clock) -> None:
-    done(clock, begin(client, gpu="", cpu="1", token="", model="Qwen/Qwen3-0.6B"))
+    done(clock, begin(client, gpu="", cpu="8", token="", model="Qwen/Qwen3-0.6B"))
     [running] = sandbox.bill.running
     assert (running.gpu, running.gpus, running.usd_per_hour) == ("", 0, 0)
 
@@ -355,3 +355,42 @@ def test_a_container_that_contradicts_itself_is_refused(client, container) -> No
     service["template"]["containers"] = [container]
     with pytest.raises(BadRequest, match="Violation"):
         client.create_service(parent=PARENT, service=service, service_id="x")
+
+
+@pytest.mark.parametrize(
+    ("limits", "concurrency", "words"),
+    [
+        ({"cpu": "5", "memory": "16Gi"}, 64, "5 CPU is none of 1, 2, 4, 6, 8"),
+        ({"cpu": "4", "memory": "32Gi"}, 64, "with 4 CPU, memory must be at most 16Gi"),
+        ({"cpu": "8", "memory": "32Gi"}, 1001, "the concurrency must be 1 to 1000"),
+    ],
+    ids=["cpu", "memory", "concurrency"],
+)
+def test_values_that_are_not_documented_are_refused(client, limits, concurrency, words) -> None:
+    service = spec()
+    service["template"]["containers"][0]["resources"]["limits"] |= limits
+    service["template"]["max_instance_request_concurrency"] = concurrency
+    with pytest.raises(BadRequest, match=words):
+        client.create_service(parent=PARENT, service=service, service_id="x")
+
+
+def test_a_failed_service_has_a_documented_reason(client, sandbox, clock) -> None:
+    service = spec(token="")
+    reference = {"secret": "projects/llmbeam-sandbox/secrets/none", "version": "latest"}
+    service["template"]["containers"][0]["env"] = [
+        {"name": "HF_TOKEN", "value_source": {"secret_key_ref": reference}}
+    ]
+    client.create_service(parent=PARENT, service=service, service_id="secret")
+    for name, status in (("denied", 403), ("failed", 500)):
+        sandbox.faults.queue("run.services.create", Fault(kind="operation-error", http_status=status))
+        begin(client, name, model="Qwen/Qwen3-0.6B", token="")
+    clock.advance(60)
+    found = {
+        name: client.get_service(name=f"{PARENT}/services/{name}").terminal_condition.reason.name
+        for name in ("secret", "denied", "failed")
+    }
+    assert found == {
+        "secret": "SECRETS_ACCESS_CHECK_FAILED",
+        "denied": "CONTAINER_PERMISSION_DENIED",
+        "failed": "REVISION_FAILED",
+    }

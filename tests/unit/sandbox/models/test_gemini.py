@@ -498,3 +498,14 @@ def test_the_developer_api_knows_no_labels(http: httpx.Client) -> None:
     )
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].endswith('Unknown name "labels": Cannot find field.')
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [({"seed": 2**31}, "generation_config.seed"), ({"stop_sequences": ["a"] * 6}, "at most 5")],
+    ids=["seed", "stop_sequences"],
+)
+def test_values_above_the_documented_ones_are_refused(gemini: genai.Client, config: Any, words: str) -> None:
+    with pytest.raises(errors.ClientError, match=words):
+        ask(gemini, **config)
+    assert ask(gemini, seed=2**31 - 1, stop_sequences=["a"] * 5).text

@@ -178,3 +178,9 @@ def test_the_list_of_models_gets_faults(sandbox: Sandbox, http: httpx.Client) ->
     sandbox.faults.queue("openai.models", Fault(kind="error", http_status=500))
     assert [http.get("/v1/models").status_code for _ in range(2)] == [500, 200]
     sandbox.faults.assert_all_consumed()
+
+
+def test_a_fifth_stop_sequence_is_refused(http: httpx.Client) -> None:
+    refused = http.post("/v1/chat/completions", json=chat(stop=["a"] * 5))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "array_above_max_length")
+    assert http.post("/v1/chat/completions", json=chat(stop=["a"] * 4)).status_code == 200

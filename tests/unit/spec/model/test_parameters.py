@@ -204,3 +204,42 @@ def test_parameters_that_do_not_go_together_are_refused(job, parts, field, messa
 def test_a_schema_and_a_search_go_together_from_gemini_3_on(job):
     prompt = {"template": "{{ row.a }}", "output_schema": {"type": "object"}}
     assert JobSpec.problems(job(model="gemini-3.1-pro", prompt=prompt, generation={"google_search": True})) == ()
+
+
+#: Largest values that each server takes; those that it documents no bound for take any.
+SEED_BITS = dict.fromkeys(SERVER_TYPES, 64) | {"gemini_developer": 32, "gemini_vertex": 32}
+STOP_SEQUENCES = dict.fromkeys(SERVER_TYPES, 100) | {"gemini_developer": 5, "gemini_vertex": 5, "openai": 4}
+
+
+@pytest.mark.parametrize("server", SERVER_TYPES)
+def test_a_value_above_what_the_provider_documents_is_refused_when_the_dag_is_parsed(job, server):
+    half, most = 2 ** (SEED_BITS[server] - 1), STOP_SEQUENCES[server]
+    for name, taken, refused, want in (
+        ("seed", [-half, half - 1], [half, -half - 1], "must be from -2147483648 to 2147483647: "),
+        (
+            "stop_sequences",
+            [["a"] * most, ["\n" * 500]],
+            [["a"] * (most + 1)],
+            f"must have at most {most} texts: ",
+        ),
+    ):
+        for value in taken:
+            assert JobSpec.problems(job(model=MODELS[server], generation={name: value})) == ()
+        for value in refused if half == 2**31 or (name, server) == ("stop_sequences", "openai") else ():
+            (problem,) = JobSpec.problems(job(model=MODELS[server], generation={name: value}))
+            assert problem.field == f"generation.{name}"
+            assert problem.want.startswith(want)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"seed": 2**63}, "seed"),
+        ({"seed": -(2**63) - 1}, "seed"),
+        ({"stop_sequences": ["a", ""]}, "stop_sequences"),
+    ],
+)
+def test_what_no_server_takes_is_refused(job, given, field):
+    for model in MODELS.values():
+        (problem,) = JobSpec.problems(job(model=model, generation=given))
+        assert problem.field.startswith(f"generation.{field}")
