@@ -72,3 +72,11 @@ def test_a_token_in_the_environment_of_the_container_is_refused_without_its_valu
     with pytest.raises(Exception, match="`hf_token_secret`") as refused:
         plan(**VERTEX, container_image="vllm:1", container_env={variable: TOKEN})
     assert TOKEN not in str(refused.value)
+
+
+@pytest.mark.parametrize("dedicated", [True, False])
+def test_model_garden_gets_the_field_that_turns_the_own_address_off(dedicated):
+    found = plan(**VERTEX, dedicated_dns=dedicated)
+    config = vertex_ai_requests.deploy_request(found, found.spec, None)["endpoint_config"]
+    assert config["dedicated_endpoint_disabled"] is not dedicated
+    assert "dedicated_endpoint_enabled" not in config
