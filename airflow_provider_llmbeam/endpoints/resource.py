@@ -149,6 +149,7 @@ class EndpointSnapshot:
         is_up: Whether the service reports the endpoint as ready.
         fault: Reason why the last create operation failed.
         base_url: URL of the model server.
+        predict_url: URL that takes all requests in a peered network; `None` without one.
     """
 
     resources: tuple[Resource, ...] = ()
@@ -157,6 +158,7 @@ class EndpointSnapshot:
     is_up: bool = False
     fault: Fault | None = None
     base_url: str | None = None
+    predict_url: str | None = None
 
     @property
     def attempts(self) -> frozenset[str | None]:

@@ -24,12 +24,22 @@ from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.probe.answer import Answer, ask
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, known_labels
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.names import ChatRoute
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.model import parse_model
 
 
 class VertexAIPlatform(HookPlatform[VertexAIHook]):
-    """Provisions, finds and removes endpoints on Vertex AI; see `endpoints.platform.EndpointPlatform`."""
+    """Provisions, finds and removes endpoints on Vertex AI; see `endpoints.platform.EndpointPlatform`.
+
+    Args:
+        hook: Hook of the location.
+    """
+
+    def __init__(self, hook: VertexAIHook) -> None:
+        super().__init__(hook)
+        #: Method that answered the request of `probe`.
+        self._chat_route: ChatRoute | None = None
 
     def check(self, plan: EndpointPlan) -> None:
         """Checks that the model and the Hugging Face token exist.
@@ -86,7 +96,8 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
             missing=OTHER_VERSION if requests_of.serves_other_version(spec, deployed) else missing,
             is_up=is_deployed and not operations,
             fault=fault,
-            base_url=self._base_url(endpoint) if endpoint is not None else None,
+            base_url=self._base_url(endpoint, spec) if endpoint is not None else None,
+            predict_url=_predict_url(endpoint) if spec.network is not None else None,
         )
 
     def create(self, step: str, plan: EndpointPlan) -> str | Fault | None:
@@ -104,17 +115,38 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
         return True
 
     def probe(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> Answer:
-        """Sends a small request to the model."""
-        return ask(parse_model(self.model_spec(plan, snapshot)), self._hook)
+        """Sends a small request to the model, to each method that may take it until one does."""
+        spec = cast(VertexEndpoint, plan.spec)
+        if spec.private_network is not None and not spec.reachable:
+            return Answer()  # only the machines in its network can ask it
+        refusals, may_help_to_wait = [], False
+        for route in spec.chat_routes:
+            model = {**self.model_spec(plan, snapshot), "chat_route": route}
+            answer = ask(parse_model(model), self._hook)
+            if answer.refusal is None:
+                self._chat_route = route
+                return answer
+            refusals.append(f"{parse_model(model).method_url()}: {answer.refusal}")  # type: ignore[union-attr]
+            may_help_to_wait |= answer.may_help_to_wait
+        if len(refusals) > 1:
+            refusals.append("To ask only one of the two, name it in `chat_route`.")
+        return Answer(" ".join(refusals), may_help_to_wait)
 
     def model_spec(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> dict[str, Any]:
         """Returns the model spec of a job that uses this endpoint, see `spec.VertexEndpointModel`."""
         (endpoint,) = (resource for resource in snapshot.resources if resource.kind == "endpoint")
+        spec = cast(VertexEndpoint, plan.spec)
+        fields = {
+            "base_url": snapshot.base_url,
+            "predict_url": snapshot.predict_url,
+            "network": None if spec.reachable else spec.private_network,
+        }
         return {
             "type": "vertex_endpoint",
-            "name": requests_of.served_name(plan.spec.model),
+            "name": requests_of.served_name(spec.model),
             "endpoint": endpoint.name,
-            "base_url": snapshot.base_url,
+            "chat_route": self._chat_route or spec.chat_routes[0],
+            **{name: value for name, value in fields.items() if value is not None},
         }
 
     def find(self, key: str | None) -> tuple[list[Resource], CloudError | None]:
@@ -205,10 +237,19 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
     def _model(self, key: str) -> Any:
         return self._hook.get_model(endpoint_id(key))
 
-    def _base_url(self, endpoint: Any) -> str:
+    def _base_url(self, endpoint: Any, spec: VertexEndpoint) -> str:
+        if spec.private_service_connect is not None:
+            return f"https://{spec.private_service_connect.address}"
         if endpoint.dedicated_endpoint_dns:
-            return f"https://{endpoint.dedicated_endpoint_dns}"
+            # The format that its documentation shows begins with the scheme, examples do not.
+            return f"https://{endpoint.dedicated_endpoint_dns.removeprefix('https://')}"
         return f"https://{self.location}-aiplatform.googleapis.com"
+
+
+def _predict_url(endpoint: Any) -> str | None:
+    """Returns the private address of the deployed model; it has one once it is deployed."""
+    deployed = () if endpoint is None else endpoint.deployed_models
+    return next((one.private_endpoints.predict_http_uri for one in deployed), "") or None
 
 
 def _resources(endpoint: Any, model: Any) -> tuple[Resource, ...]:

@@ -149,8 +149,14 @@ def deploy_request(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | Non
 
 def endpoint_resource(plan: EndpointPlan, spec: VertexEndpoint) -> dict[str, Any]:
     """Returns the fields of an `Endpoint`."""
-    private = {"network": spec.network} if spec.network else {"dedicated_endpoint_enabled": spec.dedicated_dns}
-    return {"display_name": display_name(plan.labels), "labels": dict(plan.labels), **private}
+    address: dict[str, Any] = {"dedicated_endpoint_enabled": spec.dedicated_dns}
+    if spec.network is not None:
+        address = {"network": spec.network}
+    elif spec.private_service_connect is not None:
+        projects = list(spec.private_service_connect.projects)
+        config = {"enable_private_service_connect": True, "project_allowlist": projects}
+        address = {"private_service_connect_config": config}
+    return {"display_name": display_name(plan.labels), "labels": dict(plan.labels), **address}
 
 
 def model_resource(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | None) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class EndpointSettings:
         garden_resources: When endpoint and model of a deployment from Model Garden exist: "at_once", or only
             "when_deployed". The service does not say; "when_deployed" also takes a second request for the same
             ids, and so a second machine.
+        chat_completions: Which containers behind an endpoint answer `chat/completions`: "every_container", or
+            those of "model_garden" alone, for which it is documented; the others then answer it with 400.
         gpu_quota: Quota of each project, for endpoints and for services by themselves; what it does not name is 0.
             None is no limit.
 
@@ -38,6 +40,7 @@ class EndpointSettings:
     warm_seconds: float = 0.0
     cold_start_seconds: float = 0.0
     idle_seconds: float = 900.0
+    chat_completions: Literal["every_container", "model_garden"] = "every_container"
     garden_model_id: str = ""
     garden_resources: Literal["at_once", "when_deployed"] = "at_once"
     gpu_quota: GpuLimits | None = None
