@@ -176,7 +176,7 @@ def _check_network(task: Any, endpoint: Any, model: XComArg) -> None:
     if endpoint.get("type") != "vertex" or any(map(is_pending, endpoint.values())):
         return
     spec = VertexEndpoint.parse(endpoint)
-    network, runner = spec.private_network, task.runner or {"type": "direct"}
+    network, runner = spec.network, task.runner or {"type": "direct"}
     if network is None or spec.reachable or is_pending(runner):
         return
     parsed: Runner = TypeAdapter(Runner).validate_python(runner)

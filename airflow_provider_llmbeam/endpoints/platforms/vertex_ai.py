@@ -97,7 +97,7 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
             is_up=is_deployed and not operations,
             fault=fault,
             base_url=self._base_url(endpoint, spec) if endpoint is not None else None,
-            predict_url=_predict_url(endpoint) if spec.network is not None else None,
+            predict_url=_predict_url(endpoint) if spec.is_peered else None,
         )
 
     def create(self, step: str, plan: EndpointPlan) -> str | Fault | None:
@@ -117,7 +117,7 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
     def probe(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> Answer:
         """Sends a small request to the model, to each method that may take it until one does."""
         spec = cast(VertexEndpoint, plan.spec)
-        if spec.private_network is not None and not spec.reachable:
+        if spec.network is not None and not spec.reachable:
             return Answer()  # only the machines in its network can ask it
         refusals, may_help_to_wait = [], False
         for route in spec.chat_routes:
@@ -139,7 +139,7 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
         fields = {
             "base_url": snapshot.base_url,
             "predict_url": snapshot.predict_url,
-            "network": None if spec.reachable else spec.private_network,
+            "network": None if spec.reachable else spec.network,
         }
         return {
             "type": "vertex_endpoint",
@@ -238,8 +238,8 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
         return self._hook.get_model(endpoint_id(key))
 
     def _base_url(self, endpoint: Any, spec: VertexEndpoint) -> str:
-        if spec.private_service_connect is not None:
-            return f"https://{spec.private_service_connect.address}"
+        if spec.forwarding_address is not None:
+            return f"https://{spec.forwarding_address}"
         if endpoint.dedicated_endpoint_dns:
             # The format that its documentation shows begins with the scheme, examples do not.
             return f"https://{endpoint.dedicated_endpoint_dns.removeprefix('https://')}"

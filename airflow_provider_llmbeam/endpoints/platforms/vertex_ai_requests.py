@@ -150,10 +150,10 @@ def deploy_request(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | Non
 def endpoint_resource(plan: EndpointPlan, spec: VertexEndpoint) -> dict[str, Any]:
     """Returns the fields of an `Endpoint`."""
     address: dict[str, Any] = {"dedicated_endpoint_enabled": spec.dedicated_dns}
-    if spec.network is not None:
+    if spec.is_peered:
         address = {"network": spec.network}
-    elif spec.private_service_connect is not None:
-        projects = list(spec.private_service_connect.projects)
+    elif spec.forwarding_address is not None:
+        projects = list(spec.forwarding_projects)
         config = {"enable_private_service_connect": True, "project_allowlist": projects}
         address = {"private_service_connect_config": config}
     return {"display_name": display_name(plan.labels), "labels": dict(plan.labels), **address}

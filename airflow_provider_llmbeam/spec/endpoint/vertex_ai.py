@@ -7,7 +7,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, no_field_twice
 from airflow_provider_llmbeam.spec.endpoint.gpu_machine import MACHINES, VERTEX_LADDER, GpuMachine
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import architecture_of, smallest_machine
@@ -31,31 +30,8 @@ _OF_THE_CONTAINER = (
     "max_num_seqs",
 )
 #: Fields that no `DeployRequest` of Model Garden has; its `container_spec` would replace the whole container.
-_NOT_OF_MODEL_GARDEN = (
-    "max_model_length_tokens",
-    "max_num_seqs",
-    "network",
-    "private_service_connect",
-    "service_account",
-)
+_NOT_OF_MODEL_GARDEN = ("max_model_length_tokens", "max_num_seqs", "network", "service_account")
 _OF_THE_MACHINE = ("spot", "min_replicas", "max_replicas")
-
-
-class PrivateServiceConnect(SpecModel):
-    """A private address of an endpoint in a VPC network, by Private Service Connect.
-
-    Attributes:
-        address: Host of the forwarding rule that leads to the service attachment of the endpoint: a name or an IP
-            address, without a scheme. Requests use TLS, whose certificate the machines that send them must trust.
-        network: VPC network of the forwarding rule, `projects/NUMBER/global/networks/NAME`.
-        projects: Projects whose forwarding rules may lead to the endpoint.
-
-    Source: cloud.google.com/vertex-ai/docs/predictions/private-service-connect
-    """
-
-    address: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]*$")]
-    network: Network
-    projects: Annotated[tuple[ProjectId, ...], Field(min_length=1)]
 
 
 class VertexEndpoint(EndpointSpec):
@@ -80,9 +56,12 @@ class VertexEndpoint(EndpointSpec):
         spot: Whether to use cheaper machines that can be preempted at any time.
         dedicated_dns: Whether the endpoint gets its own address: larger requests, longer answers, isolated from
             other endpoints.
-        network: VPC network that the endpoint is peered with, `projects/NUMBER/global/networks/NAME`, and that
-            alone reaches it.
-        private_service_connect: Private address instead of a public one or of a `network`.
+        network: VPC network that alone reaches the endpoint, `projects/NUMBER/global/networks/NAME`: by peering
+            (private services access), or by a `forwarding_address`.
+        forwarding_address: Host of the forwarding rule in `network` that leads to the service attachment of the
+            endpoint (Private Service Connect): a name or an IP address, without a scheme. Requests use TLS, whose
+            certificate the machines that send them must trust.
+        forwarding_projects: Projects whose forwarding rules may lead to the endpoint.
         reachable: Whether the machines that run Airflow and the jobs reach the private address. Otherwise the
             model is not asked before the tasks start, and their runner must be in the network.
         chat_route: Method of the endpoint that takes a chat, see `VertexEndpointModel`. `None`:
@@ -106,7 +85,8 @@ class VertexEndpoint(EndpointSpec):
     spot: bool = False
     dedicated_dns: bool = True
     network: Network | None = None
-    private_service_connect: PrivateServiceConnect | None = None
+    forwarding_address: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]*$")] | None = None
+    forwarding_projects: tuple[ProjectId, ...] = ()
     reachable: bool = False
     chat_route: ChatRoute | None = None
     container_image: Annotated[str, Field(min_length=1)] | None = None
@@ -198,15 +178,16 @@ class VertexEndpoint(EndpointSpec):
 
     @model_validator(mode="after")
     def _one_private_address(self) -> Self:
-        if self.network is not None and self.private_service_connect is not None:
-            raise ValueError("has `network` and `private_service_connect`: an endpoint has one of them")
-        if self.network is not None and self.chat_route == "chat_completions":
+        if (self.forwarding_address is None) != (not self.forwarding_projects):
+            raise ValueError("needs both `forwarding_address` and `forwarding_projects`, or none of them")
+        for name in ("forwarding_address", "reachable"):
+            if getattr(self, name) and self.network is None:
+                raise ValueError(f"has `{name}`, which needs `network`")
+        if self.is_peered and self.chat_route == "chat_completions":
             raise ValueError(
-                "has `chat_route` 'chat_completions', and an endpoint with `network` only passes requests on: "
-                "leave it out"
+                "has `chat_route` 'chat_completions', and an endpoint in a peered network only passes requests "
+                "on: leave it out"
             )
-        if self.reachable and self.private_network is None:
-            raise ValueError("has `reachable`, which needs `network` or `private_service_connect`")
         return self
 
     @model_validator(mode="after")
@@ -233,17 +214,16 @@ class VertexEndpoint(EndpointSpec):
                 )
 
     @property
-    def private_network(self) -> str | None:
-        """VPC network that alone reaches the endpoint; `None` if its address is public."""
-        connect = self.private_service_connect
-        return self.network if connect is None else connect.network
+    def is_peered(self) -> bool:
+        """Whether it is reached by peering, at an address of its own."""
+        return self.network is not None and self.forwarding_address is None
 
     @property
     def chat_routes(self) -> tuple[ChatRoute, ...]:
         """Methods that may take a chat, the most likely first."""
         if self.chat_route is not None:
             return (self.chat_route,)
-        if self.network is not None:
+        if self.is_peered:
             return ("raw_predict",)
         if self.container_image is None and RegisteredModel.read(self.model) is None:
             return ("chat_completions",)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem, http_address, problems_of, variable_name
-from airflow_provider_llmbeam.spec.fields.names import ChatRoute, Labels, Network, VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.names import ChatRoute, Labels, VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
@@ -122,7 +122,7 @@ class VertexEndpointModel(SpecModel):
     request_format: Literal["chat", "instances", "raw"] = "chat"
     chat_route: ChatRoute = "chat_completions"
     predict_url: str | None = None
-    network: Network | None = None
+    network: str | None = None
 
     _address = field_validator("base_url", "predict_url")(http_address)
 

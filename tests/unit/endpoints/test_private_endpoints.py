@@ -37,7 +37,11 @@ CONTAINER = {
     "locations": ("us-central1",),
 }
 GARDEN = {**CONTAINER, "container_image": None}
-CONNECT = {"address": "psc.us-central1.p.vertexai.goog", "network": NETWORK, "projects": ("acme-prod",)}
+CONNECT = {
+    "network": NETWORK,
+    "forwarding_address": "psc.us-central1.p.vertexai.goog",
+    "forwarding_projects": ("acme-prod",),
+}
 log = logging.getLogger(__name__)
 
 
@@ -114,9 +118,12 @@ def test_no_token_is_sent_over_plain_http(provisioned, monkeypatch):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_job_asks_an_endpoint_of_private_service_connect_at_its_forwarding_address(sandbox, provisioned, stream):
-    ended = provisioned(private_service_connect=CONNECT, reachable=True)
+    ended = provisioned(**CONNECT, reachable=True)
     assert ended.outcome == "ready", ended.message
-    assert (ended.model["base_url"], ended.model["chat_route"]) == (f"https://{CONNECT['address']}", "raw_predict")
+    assert (ended.model["base_url"], ended.model["chat_route"]) == (
+        f"https://{CONNECT['forwarding_address']}",
+        "raw_predict",
+    )
     assert "river" in ask(ended.model, generation=Generation(stream=stream)).text
     (endpoint,) = sandbox.endpoints
     assert endpoint["privateServiceConnectConfig"]["projectAllowlist"] == ["acme-prod"]
@@ -169,11 +176,12 @@ def test_the_error_of_a_job_names_the_method_that_was_tried_and_the_other_one(sa
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"network": NETWORK, "private_service_connect": CONNECT}, "an endpoint has one of them"),
+        ({**CONNECT, "forwarding_projects": ()}, "needs both `forwarding_address` and"),
+        ({**CONNECT, "network": None}, "has `forwarding_address`, which needs `network`"),
         ({"network": NETWORK, "chat_route": "chat_completions"}, "leave it out"),
-        ({"reachable": True}, "needs `network` or `private_service_connect`"),
-        ({**GARDEN, "private_service_connect": CONNECT}, "which Model Garden does not take"),
-        ({"private_service_connect": {**CONNECT, "address": "https://x"}}, "address"),
+        ({"reachable": True}, "has `reachable`, which needs `network`"),
+        ({**GARDEN, **CONNECT}, "has `network`, which Model Garden does not take"),
+        ({**CONNECT, "forwarding_address": "https://x"}, "`forwarding_address`"),
     ],
 )
 def test_an_endpoint_that_cannot_be_reached_is_refused(fields, words):
@@ -197,7 +205,7 @@ def block(endpoint, **arguments):
         )
 
 
-@pytest.mark.parametrize("endpoint", [{"network": NETWORK}, {"private_service_connect": CONNECT}])
+@pytest.mark.parametrize("endpoint", [{"network": NETWORK}, CONNECT])
 @pytest.mark.parametrize("runner", [None, {"type": "direct"}, DATAFLOW, {**DATAFLOW, "network": "default"}])
 def test_a_job_outside_the_network_of_its_endpoint_is_refused_when_the_dag_is_parsed(endpoint, runner):
     with pytest.raises(JobSpecError, match=rf"is not in '{NETWORK}', which alone reaches.*Nothing was started"):

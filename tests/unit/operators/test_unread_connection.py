@@ -86,7 +86,5 @@ def test_a_teardown_that_cannot_read_the_recorded_project_is_retried_and_removes
         down = TeardownEndpointOperator(task_id="down", endpoint=GARDEN, name="etl")
         up >> down
     with pytest.raises(StillBillingError, match=LEFT["teardown"]) as raised:
-        down.execute(
-            {"ti": SimpleNamespace(dag_id="d", run_id="r", try_number=1, xcom_pull=fail), "dag_run": RUN}
-        )
+        down.execute({"ti": SimpleNamespace(dag_id="d", run_id="r", try_number=1, xcom_pull=fail), "dag_run": RUN})
     assert "503 of the API server" in str(raised.value)
