@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.endpoints.platform import (
     SentRequests,
 )
 from airflow_provider_llmbeam.endpoints.provisioning import (
+    TAKEN_OVER,
     Adopt,
     Create,
     ProbeModel,
@@ -61,6 +62,7 @@ class ProvisioningResult(TaskResult):
         location: The last location that was tried.
         model: Model spec of a job that uses the endpoint.
         cold_start_seconds: Time from the start to the first completion, in seconds.
+        is_settled: Whether it is known what became of each create request of the run.
     """
 
     default_error: ClassVar[type[LLMBeamError]] = EndpointFailedError
@@ -69,6 +71,7 @@ class ProvisioningResult(TaskResult):
     location: str
     model: dict[str, Any] | None = None
     cold_start_seconds: float = 0.0
+    is_settled: bool = False
 
 
 class EndpointMonitor:
@@ -261,12 +264,25 @@ class EndpointMonitor:
     def _result(self, ended: ProvisioningEnded) -> ProvisioningResult:
         location = self._provisioner.location or self._plan.spec.locations[0]
         message = f"Endpoint {self._plan.key!r} {ended.reason}"
+        is_settled = (
+            ended.outcome != "still_billing"
+            and ended not in (_ABANDONED, TAKEN_OVER)
+            and (self._has_surveyed or self._provisioner.history.lost is None)
+        )
         if ended.outcome != "ready":
-            return ProvisioningResult(ended.outcome, location, message=message, error_type=_ERRORS[ended.outcome])
+            return ProvisioningResult(
+                ended.outcome,
+                location,
+                is_settled=is_settled,
+                message=message,
+                error_type=_ERRORS[ended.outcome],
+            )
         seconds = self._now() - self._provisioner.history.started_at
         model = self._platform(location).model_spec(self._plan, self._snapshot)
         message = f"{message} It took {seconds:.0f} s."
-        return ProvisioningResult(ended.outcome, location, model, round(seconds, 1), message=message)
+        return ProvisioningResult(
+            ended.outcome, location, model, round(seconds, 1), is_settled=is_settled, message=message
+        )
 
     def _present_location_first(self) -> list[str]:
         """Returns all locations, beginning with the one that is being tried."""

@@ -71,7 +71,8 @@ class ProvisioningEnded:
     reason: str
 
 
-_TAKEN_OVER = ProvisioningEnded("failed", "was taken over by another try.")
+#: End of a try whose resources a later one has labelled.
+TAKEN_OVER = ProvisioningEnded("failed", "was taken over by another try.")
 
 ProvisioningDecision = Wait | Create | Adopt | ProbeModel | Remove | ProvisioningEnded
 
@@ -209,7 +210,7 @@ class Provisioner:
         others = snapshot.attempts - {self._attempt}
         # If the label of this try was replaced, a later try has taken over all resources.
         if history.labelled and any(others):
-            return _TAKEN_OVER
+            return TAKEN_OVER
         # One that is up is asked first: polls may have stopped for longer than the limit, e.g. with the triggerer.
         if self._is_late(now) and not snapshot.is_up:
             return self._leave_late(now)
@@ -334,7 +335,7 @@ class Provisioner:
     def _on_leaving(self, snapshot: EndpointSnapshot, now: float) -> ProvisioningDecision:
         history = self.history
         if history.labelled and any(snapshot.attempts - {self._attempt}):
-            return _TAKEN_OVER
+            return TAKEN_OVER
         if not snapshot.is_empty:
             if now - history.leaving_since > MAX_REMOVING_SECONDS:
                 minutes = MAX_REMOVING_SECONDS / 60

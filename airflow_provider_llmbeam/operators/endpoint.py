@@ -221,7 +221,7 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         context["ti"].xcom_push(key=f"{prefix}{identity(str(self.name))}", value=value)
 
     def _conclude(self, end: ProvisioningResult, context: Context) -> dict[str, Any]:
-        if end.outcome != "still_billing":
+        if end.is_settled:
             self._push(context, SETTLED_KEY, True)
         if end.error is not None:
             raise end.error

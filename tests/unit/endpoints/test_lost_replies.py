@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, endpoin
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.full]
 
 SECONDS = 0.3
 DEPLOY, CANCEL = "vertex.modelGarden.deploy", "vertex.operations.cancel"
