@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, StillB
 from airflow_provider_llmbeam.lineage.operators import HasLineage, endpoint_lineage
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
 from airflow_provider_llmbeam.links.stored import StoresLinks
-from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
+from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import (
@@ -143,23 +143,28 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
             self._monitor = monitor = trigger.make_poller(self.log)
             started = monitor.provisioner.history
             since = started.started_at if started.lost is None else started.lost.since
-            record = {"endpoint": trigger.endpoint, "key": trigger.key, "since": since}
+            record = {"endpoint": trigger.endpoint, "key": trigger.key, "since": since, "operation": None}
             self._push(context, RECORD_KEY, record)
+
+            def poll() -> Wait | ProvisioningResult:
+                result, operation = monitor.poll(), monitor.provisioner.history.operation
+                if operation != record["operation"]:  # its teardown cancels it also after a `kill -9`
+                    record["operation"] = operation
+                    self._push(context, RECORD_KEY, record)
+                return result
+
             try:
-                result = monitor.poll()
-                while isinstance(result, Wait) and result.seconds == 0:
-                    result = monitor.poll()
-                if isinstance(result, Wait) and not self.deferrable:
-                    result = poll_until_result(monitor)
+                result = poll()
+                while isinstance(result, Wait) and (result.seconds == 0 or not self.deferrable):
+                    time.sleep(result.seconds)
+                    result = poll()
             except BaseException as error:  # such as Airflow's `execution_timeout`
                 self._monitor = None
                 monitor.abandon(f"The task ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
                 raise
             self._monitor = None
             if isinstance(result, Wait):
-                history = monitor.provisioner.history
-                self._push(context, RECORD_KEY, {**record, "operation": history.operation})
-                trigger.history = history.left_to_others(time.time()).to_dict()
+                trigger.history = monitor.provisioner.history.left_to_others(time.time()).to_dict()
                 self.defer(trigger=trigger, method_name="execute_complete", timeout=self.execution_timeout)
             return self._conclude(result, context)
 

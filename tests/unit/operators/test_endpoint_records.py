@@ -12,6 +12,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_provider_llmbeam.endpoints import teardown
+from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor
 from airflow_provider_llmbeam.exceptions import EndpointFailedError, StockOutError
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.operators.endpoint import ProvisionEndpointOperator, TeardownEndpointOperator
@@ -203,5 +204,21 @@ def test_an_abandoned_provision_settles_nothing(sandbox, run, monkeypatch):
     assert not any(key.startswith("settled_") for key in run.xcoms)
     run.tear_down()
     time.sleep(2 * SECONDS)
+    assert is_empty(sandbox)
+    assert gpus(sandbox) == 1
+
+
+def test_a_teardown_after_kill_9_while_the_worker_polls_cancels_the_deployment_at_once(sandbox, run, monkeypatch):
+    def killed(hook, name):
+        raise KilledError
+
+    sandbox.faults.when(DEPLOY, "llmbeam-judge", Fault(kind="slow", after_seconds=3_600.0))
+    run.up.deferrable = False
+    with monkeypatch.context() as patched:
+        patched.setattr(VertexAIHook, "get_operation", killed)
+        patched.setattr(EndpointMonitor, "abandon", lambda *_, **__: None)
+        with pytest.raises(KilledError):
+            run.up.execute(run.context())
+    run.tear_down()
     assert is_empty(sandbox)
     assert gpus(sandbox) == 1
