@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
-from airflow_provider_llmbeam.endpoints.platform import EndpointPlan, EndpointPlatform, PlatformFactory
+from airflow_provider_llmbeam.endpoints.platform import (
+    EndpointPlan,
+    EndpointPlatform,
+    PlatformFactory,
+    SentRequests,
+)
 from airflow_provider_llmbeam.endpoints.provisioning import (
+    TAKEN_OVER,
     Adopt,
     Create,
     ProbeModel,
@@ -21,6 +27,7 @@ from airflow_provider_llmbeam.endpoints.provisioning import (
     ProvisioningOutcome,
     Remove,
 )
+from airflow_provider_llmbeam.endpoints.refusal import is_refusal
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import (
@@ -55,6 +62,7 @@ class ProvisioningResult(TaskResult):
         location: The last location that was tried.
         model: Model spec of a job that uses the endpoint.
         cold_start_seconds: Time from the start to the first completion, in seconds.
+        is_settled: Whether it is known what became of each create request of the run.
     """
 
     default_error: ClassVar[type[LLMBeamError]] = EndpointFailedError
@@ -63,6 +71,7 @@ class ProvisioningResult(TaskResult):
     location: str
     model: dict[str, Any] | None = None
     cold_start_seconds: float = 0.0
+    is_settled: bool = False
 
 
 class EndpointMonitor:
@@ -95,6 +104,7 @@ class EndpointMonitor:
         #: Reason and time limit of `abandon`, once it was called.
         self._abandonment: tuple[str, float] | None = None
         self._has_surveyed = False
+        self._is_creating = False
         # Reentrant: a signal handler may call `abandon` during a poll of the same thread.
         self._busy = threading.RLock()
 
@@ -143,13 +153,17 @@ class EndpointMonitor:
         self._abandonment = (reason, deadline)
         is_alone = self._busy.acquire(timeout=POLL_GRACE_SECONDS)
         try:
-            self._remove_all(reason, deadline)
+            if self._is_creating:  # its reply names what it creates, and `_create` then removes it
+                self._log.log(logging.WARNING, "%s A create request is in progress: it is awaited first.", reason)
+            else:
+                self._remove_all(reason, deadline)
         finally:
             if is_alone:
                 self._busy.release()
 
     def _remove_all(self, reason: str, deadline: float) -> None:
-        left = []
+        left, history = [], self._provisioner.history
+        sent = SentRequests(self._plan.spec, history.operation, history.lost)
         for location in self._present_location_first():
             try:
                 message = remove(
@@ -158,6 +172,7 @@ class EndpointMonitor:
                     attempt=self._plan.labels[TRY_LABEL],
                     within_seconds=deadline - self._now(),
                     log=self._log,
+                    sent=sent,
                 )
             except CloudError as error:
                 message = f"Endpoint {self._plan.key!r} in {location!r} may still be billing: {error}"
@@ -170,27 +185,35 @@ class EndpointMonitor:
 
     def _decide(self) -> ProvisioningDecision:
         if not self._has_surveyed:
-            self._survey()
+            if (unsure := self._survey()) is not None:
+                return unsure
             self._has_surveyed = True
-        location = self._provisioner.location
+        location, history = self._provisioner.location, self._provisioner.history
         assert location is not None
-        operation = self._provisioner.history.operation
-        self._snapshot = self._platform(location).poll(self._plan, operation)
+        self._snapshot = self._platform(location).poll(self._plan, history.operation, history.lost)
         return self._provisioner.on_snapshot(self._snapshot, self._now())
 
-    def _survey(self) -> None:
+    def _survey(self) -> Wait | ProvisioningEnded | None:
         before, locations = self._provisioner.location, self._plan.spec.locations
         if before is not None and len(locations) == 1:
-            return
-        snapshots = [self._platform(location).poll(self._plan, None) for location in locations]
+            return None
+        history = self._provisioner.history
+        snapshots = [
+            self._platform(location).poll(
+                self._plan, history.operation if location == before else None, history.lost
+            )
+            for location in locations
+        ]
+        if (unsure := self._provisioner.on_survey(snapshots, self._now())) is not None:
+            return unsure
         if before is None and all(snapshot.is_empty for snapshot in snapshots):
             for location in locations:
                 self._platform(location).check(self._plan)
-        self._provisioner.on_survey(snapshots)
         if self._provisioner.location != before:
             self._log_step(
                 "%s in location %r.", "starts" if before is None else "goes on", self._provisioner.location
             )
+        return None
 
     def _carry_out(self, decision: Create | Adopt | ProbeModel | Remove) -> ProvisioningDecision:
         if self._abandonment:
@@ -200,12 +223,7 @@ class EndpointMonitor:
         match decision:
             case Create(step):
                 self._log_step("has no %s: requesting it in %r.", step, platform.location)
-                operation = self._create(step, platform)
-                if self._abandonment:
-                    return _ABANDONED
-                if isinstance(operation, Fault):
-                    return provisioner.on_fault(operation, self._now())
-                return provisioner.on_created(operation)
+                return self._create(step, platform)
             case Adopt():
                 self._log_step("of an earlier try exists in %r: taking it over.", platform.location)
                 return provisioner.on_adopted(done=platform.adopt(plan, self._snapshot))
@@ -220,24 +238,51 @@ class EndpointMonitor:
                 removal_round(platform, plan.key, self._log)
                 return Wait(provisioner.poll_interval_seconds)
 
-    def _create(self, step: str, platform: EndpointPlatform) -> str | Fault | None:
+    def _create(self, step: str, platform: EndpointPlatform) -> ProvisioningDecision:
+        provisioner, since = self._provisioner, self._now()
+        self._is_creating = True
         try:
-            return platform.create(step, self._plan)
-        except JobSpecError as error:  # e.g. a secret that was deleted after the check
-            return Fault("refused", str(error))
+            try:
+                operation = platform.create(step, self._plan)
+            except JobSpecError as error:  # e.g. a secret that was deleted after the check
+                operation = Fault("refused", str(error))
+            except BaseException as error:  # also one of a signal handler, such as Airflow's `execution_timeout`
+                if not is_refusal(error):
+                    provisioner.on_lost_reply(since, self._now())
+                raise
+            finally:
+                self._is_creating = False
+            if isinstance(operation, Fault):
+                decision = provisioner.on_fault(operation, self._now())
+            else:
+                decision = provisioner.on_created(operation)
         finally:
             if self._abandonment:  # during the request: what it creates was not there yet
                 self._remove_all(*self._abandonment)
+        return _ABANDONED if self._abandonment else decision
 
     def _result(self, ended: ProvisioningEnded) -> ProvisioningResult:
         location = self._provisioner.location or self._plan.spec.locations[0]
         message = f"Endpoint {self._plan.key!r} {ended.reason}"
+        is_settled = (
+            ended.outcome != "still_billing"
+            and ended not in (_ABANDONED, TAKEN_OVER)
+            and (self._has_surveyed or self._provisioner.history.lost is None)
+        )
         if ended.outcome != "ready":
-            return ProvisioningResult(ended.outcome, location, message=message, error_type=_ERRORS[ended.outcome])
+            return ProvisioningResult(
+                ended.outcome,
+                location,
+                is_settled=is_settled,
+                message=message,
+                error_type=_ERRORS[ended.outcome],
+            )
         seconds = self._now() - self._provisioner.history.started_at
         model = self._platform(location).model_spec(self._plan, self._snapshot)
         message = f"{message} It took {seconds:.0f} s."
-        return ProvisioningResult(ended.outcome, location, model, round(seconds, 1), message=message)
+        return ProvisioningResult(
+            ended.outcome, location, model, round(seconds, 1), is_settled=is_settled, message=message
+        )
 
     def _present_location_first(self) -> list[str]:
         """Returns all locations, beginning with the one that is being tried."""

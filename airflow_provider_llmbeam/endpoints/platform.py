@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
-from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
+from airflow_provider_llmbeam.endpoints.resource import (
+    EndpointSnapshot,
+    LostReply,
+    Resource,
+    RunningOperation,
+)
 from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.probe.answer import Answer
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
@@ -28,6 +33,21 @@ class EndpointPlan:
     labels: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class SentRequests:
+    """What is known of the operations that create requests of an endpoint have started.
+
+    Attributes:
+        spec: Spec of the endpoint.
+        operation: Name of the operation that was started last; `None` if none is known.
+        lost: When a request may have started one whose name is not known; `None` if none did.
+    """
+
+    spec: VertexEndpoint | CloudRunEndpoint
+    operation: str | None = None
+    lost: LostReply | None = None
+
+
 class EndpointPlatform(Protocol):
     """Vertex AI or Cloud Run in one location; every method raises a `CloudError` if a request fails."""
 
@@ -46,12 +66,13 @@ class EndpointPlatform(Protocol):
             JobSpecError: The endpoint cannot be provisioned.
         """
 
-    def poll(self, plan: EndpointPlan, operation: str | None) -> EndpointSnapshot:
+    def poll(self, plan: EndpointPlan, operation: str | None, lost: LostReply | None = None) -> EndpointSnapshot:
         """Returns the present state of an endpoint.
 
         Args:
             plan: The endpoint.
             operation: Name of the operation that was started last.
+            lost: When a request may have started an operation whose name is not known.
         """
 
     def create(self, step: str, plan: EndpointPlan) -> str | Fault | None:
@@ -82,7 +103,10 @@ class EndpointPlatform(Protocol):
         """
 
     def running_operations(self, key: str) -> list[RunningOperation]:
-        """Finds the unfinished operations of an endpoint."""
+        """Finds the unfinished operations whose names begin with those of the resources of an endpoint."""
+
+    def started_operations(self, sent: SentRequests) -> list[RunningOperation]:
+        """Finds the unfinished operations that create requests have started, and those that they may have."""
 
     def remove(self, resource: Resource) -> None:
         """Requests the deletion of a resource, or its undeployment where that must come first."""

@@ -7,7 +7,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self, cast
 
 from airflow_provider_llmbeam.endpoints.fault import Fault, FaultKind
-from airflow_provider_llmbeam.endpoints.resource import OTHER_VERSION, EndpointSnapshot, still_billing
+from airflow_provider_llmbeam.endpoints.resource import (
+    OTHER_VERSION,
+    EndpointSnapshot,
+    LostReply,
+    RunningOperation,
+    still_billing,
+)
 from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
@@ -65,7 +71,8 @@ class ProvisioningEnded:
     reason: str
 
 
-_TAKEN_OVER = ProvisioningEnded("failed", "was taken over by another try.")
+#: End of a try whose resources a later one has labelled.
+TAKEN_OVER = ProvisioningEnded("failed", "was taken over by another try.")
 
 ProvisioningDecision = Wait | Create | Adopt | ProbeModel | Remove | ProvisioningEnded
 
@@ -86,6 +93,8 @@ class ProvisioningHistory:
         faults: Location, kind and message of each fault so far.
         failures: Consecutive failed polls.
         refused_since: First refusal of the model, in seconds of the Unix epoch.
+        lost: When a create request of this try, of an earlier one, or of another process of this try may have
+            started an operation whose name is not known; `None` if every reply is known.
     """
 
     started_at: float
@@ -99,6 +108,7 @@ class ProvisioningHistory:
     faults: tuple[tuple[str, str, str], ...] = ()
     failures: ConsecutiveFailures = field(default_factory=ConsecutiveFailures)
     refused_since: float | None = None
+    lost: LostReply | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the history as plain JSON."""
@@ -109,7 +119,18 @@ class ProvisioningHistory:
         """Reads what `to_dict` returned."""
         faults = tuple((str(where), str(kind), str(text)) for where, kind, text in data.get("faults", ()))
         failures = ConsecutiveFailures.from_dict(data.get("failures", {}))
-        return cls(**{**data, "faults": faults, "failures": failures})
+        lost = LostReply(**data["lost"]) if data.get("lost") else None
+        return cls(**{**data, "faults": faults, "failures": failures, "lost": lost})
+
+    def left_to_others(self, now: float) -> Self:
+        """Returns the history for another process, whose own requests are not in it if it is read again."""
+        return replace(self, lost=LostReply(now).joined(self.lost))
+
+    def read_by_another(self, now: float) -> Self:
+        """Returns the history in a process that has sent no request yet."""
+        if self.lost is None or self.lost.until is not None:
+            return self
+        return replace(self, lost=LostReply(self.lost.since, now))
 
 
 class Provisioner:
@@ -144,24 +165,37 @@ class Provisioner:
         index = self.history.location_index
         return None if index is None else self._locations[index]
 
-    def on_survey(self, snapshots: Sequence[EndpointSnapshot]) -> None:
-        """Chooses the location after a process has polled all of them for the first time.
+    def on_survey(self, snapshots: Sequence[EndpointSnapshot], now: float) -> Wait | ProvisioningEnded | None:
+        """Chooses the location after a process has polled all of them.
 
         It is that of an earlier try, or the first. The history of a process that goes on with a try may be from
         before another process moved to the next location: then the resources are there.
 
         Args:
             snapshots: Snapshots, one per location, in their order.
+            now: Seconds of the Unix epoch.
+
+        Returns:
+            `None` if a location was chosen; otherwise all locations have to be polled again, because an operation
+            of unknown owner may create the endpoint in one of them.
         """
         present = self.history.location_index
         order = sorted(
             range(len(snapshots)), key=lambda index: (snapshots[index].is_empty, not snapshots[index].is_up, index)
         )
+        is_empty = snapshots[order[0]].is_empty
+        has_failed = present is not None and snapshots[present].fault is not None
+        unsure = [one for snapshot in snapshots for one in snapshot.unsure]
+        if unsure and (is_empty or has_failed):
+            return self._end_unsure(unsure) if self._is_late(now) else self._wait_unsure(unsure)
         if present is None:
             self.history = replace(self.history, location_index=order[0])
-        elif snapshots[present].is_empty and not snapshots[order[0]].is_empty:
+        elif snapshots[present].is_empty and not is_empty:
             is_ours = self._attempt in snapshots[order[0]].attempts
-            self.history = ProvisioningHistory(self.history.started_at, order[0], is_ours=is_ours)
+            self.history = ProvisioningHistory(
+                self.history.started_at, order[0], is_ours=is_ours, lost=self.history.lost
+            )
+        return None
 
     def on_snapshot(self, snapshot: EndpointSnapshot, now: float) -> ProvisioningDecision:
         """Decides after a poll of the present location.
@@ -176,7 +210,7 @@ class Provisioner:
         others = snapshot.attempts - {self._attempt}
         # If the label of this try was replaced, a later try has taken over all resources.
         if history.labelled and any(others):
-            return _TAKEN_OVER
+            return TAKEN_OVER
         # One that is up is asked first: polls may have stopped for longer than the limit, e.g. with the triggerer.
         if self._is_late(now) and not snapshot.is_up:
             return self._leave_late(now)
@@ -195,7 +229,7 @@ class Provisioner:
         if snapshot.missing == OTHER_VERSION:
             return self._leave(Fault("leftover", "It serves another version of the model."), now)
         if snapshot.operations:
-            return Wait(self.poll_interval_seconds)
+            return self._wait_unsure(snapshot.unsure) if snapshot.unsure else Wait(self.poll_interval_seconds)
         if snapshot.missing == "nothing usable":
             return self._leave(Fault("leftover", "It has no model, and none can be added to it."), now)
         if snapshot.missing is not None:
@@ -210,6 +244,15 @@ class Provisioner:
         """
         self.history = replace(self.history, operation=operation or self.history.operation, is_ours=True)
         return Wait(self.poll_interval_seconds if operation else 1.0)
+
+    def on_lost_reply(self, since: float, now: float) -> None:
+        """Records that a create request got no reply, and may nevertheless have started an operation.
+
+        Args:
+            since: Time before the request, in seconds of the Unix epoch.
+            now: Seconds of the Unix epoch.
+        """
+        self.history = replace(self.history, lost=LostReply(since, now).joined(self.history.lost))
 
     def on_adopted(self, *, done: bool) -> Wait:
         """Decides after the resources of an earlier try were to be labelled."""
@@ -292,7 +335,7 @@ class Provisioner:
     def _on_leaving(self, snapshot: EndpointSnapshot, now: float) -> ProvisioningDecision:
         history = self.history
         if history.labelled and any(snapshot.attempts - {self._attempt}):
-            return _TAKEN_OVER
+            return TAKEN_OVER
         if not snapshot.is_empty:
             if now - history.leaving_since > MAX_REMOVING_SECONDS:
                 minutes = MAX_REMOVING_SECONDS / 60
@@ -301,6 +344,8 @@ class Provisioner:
                     "still_billing", f"{self._summary()} It could not be removed in {minutes:.0f} min. {left}"
                 )
             return Remove()
+        if snapshot.unsure and history.leaving == "late":
+            return self._end_unsure(snapshot.unsure)
         fault = Fault(cast(FaultKind, history.leaving), history.leaving_message)
         self.history = history = replace(
             history, leaving=None, leaving_message="", operation=None, is_ours=False, labelled=False
@@ -316,6 +361,22 @@ class Provisioner:
         outcomes: dict[str, ProvisioningOutcome] = {"refused": "refused", "denied": "refused", "late": "failed"}
         outcome = "stock_out" if fault.is_location_specific else outcomes.get(fault.kind, "failed")
         return ProvisioningEnded(outcome, f"{self._summary()} Its resources were deleted: nothing bills.")
+
+    def _wait_unsure(self, operations: Sequence[RunningOperation]) -> Wait:
+        names = " and ".join(repr(one.name) for one in operations)
+        return Wait(
+            self.poll_interval_seconds,
+            f"Waiting for {names}: the reply to a create request was lost, and this may be what it started. A "
+            "second request might be a second GPU.",
+        )
+
+    def _end_unsure(self, operations: Sequence[RunningOperation]) -> ProvisioningEnded:
+        limit = f"{self._ready_within_seconds:.0f} s (`ready_within_seconds`)"
+        return ProvisioningEnded(
+            "still_billing",
+            f"was not found within {limit}. {still_billing((), operations)} This task did not request another "
+            "one; its teardown waits for it.",
+        )
 
     def _summary(self) -> str:
         """Lists the fault of each location."""

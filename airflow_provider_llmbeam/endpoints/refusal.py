@@ -34,6 +34,14 @@ def operation_or_fault(create: Callable[[], str]) -> str | Fault | None:
         return fault if fault.is_location_specific else Fault(fault.kind, str(error))
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether the service, or the lack of credentials, refused a request, so that it started nothing."""
+    from google.api_core import exceptions as api
+    from google.auth import exceptions as auth
+
+    return isinstance(error.__cause__, (api.ClientError, auth.GoogleAuthError))
+
+
 def _is_rate_limit(error: Exception) -> bool:
     """Whether the quota of requests was exceeded, not that of GPUs."""
     message = str(error).lower()

@@ -13,6 +13,9 @@ from airflow_provider_llmbeam.spec.endpoint.identity import KEY_LABEL, TRY_LABEL
 #: `EndpointSnapshot.missing` of an endpoint that serves another version of the registered model.
 OTHER_VERSION = "version of the model"
 
+#: Largest difference between the clocks of this machine and of the service, in seconds.
+CLOCK_SECONDS = 30.0
+
 ResourceKind = Literal["endpoint", "model", "service"]
 
 
@@ -94,10 +97,45 @@ class RunningOperation:
     Attributes:
         name: Full resource name, `projects/…`.
         creates: Whether it creates or deploys something; otherwise it removes something.
+        is_sure: Whether it belongs to the endpoint. Otherwise it may, or to another run that deploys the same
+            model: the reply that would name it was lost. It is waited for and never cancelled.
     """
 
     name: str
     creates: bool = True
+    is_sure: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LostReply:
+    """A time in which a create request may have started an operation whose name is not known.
+
+    Attributes:
+        since: Start, in seconds of the Unix epoch.
+        until: End, in seconds of the Unix epoch; `None` if another process may still send requests.
+    """
+
+    since: float
+    until: float | None = None
+
+    def joined(self, other: LostReply | None) -> LostReply:
+        """Returns the time from the start of the earlier one to the end of the later one."""
+        if other is None:
+            return self
+        ends = (self.until, other.until)
+        until = None if None in ends else max(end for end in ends if end is not None)
+        return LostReply(min(self.since, other.since), until)
+
+    def may_have_started(self, created_at: float | None) -> bool:
+        """Whether an operation may be that of the request.
+
+        Args:
+            created_at: When the service created the operation, in seconds of the Unix epoch; `None` if unknown.
+        """
+        if created_at is None:
+            return True
+        is_before_end = self.until is None or created_at <= self.until + CLOCK_SECONDS
+        return created_at >= self.since - CLOCK_SECONDS and is_before_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +144,12 @@ class EndpointSnapshot:
 
     Attributes:
         resources: Existing resources of the endpoint.
-        operations: Unfinished operations of the endpoint.
+        operations: Unfinished operations of the endpoint, and those that may be.
         missing: Resource to create next; `None` if there is none; or `OTHER_VERSION`.
         is_up: Whether the service reports the endpoint as ready.
         fault: Reason why the last create operation failed.
         base_url: URL of the model server.
+        predict_url: URL that takes all requests in a peered network; `None` without one.
     """
 
     resources: tuple[Resource, ...] = ()
@@ -119,6 +158,7 @@ class EndpointSnapshot:
     is_up: bool = False
     fault: Fault | None = None
     base_url: str | None = None
+    predict_url: str | None = None
 
     @property
     def attempts(self) -> frozenset[str | None]:
@@ -127,8 +167,13 @@ class EndpointSnapshot:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are neither resources nor operations."""
-        return not self.resources and not self.operations
+        """Whether there are neither resources nor operations that are surely those of the endpoint."""
+        return not self.resources and not any(operation.is_sure for operation in self.operations)
+
+    @property
+    def unsure(self) -> tuple[RunningOperation, ...]:
+        """Operations that may be those of the endpoint."""
+        return tuple(operation for operation in self.operations if not operation.is_sure)
 
     @property
     def is_being_deleted(self) -> bool:
@@ -144,11 +189,20 @@ def still_billing(resources: Iterable[Resource], operations: Iterable[RunningOpe
     billed = [resource for resource in resources if resource.is_billed]
     parts = [f"{one.kind} {one.name!r} is still billing, {_price(one)}." for one in billed]
     parts += [f"{one.kind} {one.name!r} is left and costs nothing." for one in resources if not one.is_billed]
-    parts += [f"operation {one.name!r} is still running and may bill." for one in operations]
+    parts += [f"operation {one.name!r} is still running and may bill{_doubt(one)}." for one in operations]
     # A deployed model cannot be deleted, so the commands for endpoints come first.
     commands = [one.delete_command for one in sorted(resources, key=lambda one: one.kind == "model")]
     remove = f" To remove it: `{' && '.join(commands)}`." if commands else ""
     return " ".join(f"{part[0].upper()}{part[1:]}" for part in parts) + remove
+
+
+def _doubt(operation: RunningOperation) -> str:
+    if operation.is_sure:
+        return ""
+    return (
+        ": it deploys the same model and began when the reply to a create request was lost, so it is of this "
+        "endpoint or of another run. If it is of this endpoint, what it creates is found by name once it is done"
+    )
 
 
 def _price(resource: Resource) -> str:

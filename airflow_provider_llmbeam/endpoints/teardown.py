@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform, SentRequests
 from airflow_provider_llmbeam.endpoints.resource import Resource, RunningOperation, still_billing
 from airflow_provider_llmbeam.exceptions import CloudError, CloudNotFoundError
 from airflow_provider_llmbeam.polling.task_log import TaskLog
@@ -57,6 +57,13 @@ class RemovalRound:
         return not self.resources and not self.operations
 
     @property
+    def shows_what_was_started(self) -> bool:
+        """Whether what a create request has started was found, so that no other operation is of the endpoint."""
+        return any(one.kind == "endpoint" for one in self.resources) or any(
+            one.creates and one.is_sure for one in self.operations
+        )
+
+    @property
     def left(self) -> str:
         """Sentences that name what is left, its cost and the command that removes it."""
         known = still_billing(self.resources, self.operations)
@@ -72,7 +79,7 @@ def removal_step(resources: Sequence[Resource], operations: Sequence[RunningOper
         resources: Existing resources.
         operations: Unfinished operations.
     """
-    creating = tuple(one for one in operations if one.creates)
+    creating = tuple(one for one in operations if one.creates and one.is_sure)
     # A deployed model is billed now, so it is removed even if a creating operation cannot be cancelled.
     removing = [one.name for one in operations if not one.creates]
     removable = [
@@ -88,7 +95,12 @@ def removal_step(resources: Sequence[Resource], operations: Sequence[RunningOper
 
 
 def removal_round(
-    platform: EndpointPlatform, key: str, log: TaskLog, attempt: str | None = None, keep: Keep | None = None
+    platform: EndpointPlatform,
+    key: str,
+    log: TaskLog,
+    attempt: str | None = None,
+    keep: Keep | None = None,
+    sent: SentRequests | None = None,
 ) -> RemovalRound:
     """Finds what is left and requests its removal; a failed request is repeated in a later round.
 
@@ -98,12 +110,13 @@ def removal_round(
         log: Receives one line for each request.
         attempt: The try whose resources are removed; those of another try are kept. `None` removes all.
         keep: Whether the resources that were found are kept; asked in each round.
+        sent: What is known of its create requests.
 
     Raises:
         CloudError: The resources or the operations cannot be listed. If only the operations cannot, the removal of
             what is billed was requested.
     """
-    resources, operations, models_error, unlisted = _find(platform, key, attempt, keep)
+    resources, operations, models_error, unlisted = _find(platform, key, attempt, keep, sent)
     step = removal_step(resources, operations)
     if unlisted is not None:  # e.g. a model may be about to be deployed, so it is kept
         step = RemovalStep(remove=tuple(one for one in step.remove if one.is_billed))
@@ -127,6 +140,7 @@ def remove(
     log: TaskLog,
     attempt: str | None = None,
     keep: Keep | None = None,
+    sent: SentRequests | None = None,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> str | None:
@@ -139,6 +153,8 @@ def remove(
         log: Receives one line for each request.
         attempt: The try whose resources are removed; those of another try are kept. `None` removes all.
         keep: Whether the resources that were found are kept, so that the removal ends; asked in each round.
+        sent: What is known of its create requests. An operation that may have been started by one whose reply was
+            lost is waited for, and not cancelled: it may belong to another run.
         sleep: Waits between two rounds, in seconds.
         now: Monotonic clock, in seconds.
 
@@ -152,7 +168,7 @@ def remove(
     while True:
         result, error = RemovalRound(), None
         try:
-            result = removal_round(platform, key, log, attempt, keep)
+            result = removal_round(platform, key, log, attempt, keep, sent)
         except CloudError as failure:
             refused = 0 if failure.retryable else refused + 1
             if refused >= MAX_REFUSED:
@@ -160,6 +176,8 @@ def remove(
             error = failure
         else:
             refused = 0
+            if sent is not None and result.shows_what_was_started:
+                sent = replace(sent, lost=None)
         if error is None and result.is_empty:
             if result.models_error is None:
                 return None
@@ -173,7 +191,7 @@ def remove(
 
 
 def _find(
-    platform: EndpointPlatform, key: str, attempt: str | None, keep: Keep | None
+    platform: EndpointPlatform, key: str, attempt: str | None, keep: Keep | None, sent: SentRequests | None
 ) -> tuple[list[Resource], list[RunningOperation], CloudError | None, CloudError | None]:
     """Returns resources, operations, and the errors if models or operations could not be found."""
     operations: list[RunningOperation] = []
@@ -181,6 +199,9 @@ def _find(
     # Operations before resources: the result of an operation that finishes in between is found.
     try:
         operations = platform.running_operations(key)
+        if sent is not None:
+            known = {one.name for one in operations}
+            operations += [one for one in platform.started_operations(sent) if one.name not in known]
     except CloudError as error:  # must not keep what bills from being removed
         unlisted = error
     resources, models_error = platform.find(key)

@@ -21,6 +21,8 @@ def authentication_of(model: Model) -> Authentication:
     match model:
         case GeminiModel(project=None | ""):
             return "api_key"
+        case VertexEndpointModel(predict_url=str()):
+            return "none"
         case GeminiModel() | VertexEndpointModel():
             return "access_token"
         case OpenAIModel(id_token_audience=str()):

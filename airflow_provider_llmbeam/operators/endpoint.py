@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -12,15 +13,16 @@ from airflow.sdk import BaseOperator
 from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.deployment import required_deployment
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
-from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform, SentRequests
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
+from airflow_provider_llmbeam.endpoints.resource import LostReply
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, StillBillingError
 from airflow_provider_llmbeam.lineage.operators import HasLineage, endpoint_lineage
 from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
 from airflow_provider_llmbeam.links.stored import StoresLinks
-from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
+from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import (
@@ -48,6 +50,8 @@ KILL_SECONDS = 40.0
 ABANDON_SECONDS = 600.0
 #: Prefix of the XCom key under which a provision records what it is about to create; the name's identity follows.
 RECORD_KEY = "endpoint_"
+#: Prefix of the XCom key of a provision that ended and knows what became of each of its requests.
+SETTLED_KEY = "settled_"
 
 Endpoint = VertexEndpoint | CloudRunEndpoint
 
@@ -92,7 +96,8 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
 
     XCom:
         A model spec for `RunInferenceOperator(model=…)`; `cold_start_seconds` under a key of its own. Before the
-        first resource is created, the endpoint with its project and identity, for its removal.
+        first resource is created, the endpoint with its project, identity and time, for its removal; then also
+        the operation that creates it.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
@@ -135,22 +140,31 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         """Provisions the endpoint."""
         with errors_of_airflow():
             trigger = self._trigger(context)
-            record = {"endpoint": trigger.endpoint, "key": trigger.key}
-            context["ti"].xcom_push(key=f"{RECORD_KEY}{identity(str(self.name))}", value=record)
             self._monitor = monitor = trigger.make_poller(self.log)
+            started = monitor.provisioner.history
+            since = started.started_at if started.lost is None else started.lost.since
+            record = {"endpoint": trigger.endpoint, "key": trigger.key, "since": since, "operation": None}
+            self._push(context, RECORD_KEY, record)
+
+            def poll() -> Wait | ProvisioningResult:
+                result, operation = monitor.poll(), monitor.provisioner.history.operation
+                if operation != record["operation"]:  # its teardown cancels it also after a `kill -9`
+                    record["operation"] = operation
+                    self._push(context, RECORD_KEY, record)
+                return result
+
             try:
-                result = monitor.poll()
-                while isinstance(result, Wait) and result.seconds == 0:
-                    result = monitor.poll()
-                if isinstance(result, Wait) and not self.deferrable:
-                    result = poll_until_result(monitor)
+                result = poll()
+                while isinstance(result, Wait) and (result.seconds == 0 or not self.deferrable):
+                    time.sleep(result.seconds)
+                    result = poll()
             except BaseException as error:  # such as Airflow's `execution_timeout`
                 self._monitor = None
                 monitor.abandon(f"The task ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
                 raise
             self._monitor = None
             if isinstance(result, Wait):
-                trigger.history = monitor.provisioner.history.to_dict()
+                trigger.history = monitor.provisioner.history.left_to_others(time.time()).to_dict()
                 self.defer(trigger=trigger, method_name="execute_complete", timeout=self.execution_timeout)
             return self._conclude(result, context)
 
@@ -182,8 +196,12 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         _check_version(parsed.model)
         ti, deployment, now = context["ti"], required_deployment(), time.time()
         key = identity(_checked_name(self.name), deployment)
-        if is_resumed:
-            parsed, key = next(iter(_recorded(self.name, [self.task_id], context)), (parsed, key))
+        history = ProvisioningHistory(now)
+        if ti.try_number > 1:
+            history = replace(history, lost=LostReply(context["dag_run"].run_after.timestamp(), now))
+        if is_resumed and (found := _recorded(self.name, [self.task_id], context)):
+            parsed, key = found[0].endpoint, found[0].key
+            history = replace(history, operation=found[0].operation, lost=LostReply(found[0].since, now))
         spec = with_project(parsed, self.gcp_conn_id, self.impersonation_chain)
         labels = endpoint_labels(
             key,
@@ -197,14 +215,19 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
             endpoint=spec.model_dump(mode="json"),
             key=key,
             labels=labels,
-            history=ProvisioningHistory(started_at=now).to_dict(),
+            history=history.to_dict(),
             gcp_conn_id=self.gcp_conn_id,
             impersonation_chain=self.impersonation_chain,
             poll_interval_seconds=self.poll_interval_seconds,
             ready_within_seconds=self.ready_within_seconds,
         )
 
+    def _push(self, context: Context, prefix: str, value: Any) -> None:
+        context["ti"].xcom_push(key=f"{prefix}{identity(str(self.name))}", value=value)
+
     def _conclude(self, end: ProvisioningResult, context: Context) -> dict[str, Any]:
+        if end.is_settled:
+            self._push(context, SETTLED_KEY, True)
         if end.error is not None:
             raise end.error
         assert end.model is not None
@@ -275,18 +298,28 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
                 f"{spec.expires_after_seconds / 3600:.1f} h after its start."
             )
             with reading_for_removal(self.gcp_conn_id, f"Endpoint {key!r} in {where}", again):
-                found = _recorded(self.name, self._provisions(), context) or [(spec, key)]
-                sites = [(spec, key, platform) for spec, key in found for platform in self._platforms(spec)]
-            for spec, key, platform in sites:
-                self._cancel_jobs(spec, key, deployment, platform.location)
+                run_after = context["dag_run"].run_after.timestamp()
+                found = _recorded(self.name, self._provisions(), context) or [_Record(spec, key, run_after)]
+                sites = [(one, platform) for one in found for platform in self._platforms(one.endpoint)]
+            has_started = False
+            for one, platform in sites:
+                self._cancel_jobs(one.endpoint, one.key, deployment, platform.location)
                 if len(sites) > 1:  # a location that does not answer takes minutes, and the others bill
                     with suppress(CloudError):  # raised again below
-                        removal_round(platform, key, self.log)
+                        first = removal_round(platform, one.key, self.log, sent=one.sent(None))
+                        has_started |= first.shows_what_was_started
+            until = None if has_started else time.time()
             left = []
-            for _, key, platform in sites:
+            for one, platform in sites:
                 location = platform.location
                 try:
-                    said = remove(platform, key, within_seconds=self.gone_within_seconds, log=self.log)
+                    said = remove(
+                        platform,
+                        one.key,
+                        within_seconds=self.gone_within_seconds,
+                        log=self.log,
+                        sent=one.sent(until),
+                    )
                 except CloudError as error:
                     said = f"In {location!r} it may still be billing, and cannot be listed: {error}"
                 left += [said] if said else []
@@ -339,13 +372,50 @@ def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Se
         return spec.model_copy(update={"project": site.project})
 
 
-def _recorded(name: Any, task_ids: Sequence[str], context: Context) -> list[tuple[Endpoint, str]]:
-    """Returns the endpoints that tasks recorded for a name, with their projects and identities."""
-    if not task_ids:
-        return []
-    key = f"{RECORD_KEY}{identity(str(name))}"
-    found = context["ti"].xcom_pull(task_ids=sorted(task_ids), key=key) or ()
-    return [(parse_endpoint(one["endpoint"]), one["key"]) for one in found if one]
+@dataclass(frozen=True)
+class _Record:
+    """What a provision recorded before its first request, and after it.
+
+    Attributes:
+        endpoint: The endpoint with its project.
+        key: Identity of the endpoint.
+        since: Time from which requests may have been sent, in seconds of the Unix epoch.
+        operation: Name of the operation that creates it; `None` if it is not known.
+        is_settled: Whether the provision ended and knows what became of each of its requests.
+    """
+
+    endpoint: Endpoint
+    key: str
+    since: float
+    operation: str | None = None
+    is_settled: bool = False
+
+    def sent(self, until: float | None) -> SentRequests:
+        """Returns what is known of the requests.
+
+        Args:
+            until: Time until which a request without a known reply may have been sent; `None` if every reply is
+                known.
+        """
+        if self.is_settled:
+            return SentRequests(self.endpoint)
+        lost = None if until is None else LostReply(self.since, until)
+        return SentRequests(self.endpoint, self.operation, lost)
+
+
+def _recorded(name: Any, task_ids: Sequence[str], context: Context) -> list[_Record]:
+    """Returns what tasks recorded for a name."""
+    ti, run_after, found = context["ti"], context["dag_run"].run_after.timestamp(), []
+    for task_id in sorted(task_ids):
+        record, is_settled = (
+            next(iter(ti.xcom_pull(task_ids=[task_id], key=f"{prefix}{identity(str(name))}") or ()), None)
+            for prefix in (RECORD_KEY, SETTLED_KEY)
+        )
+        if record:
+            since, operation = record.get("since", run_after), record.get("operation")
+            endpoint = parse_endpoint(record["endpoint"])
+            found.append(_Record(endpoint, record["key"], since, operation, bool(is_settled)))
+    return found
 
 
 def _checked_name(name: Any) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 from airflow.providers.common.compat.sdk import SkipMixin
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TaskGroup, XComArg
+from pydantic import TypeAdapter
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.operators.endpoint import (
     ProvisionEndpointOperator,
     ReserveEndpointOperator,
@@ -21,7 +23,8 @@ from airflow_provider_llmbeam.operators.model_registry import ResolveModelOperat
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
-from airflow_provider_llmbeam.tasks.literal import plain
+from airflow_provider_llmbeam.spec.runner import Runner, is_in_network
+from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 
 #: Arguments of the tasks of a block, whatever `default_args` of the Dag say: see `_check_starts`.
 _STARTS: dict[str, Any] = {"depends_on_past": False, "wait_for_downstream": False}
@@ -100,7 +103,7 @@ def inference_endpoint(
 
     Raises:
         JobSpecError: The Dag has a `dagrun_timeout`, which skips teardowns, the block has no task, or one with
-            `depends_on_past`, which may never start.
+            `depends_on_past`, which may never start, or the runner of one is not in the network of the endpoint.
     """
     given_account = {"gcp_conn_id": gcp_conn_id, "impersonation_chain": impersonation_chain}
     account: dict[str, Any] = {name: value for name, value in given_account.items() if value is not None}
@@ -142,6 +145,7 @@ def inference_endpoint(
     for task in group.iter_tasks():
         _check_starts(task)
     for task in work.values():
+        _check_network(task, given, bring_up.output)
         if work.keys().isdisjoint(task.upstream_task_ids):
             bring_up >> task
         if work.keys().isdisjoint(task.downstream_task_ids):
@@ -163,6 +167,26 @@ def _before_teardown(task: Any, group: TaskGroup) -> Any:
     )
     task >> after
     return after
+
+
+def _check_network(task: Any, endpoint: Any, model: XComArg) -> None:
+    """Checks that the runner of a job reaches the private address of its endpoint."""
+    if not isinstance(task, InferenceJobOperator) or not isinstance(endpoint, Mapping) or task.model != model:
+        return
+    if endpoint.get("type") != "vertex" or any(map(is_pending, endpoint.values())):
+        return
+    spec = VertexEndpoint.parse(endpoint)
+    network, runner = spec.network, task.runner or {"type": "direct"}
+    if network is None or spec.reachable or is_pending(runner):
+        return
+    parsed: Runner = TypeAdapter(Runner).validate_python(runner)
+    if not is_in_network(parsed, network):
+        raise JobSpecError(
+            f"Task {task.task_id!r}: its `runner` of type {parsed.type!r} is not in {network!r}, which alone "
+            "reaches the endpoint of the block: no request would be answered while the GPU is billed. Use a "
+            "runner of type 'dataflow' with `network` or `subnetwork` in it, or set `reachable=True` in the "
+            "endpoint if the machines of Airflow and of the runner reach it. Nothing was started or billed."
+        )
 
 
 def _has_alias(endpoint: Any) -> bool:

@@ -90,9 +90,9 @@ def _vertex_endpoint(model: VertexEndpointModel) -> ProbeRequest:
     match model.request_format:
         case "chat":
             body = {"model": "", **_CHAT, "max_tokens": OUTPUT_TOKENS}
-            return _request(f"{model.address}/chat/completions", body, "choices")
+            return _request(model.method_url(), body, "choices")
         case "instances":
             instance = {**plain, "raw_response": True}
-            return _request(f"{model.address}:predict", {"instances": [instance]}, "predictions")
+            return _request(model.method_url(), {"instances": [instance]}, "predictions")
         case "raw":
-            return _request(f"{model.address}:rawPredict", plain, "predictions", "text", "choices")
+            return _request(model.method_url(), plain, "predictions", "text", "choices")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -79,7 +80,7 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
                 poll_interval_seconds=self.poll_interval_seconds,
                 ready_within_seconds=self.ready_within_seconds,
                 attempt=self.labels[TRY_LABEL],
-                history=ProvisioningHistory.from_dict(self.history),
+                history=ProvisioningHistory.from_dict(self.history).read_by_another(time.time()),
             ),
             log=log,
         )

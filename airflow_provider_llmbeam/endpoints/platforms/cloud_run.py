@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any, cast
 
 from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
-from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan, SentRequests
 from airflow_provider_llmbeam.endpoints.platforms.base import HookPlatform
 from airflow_provider_llmbeam.endpoints.platforms.cloud_run_requests import memory_gib, served_name, service
 from airflow_provider_llmbeam.endpoints.price import cloud_run_usd_per_hour
 from airflow_provider_llmbeam.endpoints.refusal import operation_or_fault
-from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
+from airflow_provider_llmbeam.endpoints.resource import (
+    EndpointSnapshot,
+    LostReply,
+    Resource,
+    RunningOperation,
+)
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
 from airflow_provider_llmbeam.hooks.cloud_run import CloudRunHook
 from airflow_provider_llmbeam.probe.answer import Answer, ask
@@ -47,7 +52,7 @@ class CloudRunPlatform(HookPlatform[CloudRunHook]):
         except AccessDeniedError as error:
             raise JobSpecError(f"{error} Nothing was started or billed.") from error
 
-    def poll(self, plan: EndpointPlan, operation: str | None) -> EndpointSnapshot:
+    def poll(self, plan: EndpointPlan, operation: str | None, lost: LostReply | None = None) -> EndpointSnapshot:
         """Returns the present state of a service, which is more precise than that of its operation."""
         found = self._hook.get_service(service_id(plan.key))
         if found is None:
@@ -107,6 +112,10 @@ class CloudRunPlatform(HookPlatform[CloudRunHook]):
 
     def running_operations(self, key: str) -> list[RunningOperation]:
         """Returns an empty list: a service can be deleted while an operation of it is running."""
+        return []
+
+    def started_operations(self, sent: SentRequests) -> list[RunningOperation]:
+        """Returns an empty list: the service exists, with its name, from the reply to its create request on."""
         return []
 
     def remove(self, resource: Resource) -> None:

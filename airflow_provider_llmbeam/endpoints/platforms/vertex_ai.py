@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
-from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan, SentRequests
 from airflow_provider_llmbeam.endpoints.platforms import vertex_ai_requests as requests_of
 from airflow_provider_llmbeam.endpoints.platforms.base import HookPlatform
 from airflow_provider_llmbeam.endpoints.price import vertex_usd_per_hour
@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.endpoints.refusal import operation_or_fault
 from airflow_provider_llmbeam.endpoints.resource import (
     OTHER_VERSION,
     EndpointSnapshot,
+    LostReply,
     Resource,
     RunningOperation,
 )
@@ -23,12 +24,22 @@ from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.probe.answer import Answer, ask
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, known_labels
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.names import ChatRoute
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.model import parse_model
 
 
 class VertexAIPlatform(HookPlatform[VertexAIHook]):
-    """Provisions, finds and removes endpoints on Vertex AI; see `endpoints.platform.EndpointPlatform`."""
+    """Provisions, finds and removes endpoints on Vertex AI; see `endpoints.platform.EndpointPlatform`.
+
+    Args:
+        hook: Hook of the location.
+    """
+
+    def __init__(self, hook: VertexAIHook) -> None:
+        super().__init__(hook)
+        #: Method that answered the request of `probe`.
+        self._chat_route: ChatRoute | None = None
 
     def check(self, plan: EndpointPlan) -> None:
         """Checks that the model and the Hugging Face token exist.
@@ -54,20 +65,23 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
         except CloudNotFoundError as error:
             raise JobSpecError(f"`model`: {error} Nothing was started or billed.") from error
 
-    def poll(self, plan: EndpointPlan, operation: str | None) -> EndpointSnapshot:
+    def poll(self, plan: EndpointPlan, operation: str | None, lost: LostReply | None = None) -> EndpointSnapshot:
         """Returns the present state of an endpoint; see `EndpointPlatform.poll`."""
         spec = cast(VertexEndpoint, plan.spec)
         # Operations before resources: an operation that finishes in between is then recognised by what it
         # created. In the other order neither would be found, and the resource would be requested twice.
         last = self._hook.get_operation(operation) if operation else None
         operations = self.running_operations(plan.key)
-        endpoint, model = self._endpoint(plan.key), self._model(plan.key)
         fault = None
         if last is not None and last.done and last.error.code:
             fault = fault_of(last.error.code, last.error.message)
         elif last is not None and not last.done and operation not in {one.name for one in operations}:
             operations.append(requests_of.running_operation(last.name, last.metadata.TypeName()))
+        unsure = [] if operations or lost is None else self._unsure_operations(spec, lost, operation)
+        endpoint, model = self._endpoint(plan.key), self._model(plan.key)
         is_deployed = endpoint is not None and bool(endpoint.deployed_models)
+        if not is_deployed:
+            operations += unsure
         deployed = [(one.model, one.model_version_id) for one in endpoint.deployed_models] if endpoint else []
         missing = requests_of.missing(
             spec,
@@ -82,7 +96,8 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
             missing=OTHER_VERSION if requests_of.serves_other_version(spec, deployed) else missing,
             is_up=is_deployed and not operations,
             fault=fault,
-            base_url=self._base_url(endpoint) if endpoint is not None else None,
+            base_url=self._base_url(endpoint, spec) if endpoint is not None else None,
+            predict_url=_predict_url(endpoint) if spec.is_peered else None,
         )
 
     def create(self, step: str, plan: EndpointPlan) -> str | Fault | None:
@@ -100,17 +115,38 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
         return True
 
     def probe(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> Answer:
-        """Sends a small request to the model."""
-        return ask(parse_model(self.model_spec(plan, snapshot)), self._hook)
+        """Sends a small request to the model, to each method that may take it until one does."""
+        spec = cast(VertexEndpoint, plan.spec)
+        if spec.network is not None and not spec.reachable:
+            return Answer()  # only the machines in its network can ask it
+        refusals, may_help_to_wait = [], False
+        for route in spec.chat_routes:
+            model = {**self.model_spec(plan, snapshot), "chat_route": route}
+            answer = ask(parse_model(model), self._hook)
+            if answer.refusal is None:
+                self._chat_route = route
+                return answer
+            refusals.append(f"{parse_model(model).method_url()}: {answer.refusal}")  # type: ignore[union-attr]
+            may_help_to_wait |= answer.may_help_to_wait
+        if len(refusals) > 1:
+            refusals.append("To ask only one of the two, name it in `chat_route`.")
+        return Answer(" ".join(refusals), may_help_to_wait)
 
     def model_spec(self, plan: EndpointPlan, snapshot: EndpointSnapshot) -> dict[str, Any]:
         """Returns the model spec of a job that uses this endpoint, see `spec.VertexEndpointModel`."""
         (endpoint,) = (resource for resource in snapshot.resources if resource.kind == "endpoint")
+        spec = cast(VertexEndpoint, plan.spec)
+        fields = {
+            "base_url": snapshot.base_url,
+            "predict_url": snapshot.predict_url,
+            "network": None if spec.reachable else spec.network,
+        }
         return {
             "type": "vertex_endpoint",
-            "name": requests_of.served_name(plan.spec.model),
+            "name": requests_of.served_name(spec.model),
             "endpoint": endpoint.name,
-            "base_url": snapshot.base_url,
+            "chat_route": self._chat_route or spec.chat_routes[0],
+            **{name: value for name, value in fields.items() if value is not None},
         }
 
     def find(self, key: str | None) -> tuple[list[Resource], CloudError | None]:
@@ -132,16 +168,22 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
     def running_operations(self, key: str) -> list[RunningOperation]:
         """Finds the unfinished operations of an endpoint."""
         own, parent = endpoint_id(key), self._hook.parent
-        found = [
+        return [
             requests_of.running_operation(one.name, one.metadata.TypeName())
             for kind in ("endpoints", "models")
             for one in self._hook.list_running_operations(f"{parent}/{kind}/{own}")
         ]
-        return found + [
-            RunningOperation(one.name)
-            for one in self._hook.list_running_operations(parent)
-            if _deploys_from_garden(one, own)
-        ]
+
+    def started_operations(self, sent: SentRequests) -> list[RunningOperation]:
+        """Finds the last operation, and with a lost reply the deployments from Model Garden that may be ours."""
+        found, name = [], sent.operation
+        if name is not None and f"/locations/{self.location}/" in name:
+            last = self._hook.get_operation(name)
+            if last is not None and not last.done:
+                found.append(requests_of.running_operation(name, last.metadata.TypeName()))
+        if sent.lost is None or found:
+            return found
+        return self._unsure_operations(cast(VertexEndpoint, sent.spec), sent.lost, name)
 
     def remove(self, resource: Resource) -> None:
         """Undeploys the models of an endpoint, or deletes a resource without deployed models."""
@@ -170,6 +212,22 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
         model_name = spec.model if is_registered else f"{self._hook.parent}/models/{own}"
         return self._hook.deploy_model(own, requests_of.deployed_model(plan, spec, model_name))
 
+    def _unsure_operations(
+        self, spec: VertexEndpoint, lost: LostReply, known: str | None
+    ) -> list[RunningOperation]:
+        """Finds the unfinished deployments from Model Garden that may be ours.
+
+        Such an operation belongs to the location, and documented are only its model and its time: it names our
+        endpoint when it is done.
+        """
+        if not requests_of.is_from_garden(spec):
+            return []
+        return [
+            RunningOperation(one.name, is_sure=False)
+            for one in self._hook.list_running_operations(self._hook.parent)
+            if one.name != known and _may_deploy(one, spec, lost)
+        ]
+
     def _hf_token(self, spec: VertexEndpoint) -> str | None:
         return None if spec.hf_token_secret is None else read_secret(self._hook, spec.hf_token_secret)
 
@@ -179,10 +237,19 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
     def _model(self, key: str) -> Any:
         return self._hook.get_model(endpoint_id(key))
 
-    def _base_url(self, endpoint: Any) -> str:
+    def _base_url(self, endpoint: Any, spec: VertexEndpoint) -> str:
+        if spec.forwarding_address is not None:
+            return f"https://{spec.forwarding_address}"
         if endpoint.dedicated_endpoint_dns:
-            return f"https://{endpoint.dedicated_endpoint_dns}"
+            # The format that its documentation shows begins with the scheme, examples do not.
+            return f"https://{endpoint.dedicated_endpoint_dns.removeprefix('https://')}"
         return f"https://{self.location}-aiplatform.googleapis.com"
+
+
+def _predict_url(endpoint: Any) -> str | None:
+    """Returns the private address of the deployed model; it has one once it is deployed."""
+    deployed = () if endpoint is None else endpoint.deployed_models
+    return next((one.private_endpoints.predict_http_uri for one in deployed), "") or None
 
 
 def _resources(endpoint: Any, model: Any) -> tuple[Resource, ...]:
@@ -204,15 +271,17 @@ def _model_resource(model: Any) -> Resource:
     return Resource("model", model.name.partition("@")[0], known_labels(dict(model.labels), model.display_name))
 
 
-def _deploys_from_garden(operation: Any, model_id: str) -> bool:
-    """Whether an operation deploys our model from Model Garden; such an operation belongs to no endpoint."""
+def _may_deploy(operation: Any, spec: VertexEndpoint, lost: LostReply) -> bool:
+    """Whether an operation deploys the model of `spec` from Model Garden, and may be that of a lost reply."""
     from google.cloud.aiplatform_v1 import DeployOperationMetadata
 
     if operation.metadata.TypeName().rpartition(".")[2] != requests_of.GARDEN_METADATA:
         return False
     metadata = DeployOperationMetadata.pb(DeployOperationMetadata())
-    operation.metadata.Unpack(metadata)
-    return bool(metadata.model_id == model_id)
+    metadata.ParseFromString(operation.metadata.value)  # also of v1beta1, with the same fields
+    created_at = metadata.generic_metadata.create_time
+    seconds = created_at.ToNanoseconds() / 1e9 if created_at.seconds else None
+    return requests_of.may_be_model(metadata.publisher_model, spec) and lost.may_have_started(seconds)
 
 
 def _usd_per_hour(deployed_models: Sequence[Any]) -> float | None:

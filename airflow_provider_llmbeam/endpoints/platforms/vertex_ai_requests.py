@@ -33,13 +33,43 @@ def missing(spec: VertexEndpoint, *, endpoint: bool, model: bool, deployed: bool
     """
     if running or deployed:
         return None
-    is_registered = RegisteredModel.read(spec.model) is not None
-    if spec.container_image is None and not is_registered and not (endpoint and model):
-        # Model Garden creates both with one request and accepts no existing endpoint.
+    if is_from_garden(spec):
+        # Model Garden creates endpoint, model and replicas with one request, and accepts no existing endpoint.
         return "nothing usable" if endpoint or model else "deployment"
     if not endpoint:
         return "endpoint"
-    return "replicas" if model or is_registered else "model"
+    return "replicas" if model or RegisteredModel.read(spec.model) is not None else "model"
+
+
+def is_from_garden(spec: VertexEndpoint) -> bool:
+    """Whether Model Garden deploys the model."""
+    return spec.container_image is None and RegisteredModel.read(spec.model) is None
+
+
+def may_be_model(publisher_model: str, spec: VertexEndpoint) -> bool:
+    """Whether an operation's `publisher_model` is the model of an endpoint, or one that cannot be read.
+
+    Args:
+        publisher_model: `publishers/{publisher}/models/{model}@{version}`, or
+            `publishers/hf-{author}/models/{model}@001` for a model of the Hugging Face hub.
+        spec: Spec of the endpoint.
+
+    Source: docstrings of `DeployRequest` and `DeployOperationMetadata`, google-cloud-aiplatform 1.165.
+    """
+    garden = garden_name(spec.model)
+    own = _publisher_model(garden or "publishers/hf-{}/models/{}".format(*spec.model.split("/")))
+    other = _publisher_model(publisher_model)
+    if other is None or own is None:
+        return True
+    versions = {own[1], other[1]} if garden else {""}
+    return own[0] == other[0] and ("" in versions or len(versions) == 1)
+
+
+def _publisher_model(name: str) -> tuple[list[str], str] | None:
+    """Returns publisher and model, and the version, which may be empty; `None` for another form."""
+    name, _, version = name.lower().partition("@")
+    parts = name.split("/")
+    return (parts[1::2], version) if len(parts) == 4 and parts[0] == "publishers" else None
 
 
 def serves_other_version(spec: VertexEndpoint, deployed: Iterable[tuple[str, str]]) -> bool:
@@ -111,7 +141,7 @@ def deploy_request(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | Non
         "endpoint_config": {
             "endpoint_display_name": name,
             "endpoint_user_id": endpoint_id(plan.key),
-            "dedicated_endpoint_enabled": spec.dedicated_dns,
+            "dedicated_endpoint_disabled": not spec.dedicated_dns,
         },
         **({} if machines is None else {"deploy_config": {"dedicated_resources": machines}}),
     }
@@ -119,8 +149,14 @@ def deploy_request(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | Non
 
 def endpoint_resource(plan: EndpointPlan, spec: VertexEndpoint) -> dict[str, Any]:
     """Returns the fields of an `Endpoint`."""
-    private = {"network": spec.network} if spec.network else {"dedicated_endpoint_enabled": spec.dedicated_dns}
-    return {"display_name": display_name(plan.labels), "labels": dict(plan.labels), **private}
+    address: dict[str, Any] = {"dedicated_endpoint_enabled": spec.dedicated_dns}
+    if spec.is_peered:
+        address = {"network": spec.network}
+    elif spec.forwarding_address is not None:
+        projects = list(spec.forwarding_projects)
+        config = {"enable_private_service_connect": True, "project_allowlist": projects}
+        address = {"private_service_connect_config": config}
+    return {"display_name": display_name(plan.labels), "labels": dict(plan.labels), **address}
 
 
 def model_resource(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | None) -> dict[str, Any]:

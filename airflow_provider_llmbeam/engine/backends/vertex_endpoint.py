@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.backends.base import Backend, Reply
 from airflow_provider_llmbeam.engine.backends.google_access import BearerToken
-from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient
+from airflow_provider_llmbeam.engine.backends.http import FixedAccess, HttpBackend, HttpClient
 from airflow_provider_llmbeam.engine.backends.json_reply import invalid_response, json_object
 from airflow_provider_llmbeam.engine.backends.openai import (
     FINISH_REASONS,
@@ -54,7 +54,7 @@ def open_vertex_endpoint(
 
 
 class VertexChat(ChatBackend):
-    """Client of chat completions of the OpenAI API below the address of the endpoint.
+    """Client of chat completions of the OpenAI API, by the method of the endpoint that takes them.
 
     `model` is left empty, as in the examples of Google: vLLM then uses the model that it serves.
     """
@@ -64,7 +64,7 @@ class VertexChat(ChatBackend):
     ) -> None:
         super().__init__(
             _open_client(model),
-            f"{model.address}/chat/completions",
+            model.method_url(stream=generation.stream),
             model.name,
             generation,
             {"model": "", **chat_parameters(generation, output_schema)},
@@ -75,12 +75,10 @@ class VertexChat(ChatBackend):
 class _Predictions(HttpBackend):
     """Client of an endpoint that takes plain prompts."""
 
-    method: str
-
     def __init__(self, model: VertexEndpointModel, generation: Generation) -> None:
         super().__init__(_open_client(model))
         self._model = model
-        self._url = f"{model.address}:{self.method}"
+        self._url = model.method_url()
         self._parameters = _plain_parameters(generation)
         self._max_bytes = model.max_request_bytes
         self._usage = UsageReader(model.name)
@@ -107,8 +105,6 @@ class VertexInstances(_Predictions):
     Attributes:
         limits: Limits of one request.
     """
-
-    method = "predict"
 
     def __init__(self, model: VertexEndpointModel, generation: Generation) -> None:
         super().__init__(model, generation)
@@ -144,8 +140,6 @@ class VertexInstances(_Predictions):
 class VertexRaw(_Predictions):
     """Client of `rawPredict`, with one prompt per request and a body that the container receives unchanged."""
 
-    method = "rawPredict"
-
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one request."""
         text = _text_of(prompt)
@@ -164,6 +158,8 @@ class VertexRaw(_Predictions):
 
 
 def _open_client(model: VertexEndpointModel) -> HttpClient:
+    if model.predict_url is not None:  # plain HTTP, on which a token could be read
+        return HttpClient(model.predict_url, FixedAccess())
     return HttpClient(model.address, BearerToken("model.endpoint"))
 
 
@@ -233,16 +229,25 @@ def error_of(
         # Every prompt would fail in the same way; as `not_found` it ends the job early.
         message = f"{error.message.rstrip('.')}. Set `base_url` to https:// and that name."
         return RequestError("not_found", message, http_status=http_status)
-    if http_status == 404 or (http_status == 400 and _has_no_model(text)):
+    if http_status in (404, 405, 501) or (http_status == 400 and _is_not_served(text)):
         return RequestError(
             "not_found",
             f"{error.message.rstrip('.')}. {model.endpoint} does not exist, or has no deployed model that accepts "
-            f"`request_format` {model.request_format!r}; compare it with `gcloud ai endpoints list`.",
+            f"`request_format` {model.request_format!r}{_tried(model)}; compare it with `gcloud ai endpoints "
+            "list`.",
             http_status=http_status,
         )
     return error
 
 
-def _has_no_model(text: str) -> bool:
-    """Whether a 400 of Vertex AI reports an endpoint without a deployed model."""
-    return "traffic_split" in text or "no deployed model" in text.lower()
+def _tried(model: VertexEndpointModel) -> str:
+    """Returns the method that a chat was sent to, and the other one that may take it."""
+    if model.request_format != "chat" or model.predict_url is not None:
+        return ""
+    other = "raw_predict" if model.chat_route == "chat_completions" else "chat_completions"
+    return f" at {model.method_url()} (`chat_route` {model.chat_route!r}; the other one is {other!r})"
+
+
+def _is_not_served(text: str) -> bool:
+    """Whether a 400 of Vertex AI reports an endpoint without a deployed model, or without this method."""
+    return "traffic_split" in text or any(sign in text.lower() for sign in ("no deployed model", "not supported"))

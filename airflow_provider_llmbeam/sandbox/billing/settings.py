@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from airflow_provider_llmbeam.sandbox.billing.gpus import GPUS, gpu_named
 
@@ -21,6 +22,13 @@ class EndpointSettings:
         cold_start_seconds: Time for which an instance of Cloud Run that a request has started answers 503, in
             seconds, >= 0.
         idle_seconds: Time from the last request to the end of an instance that is not kept, in seconds, >= 0.
+        garden_model_id: `metadata.modelId` of a deployment from Model Garden; "" leaves it out, as published
+            examples do. The service documents it as "the model id to be used at query time".
+        garden_resources: When endpoint and model of a deployment from Model Garden exist: "at_once", or only
+            "when_deployed". The service does not say; "when_deployed" also takes a second request for the same
+            ids, and so a second machine.
+        chat_completions: Which containers behind an endpoint answer `chat/completions`: "every_container", or
+            those of "model_garden" alone, for which it is documented; the others then answer it with 400.
         gpu_quota: Quota of each project, for endpoints and for services by themselves; what it does not name is 0.
             None is no limit.
 
@@ -32,6 +40,9 @@ class EndpointSettings:
     warm_seconds: float = 0.0
     cold_start_seconds: float = 0.0
     idle_seconds: float = 900.0
+    chat_completions: Literal["every_container", "model_garden"] = "every_container"
+    garden_model_id: str = ""
+    garden_resources: Literal["at_once", "when_deployed"] = "at_once"
     gpu_quota: GpuLimits | None = None
 
     def __post_init__(self) -> None:

@@ -42,6 +42,9 @@ SERVED_HOSTS = frozenset(
 )
 SERVED_SUFFIXES = (
     "-aiplatform.googleapis.com",
+    # Endpoints in peered networks, over plain HTTP, and by Private Service Connect.
+    ".aiplatform.googleapis.com",
+    ".p.vertexai.goog",
     ".prediction.vertexai.goog",
     ".run.app",
     # Regional hosts of Cloud Run.
@@ -51,6 +54,7 @@ GRPC_HOSTS = frozenset({"dataflow.googleapis.com"})
 """Hosts whose clients use gRPC when they choose HTTP/2."""
 NEEDS_EXTRA = "The proxy needs another package: `pip install 'airflow-provider-llmbeam[sandbox]'`."
 _PORT = "443"
+_PLAIN_SUFFIX = ".aiplatform.googleapis.com"
 _HTTP2 = "h2"
 _MAX_HEAD_BYTES = 65_536
 _CHUNK_BYTES = 262_144
@@ -218,6 +222,11 @@ class Proxy(Server):
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         verb, target, *_ = head.split(" ", 2)
         host, _, port = target.rpartition(":") if verb == "CONNECT" else (_host(target), "", "")
+        if verb != "CONNECT" and host.lower().endswith(_PLAIN_SUFFIX):
+            from_sandbox, to_sandbox = await asyncio.open_connection(HOST, self._sandbox.port)
+            to_sandbox.write(head.encode("latin-1"))
+            await self._exchange(reader, writer, from_sandbox, to_sandbox)
+            return
         if verb != "CONNECT" or port != _PORT or not is_served(host):
             self._sandbox.refused_hosts[host or target] += 1
             writer.write(_refusal(host))
@@ -228,6 +237,15 @@ class Proxy(Server):
         assert self._context is not None, "set before the thread starts"
         await writer.start_tls(self._context(host.lower(), has_http2=host.lower() in GRPC_HOSTS))
         from_sandbox, to_sandbox = await asyncio.open_connection(HOST, await self._port_for(writer))
+        await self._exchange(reader, writer, from_sandbox, to_sandbox)
+
+    async def _exchange(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        from_sandbox: asyncio.StreamReader,
+        to_sandbox: asyncio.StreamWriter,
+    ) -> None:
         try:
             await _relay(
                 asyncio.create_task(_copy(reader, to_sandbox, writer.get_extra_info("socket"))),

@@ -171,6 +171,8 @@ class Vertex:
         state, location = self.state, call.names["location"]
         fields = {name: value for name, value in call.fields().items() if name in _KEPT}
         check_labels(fields.get("labels") or {})
+        if fields.get("network") and fields.get("privateServiceConnectConfig"):
+            raise RestError(400, "network and private_service_connect_config are mutually exclusive.")
         name = state.new_name(call.names["project"], location, "Endpoint", call.query.get("endpointId", ""))
         if not fields.get("displayName"):
             raise RestError(400, "The display_name of the Endpoint is required.")
@@ -250,7 +252,7 @@ class Vertex:
 
         def finish(at: float) -> dict[str, Any]:
             settle(at)
-            return {"deployedModel": deployed.resource()}
+            return {"deployedModel": endpoint.deployed_resource(deployed)}
 
         started = operation(
             state,

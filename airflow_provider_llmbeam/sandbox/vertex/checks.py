@@ -12,6 +12,10 @@ from airflow_provider_llmbeam.sandbox.core.rest import RestError
 
 SHARED_SUFFIX = "-aiplatform.googleapis.com"
 DEDICATED_SUFFIX = ".prediction.vertexai.goog"
+#: Hosts of endpoints in peered networks, over plain HTTP. Source: examples of Google's page on private endpoints.
+PEERED_SUFFIX = ".aiplatform.googleapis.com"
+#: Names that stand for the forwarding rules of Private Service Connect.
+CONNECTED_SUFFIX = ".p.vertexai.goog"
 _ID = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|[1-9][0-9]{0,9}")
 
 

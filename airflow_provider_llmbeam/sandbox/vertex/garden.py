@@ -73,7 +73,6 @@ class Garden:
             if made in held or state.operations.running(made):
                 raise RestError(409, f"The resource already exists: {made}")
         at = state.timeline.now()
-        own = model_name.rpartition("/")[2]
         model = Model(name=model_name)
         fields = {
             "displayName": model_config.get("modelDisplayName") or served.name.replace("/", "_"),
@@ -81,8 +80,8 @@ class Garden:
         }
         version = model.add(fields, served, at)
         endpoint = _endpoint(name, location, endpoint_config, at)
-        # Both exist from the start, and remain when the deployment fails.
-        state.models[model_name], state.endpoints[name] = model, endpoint
+        if state.settings.garden_resources == "at_once":  # both remain when the deployment fails
+            state.models[model_name], state.endpoints[name] = model, endpoint
         deployed = Deployed(
             id=state.next_id(),
             model=version,
@@ -95,6 +94,7 @@ class Garden:
 
         def finish(at: float) -> dict[str, Any]:
             settle(at)
+            state.models[model_name], state.endpoints[name] = model, endpoint
             return {"publisherModel": publisher_model, "endpoint": name, "model": model_name}
 
         begun = operation(
@@ -108,7 +108,7 @@ class Garden:
             publisherModel=publisher_model,
             destination=where,
             projectNumber=project_number(project),
-            modelId=own,
+            **({"modelId": state.settings.garden_model_id} if state.settings.garden_model_id else {}),
         )
         return json_reply(state.operations.start(begun, call.fault).resource())
 

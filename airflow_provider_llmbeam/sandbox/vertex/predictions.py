@@ -14,7 +14,12 @@ from airflow_provider_llmbeam.sandbox.models.calls import RefusedError
 from airflow_provider_llmbeam.sandbox.models.served import PredictDialect, VertexChatDialect
 from airflow_provider_llmbeam.sandbox.models.server import ModelServer
 from airflow_provider_llmbeam.sandbox.vertex.api import Vertex
-from airflow_provider_llmbeam.sandbox.vertex.checks import DEDICATED_SUFFIX, SHARED_SUFFIX, check_host
+from airflow_provider_llmbeam.sandbox.vertex.checks import (
+    CONNECTED_SUFFIX,
+    DEDICATED_SUFFIX,
+    SHARED_SUFFIX,
+    check_host,
+)
 from airflow_provider_llmbeam.sandbox.vertex.responses import WORDING
 from airflow_provider_llmbeam.sandbox.vertex.state import Deployed, Endpoint
 
@@ -25,6 +30,8 @@ METHODS = Methods(
 SHARED_SUFFIXES = (SHARED_SUFFIX, "aiplatform.googleapis.com")
 _NO_TOKEN = "Request is missing required authentication credential. Expected OAuth 2 access token."
 _WARMING = "The model server is not ready to serve requests yet. Please try again later."
+_NO_CHAT = "Chat completions are not supported for the model that is deployed to the Endpoint."
+_CHAT_IMAGES = ("pytorch-vllm-serve", "text-generation-inference")
 _LOCATION = "/{version:v1|v1beta1}/projects/{project}/locations/{location:[^/:]+}"
 _ENDPOINT = f"{_LOCATION}/endpoints/{{endpoint:[^/:]+}}"
 
@@ -46,7 +53,7 @@ class Predictions:
         """Answers a chat completion."""
         endpoint, deployed = self._target(request)
         common = self._common(endpoint, deployed, "vertex.chatCompletions")
-        return await self._server.serve(request, VertexChatDialect(**common))
+        return await self._server.serve(request, VertexChatDialect(**{**common, "admit": self._admit_chat}))
 
     async def predict(self, request: web.Request) -> web.StreamResponse:
         """Answers instances with predictions."""
@@ -71,6 +78,23 @@ class Predictions:
         common = self._common(*self._target(request), "vertex.rawPredict")
         dialect = PredictDialect(**common, added={})
         return await self._server.serve(request, dialect)
+
+    async def peered(self, request: web.Request) -> web.StreamResponse:
+        """Passes the body to the container of an endpoint in a peered network; no token, and no streams."""
+        host, deployed_id = request.host.partition(":")[0], request.match_info["deployed"]
+        found: tuple[Endpoint | None, Deployed | None] = (None, None)
+        with self._state.timeline.settled():
+            for endpoint in self._state.endpoints.values():
+                if host == endpoint.peered_host:
+                    found = endpoint, next((one for one in endpoint.ready if one.id == deployed_id), None)
+
+        def admit(request: web.Request) -> None:
+            if found[1] is None:
+                raise RefusedError(google_error(404, f"{host} has no model {deployed_id}."))
+            self._check_warm(found[1])
+
+        common = {**self._common(*found, "vertex.rawPredict"), "admit": admit}
+        return await self._server.serve(request, PredictDialect(**common, added={}))
 
     def _common(self, endpoint: Endpoint | None, deployed: Deployed | None, method: Method) -> dict[str, Any]:
         own = f"/deployedModels/{deployed.id}" if deployed else ""
@@ -110,6 +134,10 @@ class Predictions:
         if endpoint is None:
             name = f"projects/{found['project']}/locations/{found['location']}/endpoints/{found['endpoint']}"
             raise RefusedError(google_error(404, f"Endpoint `{name}` not found."))
+        if endpoint.peered_host or endpoint.is_connected != host.endswith(CONNECTED_SUFFIX):
+            raise RefusedError(
+                google_error(400, f"The host {host} does not lead to the endpoint {endpoint.name}.")
+            )
         own = endpoint.dedicated_dns
         if host.endswith(DEDICATED_SUFFIX) and host != own:
             raise RefusedError(google_error(404, f"The host {host} is not that of the endpoint {endpoint.name}."))
@@ -130,6 +158,18 @@ class Predictions:
             raise RefusedError(
                 google_error(404, f"Endpoint `{endpoint.name}` has no deployed model to serve requests.")
             )
+        self._check_warm(deployed)
+
+    def _admit_chat(self, request: web.Request) -> None:
+        """Applies the checks before a chat completion; raises `RefusedError`."""
+        self._admit(request)
+        _, deployed = self._target(request)
+        image = str(((deployed.model.fields if deployed else {}).get("containerSpec") or {}).get("imageUri"))
+        is_documented = any(name in image for name in _CHAT_IMAGES)
+        if self._state.settings.chat_completions == "model_garden" and not is_documented:
+            raise RefusedError(google_error(400, _NO_CHAT))
+
+    def _check_warm(self, deployed: Deployed) -> None:
         now = self._state.timeline.now()
         if deployed.deployed_at is not None and now < deployed.deployed_at + self._state.settings.warm_seconds:
             raise RefusedError(google_error(503, _WARMING))
@@ -143,4 +183,5 @@ def routes(server: ModelServer, vertex: Vertex) -> list[web.RouteDef]:
         web.post(f"{_ENDPOINT}:predict", predictions.predict),
         web.post(f"{_ENDPOINT}:rawPredict", predictions.raw_predict),
         web.post(f"{_ENDPOINT}:streamRawPredict", predictions.raw_predict),
+        web.post("/v1/models/{deployed:[^/:]+}:predict", predictions.peered),
     ]

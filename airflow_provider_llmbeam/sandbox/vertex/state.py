@@ -13,7 +13,12 @@ from airflow_provider_llmbeam.sandbox.core.checks import project_number
 from airflow_provider_llmbeam.sandbox.core.clock import Timeline, timestamp
 from airflow_provider_llmbeam.sandbox.core.operations import Operations
 from airflow_provider_llmbeam.sandbox.core.rest import RestError
-from airflow_provider_llmbeam.sandbox.vertex.checks import DEDICATED_SUFFIX, Hardware, check_id
+from airflow_provider_llmbeam.sandbox.vertex.checks import (
+    DEDICATED_SUFFIX,
+    PEERED_SUFFIX,
+    Hardware,
+    check_id,
+)
 from airflow_provider_llmbeam.sandbox.vertex.registry import Model, ModelVersion
 
 _FIRST_ID = 4_611_686_018_427_387_904
@@ -80,6 +85,35 @@ class Endpoint:
         return labels
 
     @property
+    def peered_host(self) -> str:
+        """Host in its peered network; "" without one."""
+        return f"{self.name.rpartition('/')[2]}{PEERED_SUFFIX}" if self.fields.get("network") else ""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is reached by Private Service Connect alone."""
+        return bool((self.fields.get("privateServiceConnectConfig") or {}).get("enablePrivateServiceConnect"))
+
+    def deployed_resource(self, deployed: Deployed) -> dict[str, Any]:
+        """Returns a deployed model as the API returns it, with its private addresses."""
+        private: dict[str, str] = {}
+        if self.peered_host:
+            base = f"http://{self.peered_host}/v1/models/{deployed.id}"
+            private = {
+                "predictHttpUri": f"{base}:predict",
+                "explainHttpUri": f"{base}:explain",
+                "healthHttpUri": base,
+            }
+        elif self.is_connected:
+            private = {"serviceAttachment": self._service_attachment}
+        return {**deployed.resource(), **({"privateEndpoints": private} if private else {})}
+
+    @property
+    def _service_attachment(self) -> str:
+        _, project, _, location, _, own = self.name.split("/")
+        return f"projects/{project}-tp/regions/{location}/serviceAttachments/gkedpm-{own}"
+
+    @property
     def dedicated_dns(self) -> str:
         """Host of its own; "" when it shares that of its region."""
         if not self.fields.get("dedicatedEndpointEnabled"):
@@ -101,7 +135,13 @@ class Endpoint:
             "updateTime": timestamp(self.updated_at),
         }
         if self.ready:
-            shown["deployedModels"] = [one.resource() for one in self.ready]
+            shown["deployedModels"] = [self.deployed_resource(one) for one in self.ready]
+            if self.is_connected:
+                config = {
+                    **self.fields["privateServiceConnectConfig"],
+                    "serviceAttachment": self._service_attachment,
+                }
+                shown["privateServiceConnectConfig"] = config
         if self.traffic:
             shown["trafficSplit"] = dict(self.traffic)
         if self.dedicated_dns:

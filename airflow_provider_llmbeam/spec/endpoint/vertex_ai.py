@@ -10,7 +10,13 @@ from pydantic import Field, field_validator, model_validator
 from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, no_field_twice
 from airflow_provider_llmbeam.spec.endpoint.gpu_machine import MACHINES, VERTEX_LADDER, GpuMachine
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import architecture_of, smallest_machine
-from airflow_provider_llmbeam.spec.fields.names import AcceleratorType, MachineType, Network
+from airflow_provider_llmbeam.spec.fields.names import (
+    AcceleratorType,
+    ChatRoute,
+    MachineType,
+    Network,
+    ProjectId,
+)
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 
 #: Fields that describe the container of a model, or its weights.
@@ -50,7 +56,17 @@ class VertexEndpoint(EndpointSpec):
         spot: Whether to use cheaper machines that can be preempted at any time.
         dedicated_dns: Whether the endpoint gets its own address: larger requests, longer answers, isolated from
             other endpoints.
-        network: VPC network that the endpoint is peered with, `projects/NUMBER/global/networks/NAME`.
+        network: VPC network that alone reaches the endpoint, `projects/NUMBER/global/networks/NAME`: by peering
+            (private services access), or by a `forwarding_address`.
+        forwarding_address: Host of the forwarding rule in `network` that leads to the service attachment of the
+            endpoint (Private Service Connect): a name or an IP address, without a scheme. Requests use TLS, whose
+            certificate the machines that send them must trust.
+        forwarding_projects: Projects whose forwarding rules may lead to the endpoint.
+        reachable: Whether the machines that run Airflow and the jobs reach the private address. Otherwise the
+            model is not asked before the tasks start, and their runner must be in the network.
+        chat_route: Method of the endpoint that takes a chat, see `VertexEndpointModel`. `None`:
+            `chat_completions` for Model Garden; for another container the one that answers a small request, or
+            `raw_predict` if Airflow cannot reach the endpoint.
         container_image: Image of a custom server with the OpenAI API, e.g. vLLM, instead of Model Garden. Its
             `hf_token_secret` becomes a plain variable of the container, which everyone with access to the model
             can read: use a token that can only read models, or Cloud Run, which reads the secret itself.
@@ -69,6 +85,10 @@ class VertexEndpoint(EndpointSpec):
     spot: bool = False
     dedicated_dns: bool = True
     network: Network | None = None
+    forwarding_address: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]*$")] | None = None
+    forwarding_projects: tuple[ProjectId, ...] = ()
+    reachable: bool = False
+    chat_route: ChatRoute | None = None
     container_image: Annotated[str, Field(min_length=1)] | None = None
     container_args: tuple[str, ...] = ()
     container_env: dict[str, str] = Field(default_factory=dict)
@@ -157,6 +177,20 @@ class VertexEndpoint(EndpointSpec):
         return self
 
     @model_validator(mode="after")
+    def _one_private_address(self) -> Self:
+        if (self.forwarding_address is None) != (not self.forwarding_projects):
+            raise ValueError("needs both `forwarding_address` and `forwarding_projects`, or none of them")
+        for name in ("forwarding_address", "reachable"):
+            if getattr(self, name) and self.network is None:
+                raise ValueError(f"has `{name}`, which needs `network`")
+        if self.is_peered and self.chat_route == "chat_completions":
+            raise ValueError(
+                "has `chat_route` 'chat_completions', and an endpoint in a peered network only passes requests "
+                "on: leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.min_replicas > self.max_replicas:
             raise ValueError(
@@ -178,6 +212,24 @@ class VertexEndpoint(EndpointSpec):
                     f"has `{name}`, which needs `machine_type`: how much memory {self.model} takes is not known, "
                     "and Model Garden chooses its machines"
                 )
+
+    @property
+    def is_peered(self) -> bool:
+        """Whether it is reached by peering, at an address of its own."""
+        return self.network is not None and self.forwarding_address is None
+
+    @property
+    def chat_routes(self) -> tuple[ChatRoute, ...]:
+        """Methods that may take a chat, the most likely first."""
+        if self.chat_route is not None:
+            return (self.chat_route,)
+        if self.is_peered:
+            return ("raw_predict",)
+        if self.container_image is None and RegisteredModel.read(self.model) is None:
+            return ("chat_completions",)
+        # `chat/completions` is "Model Garden only".
+        # Source: cloud.google.com/vertex-ai/docs/predictions/private-service-connect
+        return ("raw_predict", "chat_completions")
 
     @property
     def machine(self) -> GpuMachine | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
@@ -115,6 +115,8 @@ VertexEndpoint = Annotated[
         "an endpoint, 'projects/…/locations/…/endpoints/…'",
     ),
 ]
+#: Method of an endpoint of Vertex AI that takes a chat.
+ChatRoute = Literal["chat_completions", "raw_predict"]
 ModelArmorTemplate = Annotated[
     str,
     _like(

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, Vertex
 from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
 from airflow_provider_llmbeam.spec.model.parameters import given
 from airflow_provider_llmbeam.spec.model.price import price_of
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, is_in_network
 from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink, KafkaSink, MilvusSink, PubSubSink
@@ -48,6 +48,7 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
         or _embedding_fault(spec)
         or generation_fault(spec, has_project=has_project)
         or _request_format_fault(spec)
+        or _private_endpoint_fault(spec)
         or _media_fault(spec)
         or moderation_fault(spec)
         or conversation_fault(spec)
@@ -155,6 +156,26 @@ def _request_format_fault(spec: JobSpec) -> FieldFaultError | None:
     if not spec.prompt.media:
         return None
     return FieldFaultError("model.request_format", "must be 'chat' for `prompt.media`", spec.model.request_format)
+
+
+def _private_endpoint_fault(spec: JobSpec) -> FieldFaultError | None:
+    if not isinstance(spec.model, VertexEndpointModel):
+        return None
+    if spec.model.predict_url is not None and spec.generation.stream:
+        return FieldFaultError(
+            "generation.stream",
+            "must be false with `model.predict_url`: a private endpoint in a peered network cannot stream",
+            True,
+        )
+    if spec.model.network is None or is_in_network(spec.runner, spec.model.network):
+        return None
+    return FieldFaultError(
+        "runner",
+        f"must be of type 'dataflow' with `network` or `subnetwork` in {spec.model.network!r}, which alone "
+        "reaches the endpoint. If the workers of this runner reach it, too, set `reachable=True` in the spec of "
+        "the endpoint, or leave `model.network` out",
+        spec.runner.type,
+    )
 
 
 def _media_fault(spec: JobSpec) -> ValueError | None:

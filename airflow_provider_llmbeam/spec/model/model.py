@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem, http_address, problems_of, variable_name
-from airflow_provider_llmbeam.spec.fields.names import Labels, VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.names import ChatRoute, Labels, VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
@@ -103,9 +103,16 @@ class VertexEndpointModel(SpecModel):
         endpoint: Resource name, `projects/…/locations/…/endpoints/…`.
         base_url: `https://` and the dedicated DNS name of the endpoint, if it has one. `None`: the address that
             all endpoints of the location share.
-        request_format: `chat` sends chat completions of the OpenAI API, which vLLM and TGI of Model Garden
-            support, and which are the only format with images, output schemas and streams. `instances` sends
-            several prompts per `:predict`; `raw` one prompt per `:rawPredict`, as `/generate` of vLLM takes it.
+        request_format: `chat` sends chat completions of the OpenAI API, which are the only format with images,
+            output schemas and streams. `instances` sends several prompts per `:predict`; `raw` one prompt per
+            `:rawPredict`, as `/generate` of vLLM takes it.
+        chat_route: Method of the endpoint that takes a chat: `chat_completions`, which Vertex AI documents for the
+            vLLM and TGI of Model Garden alone, or `raw_predict`, which passes it unchanged to the prediction route
+            of the container, e.g. `/v1/chat/completions`.
+        predict_url: Address of a private endpoint in a peered network, `predictHttpUri` of its deployed model. All
+            requests go there, unchanged to the container, without a token and without streams.
+        network: VPC network that alone reaches the endpoint, `projects/NUMBER/global/networks/NAME`. The workers
+            of a job must be in it; `None` checks nothing.
     """
 
     type: Literal["vertex_endpoint"]
@@ -113,8 +120,11 @@ class VertexEndpointModel(SpecModel):
     endpoint: VertexEndpoint
     base_url: str | None = None
     request_format: Literal["chat", "instances", "raw"] = "chat"
+    chat_route: ChatRoute = "chat_completions"
+    predict_url: str | None = None
+    network: str | None = None
 
-    _address = field_validator("base_url")(http_address)
+    _address = field_validator("base_url", "predict_url")(http_address)
 
     @field_validator("name")
     @classmethod
@@ -132,6 +142,20 @@ class VertexEndpointModel(SpecModel):
         location = self.endpoint.split("/")[3]
         return f"{self.base_url or f'https://{location}-aiplatform.googleapis.com'}/v1/{self.endpoint}"
 
+    def method_url(self, *, stream: bool = False) -> str:
+        """Returns the address of the method that takes the requests.
+
+        Args:
+            stream: Whether the answers are streamed.
+        """
+        if self.predict_url is not None:
+            return self.predict_url
+        if self.request_format == "instances":
+            return f"{self.address}:predict"
+        if self.request_format == "chat" and self.chat_route == "chat_completions":
+            return f"{self.address}/chat/completions"
+        return f"{self.address}:{'streamRawPredict' if stream else 'rawPredict'}"
+
     @property
     def max_request_bytes(self) -> int:
         """Maximum size of one request, in bytes.
@@ -139,7 +163,7 @@ class VertexEndpointModel(SpecModel):
         Source: cloud.google.com/vertex-ai/docs/predictions/choose-endpoint-type
         """
         is_shared = self.base_url is None or self.base_url.endswith("aiplatform.googleapis.com")
-        return 1_500_000 if is_shared else 10_000_000
+        return 1_500_000 if is_shared and self.predict_url is None else 10_000_000
 
 
 class EchoModel(SpecModel):

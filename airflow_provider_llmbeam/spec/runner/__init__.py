@@ -149,6 +149,19 @@ LocalRunner = DirectRunner | PrismRunner
 DetachedRunner = DataflowRunner | FlinkRunner
 
 
+def is_in_network(runner: Runner, network: str) -> bool:
+    """Whether the workers of a runner are in a VPC network; that of a subnetwork cannot be seen from its name.
+
+    Args:
+        runner: The runner.
+        network: The network, `projects/NUMBER/global/networks/NAME`.
+    """
+    if not isinstance(runner, DataflowRunner):
+        return False
+    own = (runner.network or "").rpartition("/")[2]
+    return runner.subnetwork is not None or own == network.rpartition("/")[2]
+
+
 def workers_have_keys(runner: Runner) -> bool:
     """Whether the workers are elsewhere, so that they alone may have the keys of the model and the sink."""
     if isinstance(runner, PortableRunner):

@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.endpoints import teardown
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
+from airflow_provider_llmbeam.endpoints.resource import LostReply
 from airflow_provider_llmbeam.endpoints.sweep import sweep
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
@@ -60,6 +61,8 @@ def trigger(google):
     def make(kind, attempt="1", locations=("us-central1",), **arguments):
         spec = parse_endpoint({**kind, "project": google.project, "locations": locations})
         now = time.time()
+        # As `ProvisionEndpointOperator` does: what the tries before have started is not known.
+        history = ProvisioningHistory(now, lost=None if attempt == "1" else LostReply(now - 60, now))
         labels = endpoint_labels(
             KEY, deployment="prod", expires_at=now + 60, dag_id="d", run_id="r", attempt=attempt
         )
@@ -67,7 +70,7 @@ def trigger(google):
             endpoint=spec.model_dump(mode="json"),
             key=KEY,
             labels=labels,
-            history=arguments.pop("history", ProvisioningHistory(now).to_dict()),
+            history=arguments.pop("history", history.to_dict()),
             poll_interval_seconds=0.02,
             ready_within_seconds=arguments.pop("ready_within_seconds", 60.0),
             **arguments,
@@ -358,3 +361,10 @@ def test_a_service_that_lacks_a_permission_is_not_tried_again(sandbox, trigger, 
     assert (ended.outcome, ended.error_type) == ("refused", "EndpointRefusedError")
     assert "'us-central1' (permission)" in ended.message or "us-central1 (permission)" in ended.message
     assert is_empty(sandbox)
+
+
+@pytest.mark.parametrize("dedicated", [True, False])
+def test_a_model_garden_endpoint_has_an_address_of_its_own_unless_it_is_turned_off(sandbox, trigger, dedicated):
+    ended = poll_until_result(trigger({**GARDEN, "dedicated_dns": dedicated}).make_poller(log))
+    assert ended.outcome == "ready", ended.message
+    assert ended.model["base_url"].endswith(".prediction.vertexai.goog") is dedicated

@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.endpoints.provisioning import (
 from airflow_provider_llmbeam.endpoints.resource import (
     OTHER_VERSION,
     EndpointSnapshot,
+    LostReply,
     Resource,
     RunningOperation,
 )
@@ -41,6 +42,7 @@ CREATING, REMOVING = (
     RunningOperation(f"{NAME}/operations/1"),
     RunningOperation(f"{NAME}/operations/2", creates=False),
 )
+UNSURE = RunningOperation("projects/p/locations/us-central1/operations/3", is_sure=False)
 STOCK_OUT, QUOTA = Fault("stock_out", "None left."), Fault("quota", "No quota.")
 
 
@@ -172,13 +174,13 @@ def test_a_try_ends_without_a_removal_when_another_try_took_over_its_endpoint(pr
 )
 def test_the_survey_chooses_the_location_of_an_earlier_try(snapshots, location):
     provisioner = provisioner_at(location_index=None)
-    provisioner.on_survey(snapshots)
+    provisioner.on_survey(snapshots, 0.0)
     assert provisioner.location == location
 
 
 def test_a_process_with_an_old_history_goes_on_where_the_resources_of_its_try_are():
     provisioner = provisioner_at(operation="op-1", is_ours=True, leaving="stock_out", leaving_message="None left.")
-    provisioner.on_survey([EndpointSnapshot(missing="endpoint"), EndpointSnapshot((OURS,))])
+    provisioner.on_survey([EndpointSnapshot(missing="endpoint"), EndpointSnapshot((OURS,))], 0.0)
     assert provisioner.history == ProvisioningHistory(0.0, location_index=1, is_ours=True)
 
 
@@ -192,7 +194,7 @@ def test_a_process_with_an_old_history_goes_on_where_the_resources_of_its_try_ar
 def test_a_process_goes_on_with_its_history_if_nothing_contradicts_it(snapshots):
     provisioner = provisioner_at(location_index=1, operation="op-1", is_ours=True)
     before = provisioner.history
-    provisioner.on_survey(snapshots)
+    provisioner.on_survey(snapshots, 0.0)
     assert provisioner.history == before
 
 
@@ -231,6 +233,7 @@ def test_a_history_survives_a_round_trip_through_json():
         faults=(("us-central1", "quota", "No."),),
         operation="o",
         labelled=True,
+        lost=LostReply(1.0, 2.0),
         failures=ConsecutiveFailures(count=2, since=1.0, kind="CloudUnavailableError", kind_count=2),
     )
     assert ProvisioningHistory.from_dict(json.loads(json.dumps(history.to_dict()))) == history
@@ -239,7 +242,7 @@ def test_a_history_survives_a_round_trip_through_json():
 snapshots = st.builds(
     EndpointSnapshot,
     resources=st.sampled_from([(), (OURS,), (EARLIER,), (DEPLOYED,)]),
-    operations=st.sampled_from([(), (CREATING,), (REMOVING,)]),
+    operations=st.sampled_from([(), (CREATING,), (REMOVING,), (UNSURE,)]),
     missing=st.sampled_from([None, "endpoint", "model", "nothing usable"]),
     is_up=st.booleans(),
     fault=st.sampled_from([None, STOCK_OUT, Fault("failed", "No.")]),
@@ -261,3 +264,38 @@ def test_nothing_is_created_while_an_operation_runs_and_no_location_is_tried_twi
             break
         indexes.append(provisioner.history.location_index)
     assert indexes == sorted(indexes)
+
+
+def test_an_operation_of_unknown_owner_is_waited_for_before_a_second_request(provisioner):
+    wait = provisioner.on_snapshot(EndpointSnapshot(operations=(UNSURE,)), 10.0)
+    assert (wait.seconds, UNSURE.name in wait.message) == (15.0, True)
+    assert provisioner.on_snapshot(EndpointSnapshot(missing="deployment"), 11.0) == Create("deployment")
+
+
+def test_an_operation_of_unknown_owner_is_named_when_the_time_is_over(provisioner):
+    unsure = EndpointSnapshot(operations=(UNSURE,))
+    assert isinstance(provisioner.on_snapshot(unsure, 3_601.0), Remove)
+    ended = provisioner.on_snapshot(unsure, 3_602.0)
+    assert ended.outcome == "still_billing"
+    assert f"Operation {UNSURE.name!r} is still running and may bill" in ended.reason
+    assert "nothing bills" not in ended.reason
+
+
+@pytest.mark.parametrize("index", [None, 0])
+def test_the_survey_waits_for_an_operation_of_unknown_owner_in_any_location(index):
+    provisioner = provisioner_at(location_index=index)
+    snapshots = [EndpointSnapshot(missing="deployment"), EndpointSnapshot(operations=(UNSURE,))]
+    assert isinstance(provisioner.on_survey(snapshots, 0.0), Wait)
+    assert provisioner.history.location_index == index
+    assert provisioner.on_survey(snapshots, 3_601.0).outcome == "still_billing"
+    found = [EndpointSnapshot((OURS,)), EndpointSnapshot(operations=(UNSURE,))]
+    assert provisioner.on_survey(found, 0.0) is None
+    assert provisioner.location == "us-central1"
+
+
+def test_a_history_for_another_process_is_unsure_of_what_that_has_sent():
+    history = ProvisioningHistory(1.0).left_to_others(5.0)
+    assert history.lost == LostReply(5.0)
+    assert history.read_by_another(9.0).lost == LostReply(5.0, 9.0)
+    assert ProvisioningHistory(1.0).read_by_another(9.0).lost is None
+    assert ProvisioningHistory(1.0, lost=LostReply(2.0, 3.0)).left_to_others(5.0).lost == LostReply(2.0)

@@ -83,3 +83,11 @@ def test_cloud_run_gets_at_most_the_concurrency_that_it_takes(fields, concurrenc
     found = plan(type="cloud_run", locations=["us-central1"], **fields)
     template = cloud_run_requests.service(found, found.spec)["template"]
     assert template["max_instance_request_concurrency"] == concurrency
+
+
+@pytest.mark.parametrize("dedicated", [True, False])
+def test_model_garden_gets_the_field_that_turns_the_own_address_off(dedicated):
+    found = plan(**VERTEX, dedicated_dns=dedicated)
+    config = vertex_ai_requests.deploy_request(found, found.spec, None)["endpoint_config"]
+    assert config["dedicated_endpoint_disabled"] is not dedicated
+    assert "dedicated_endpoint_enabled" not in config

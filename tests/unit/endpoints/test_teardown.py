@@ -180,3 +180,11 @@ def test_a_removal_ends_with_nothing_left(found, refusals):
     platform = Platform(*found, refusals=refusals)
     assert removed(platform, 300.0) is None
     assert platform.resources == []
+
+
+UNSURE = RunningOperation(f"{PLACE}/operations/3", is_sure=False)
+
+
+def test_an_operation_that_may_belong_to_another_run_is_not_cancelled_and_keeps_nothing_from_being_removed():
+    step = removal_step([EMPTY, MODEL], [UNSURE])
+    assert (step.cancel, step.remove) == ((), (EMPTY, MODEL))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,8 @@ from airflow_provider_llmbeam.exceptions import StillBillingError
 from airflow_provider_llmbeam.operators.endpoint import ProvisionEndpointOperator, TeardownEndpointOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
 
-CONTEXT: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", try_number=1)}
+RUN = SimpleNamespace(run_after=datetime(2026, 11, 1, tzinfo=UTC))
+CONTEXT: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", try_number=1), "dag_run": RUN}
 GARDEN = {
     "type": "vertex",
     "model": "google/gemma3@gemma-3-4b-it",
@@ -84,5 +86,5 @@ def test_a_teardown_that_cannot_read_the_recorded_project_is_retried_and_removes
         down = TeardownEndpointOperator(task_id="down", endpoint=GARDEN, name="etl")
         up >> down
     with pytest.raises(StillBillingError, match=LEFT["teardown"]) as raised:
-        down.execute({"ti": SimpleNamespace(dag_id="d", run_id="r", try_number=1, xcom_pull=fail)})
+        down.execute({"ti": SimpleNamespace(dag_id="d", run_id="r", try_number=1, xcom_pull=fail), "dag_run": RUN})
     assert "503 of the API server" in str(raised.value)
