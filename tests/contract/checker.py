@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from email import message_from_bytes
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import orjson
@@ -93,7 +93,8 @@ class Checker:
         return [f"{name} {fault}" for fault in faults if known_deviation(name, fault) is None]
 
     def _faults(self, exchange: Exchange) -> tuple[str, list[str]]:
-        found, faults = find_definition(exchange)
+        found, query_faults = find_definition(exchange.verb, exchange.path, exchange.query)
+        faults = list(query_faults)
         if found is None:
             name = f"{exchange.verb} {exchange.path}"
             return name, [] if exchange.http_status in (404, 405, 501) else [
@@ -144,25 +145,28 @@ class Checker:
         return self._seen[key]
 
 
-def find_definition(exchange: Exchange) -> tuple[Definition | None, list[str]]:
-    """Returns the definition of the method of an exchange, and what is wrong with its query."""
-    found = find_document(exchange.path)
-    method = found.find(exchange.verb, exchange.path) if found else None
-    is_chat = exchange.path.endswith("/chat/completions")
+@lru_cache(10_000)
+def find_definition(
+    verb: str, path: str, query: tuple[tuple[str, str], ...]
+) -> tuple[Definition | None, tuple[str, ...]]:
+    """Returns the definition of the method of a request, and what is wrong with its query."""
+    found = find_document(path)
+    method = found.find(verb, path) if found else None
+    is_chat = path.endswith("/chat/completions")
     if method is not None and not is_chat:
-        is_media = ("alt", "media") in exchange.query
-        has_numbers = AS_NUMBERS in exchange.query
-        has_metadata = not method.is_upload or exchange.verb == "POST"
+        is_media = ("alt", "media") in query
+        has_numbers = AS_NUMBERS in query
+        has_metadata = not method.is_upload or verb == "POST"
         return Definition(
             name=method.name,
             request=_reference(method.reference("request", has_numbers=has_numbers)) if has_metadata else None,
             reply=None if is_media else _reference(method.reference("reply", has_numbers=has_numbers)),
             document=method.document,
-        ), method.query_faults(exchange.query)
-    for name, verb, path, request, reply in model_types.METHODS:
-        if verb == exchange.verb and path.fullmatch(exchange.path):
-            return Definition(name=name, request=request, reply=reply, document=found), []
-    return None, []
+        ), tuple(method.query_faults(query))
+    for name, its_verb, its_path, request, reply in model_types.METHODS:
+        if its_verb == verb and its_path.fullmatch(path):
+            return Definition(name=name, request=request, reply=reply, document=found), ()
+    return None, ()
 
 
 def _reference(address: str) -> Any:

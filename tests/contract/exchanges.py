@@ -103,8 +103,8 @@ class Recorder:
 
     @web.middleware
     async def middleware(self, request, handler):
-        body = None
-        if request.body_exists:
+        body, kind = None, request.headers.get("Content-Type", "")
+        if request.body_exists and _holds_messages(kind):
             body = request._payload = _Recorded(request.content)
         try:
             response = await handler(request)
@@ -112,6 +112,7 @@ class Recorder:
             self._written.pop(id(request), None)
             raise
         written = self._written.pop(id(request), [])
+        reply_kind = response.headers.get("Content-Type", "")
         reply = response.body if isinstance(response, web.Response) else b"".join(written)
         self.check(
             Exchange(
@@ -119,11 +120,11 @@ class Recorder:
                 path=request.rel_url.raw_path,
                 query=tuple(request.query.items()),
                 host=request.host,
-                content_type=request.headers.get("Content-Type", ""),
+                content_type=kind,
                 request=b"".join(body.chunks) if body else b"",
                 http_status=response.status,
-                reply_type=response.headers.get("Content-Type", ""),
-                reply=bytes(reply or b""),
+                reply_type=reply_kind,
+                reply=bytes(reply or b"") if _holds_messages(reply_kind) else b"",
             )
         )
         return response
@@ -138,6 +139,11 @@ class Recorder:
             await write(data)
 
         response.write = recorded
+
+
+def _holds_messages(content_type):
+    """Returns whether a body holds messages, and not the bytes of a file."""
+    return "json" in content_type or content_type.startswith(("multipart/related", "text/event-stream"))
 
 
 def _path(dialect):
