@@ -13,6 +13,8 @@ from tests.contract.checker import Checker
 from tests.contract.deviations import DEVIATIONS
 from tests.contract.exchanges import Exchange
 
+pytestmark = pytest.mark.promise(5)
+
 JSON = "application/json"
 PARENT = "projects/p/locations/europe-west4"
 OPERATION = "type.googleapis.com/google.cloud.aiplatform.v1.DeployModelOperationMetadata"
