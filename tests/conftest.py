@@ -24,6 +24,7 @@ from waiting import scaled
 
 from tests.forking import start_forking
 
+pytest_plugins = ["tests.contract.plugin"]
 ROOT = Path(__file__).resolve().parent.parent
 GUARD = ROOT / "tests" / "guard"
 AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="llmbeam-tests-"))

@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.sandbox.bigquery.responses import (
     insert_error,
     job_resource,
     job_status,
+    listed,
     processed_bytes,
     results_resource,
     streaming_buffer,
@@ -161,7 +162,7 @@ class BigQuery:
         body = {
             "kind": "bigquery#datasetList",
             "etag": "CAE=",
-            "datasets": [dataset_resource(one) for one in chosen],
+            "datasets": [listed("dataset", dataset_resource(one)) for one in chosen],
         }
         return json_reply(body | token)
 
@@ -194,7 +195,7 @@ class BigQuery:
         dataset = self._tables.dataset(call.names["project"], call.names["dataset"])
         found = [dataset.tables[name] for name in sorted(dataset.tables)]
         chosen, token = page(call, found, default=1000)
-        body = {"kind": "bigquery#tableList", "tables": [table_outline(one) for one in chosen]}
+        body = {"kind": "bigquery#tableList", "tables": [listed("table", table_outline(one)) for one in chosen]}
         return json_reply(body | {"totalItems": len(found)} | token)
 
     def _get_table(self, call: RestCall) -> Reply:
@@ -282,8 +283,9 @@ class BigQuery:
             and job.created_at * 1000 <= call.number("maxCreationTime", 1 << 62)
         ]
         chosen, token = page(call, found, default=1000)
-        listed = [resource | {"state": resource["status"]["state"]} for resource in map(job_resource, chosen)]
-        return json_reply({"kind": "bigquery#jobList", "etag": "CAE=", "jobs": listed} | token)
+        resources = [resource | {"state": resource["status"]["state"]} for resource in map(job_resource, chosen)]
+        jobs = [listed("job", resource) for resource in resources]
+        return json_reply({"kind": "bigquery#jobList", "etag": "CAE=", "jobs": jobs} | token)
 
     def _get_job(self, call: RestCall) -> Reply:
         return json_reply(job_resource(self._job(call), base_url=call.base_url))
@@ -333,6 +335,8 @@ class BigQuery:
         self._wait(job, call.query.get("timeoutMs"))
         with self._tables.lock:
             body = self._results(call, job, timestamp_format(call.query), call.number("maxResults", DEFAULT_PAGE))
+        for name in ("dmlStats", "totalBytesBilled"):  # which only the reply of jobs.query has
+            body.pop(name, None)
         return json_reply({"kind": "bigquery#getQueryResultsResponse", "etag": "CAE="} | body)
 
     def _wait(self, job: Job, milliseconds: Any) -> None:

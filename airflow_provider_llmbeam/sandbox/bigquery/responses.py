@@ -67,8 +67,36 @@ def dataset_resource(dataset: Dataset) -> dict[str, Any]:
     }
 
 
+_LISTED = {
+    "dataset": ("kind", "id", "datasetReference", "labels", "friendlyName", "location", "type"),
+    "table": (
+        *("kind", "id", "tableReference", "friendlyName", "type", "labels", "creationTime", "expirationTime"),
+        *("timePartitioning", "rangePartitioning", "clustering", "requirePartitionFilter", "view"),
+    ),
+    "job": (
+        "kind",
+        "id",
+        "jobReference",
+        "state",
+        "errorResult",
+        "statistics",
+        "configuration",
+        "status",
+        "user_email",
+    ),
+}
+
+
+def listed(kind: str, resource: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those fields of a dataset, table or job that a list has.
+
+    Source: DatasetList, TableList and JobList of the Discovery document bigquery.v2.
+    """
+    return {name: resource[name] for name in _LISTED[kind] if name in resource}
+
+
 def table_outline(table: Table) -> dict[str, Any]:
-    """Returns a table as lists have it."""
+    """Returns a table without the size and the rows that are being streamed."""
     return {
         **table.fields,
         "kind": "bigquery#table",

@@ -160,6 +160,7 @@ class GrpcServer:
         if kind == "hang":
             while context.is_active() and not self._is_closing:
                 time.sleep(_CHECK_SECONDS)
+            context.abort(grpc.StatusCode.CANCELLED, "The client has gone.")  # nothing is done, as over REST
         if fault is not None and fault.until is not None:
             while context.is_active() and not (self._is_closing or fault.until.is_released):
                 time.sleep(_CHECK_SECONDS)
