@@ -72,7 +72,11 @@ def failed_tests(fault: PlantedFault, tree: Path, *, is_full: bool) -> list[str]
             f"scripts/plant-faults: pytest exited with {ended.returncode}:\n{ended.stdout}{ended.stderr}"
         )
     lines = ended.stdout.splitlines()
-    return [line.split(" ")[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    return [
+        line.partition(" ")[2].partition(" - ")[0]
+        for line in lines
+        if line.startswith(("FAILED tests", "ERROR tests"))
+    ]
 
 
 if __name__ == "__main__":
