@@ -1,6 +1,6 @@
 """Faults that the tests have to see: twenty changes of one place each, in the parts that keep the promises.
 
-`scripts/plant-faults` plants them one after the other in a copy of the tree, and runs the tests that should fail.
+`scripts/plant-faults` plants them one after the other in a copy of the tree, and runs the tests that have to fail.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ class PlantedFault:
         file: The file, below the package.
         old: Text that stands there once.
         new: Text that replaces it.
-        tests: Modules, or tests, of the loop that see it.
-        full_tests: Those of the full tier, where none of the loop sees it.
+        tests: Modules of the loop that see it.
     """
 
     area: str
@@ -29,8 +28,7 @@ class PlantedFault:
     file: str
     old: str
     new: str
-    tests: tuple[str, ...] = ()
-    full_tests: tuple[str, ...] = ()
+    tests: tuple[str, ...]
 
 
 PLANTED_FAULTS = {
