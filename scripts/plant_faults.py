@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     Raises:
         SystemExit: There is no fault of a name.
     """
-    names = [argument for argument in arguments if argument != "--full"] or list(PLANTED_FAULTS)
+    names = arguments or list(PLANTED_FAULTS)
     if unknown := set(names) - PLANTED_FAULTS.keys():
         raise SystemExit(
             f"scripts/plant-faults: there is no fault {sorted(unknown)}; tests/planted_faults.py has all."
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     for name in names:
         fault = PLANTED_FAULTS[name]
         with planted(fault) as tree:
-            failed = failed_tests(fault, tree, is_full="--full" in arguments)
+            failed = failed_tests(fault, tree)
         print(f"{fault.area:<10} {name:<34} {failed[0] if failed else 'NOT SEEN'}", flush=True)
         unseen += [] if failed else [name]
     print(f"{len(names) - len(unseen)} of {len(names)} faults are seen.")
@@ -55,12 +55,22 @@ def planted(fault: PlantedFault) -> Iterator[Path]:
         yield tree
 
 
-def failed_tests(fault: PlantedFault, tree: Path, *, is_full: bool) -> list[str]:
-    """Returns the tests that failed, up to the first one."""
-    tests = [*fault.tests, *(fault.full_tests if is_full else ())]
-    tier = [] if is_full else ["-m", "not full"]
+def failed_tests(fault: PlantedFault, tree: Path) -> list[str]:
+    """Returns the tests of the loop that failed, up to the first one."""
     ended = subprocess.run(
-        [".venv/bin/python", "-m", "pytest", "-n", "0", "-x", "-rfE", "--no-header", *tier, *tests],
+        [
+            ".venv/bin/python",
+            "-m",
+            "pytest",
+            "-n",
+            "0",
+            "-x",
+            "-rfE",
+            "--no-header",
+            "-m",
+            "not full",
+            *fault.tests,
+        ],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree)},
         capture_output=True,
@@ -72,7 +82,11 @@ def failed_tests(fault: PlantedFault, tree: Path, *, is_full: bool) -> list[str]
             f"scripts/plant-faults: pytest exited with {ended.returncode}:\n{ended.stdout}{ended.stderr}"
         )
     lines = ended.stdout.splitlines()
-    return [line.split(" ")[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    return [
+        line.partition(" ")[2].partition(" - ")[0]
+        for line in lines
+        if line.startswith(("FAILED tests", "ERROR tests"))
+    ]
 
 
 if __name__ == "__main__":

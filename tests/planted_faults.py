@@ -1,6 +1,6 @@
 """Faults that the tests have to see: twenty changes of one place each, in the parts that keep the promises.
 
-`scripts/plant-faults` plants them one after the other in a copy of the tree, and runs the tests that should fail.
+`scripts/plant-faults` plants them one after the other in a copy of the tree, and runs the tests that have to fail.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ class PlantedFault:
         file: The file, below the package.
         old: Text that stands there once.
         new: Text that replaces it.
-        tests: Modules, or tests, of the loop that see it.
-        full_tests: Those of the full tier, where none of the loop sees it.
+        tests: Modules of the loop that see it.
     """
 
     area: str
@@ -29,8 +28,7 @@ class PlantedFault:
     file: str
     old: str
     new: str
-    tests: tuple[str, ...] = ()
-    full_tests: tuple[str, ...] = ()
+    tests: tuple[str, ...]
 
 
 PLANTED_FAULTS = {
@@ -40,6 +38,7 @@ PLANTED_FAULTS = {
         file="dataflow/state_machine.py",
         old="return Wait(CANCELLING_SECONDS) if job.is_cancelling else OverBudget(cost_usd)",
         new="return Wait(CANCELLING_SECONDS)",
+        tests=("tests/unit/dataflow/test_moments.py",),
     ),
     "old-try-fights-on": PlantedFault(
         area="deciders",
@@ -47,6 +46,7 @@ PLANTED_FAULTS = {
         file="endpoints/provisioning.py",
         old="if history.labelled and any(others):",
         new="if False and history.labelled and any(others):",
+        tests=("tests/unit/endpoints/test_provisioning.py", "tests/unit/endpoints/test_moments.py"),
     ),
     "own-fault-is-a-leftover": PlantedFault(
         area="deciders",
@@ -54,6 +54,7 @@ PLANTED_FAULTS = {
         file="endpoints/provisioning.py",
         old="operation=operation or self.history.operation, is_ours=True)",
         new="operation=operation or self.history.operation)",
+        tests=("tests/unit/endpoints/test_moments.py",),
     ),
     "cancelled-batch-goes-on": PlantedFault(
         area="deciders",
@@ -61,6 +62,7 @@ PLANTED_FAULTS = {
         file="batch/decide.py",
         old="if now >= switch_at or history.first_cancelled_at is not None:",
         new="if now >= switch_at:",
+        tests=("tests/unit/batch/test_moments.py",),
     ),
     "failed-batch-with-results-again": PlantedFault(
         area="deciders",
@@ -68,6 +70,7 @@ PLANTED_FAULTS = {
         file="batch/decide.py",
         old='return self.job.phase == "failed" and not self.job.results and self.submits < MAX_SUBMITS',
         new='return self.job.phase == "failed" and self.submits < MAX_SUBMITS',
+        tests=("tests/unit/batch/test_moments.py",),
     ),
     "refusal-above-answer": PlantedFault(
         area="journal",
@@ -75,6 +78,7 @@ PLANTED_FAULTS = {
         file="engine/journal/journal.py",
         old="return earlier if isinstance(later, Failure) and isinstance(earlier, Completion) else later",
         new="return later",
+        tests=("tests/unit/engine/journal/test_journal.py",),
     ),
     "answers-stay-in-memory": PlantedFault(
         area="journal",
@@ -82,6 +86,11 @@ PLANTED_FAULTS = {
         file="engine/journal/segment_writer.py",
         old="            file.writelines(line for _, line in self._unwritten)\n            file.flush()",
         new="            file.writelines(line for _, line in self._unwritten)",
+        tests=(
+            "tests/unit/engine/journal/test_segment_writer.py",
+            "tests/unit/engine/journal/test_journal.py",
+            "tests/pipeline/test_no_answer_is_paid_for_twice.py",
+        ),
     ),
     "grown-segment-not-read": PlantedFault(
         area="journal",
@@ -89,6 +98,7 @@ PLANTED_FAULTS = {
         file="engine/journal/journal.py",
         old="is_current = index is not None and index.size in (None, size)",
         new="is_current = index is not None",
+        tests=("tests/unit/engine/journal/test_journal.py",),
     ),
     "live-holder-displaced": PlantedFault(
         area="lease",
@@ -96,6 +106,7 @@ PLANTED_FAULTS = {
         file="pipeline/lease/leased_object.py",
         old="if seen not in (0, blob.generation):",
         new="if False and seen not in (0, blob.generation):",
+        tests=("tests/pipeline/test_lease.py",),
     ),
     "always-sure": PlantedFault(
         area="lease",
@@ -103,6 +114,7 @@ PLANTED_FAULTS = {
         file="pipeline/lease/leased_object.py",
         old="return all(lease.silent_seconds() < SURE_SECONDS for lease in tuple(_held))",
         new="return True",
+        tests=("tests/pipeline/test_lease.py",),
     ),
     "workers-outlive-takeover": PlantedFault(
         area="lease",
@@ -110,6 +122,7 @@ PLANTED_FAULTS = {
         file="pipeline/lease/launcher.py",
         old="if holder is None or holder.lease_id != self.lease_id or holder.has_ended():",
         new="if holder is None or holder.has_ended():",
+        tests=("tests/pipeline/test_lease.py",),
     ),
     "first-result-wins": PlantedFault(
         area="harvest",
@@ -117,6 +130,7 @@ PLANTED_FAULTS = {
         file="pipeline/batch_inference/harvest.py",
         old="yield key, next((each for each in found if isinstance(each, Completion)), found[0])",
         new="yield key, found[0]",
+        tests=("tests/unit/pipeline/batch_inference/test_harvest.py",),
     ),
     "batch-at-full-price": PlantedFault(
         area="harvest",
@@ -124,6 +138,7 @@ PLANTED_FAULTS = {
         file="pipeline/batch_inference/harvest.py",
         old='bill = Bill.of(*tokens, self._price, "batch", result.audio_tokens)',
         new='bill = Bill.of(*tokens, self._price, "standard", result.audio_tokens)',
+        tests=("tests/unit/pipeline/batch_inference/test_harvest.py", "tests/pipeline/test_batch_inference.py"),
     ),
     "provider-errors-are-final": PlantedFault(
         area="harvest",
@@ -131,6 +146,7 @@ PLANTED_FAULTS = {
         file="pipeline/batch_inference/harvest.py",
         old="is_recorded = isinstance(outcome, Completion) or (",
         new="is_recorded = True or (",
+        tests=("tests/unit/pipeline/batch_inference/test_harvest.py",),
     ),
     "gpu-waits-for-operation": PlantedFault(
         area="teardown",
@@ -138,6 +154,7 @@ PLANTED_FAULTS = {
         file="endpoints/teardown.py",
         old='if one.kind == "endpoint" and (one.deployed or not creating)]',
         new='if one.kind == "endpoint" and not creating]',
+        tests=("tests/unit/endpoints/test_teardown.py", "tests/unit/endpoints/test_moments.py"),
     ),
     "removes-what-was-taken-over": PlantedFault(
         area="teardown",
@@ -145,6 +162,7 @@ PLANTED_FAULTS = {
         file="endpoints/teardown.py",
         old="if attempt is not None and owners:",
         new="if False and attempt is not None and owners:",
+        tests=("tests/unit/endpoints/test_moments.py",),
     ),
     "deployment-in-flight-is-nothing": PlantedFault(
         area="teardown",
@@ -152,6 +170,7 @@ PLANTED_FAULTS = {
         file="endpoints/teardown.py",
         old="return not self.resources and not self.operations",
         new="return not self.resources",
+        tests=("tests/unit/endpoints/test_moments.py",),
     ),
     "sums-unchecked": PlantedFault(
         area="publish",
@@ -159,6 +178,7 @@ PLANTED_FAULTS = {
         file="pipeline/transforms/publish.py",
         old="        check_sums(tally)\n        queue.before_publication(spec)",
         new="        queue.before_publication(spec)",
+        tests=("tests/unit/pipeline/transforms/test_publish.py",),
     ),
     "report-of-an-earlier-run": PlantedFault(
         area="publish",
@@ -166,6 +186,7 @@ PLANTED_FAULTS = {
         file="pipeline/transforms/publish.py",
         old="return report.answers_uris if report.started_at == self._started_at else []",
         new="return report.answers_uris",
+        tests=("tests/unit/pipeline/transforms/test_publish.py",),
     ),
     "dead-letter-after-the-check": PlantedFault(
         area="publish",
@@ -173,5 +194,6 @@ PLANTED_FAULTS = {
         file="pipeline/transforms/publish.py",
         old="                move_in({failed: spec.dead_letter_uri})\n                self._check(tally)",
         new="                self._check(tally)\n                move_in({failed: spec.dead_letter_uri})",
+        tests=("tests/unit/pipeline/transforms/test_publish.py", "tests/pipeline/test_no_row_is_lost.py"),
     ),
 }

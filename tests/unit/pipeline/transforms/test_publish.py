@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +12,10 @@ from airflow_provider_llmbeam.exceptions import (
     RowsLostError,
     TooManyFailedRowsError,
 )
+from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
-from airflow_provider_llmbeam.pipeline.transforms.publish import check_ratio, check_sums
+from airflow_provider_llmbeam.pipeline.transforms.publish import Publish, check_ratio, check_sums
+from airflow_provider_llmbeam.spec import JobSpec
 
 
 def test_matching_sums_pass() -> None:
@@ -92,3 +95,58 @@ def test_a_job_that_stopped_sending_says_why(answered: int) -> None:
 def test_rows_that_fail_again_in_another_run_may_stay_unsent_if_so_many_may_fail() -> None:
     """The journal has the answers of all other rows, so those that always fail are the pilot of the run."""
     check_ratio(failed(1000, 960, not_sent=8, bad_request=32), 0.1, "out/dead.jsonl", 20)
+
+
+class Job:
+    """The publication of a job with one row, whose answer is staged.
+
+    Args:
+        directory: Directory of the sink.
+        started_at: Unix time of its start.
+        shards: Number of its files.
+    """
+
+    def __init__(self, directory: Path, started_at: float, shards: int = 1) -> None:
+        self.spec = JobSpec.parse(
+            {
+                "name": "job",
+                "source": {"uri": str(directory / "rows.jsonl"), "key": ["id"]},
+                "prompt": {"template": "{{ row.text }}"},
+                "model": {"type": "echo"},
+                "sink": {"uri": str(directory / "out"), "shards": shards},
+            }
+        )
+        self.started_at = started_at
+
+    def stage(self) -> None:
+        Path(self.spec.staging_uri).mkdir(parents=True)
+        Path(self.staged[0][1]).write_text('{"id": 1, "answer": "a"}\n')
+
+    @property
+    def staged(self) -> list[tuple[int, str]]:
+        return [(0, f"{self.spec.staging_uri}answers-0.jsonl")]
+
+    def publish(self, tally: Tally) -> Report:
+        (text,) = Publish(self.spec, self.started_at).process(b"", tally, self.staged, [])
+        return Report.model_validate_json(text)
+
+
+ONE_ANSWER = Tally(read=1, answered=Counter(fresh=1))
+
+
+def test_a_job_that_has_lost_a_row_publishes_nothing(tmp_path: Path) -> None:
+    job = Job(tmp_path, started_at=1.0)
+    job.stage()
+    with pytest.raises(RowsLostError):
+        job.publish(Tally(read=2, answered=Counter(fresh=1)))
+    assert [*tmp_path.glob("out/*.json*")] == []
+
+
+def test_a_repeated_publication_has_the_same_answers_and_a_later_run_does_not_take_them(tmp_path: Path) -> None:
+    first = Job(tmp_path, started_at=1.0)
+    first.stage()
+    answers = first.publish(ONE_ANSWER).answers_uris
+    assert [Path(uri).read_text() for uri in answers] == ['{"id": 1, "answer": "a"}\n']
+    assert first.publish(ONE_ANSWER).answers_uris == answers
+    with pytest.raises(RowsLostError, match="was written and does not exist"):
+        Job(tmp_path, started_at=2.0, shards=2).publish(ONE_ANSWER)
