@@ -31,7 +31,7 @@ _MAIN = '''\
 
 import sys
 
-from airflow_provider_llmbeam.pipeline.launch.template import main
+from airflow_provider_llmbeam.pipeline.flex_template import main
 
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))

@@ -32,7 +32,7 @@ class DataflowSettings:
     start_seconds: float = 0.0
     projects: tuple[str, ...] | None = None
     lists_labels: bool = False
-    flex_launcher: tuple[str, ...] = (sys.executable, "-m", "airflow_provider_llmbeam.pipeline.launch.template")
+    flex_launcher: tuple[str, ...] = (sys.executable, "-m", "airflow_provider_llmbeam.pipeline.flex_template")
 
     def __post_init__(self) -> None:
         if self.workers < 1:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.pipeline.launch import template
+from airflow_provider_llmbeam.pipeline import flex_template
 from airflow_provider_llmbeam.spec.job.job import LAUNCH_ERROR_NAME
 
 
 def run(monkeypatch, tmp_path, command):
     """Runs the entry point with another command line; returns the status and the error that it left."""
-    monkeypatch.setattr(template, "run_command", command)
-    status = template.main([f"--spec={tmp_path}/spec.json", "--runner=DataflowRunner"])
+    monkeypatch.setattr(flex_template, "run_command", command)
+    status = flex_template.main([f"--spec={tmp_path}/spec.json", "--runner=DataflowRunner"])
     error = tmp_path / LAUNCH_ERROR_NAME
     return status, error.read_text() if error.exists() else None
 
