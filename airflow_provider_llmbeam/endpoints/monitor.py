@@ -162,8 +162,7 @@ class EndpointMonitor:
                 self._busy.release()
 
     def _remove_all(self, reason: str, deadline: float) -> None:
-        left, history = [], self._provisioner.history
-        sent = SentRequests(self._plan.spec, history.operation, history.lost)
+        left = []
         for location in self._present_location_first():
             try:
                 message = remove(
@@ -172,7 +171,7 @@ class EndpointMonitor:
                     attempt=self._plan.labels[TRY_LABEL],
                     within_seconds=deadline - self._now(),
                     log=self._log,
-                    sent=sent,
+                    sent=self._sent,
                 )
             except CloudError as error:
                 message = f"Endpoint {self._plan.key!r} in {location!r} may still be billing: {error}"
@@ -235,7 +234,7 @@ class EndpointMonitor:
             case Remove(reason):
                 if reason:
                     self._log.log(logging.WARNING, "%s", reason)
-                removal_round(platform, plan.key, self._log)
+                removal_round(platform, plan.key, self._log, sent=self._sent)
                 return Wait(provisioner.poll_interval_seconds)
 
     def _create(self, step: str, platform: EndpointPlatform) -> ProvisioningDecision:
@@ -288,6 +287,11 @@ class EndpointMonitor:
         """Returns all locations, beginning with the one that is being tried."""
         present = self._provisioner.location
         return sorted(self._plan.spec.locations, key=lambda location: location != present)
+
+    @property
+    def _sent(self) -> SentRequests:
+        history = self._provisioner.history
+        return SentRequests(self._plan.spec, history.operation, history.lost)
 
     def _platform(self, location: str) -> EndpointPlatform:
         if location not in self._platforms:
