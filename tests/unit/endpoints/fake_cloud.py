@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
-from airflow_provider_llmbeam.endpoints.platforms.vertex_ai_requests import missing
+from airflow_provider_llmbeam.endpoints.platforms.vertex_ai_requests import is_from_garden, missing
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
 from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError, RequestRefusedError
 from airflow_provider_llmbeam.probe.answer import Answer
@@ -37,10 +38,20 @@ class Charge:
 
 @dataclass
 class Operation:
-    """A long-running operation: `finish` or, after a fault, `undo` is called when its time comes."""
+    """A long-running operation: `finish` or, after a fault, `undo` is called when its time comes.
+
+    Attributes:
+        name: Full resource name.
+        began_at: Time of the request, in seconds.
+        ends_at: Time of its end, in seconds.
+        deploys: Endpoint to which it deploys a model.
+        creates: Whether it creates something.
+    """
 
     name: str
+    began_at: float
     ends_at: float
+    deploys: str | None = None
     creates: bool = True
     finish: Callable[[], object] = lambda: None
     undo: Callable[[], object] = lambda: None
@@ -56,6 +67,7 @@ class Cloud:
         now: Clock, in seconds.
         is_held: Whether operations last until `end_operations`.
         is_stubborn: Whether operations cannot be cancelled.
+        garden_resources: When endpoint and model of a deployment from Model Garden exist, as in the sandbox.
         requests: What was requested, reads excepted.
         at_request: Called before and after each request, with its number and whether it has taken effect.
         poll_errors, create_errors, answers: What the next requests meet; those that create something billed are
@@ -65,6 +77,7 @@ class Cloud:
     now: float = 0.0
     is_held: bool = True
     is_stubborn: bool = False
+    garden_resources: Literal["at_once", "when_deployed"] = "at_once"
     at_request: Callable[[int, bool], object] = lambda number, is_done: None
     resources: dict[str, Resource] = field(default_factory=dict)
     operations: list[Operation] = field(default_factory=list)
@@ -136,7 +149,8 @@ class Cloud:
 
     def begin(self, parent: str, **options) -> Operation:
         ends_at = NEVER if self.is_held else self.now + OPERATION_SECONDS
-        self.operations.append(Operation(f"{parent}/operations/{len(self.operations)}", ends_at, **options))
+        name = f"{parent}/operations/{len(self.operations)}"
+        self.operations.append(Operation(name, self.now, ends_at, **options))
         return self.operations[-1]
 
     def bill(self, name: str) -> None:
@@ -163,8 +177,8 @@ class Platform:
     def check(self, plan):
         pass
 
-    def poll(self, plan, operation):
-        return self.cloud.request(None, lambda: self._poll_or_fail(plan, operation))
+    def poll(self, plan, operation, lost=None):
+        return self.cloud.request(None, lambda: self._poll_or_fail(plan, operation, lost))
 
     def create(self, step, plan):
         return self.cloud.request(f"create {step}", lambda: self._create_or_fail(step, plan))
@@ -177,11 +191,14 @@ class Platform:
         return self.cloud.request(None, lambda: (self._find(key), None))
 
     def running_operations(self, key):
-        return self.cloud.request(None, lambda: [as_running(one) for one in self._running(key)])
+        return self.cloud.request(None, lambda: self._running(key))
+
+    def started_operations(self, sent):
+        return self.cloud.request(None, lambda: self._started(sent))
 
     def remove(self, resource):
         verb = "undeploy" if resource.deployed else f"delete {resource.kind}"
-        return self.cloud.request(verb, lambda: self._remove(resource.name))
+        return self.cloud.request(verb, lambda: self._remove(resource))
 
     def cancel(self, operation):
         return self.cloud.request("cancel", lambda: self._cancel(operation))
@@ -189,10 +206,10 @@ class Platform:
     def model_spec(self, plan, snapshot):
         return {"name": plan.spec.model}
 
-    def _poll_or_fail(self, plan, operation):
+    def _poll_or_fail(self, plan, operation, lost):
         if self.cloud.poll_errors:
             raise self.cloud.poll_errors.pop(0)
-        return self._poll(plan, operation)
+        return self._poll(plan, operation, lost)
 
     def _create_or_fail(self, step, plan):
         errors = self.cloud.create_errors if step in BILLED else ()
@@ -208,6 +225,10 @@ class Platform:
         found = [one for one in self.cloud.resources.values() if one.location == self.location]
         return [one for one in found if key in (None, one.key)]
 
+    def _running_at(self, *parents):
+        """Finds the operations of resources."""
+        return [as_running(one) for one in self.cloud.running if one.name.partition("/operations/")[0] in parents]
+
     def _named(self, name):
         return next((one for one in self.cloud.operations if one.name == name), None)
 
@@ -216,7 +237,7 @@ class Platform:
         if not self.cloud.is_stubborn:
             operation.fault = CANCELLED
             operation.ends_at = min(operation.ends_at, self.cloud.now + OPERATION_SECONDS)
-            self._doom(name.partition("/operations/")[0])
+            self._doom(operation.deploys or name.partition("/operations/")[0])
 
     def _doom(self, name):
         for billed, charges in self.cloud.charges.items():
@@ -229,22 +250,29 @@ class Platform:
 
 
 class VertexPlatform(Platform):
-    """An endpoint, a model, and a GPU that bills from the start of the deployment to the end of its removal."""
+    """An endpoint, a model, and a GPU that bills from the start of the deployment to the end of its removal.
+
+    The endpoint shows the deployed model when the deployment has ended.
+    """
 
     def adopt(self, plan, snapshot):
         names = [one.name for one in snapshot.resources]
         self.cloud.request("adopt", lambda: [self._label(name, plan.labels) for name in names])
         return True
 
-    def _poll(self, plan: EndpointPlan, name):
+    def _poll(self, plan: EndpointPlan, name, lost):
         last, running = self._named(name), self._running(plan.key)
+        if last and not last.is_done and as_running(last) not in running:
+            running.append(as_running(last))
         endpoint = self.cloud.resources.get(self._endpoint(plan.key))
         model = self.cloud.resources.get(self._model(plan.key))
         is_deployed = endpoint is not None and bool(endpoint.deployed)
+        if not running and not is_deployed:
+            running = self._unsure(plan.spec, lost, name)
         state = {"endpoint": endpoint is not None, "model": model is not None, "deployed": is_deployed}
         return EndpointSnapshot(
             resources=tuple(filter(None, (endpoint, model))),
-            operations=tuple(map(as_running, running)),
+            operations=tuple(running),
             missing=missing(plan.spec, running=bool(running), **state),
             is_up=is_deployed and not running,
             fault=last.fault if last and last.is_done else None,
@@ -257,28 +285,33 @@ class VertexPlatform(Platform):
             if endpoint in cloud.resources or model in cloud.resources:
                 return None
             labels = known_labels({}, display_name(plan.labels))
-            self._add("endpoint", endpoint, labels)
-            self._add("model", model, labels)
+
+            def show():
+                self._add("endpoint", endpoint, labels)
+                self._add("model", model, labels)
+
+            if cloud.garden_resources == "when_deployed":
+                return self._deploy(plan.key, self.parent, show)
+            show()
             return self._deploy(plan.key, self.parent)
         if step == "replicas":
             return self._deploy(plan.key, endpoint)
         name = {"endpoint": endpoint, "model": model}[step]
         return cloud.begin(name, finish=lambda: self._add(step, name, plan.labels))
 
-    def _deploy(self, key, parent):
+    def _deploy(self, key, parent, show=lambda: None):
         cloud, endpoint = self.cloud, self._endpoint(key)
 
-        def undo():
-            self._change(endpoint, deployed={})
-            cloud.unbill(endpoint)
+        def finish():
+            show()
+            self._change(endpoint, deployed={"7": f"{self._model(key)}@1"}, usd_per_hour=1.15)
 
-        self._change(endpoint, deployed={"7": f"{self._model(key)}@1"}, usd_per_hour=1.15)
         cloud.bill(endpoint)
-        return cloud.begin(parent, undo=undo)
+        return cloud.begin(parent, deploys=endpoint, finish=finish, undo=lambda: cloud.unbill(endpoint))
 
-    def _remove(self, name):
-        cloud, resource = self.cloud, self.cloud.resources[name]
-        if any(one.name.startswith(f"{name}/") for one in cloud.running) or any(
+    def _remove(self, resource):
+        cloud, name, endpoint = self.cloud, resource.name, self._endpoint(resource.key)
+        if any(one.name.startswith(f"{name}/") or one.deploys == endpoint for one in cloud.running) or any(
             one.deployed and resource.kind == "model" for one in self._find(resource.key)
         ):
             raise RequestRefusedError(f"FAILED_PRECONDITION: {name} is in use.")
@@ -292,8 +325,23 @@ class VertexPlatform(Platform):
         cloud.begin(name, creates=False, finish=finish)
 
     def _running(self, key):
-        parents = (self._endpoint(key), self._model(key), self.parent)
-        return [one for one in self.cloud.running if one.name.partition("/operations/")[0] in parents]
+        return self._running_at(self._endpoint(key), self._model(key))
+
+    def _started(self, sent):
+        last = self._named(sent.operation)
+        if last and not last.is_done and f"/locations/{self.location}/" in last.name:
+            return [as_running(last)]
+        return self._unsure(sent.spec, sent.lost, sent.operation)
+
+    def _unsure(self, spec, lost, known):
+        if lost is None or not is_from_garden(spec):
+            return []
+        began_at = {one.name: one.began_at for one in self.cloud.running}
+        return [
+            replace(one, is_sure=False)
+            for one in self._running_at(self.parent)
+            if one.name != known and lost.may_have_started(began_at[one.name])
+        ]
 
     def _add(self, kind, name, labels):
         self.cloud.resources[name] = Resource(kind, name, dict(labels))
@@ -319,12 +367,12 @@ class CloudRunPlatform(Platform):
         self.cloud.request("adopt", lambda: [self._label(name, plan.labels) for name in names])
         return True
 
-    def _poll(self, plan, operation):
+    def _poll(self, plan, operation, lost):
         name = self._service(plan.key)
         service = self.cloud.resources.get(name)
         if service is None:
             return EndpointSnapshot(missing="service")
-        running = [as_running(one) for one in self._running(plan.key)][-1:]
+        running = self._running_at(name)[-1:]
         fault = None if running else self.cloud.faults.get(name)
         is_up = not running and fault is None
         return EndpointSnapshot((service,), tuple(running), is_up=is_up, fault=fault, base_url="https://run")
@@ -344,8 +392,8 @@ class CloudRunPlatform(Platform):
         operation = cloud.begin(name, undo=undo)
         return operation
 
-    def _remove(self, name):
-        cloud = self.cloud
+    def _remove(self, resource):
+        cloud, name = self.cloud, resource.name
         cloud.resources[name] = replace(cloud.resources[name], is_being_deleted=True)
         self._doom(name)
 
@@ -357,11 +405,11 @@ class CloudRunPlatform(Platform):
 
         cloud.begin(name, creates=False, finish=finish)
 
-    def running_operations(self, key):
+    def _running(self, key):
         return []
 
-    def _running(self, key):
-        return [one for one in self.cloud.running if one.name.startswith(f"{self._service(key)}/")]
+    def _started(self, sent):
+        return []
 
     def _service(self, key):
         return f"{self.parent}/services/{service_id(key)}"

@@ -12,11 +12,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.provisioning import MAX_REFUSED_SECONDS, Provisioner, ProvisioningHistory
+from airflow_provider_llmbeam.endpoints.resource import LostReply
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
 from airflow_provider_llmbeam.probe.answer import Answer
 from airflow_provider_llmbeam.spec import parse_endpoint
@@ -25,7 +27,7 @@ from airflow_provider_llmbeam.spec.identity import identity
 from tests.unit.endpoints.fake_cloud import Cloud, CloudRunPlatform, VertexPlatform, lost_reply
 
 PAGE = Path(__file__).parents[3] / "docs" / "endpoint-cases.md"
-KEY = identity("gpu-0123456789ab")
+KEY, OTHER = identity("gpu-0123456789ab"), identity("gpu-ba9876543210")
 LOCATIONS = ("us-central1", "europe-west4")
 READY_SECONDS = 3_600.0
 EXPIRES_SECONDS = 21_600.0
@@ -38,9 +40,14 @@ CONTAINER = {
     "machine_type": "g2-standard-12",
 }
 CLOUD_RUN = {"type": "cloud_run", "model": "Qwen/Qwen3-4B"}
-KINDS = {"garden": GARDEN, "container": CONTAINER, "cloud_run": CLOUD_RUN}
+KINDS = {"garden": GARDEN, "garden_late": GARDEN, "container": CONTAINER, "cloud_run": CLOUD_RUN}
 PLATFORMS = {"vertex": VertexPlatform, "cloud_run": CloudRunPlatform}
-NAMES = {"garden": "Model Garden", "container": "container", "cloud_run": "Cloud Run"}
+NAMES = {
+    "garden": "Model Garden",
+    "garden_late": "Model Garden, later",
+    "container": "container",
+    "cloud_run": "Cloud Run",
+}
 
 STOCK_OUT, QUOTA = Fault("stock_out", "No GPU is free."), Fault("quota", "The GPU quota is 0.")
 #: What happens before a poll.
@@ -87,8 +94,10 @@ class Life:
 
 
 _VERTEX = {
-    "deletes": "delete endpoint, delete model",
-    "undeploys": "undeploy · wait · done: delete endpoint, delete model",
+    "asks": "ask",
+    "deletes": "delete endpoint, delete model · wait",
+    "undeploys": "undeploy · wait · done: delete endpoint, delete model · wait",
+    "cancels": "cancel · cancel · done: delete endpoint, delete model · wait",
 }
 #: What the words of `CASES` are on each platform.
 WORDS = {
@@ -97,42 +106,50 @@ WORDS = {
         "looks": "adopt · wait",
         "clears": "",
         **_VERTEX,
-        "cancels": "cancel, undeploy · cancel · done: delete endpoint, delete model",
+    },
+    "garden_late": {
+        "requests": "create deployment",
+        "looks": "wait",
+        "clears": "",
+        **_VERTEX,
+        "asks": "adopt · ask",
+        "deletes": "wait",
+        "cancels": "cancel · cancel",
     },
     "container": {
         "requests": "create endpoint · done: create model · done: create replicas",
         "looks": "wait",
         "clears": ", delete endpoint, delete model",
         **_VERTEX,
-        "cancels": "cancel, undeploy · cancel, undeploy · done: delete endpoint, delete model",
     },
     "cloud_run": {
         "requests": "create service",
         "looks": "wait",
         "clears": "",
-        "deletes": "delete service",
+        "asks": "ask",
+        "deletes": "delete service · wait",
         "undeploys": "delete service · wait",
         "cancels": "delete service · wait",
     },
 }
 BOOTS = "{requests} · {looks}"
 CASES = {
-    "no failure": f"{BOOTS} · done, loading: ask · ask, ready",
+    "no failure": f"{BOOTS} · done, loading: {{asks}} · ask, ready",
     "no GPU is free in the first location": (
-        f"{BOOTS} · stock-out: {{deletes}} · wait · done: next location · {BOOTS} · done: ask, ready"
+        f"{BOOTS} · stock-out: {{deletes}} · done: next location · {BOOTS} · done: {{asks}}, ready"
     ),
     "no GPU quota in any location": (
         "no quota: {requests}{clears} · done: next location · no quota: {requests}{clears} · done: stock_out"
     ),
     "the machine is refused": "refused: {requests}{clears} · done: refused",
-    "the deployment fails half-way": f"{BOOTS} · fails: {{deletes}} · wait · done: failed",
+    "the deployment fails half-way": f"{BOOTS} · fails: {{deletes}} · done: failed",
     "the GPU boots for too long": f"{BOOTS} · late: {{cancels}} · done: failed",
-    "the GPU comes up while nobody polls": f"{BOOTS} · done, late: ask, ready",
+    "the GPU comes up while nobody polls": f"{BOOTS} · done, late: {{asks}}, ready",
     "the model refuses to answer": (
-        f"{BOOTS} · done, model 403: ask · 5 minutes, model 403: ask, {{undeploys}} · done: refused"
+        f"{BOOTS} · done, model 403: {{asks}} · 5 minutes, model 403: ask, {{undeploys}} · done: refused"
     ),
-    "the reply to the request is lost": f"reply lost: {BOOTS} · done: ask, ready",
-    "polls fail while the GPU boots": f"{BOOTS} · 503: wait · crash: wait · 503: wait · done: ask, ready",
+    "the reply to the request is lost": f"reply lost: {BOOTS} · done: {{asks}}, ready",
+    "polls fail while the GPU boots": f"{BOOTS} · 503: wait · crash: wait · 503: wait · done: {{asks}}, ready",
     "the permission is withdrawn": f"{BOOTS} · 403: wait · 403: wait · 403: still_billing",
 }
 LIVES = [Life(name, kind, steps.format(**WORDS[kind])) for name, steps in CASES.items() for kind in KINDS]
@@ -174,30 +191,43 @@ RUNS = {
 }
 
 
+def garden_resources_of(kind: str) -> Literal["at_once", "when_deployed"]:
+    """Returns when endpoint and model of a deployment from Model Garden exist."""
+    return "when_deployed" if kind == "garden_late" else "at_once"
+
+
 class Try:
     """One try of `provision`.
 
     Args:
         cloud: Where it provisions.
         kind: Key of `KINDS`.
-        attempt: Value of its label.
-        history: History of another process of this try.
+        attempt: Value of its label. The first request of the tries before the second one was sent at 0 s.
+        history: History of another process of this try, as JSON.
+        key: Identity of the endpoint.
     """
 
-    def __init__(self, cloud: Cloud, kind: str, attempt: str = "1", history: ProvisioningHistory | None = None):
+    def __init__(
+        self, cloud: Cloud, kind: str, attempt: str = "1", history: str | None = None, key: str = KEY
+    ) -> None:
         spec = parse_endpoint({**KINDS[kind], "project": "gpu-project-1", "locations": LOCATIONS})
         owner = {"dag_id": "d", "run_id": "r", "attempt": attempt}
-        labels = endpoint_labels(KEY, deployment="prod", expires_at=cloud.now + EXPIRES_SECONDS, **owner)
+        labels = endpoint_labels(key, deployment="prod", expires_at=cloud.now + EXPIRES_SECONDS, **owner)
+        lost = None if attempt == "1" else LostReply(0.0, cloud.now)
+        started = ProvisioningHistory(cloud.now, lost=lost)
+        if history is not None:
+            started = ProvisioningHistory.from_dict(json.loads(history)).read_by_another(cloud.now)
         self.cloud, self.kind, self.attempt = cloud, kind, attempt
+        self.spec, self.plan = spec, EndpointPlan(spec, key, labels)
         self.monitor = EndpointMonitor(
             lambda location: PLATFORMS[spec.type](cloud, location),
-            EndpointPlan(spec, KEY, labels),
+            self.plan,
             provisioner=Provisioner(
                 spec.locations,
                 poll_interval_seconds=15.0,
                 ready_within_seconds=READY_SECONDS,
                 attempt=attempt,
-                history=history or ProvisioningHistory(cloud.now),
+                history=started,
             ),
             log=logging.getLogger(__name__),
             now=lambda: cloud.now,
@@ -207,10 +237,13 @@ class Try:
     def history(self) -> ProvisioningHistory:
         return self.monitor.provisioner.history
 
-    def restart(self) -> Try:
-        """Returns this try as another triggerer reads it."""
-        data = json.loads(json.dumps(self.history.to_dict()))
-        return Try(self.cloud, self.kind, self.attempt, ProvisioningHistory.from_dict(data))
+    def left_to_others(self) -> str:
+        """Returns the history that Airflow keeps when this process leaves the try to a triggerer."""
+        return json.dumps(self.history.left_to_others(self.cloud.now).to_dict())
+
+    def restart(self, history: str | None = None) -> Try:
+        """Returns this try in another triggerer, which reads what this one, or an earlier one, has left."""
+        return Try(self.cloud, self.kind, self.attempt, history or self.left_to_others())
 
     def poll(self) -> str:
         """Polls once, waits as told, and returns what was requested, and the outcome where there is one."""

@@ -13,6 +13,8 @@ import pytest
 
 from airflow_provider_llmbeam.endpoints import monitor as monitors
 from airflow_provider_llmbeam.endpoints import sweep as sweeps
+from airflow_provider_llmbeam.endpoints.platform import SentRequests
+from airflow_provider_llmbeam.endpoints.resource import CLOCK_SECONDS, LostReply
 from airflow_provider_llmbeam.endpoints.sweep import sweep
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from tests.unit.endpoints.fake_cloud import OPERATION_SECONDS, Cloud, owner_of
@@ -23,9 +25,12 @@ from tests.unit.endpoints.moments import (
     KINDS,
     LIVES,
     LOCATIONS,
+    OTHER,
     PAGE,
     PLATFORMS,
+    QUOTA,
     Try,
+    garden_resources_of,
     with_tables,
 )
 
@@ -44,11 +49,11 @@ def life(request):
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """Returns a function that makes a cloud whose clock removals use, too."""
+def clock(life, monkeypatch):
+    """Returns a function that makes the cloud of a life, whose clock removals use, too."""
 
     def make():
-        cloud = Cloud()
+        cloud = cloud_of(life.kind)
         timed = partial(remove, sleep=cloud.sleep, now=lambda: cloud.now)
         for module in (monitors, sweeps):
             monkeypatch.setattr(module, "remove", timed)
@@ -57,8 +62,12 @@ def clock(monkeypatch):
     return make
 
 
-def platforms_of(cloud, life):
-    return [PLATFORMS[KINDS[life.kind]["type"]](cloud, location) for location in LOCATIONS]
+def cloud_of(kind):
+    return Cloud(garden_resources=garden_resources_of(kind))
+
+
+def platforms_of(cloud, kind):
+    return [PLATFORMS[KINDS[kind]["type"]](cloud, location) for location in LOCATIONS]
 
 
 def moments_of(life, clock):
@@ -81,6 +90,13 @@ def each_moment(life, clock):
         with pytest.raises(Killed):
             list(first.play(life))
         yield cloud, first
+
+
+def removed(platform, *, sent):
+    """Removes an endpoint as a teardown does; returns the sentences about what is left."""
+    cloud = platform.cloud
+    clocked = {"sleep": cloud.sleep, "now": lambda: cloud.now}
+    return remove(platform, KEY, within_seconds=300.0, log=log, sent=sent, **clocked)
 
 
 def let_time_pass(cloud):
@@ -118,10 +134,10 @@ def test_another_triggerer_that_has_the_history_of_the_worker_ends_with_one_gpu_
         steps, deferred = first.play(life), None
         for _ in range(number + 1):
             next(steps)
-            deferred = deferred or first.restart()
+            deferred = deferred or first.left_to_others()
         healthy = is_healthy(first.cloud)
         first.cloud.free()
-        ended = deferred.poll_until_result()
+        ended = first.restart(deferred).poll_until_result()
         assert first.cloud.at_once <= 1
         if ended.outcome == "ready":
             assert len(first.cloud.billing) == 1
@@ -144,13 +160,17 @@ def test_the_next_try_adopts_what_a_killed_one_left_and_pays_for_one_gpu_at_a_ti
 
 
 @pytest.mark.parametrize("is_stubborn", [False, True], ids=["", "operations cannot be cancelled"])
-def test_a_teardown_removes_what_a_killed_try_left_also_while_it_is_being_created(life, clock, is_stubborn):
-    for cloud, _ in each_moment(life, clock):
+@pytest.mark.parametrize("is_recorded", [False, True], ids=["", "its last operation is recorded"])
+def test_a_teardown_removes_what_a_killed_try_left_also_while_it_is_being_created(
+    life, clock, is_stubborn, is_recorded
+):
+    for cloud, first in each_moment(life, clock):
         cloud.free()
         cloud.is_stubborn = is_stubborn
-        for platform in platforms_of(cloud, life):
-            clocked = {"sleep": cloud.sleep, "now": lambda cloud=cloud: cloud.now}
-            assert remove(platform, KEY, within_seconds=300.0, log=log, **clocked) is None
+        operation = first.history.operation if is_recorded else None
+        sent = SentRequests(first.spec, operation, LostReply(0.0, cloud.now))
+        for platform in platforms_of(cloud, life.kind):
+            assert removed(platform, sent=sent) is None
         let_time_pass(cloud)
         assert cloud.is_empty
 
@@ -184,6 +204,15 @@ def test_a_try_that_is_abandoned_during_a_request_leaves_nothing(life, clock):
             if not cloud.is_held:
                 break
         assert present.monitor.poll().message.endswith("was abandoned.")
+        let_time_pass(cloud)
+        assert cloud.is_empty
+
+
+def test_a_try_that_times_out_during_a_request_leaves_nothing(life, clock):
+    for cloud, first in each_moment(life, clock):
+        cloud.free()
+        first.monitor.abandon("The task ended.", within_seconds=300.0)
+        assert cloud.is_empty
         let_time_pass(cloud)
         assert cloud.is_empty
 
@@ -239,7 +268,7 @@ def test_a_later_try_is_ready_though_the_one_before_is_abandoned_once_the_endpoi
 def test_the_sweeper_removes_what_a_killed_try_left_once_it_has_expired_and_not_before(life, clock):
     def swept(cloud):
         settings = {"dry_run": False, "older_than_seconds": 0.0, "max_job_age_seconds": None, "log": log}
-        platforms = platforms_of(cloud, life)
+        platforms = platforms_of(cloud, life.kind)
         return sweep(platforms, [], deployments={"prod"}, now=cloud.now, gone_within_seconds=300.0, **settings)
 
     for cloud, _ in each_moment(life, clock):
@@ -250,6 +279,54 @@ def test_the_sweeper_removes_what_a_killed_try_left_once_it_has_expired_and_not_
         manifest = swept(cloud)
         assert (sorted(manifest.deleted), manifest.failed) == (sorted(left), [])
         assert cloud.is_empty
+
+
+# Deployments of other runs
+
+
+@pytest.fixture(params=["garden", "garden_late"])
+def busy(request):
+    """A cloud in which another run deploys the same model in each location, which never ends."""
+    cloud = cloud_of(request.param)
+    for platform in platforms_of(cloud, request.param):
+        platform.create("deployment", Try(cloud, request.param, key=OTHER).plan)
+    cloud.is_held = False
+    cloud.requests.clear()
+    return cloud
+
+
+@pytest.mark.parametrize("quota", [[], [QUOTA]], ids=["", "no quota in the first location"])
+@pytest.mark.parametrize("lost", [None, LostReply(0.0)], ids=["", "teardown without a record"])
+def test_a_first_try_and_its_teardown_wait_for_no_deployment_of_another_run(busy, quota, lost):
+    busy.create_errors += quota
+    first = Try(busy, "garden")
+    ended = first.poll_until_result()
+    assert (ended.outcome, ended.location) == ("ready", LOCATIONS[len(quota)])
+    platform = platforms_of(busy, "garden")[len(quota)]
+    assert removed(platform, sent=SentRequests(first.spec, lost=lost)) is None
+    assert "cancel" not in busy.requests
+
+
+def test_a_try_that_never_learns_whose_the_operation_is_names_it_and_requests_nothing(busy):
+    ended = Try(busy, "garden", "2").poll_until_result()
+    assert (ended.outcome, busy.requests) == ("still_billing", [])
+    for one in busy.running:
+        assert f"Operation {one.name!r} is still running and may bill" in ended.message
+    assert "(`ready_within_seconds`)" in ended.message
+
+
+def test_a_teardown_that_never_learns_whose_the_operation_is_names_it_and_leaves_it(busy):
+    sent = SentRequests(Try(busy, "garden").spec, lost=LostReply(0.0, busy.now))
+    for platform, operation in zip(platforms_of(busy, "garden"), busy.running, strict=True):
+        assert f"Operation {operation.name!r} is still running and may bill" in removed(platform, sent=sent)
+    assert busy.requests == []
+
+
+def test_deployments_of_another_time_are_not_waited_for(busy):
+    busy.sleep(2 * CLOCK_SECONDS)
+    first = Try(busy, "garden")
+    second = first.restart(first.left_to_others())
+    assert second.poll_until_result().outcome == "ready"
 
 
 def test_the_page_has_the_tables():

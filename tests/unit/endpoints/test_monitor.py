@@ -23,7 +23,16 @@ from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ManualCloc
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
-from tests.unit.endpoints.moments import CLOUD_RUN, CONTAINER, GARDEN, KEY, KINDS, LIVES, LOCATIONS
+from tests.unit.endpoints.moments import (
+    CLOUD_RUN,
+    CONTAINER,
+    GARDEN,
+    KEY,
+    KINDS,
+    LIVES,
+    LOCATIONS,
+    garden_resources_of,
+)
 
 pytestmark = pytest.mark.promise(3)
 
@@ -38,9 +47,15 @@ def clock():
 
 
 @pytest.fixture
-def sandbox(clock):
+def garden_resources():
+    return "at_once"
+
+
+@pytest.fixture
+def sandbox(clock, garden_resources):
     """A sandbox whose endpoints take time to come up."""
-    with Sandbox(endpoints=EndpointSettings(operation_seconds=SECONDS), clock=clock) as running:
+    settings = EndpointSettings(operation_seconds=SECONDS, garden_resources=garden_resources)
+    with Sandbox(endpoints=settings, clock=clock) as running:
         yield running
 
 
@@ -49,9 +64,9 @@ def quick(monkeypatch):
     monkeypatch.setattr(teardown, "ROUND_SECONDS", 0.1)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[GARDEN, CONTAINER, CLOUD_RUN], ids=["garden", "container", "cloud_run"])
 def kind(request):
-    return KINDS[request.param]
+    return request.param
 
 
 @pytest.fixture
@@ -130,11 +145,14 @@ PLAYED = {
     "the deployment fails half-way": Fault(kind="operation-error", http_status=500, message="It never came up."),
     "the reply to the request is lost": Fault(kind="error", http_status=503),
 }
-DEPLOY = {"garden": "vertex.modelGarden.deploy", "container": "vertex.endpoints.deployModel"}
-DEPLOY["cloud_run"] = "run.services.create"
+DEPLOY = dict.fromkeys(("garden", "garden_late"), "vertex.modelGarden.deploy")
+DEPLOY |= {"container": "vertex.endpoints.deployModel", "cloud_run": "run.services.create"}
 
 
-@pytest.mark.parametrize("life", [life for life in LIVES if life.name in PLAYED], ids=str)
+@pytest.mark.parametrize(
+    ("life", "garden_resources"),
+    [pytest.param(life, garden_resources_of(life.kind), id=str(life)) for life in LIVES if life.name in PLAYED],
+)
 @pytest.mark.parametrize("clock", [ManualClock(time.time())], ids=[""])
 def test_googles_clients_on_the_sandbox_request_what_the_fake_is_asked_for(
     sandbox, clock, trigger, monkeypatch, life

@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.endpoints.provisioning import (
     Remove,
 )
 from airflow_provider_llmbeam.endpoints.resource import (
+    CLOCK_SECONDS,
     OTHER_VERSION,
     EndpointSnapshot,
     LostReply,
@@ -299,3 +300,14 @@ def test_a_history_for_another_process_is_unsure_of_what_that_has_sent():
     assert history.read_by_another(9.0).lost == LostReply(5.0, 9.0)
     assert ProvisioningHistory(1.0).read_by_another(9.0).lost is None
     assert ProvisioningHistory(1.0, lost=LostReply(2.0, 3.0)).left_to_others(5.0).lost == LostReply(2.0)
+
+
+def test_a_lost_reply_covers_its_time_and_the_difference_of_the_clocks():
+    lost = LostReply(100.0).joined(LostReply(50.0, 60.0))
+    assert lost == LostReply(50.0)
+    assert LostReply(1.0, 2.0).joined(LostReply(3.0, 4.0)) == LostReply(1.0, 4.0)
+    assert lost.may_have_started(None)
+    assert lost.may_have_started(1e9)
+    assert lost.may_have_started(50.0 - CLOCK_SECONDS)
+    assert not lost.may_have_started(49.0 - CLOCK_SECONDS)
+    assert not LostReply(50.0, 60.0).may_have_started(61.0 + CLOCK_SECONDS)

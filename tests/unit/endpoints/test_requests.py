@@ -91,3 +91,25 @@ def test_model_garden_gets_the_field_that_turns_the_own_address_off(dedicated):
     config = vertex_ai_requests.deploy_request(found, found.spec, None)["endpoint_config"]
     assert config["dedicated_endpoint_disabled"] is not dedicated
     assert "dedicated_endpoint_enabled" not in config
+
+
+GARDEN, HUB = "google/gemma3@gemma-3-4b-it", "Qwen/Qwen3-4B"
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "may_be"),
+    [
+        (GARDEN, "publishers/google/models/gemma3@gemma-3-4b-it", True),
+        (GARDEN, "publishers/google/models/gemma3", True),
+        (GARDEN, "publishers/google/models/gemma3@gemma-3-27b-it", False),
+        (GARDEN, "publishers/google/models/gemma2@gemma-3-4b-it", False),
+        (HUB, "publishers/hf-qwen/models/qwen3-4b@001", True),
+        (HUB, "publishers/hf-Qwen/models/Qwen3-4B", True),
+        (HUB, "publishers/hf-qwen/models/qwen3-8b@001", False),
+        (HUB, "", True),
+        (HUB, "Qwen/Qwen3-8B", True),
+    ],
+)
+def test_the_model_of_an_operation_is_compared_by_what_both_names_have(model, name, may_be):
+    spec = plan(**VERTEX, model=model, hf_token_secret=None, accept_eula=True).spec
+    assert vertex_ai_requests.may_be_model(name, spec) is may_be
