@@ -26,8 +26,10 @@ from tests.contract.exchanges import Exchange
 
 UNDEFINED = re.compile(
     r"/|/sandbox/.*|/flink/.*|/token|/health|/computeMetadata/.*|/batch/storage/.*|/v1/[^:]*/quotaInfos.*"
+    r"|/v1/models/\w+:predict"
 )
-"""Paths without a published definition in any package, or of the sandbox itself."""
+"""Paths without a published definition in any package, or of the sandbox itself. The last one is the private
+address of a model: https://cloud.google.com/vertex-ai/docs/predictions/using-private-endpoints."""
 REFUSALS = frozenset({400, 401, 403, 404, 405, 411, 501})
 """Statuses that refuse a request: what it holds is not checked, as its sender learns of the refusal."""
 _GOOGLE_ERRORS: dict[int, set[str]] = {}

@@ -150,7 +150,7 @@ _MODEL = r"/(?:v1|v1beta|v1alpha)/models/[^/:]+"
 _CHAT = {"if": {"properties": {"stream": {"const": True}}, "required": ["stream"]}}
 _CHAT |= {"then": _openai("chat_stream"), "else": _openai("chat")}
 _EMPTY = _message()
-_OPEN_CHAT = r".*/chat/completions"
+_OPEN_CHAT = r".+/chat/completions"
 
 METHODS: tuple[tuple[str, str, re.Pattern[str], Any, Any], ...] = tuple(
     (name, verb, re.compile(path), request, reply)
