@@ -105,20 +105,26 @@ def read_error(text: str) -> ErrorBody:
 
 
 def advised_wait_seconds(
-    header: str | None, details: Iterable[Mapping[str, Any]], now: float | None = None
+    headers: Mapping[str, str], details: Iterable[Mapping[str, Any]], now: float | None = None
 ) -> float | None:
     """Returns the advised wait in seconds, from 0 to a day; `None` if there is no advice that can be read.
 
     Args:
-        header: Value of `Retry-After`, which precedes the body: seconds, or a date.
+        headers: Headers of the response, which precede the body; upper or lower case does not matter.
+            `retry-after-ms` of OpenAI and Azure precedes `Retry-After` (seconds, or a date), which has it rounded.
         details: `error.details` of the body. Gemini sends only this, as `RetryInfo` with a fraction of a second.
         now: Seconds of the Unix epoch; without it, a date counts as no advice.
+
+    Source: RFC 9110, section 10.2.3; `_parse_retry_after_header` of openai-python; `google.rpc.RetryInfo`.
     """
-    delays = [item.get("retryDelay") for item in details if str_of(item.get("@type")).endswith("RetryInfo")]
-    for advice in [header, *delays]:
-        if (seconds := _seconds(advice, now)) is not None:
-            return min(_MAX_ADVISED_SECONDS, max(0.0, seconds))
-    return None
+    named = {name.lower(): value for name, value in headers.items()}
+    milliseconds = _seconds(named.get("retry-after-ms"), None)
+    advised = [None if milliseconds is None else milliseconds / 1000, _seconds(named.get("retry-after"), now)]
+    for item in details:
+        if str_of(item.get("@type")).endswith("RetryInfo"):
+            advised.append(_seconds(item.get("retryDelay"), now))
+    found = next((seconds for seconds in advised if seconds is not None), None)
+    return None if found is None else min(_MAX_ADVISED_SECONDS, max(0.0, found))
 
 
 def str_of(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import random
 import time
@@ -116,6 +117,7 @@ class Engine:
         self._permanent_failures = 0
         self._stopped_by: Failure | None = None
         self._stop_error: Exception | None = None
+        self._is_released = asyncio.Event()
         self._judge()
 
     @property
@@ -221,7 +223,7 @@ class Engine:
             except ShedError as shed:
                 if shed.wait_seconds is None:
                     return await self._fail(request, shed.error)
-                await asyncio.sleep(shed.wait_seconds)
+                await self._pause(shed.wait_seconds)
                 continue
             except RequestError as error:
                 failure = error
@@ -239,7 +241,9 @@ class Engine:
             if wait_seconds is None:
                 return await self._fail(request, failure)
             request.wasted = request.wasted.plus(self._bill(failure))
-            await asyncio.sleep(wait_seconds)
+            await self._pause(wait_seconds)
+            if failure.kind == "throttled":
+                request.held_seconds += self._clock() - now
         return failures_of(request, dataclasses.replace(self._stopped_by, **request.wasted._asdict()))
 
     def _is_over(self, request: Request) -> bool:
@@ -395,6 +399,13 @@ class Engine:
             case Exception() as error:
                 self.stop(error)
 
+    async def _pause(self, seconds: float) -> None:
+        """Waits before a request is sent again, unless nothing is sent any more."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_released.wait()
+
     def _release_all(self) -> None:
+        self._is_released.set()
         self._gate.release_all()
         self._breaker.release_all()

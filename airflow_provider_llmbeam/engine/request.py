@@ -96,7 +96,7 @@ class Request:
     attempts: int = 0
     #: Unix time of each 429.
     rejected_at: tuple[float, ...] = ()
-    #: Time that it has waited for the governor, in seconds.
+    #: Time that it has waited for the governor, or after a 429, in seconds.
     held_seconds: float = 0.0
     first_sent_at: float = 0.0
     throttled_since: float | None = None

@@ -14,6 +14,8 @@ TRANSIENT_KINDS: frozenset[FailureKind] = frozenset({"server_error", "garbage", 
 
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
+#: Longest wait of a request, whatever the server advises; daily quotas are recognised by the backends.
+LONGEST_ADVISED_SECONDS = 600.0
 
 
 class RequestError(Exception):
@@ -23,7 +25,8 @@ class RequestError(Exception):
         kind: Kind of failure; `throttled` for a 429.
         message: Message of the server, if it sent one; at most 2,000 characters, valid as UTF-8.
         http_status: HTTP status of the response, or `None`.
-        retry_after_seconds: Delay that the server asks for, from a header or the body, in seconds.
+        retry_after_seconds: Least delay of the next attempt that the server asks for, from a header or the body,
+            in seconds.
         input_tokens: Billed input tokens, in spite of the failure.
         output_tokens: Billed output tokens, in spite of the failure.
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
@@ -68,6 +71,11 @@ class RequestError(Exception):
         self.is_given_up = is_given_up
 
     @property
+    def advised_seconds(self) -> float:
+        """Least time after which the same request may be sent again, in seconds; 0 without advice."""
+        return min(LONGEST_ADVISED_SECONDS, self.retry_after_seconds or 0.0)
+
+    @property
     def is_outage(self) -> bool:
         """Whether the failure may be that of the whole server: no connection, or a gateway that has no server."""
         return self.kind == "connection" or self.http_status in (502, 503)
@@ -97,10 +105,12 @@ class RetryPolicy:
             chance: Random number, uniform in [0, 1), for full jitter.
 
         Returns:
-            Delay in seconds (0 for a 429, which waits in the governor), or `None` for no retry.
+            Delay in seconds, or `None` for no retry. It is at least what the server advises, up to
+            `LONGEST_ADVISED_SECONDS`; a 429 without advice waits in the governor only.
         """
         if error.kind == "throttled":
-            return 0.0 if throttled_seconds < self.max_throttled_seconds else None
+            return error.advised_seconds if throttled_seconds < self.max_throttled_seconds else None
         if error.kind not in TRANSIENT_KINDS or error.is_given_up or attempts >= self.max_attempts:
             return None
-        return chance * min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0**attempts)
+        backoff_seconds = chance * min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0**attempts)
+        return max(backoff_seconds, error.advised_seconds)

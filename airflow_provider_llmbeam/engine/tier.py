@@ -103,9 +103,8 @@ class FlexTier(Tier):
         request.shed_since = request.shed_since or now
         self._capacity.ended(request.number)
         self._capacity.shed(now)
-        advised_seconds = error.retry_after_seconds or 0.0
         wait_seconds = self._capacity.wait_seconds(
-            request.sheds, now, now - request.shed_since, advised_seconds, random.random()
+            request.sheds, now, now - request.shed_since, error.advised_seconds, random.random()
         )
         return ShedError(error, wait_seconds)
 

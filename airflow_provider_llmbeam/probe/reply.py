@@ -76,7 +76,7 @@ def read_reply(
     """
     body, error = parse_json(text), read_error(text)
     message = f"HTTP {http_status}: {_line(error.message)}"
-    advised = advised_wait_seconds(_header(headers, "retry-after"), error.details, now)
+    advised = advised_wait_seconds(headers, error.details, now)
     if http_status == 200:
         if isinstance(body, dict) and any(map(body.get, answer_fields)) and not _is_without_text(body):
             return ProbeReply(outcome="answered", seconds=seconds, http_status=200)
@@ -133,10 +133,6 @@ def _is_without_text(body: Mapping[str, Any]) -> bool:
         return False
     # vLLM's reasoning parsers leave `content` null while the model reasons.
     return not any(isinstance(message.get(name), str) for name in ("content", "reasoning_content", "reasoning"))
-
-
-def _header(headers: Mapping[str, str], name: str) -> str | None:
-    return next((value for key, value in headers.items() if key.lower() == name), None)
 
 
 def _line(text: str) -> str:

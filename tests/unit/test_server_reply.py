@@ -131,28 +131,43 @@ def test_a_redirect_is_refused_by_the_names_of_both_servers_alone(location, targ
     ],
 )
 def test_the_header_precedes_the_body_and_a_date_needs_the_time(header, details, now, seconds):
-    assert advised_wait_seconds(header, details, now) == seconds
+    headers = {} if header is None else {"Retry-After": header}
+    assert advised_wait_seconds(headers, details, now) == seconds
 
 
 @pytest.mark.parametrize("header", ["nan", "inf", "-inf", "1e400", "NaN", "9" * 5000])
 def test_advice_that_is_no_finite_number_is_no_advice(header):
-    assert advised_wait_seconds(header, []) is None
+    assert advised_wait_seconds({"Retry-After": header}, []) is None
 
 
 def test_advice_of_more_than_a_day_is_a_day():
-    assert advised_wait_seconds("1e9", []) == 86_400
-    assert advised_wait_seconds("Sun, 09 Sep 2040 01:47:10 GMT", [], 1e9) == 86_400
+    assert advised_wait_seconds({"Retry-After": "1e9"}, []) == 86_400
+    assert advised_wait_seconds({"Retry-After": "Sun, 09 Sep 2040 01:47:10 GMT"}, [], 1e9) == 86_400
 
 
 @pytest.mark.parametrize("delay", [None, True, [], {}, ["5s"], "nans", 10**400], ids=lambda delay: str(delay)[:9])
 def test_a_retry_delay_of_another_type_is_no_advice(delay):
-    assert advised_wait_seconds(None, [{"@type": "RetryInfo", "retryDelay": delay}]) is None
-    assert advised_wait_seconds(None, [{"@type": [delay], "retryDelay": "5s"}]) is None
+    assert advised_wait_seconds({}, [{"@type": "RetryInfo", "retryDelay": delay}]) is None
+    assert advised_wait_seconds({}, [{"@type": [delay], "retryDelay": "5s"}]) is None
 
 
 @pytest.mark.fuzz
 @examples(0.3)
 @given(st.text() | st.from_regex(r"[A-Z][a-z]{2}, \d{1,12} [A-Z][a-z]{2} \d{1,12} \d+:\d+:\d+ ([+-]\d+|GMT)?"))
 def test_any_header_is_read(header):
-    seconds = advised_wait_seconds(header, [], 1e9)
+    seconds = advised_wait_seconds({"Retry-After": header, "retry-after-ms": header}, [], 1e9)
     assert seconds is None or (math.isfinite(seconds) and 0 <= seconds <= 86_400)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after-ms": "1500", "Retry-After": "2"}, 1.5),
+        ({"Retry-After-Ms": "1500"}, 1.5),
+        ({"retry-after-ms": "soon", "retry-after": "2"}, 2.0),
+        ({"retry-after-ms": "soon"}, 38.5),
+        ({"retry-after-ms": "-1"}, 0.0),
+    ],
+)
+def test_milliseconds_precede_the_rounded_seconds_and_both_the_body(headers, seconds):
+    assert advised_wait_seconds(headers, RETRY_INFO) == seconds

@@ -213,7 +213,7 @@ class BatchHttp:
             text = _body(response, _ERROR_BYTES).decode("utf-8", "replace")
         except (requests.RequestException, GoogleAuthError) as error:
             raise self._failure(error) from error
-        raise refusal(self._provider, response.status_code, text, response.headers.get("Retry-After"), time.time())
+        raise refusal(self._provider, response.status_code, text, response.headers, time.time())
 
     def _failure(self, error: requests.RequestException | GoogleAuthError) -> BatchError:
         """Returns the error of a request without a response, or with one that broke off."""
@@ -231,14 +231,14 @@ class BatchHttp:
         )
 
 
-def refusal(provider: str, status: int, text: str, retry_after: str | None, now: float) -> BatchError:
+def refusal(provider: str, status: int, text: str, headers: Mapping[str, str], now: float) -> BatchError:
     """Returns the error of a response.
 
     Args:
         provider: Name of the provider.
         status: HTTP status.
         text: The body.
-        retry_after: Header `Retry-After`.
+        headers: Headers.
         now: Unix time.
     """
     body = read_error(text)
@@ -250,7 +250,7 @@ def refusal(provider: str, status: int, text: str, retry_after: str | None, now:
         return (BatchConflictError if status == 409 else BatchUnavailableError)(
             message,
             http_status=status,
-            retry_after_seconds=advised_wait_seconds(retry_after, body.details, now),
+            retry_after_seconds=advised_wait_seconds(headers, body.details, now),
             was_processed=status != 429,
         )
     if status in (401, 403):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.value import value
-from airflow_provider_llmbeam.server_reply import PASSING_STATUSES
+from airflow_provider_llmbeam.server_reply import PASSING_STATUSES, ErrorBody, advised_wait_seconds
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 
@@ -94,3 +96,17 @@ def kind_of_status(http_status: int) -> FailureKind:
         case status if status in PASSING_STATUSES or status >= 500:
             return "server_error"
     return "bad_request"
+
+
+def error_of_response(
+    kind: FailureKind, http_status: int, headers: Mapping[str, str], body: ErrorBody, category: str | None = None
+) -> RequestError:
+    """Returns the error of a response, with the wait that its headers or its body advise."""
+    return RequestError(
+        kind,
+        body.message or f"HTTP {http_status} without a message",
+        http_status=http_status,
+        retry_after_seconds=advised_wait_seconds(headers, body.details, time.time()),
+        category=category,
+        quota_unit=body.quota_unit,
+    )

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_llmbeam.characters import valid_text
-from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
+from airflow_provider_llmbeam.engine.backends.base import Reply, error_of_response, kind_of_status
 from airflow_provider_llmbeam.engine.backends.google_access import ApiKey, BearerToken
 from airflow_provider_llmbeam.engine.backends.grounding import citations_of
 from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient, encoded
@@ -38,7 +38,6 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.server_reply import (
-    advised_wait_seconds,
     list_of,
     mapping_of,
     parse_json,
@@ -129,7 +128,7 @@ class GeminiBackend(HttpBackend):
         started = time.monotonic()
         async with self._http.post(self._url, encoded(body) if prompt.media else body) as response:
             if response.status != 200:
-                raise error_of(response.status, response.retry_after_seconds, await response.error_text())
+                raise error_of(response.status, response.headers, await response.error_text())
             if self._generation.stream:
                 return await self._stream(response, prompt, started)
             content = await response.read()
@@ -342,12 +341,12 @@ def blocked_categories(ratings: Any, reason: str) -> str:
     return ",".join(sorted(names)) or reason
 
 
-def error_of(http_status: int, retry_after_seconds: float | None, text: str) -> RequestError:
+def error_of(http_status: int, headers: Mapping[str, str], text: str) -> RequestError:
     """Parses an error response.
 
     Args:
         http_status: HTTP status.
-        retry_after_seconds: Retry delay of the header. Gemini sends none, but `RetryInfo` in the body.
+        headers: Headers. Gemini sends no `Retry-After`, but `RetryInfo` in the body.
         text: The body.
     """
     body = read_error(text)
@@ -356,16 +355,7 @@ def error_of(http_status: int, retry_after_seconds: float | None, text: str) -> 
         kind = "unauthorized"
     if kind == "throttled" and body.is_per_day:
         kind = "quota_exhausted"
-    if retry_after_seconds is None:
-        retry_after_seconds = advised_wait_seconds(None, body.details)
-    message = body.message or f"HTTP {http_status} without a message"
-    return RequestError(
-        kind,
-        message,
-        http_status=http_status,
-        retry_after_seconds=retry_after_seconds,
-        quota_unit=body.quota_unit,
-    )
+    return error_of_response(kind, http_status, headers, body)
 
 
 def _streamed_error(content: bytes) -> RequestError:
@@ -373,4 +363,4 @@ def _streamed_error(content: bytes) -> RequestError:
     text = content.decode("utf-8", "replace")
     code = mapping_of(mapping_of(parse_json(text)).get("error")).get("code")
     http_status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-    return error_of(http_status, None, text)
+    return error_of(http_status, {}, text)

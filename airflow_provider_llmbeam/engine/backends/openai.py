@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_provider_llmbeam.characters import valid_text
-from airflow_provider_llmbeam.engine.backends.base import Reply, kind_of_status
+from airflow_provider_llmbeam.engine.backends.base import Reply, error_of_response, kind_of_status
 from airflow_provider_llmbeam.engine.backends.http import (
     FixedAccess,
     HttpBackend,
@@ -86,7 +86,7 @@ class ChatBackend(HttpBackend):
                 return await self._stream(response, prompt, started)
             if response.status != 200:
                 text = await response.error_text()
-                raise self._error_of(response.status, response.retry_after_seconds, text)
+                raise self._error_of(response.status, response.headers, text)
             content = await response.read()
         return _reply(content, prompt, self._name, self._usage)
 
@@ -316,7 +316,7 @@ def _mean_logprob(logprobs: Any) -> float | None:
     return sum(found) / len(found) if found else None
 
 
-def error_of(http_status: int, retry_after_seconds: float | None, text: str) -> RequestError:
+def error_of(http_status: int, headers: Mapping[str, str], text: str) -> RequestError:
     """Parses an error response."""
     body = read_error(text)
     kind = kind_of_status(http_status)
@@ -326,12 +326,4 @@ def error_of(http_status: int, retry_after_seconds: float | None, text: str) -> 
     category = body.code if body.code == "content_filter" else None
     if category is not None and http_status == 400:
         kind = "blocked"
-    message = body.message or f"HTTP {http_status} without a message"
-    return RequestError(
-        kind,
-        message,
-        http_status=http_status,
-        retry_after_seconds=retry_after_seconds,
-        category=category,
-        quota_unit=body.quota_unit,
-    )
+    return error_of_response(kind, http_status, headers, body, category)

@@ -43,7 +43,7 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
         async with self._http.post(f"{self._model.base_url}/embeddings", body) as response:
             if response.status != 200:
                 text = await response.error_text()
-                raise error_of(response.status, response.retry_after_seconds, text)
+                raise error_of(response.status, response.headers, text)
             content = await response.read(vector_bytes(len(prompts), self._dimensions))
         return _replies(content, prompts, self._model.name, self._usage)
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import time
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
 import aiohttp
 
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.server_reply import advised_wait_seconds
 
 #: Maximum size of a reply to one prompt. The longest answers of served models, 128k tokens, have 0.6 MB, and 3 MB
 #: where each letter is escaped as \uXXXX and the reasoning is repeated. 128 such replies in flight have 1 GiB.
@@ -58,9 +56,9 @@ class Response:
             self._body = _Gunzip(response.content, encoding)
 
     @property
-    def retry_after_seconds(self) -> float | None:
-        """Delay that the server asks for in a header, in seconds, or `None`."""
-        return advised_wait_seconds(self._response.headers.get("Retry-After"), (), time.time())
+    def headers(self) -> Mapping[str, str]:
+        """The headers."""
+        return self._response.headers
 
     async def read(self, max_bytes: int = ANSWER_BYTES) -> bytes:
         """Returns the body of a successful response.

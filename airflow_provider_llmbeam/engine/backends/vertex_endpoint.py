@@ -95,7 +95,7 @@ class _Predictions(HttpBackend):
         async with self._http.post(self._url, data) as response:
             if response.status != 200:
                 text = await response.error_text()
-                raise error_of(self._model, response.status, response.retry_after_seconds, text)
+                raise error_of(self._model, response.status, response.headers, text)
             return await response.read(max_bytes)
 
 
@@ -220,11 +220,9 @@ def _count(reported: int | None, text: str) -> int:
     return estimate_tokens(text) if text else 0
 
 
-def error_of(
-    model: VertexEndpointModel, http_status: int, retry_after_seconds: float | None, text: str
-) -> RequestError:
+def error_of(model: VertexEndpointModel, http_status: int, headers: Mapping[str, str], text: str) -> RequestError:
     """Parses an error response."""
-    error = chat_error_of(http_status, retry_after_seconds, text)
+    error = chat_error_of(http_status, headers, text)
     if http_status == 400 and "through the shared Vertex AI domain" in text:
         # Every prompt would fail in the same way; as `not_found` it ends the job early.
         message = f"{error.message.rstrip('.')}. Set `base_url` to https:// and that name."

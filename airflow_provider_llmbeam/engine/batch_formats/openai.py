@@ -48,12 +48,12 @@ class _Lines(ABC):
         if not isinstance(key, str) or not key:
             raise ValueError("it has no `custom_id`")
         if found.get("error"):
-            return ResultLine(key, error_of(500, None, json.dumps({"error": found["error"]})))
+            return ResultLine(key, error_of(500, {}, json.dumps({"error": found["error"]})))
         response = mapping_of(found.get("response"))
         status, body = response.get("status_code"), mapping_of(response.get("body"))
         if status != 200:
             http_status = status if isinstance(status, int) and 400 <= status <= 599 else 500
-            return ResultLine(key, error_of(http_status, None, json.dumps(body)))
+            return ResultLine(key, error_of(http_status, {}, json.dumps(body)))
         try:
             return ResultLine(key, self._reply(body, line))
         except RequestError as error:

@@ -109,4 +109,4 @@ class FlexCapacity:
         if not self.has_fallback and shed_seconds >= self.max_shed_seconds:
             return None
         backoff_seconds = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(sheds, 10))
-        return max(chance * backoff_seconds, min(advised_seconds, LONGEST_BACKOFF_SECONDS))
+        return max(chance * backoff_seconds, advised_seconds)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from airflow_provider_llmbeam.engine.retry import LONGEST_ADVISED_SECONDS
 from airflow_provider_llmbeam.server_reply import QuotaUnit
 
 
@@ -93,8 +94,8 @@ class Governor:
     #: First hold after a 429 without a retry delay, doubled with each further one until an answer arrives.
     FIRST_HOLD_SECONDS = 0.3
     LONGEST_BLIND_HOLD_SECONDS = 60.0
-    #: Maximum hold, whatever the server asks for; daily quotas are recognised by the backends.
-    LONGEST_HOLD_SECONDS = 600.0
+    #: Maximum hold, whatever the server asks for.
+    LONGEST_HOLD_SECONDS = LONGEST_ADVISED_SECONDS
     #: Maximum debt, as the time in which the present share pays it: of usage above its reservation, and of all. So
     #: a server cannot stall a machine by what it reports, nor by the cuts of the share that follow.
     LONGEST_SETTLED_DEBT_SECONDS, LONGEST_DEBT_SECONDS = 60.0, 600.0

@@ -60,6 +60,8 @@ class Fault:
         message: Message in place of the service's usual one; "" keeps the usual one.
         retry_delay_seconds: Delay that the answer names, in seconds, >= 0; only for `rate-limit`. None names no
             delay, as Vertex AI does.
+        retry_after: Header `Retry-After` of an `error` of a model, as it is sent: seconds, or a date. None sends
+            none.
         after_seconds: Duration of the operation, in seconds of the sandbox's clock, >= 0; only for
             `operation-error` and `stock-out`, where None means the usual duration, and for `slow`.
         until: Hold that delays the call (`hold`) or the operation (`slow`, in place of `after_seconds`).
@@ -72,6 +74,7 @@ class Fault:
     http_status: int | None = None
     message: str = ""
     retry_delay_seconds: float | None = 1.0
+    retry_after: str | None = None
     after_seconds: float | None = None
     until: Hold | None = None
 
@@ -82,6 +85,8 @@ class Fault:
             self._check_http_status(self.http_status)
         if self.retry_delay_seconds is not None and not self.retry_delay_seconds >= 0:
             raise ValueError(f"`retry_delay_seconds` must be >= 0 or None; got {self.retry_delay_seconds!r}.")
+        if self.retry_after is not None and self.kind != "error":
+            raise ValueError(f"`retry_after` belongs to the kind error, not to {self.kind!r}.")
         self._check_until()
         self._check_after_seconds()
 

@@ -136,7 +136,9 @@ def preempting(fault: Fault, dialect: Dialect, call: ModelCall) -> Reply | None:
     """Returns the reply that a fault sends instead of an answer; None when the model is called."""
     match fault.kind:
         case "error":
-            return dialect.error(fault.http_status or 500, fault.message)
+            reply = dialect.error(fault.http_status or 500, fault.message)
+            advice = {} if fault.retry_after is None else {"Retry-After": fault.retry_after}
+            return replace(reply, headers={**reply.headers, **advice})
         case "stream-error" if not call.is_streamed:
             return dialect.error(fault.http_status or 500, fault.message)
         case "rate-limit":

@@ -778,3 +778,29 @@ def test_an_observer_that_fails_leaves_other_batches_alone(run: Run) -> None:
     with pytest.raises(OSError, match="No space left on device"):
         run(engine.answer(many(4), (FullDisk(),)))
     assert all(isinstance(one, Completion) for one in run(engine.answer(many(4))))
+
+
+@pytest.mark.parametrize("kind", ["throttled", "server_error"])
+def test_a_request_waits_as_the_server_has_told_it(run: Run, kind: FailureKind) -> None:
+    """A 503 with `Retry-After: 9` was sent again after at most a second."""
+
+    async def main() -> float:
+        started = now()
+        await engine_of(FakeBackend({"a": [error(kind, 9.0)]}, seconds=0.0)).answer(prompts("a"))
+        return now() - started
+
+    assert run(main()) >= 9.0
+
+
+def test_a_row_that_waits_as_it_was_told_does_not_delay_the_end_of_a_job(run: Run) -> None:
+    async def main() -> float:
+        started = now()
+        engine = engine_of(FakeBackend({"a": [error("server_error", 500.0)]}, seconds=0.0))
+        answering = asyncio.ensure_future(engine.answer(prompts("a")))
+        await asyncio.sleep(1.0)
+        engine.stop(OSError("stopped"))
+        with pytest.raises(OSError, match="stopped"):
+            await answering
+        return now() - started
+
+    assert run(main()) == pytest.approx(1.0)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.retry import (
     FIRST_BACKOFF_SECONDS,
+    LONGEST_ADVISED_SECONDS,
     LONGEST_BACKOFF_SECONDS,
     TRANSIENT_KINDS,
     RequestError,
@@ -92,3 +93,17 @@ def test_a_request_error_has_the_billed_tokens() -> None:
 )
 def test_an_outage_is_a_failure_of_the_whole_server(error: RequestError, is_outage: bool) -> None:
     assert error.is_outage is is_outage
+
+
+@pytest.mark.parametrize("kind", sorted(RETRIED))
+@pytest.mark.parametrize(("advised", "seconds"), [(7.0, 7.0), (45.0, 45.0), (86_400.0, LONGEST_ADVISED_SECONDS)])
+def test_the_wait_is_at_least_what_the_server_advises_for_every_kind(
+    kind: FailureKind, advised: float, seconds: float
+) -> None:
+    error = RequestError(kind, "no", retry_after_seconds=advised)
+    assert POLICY.wait_seconds(error, attempts=1, throttled_seconds=0.0, chance=0.9) == seconds
+
+
+def test_advice_that_is_shorter_than_the_backoff_does_not_shorten_it() -> None:
+    error = RequestError("server_error", "no", http_status=503, retry_after_seconds=0.1)
+    assert POLICY.wait_seconds(error, attempts=3, throttled_seconds=0.0, chance=0.5) == 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
+from airflow_provider_llmbeam.engine.retry import LONGEST_ADVISED_SECONDS
 
 #: Holds after 429s without a retry delay, until a request is admitted for the first time. Their sums are
 #: 0.3, 1.1, 4, 12, 30 and 61 s: common windows are 1, 10, 20 and 60 s long.
@@ -11,8 +12,8 @@ SHORTEST_SECONDS = 0.02
 #: Longest hold without a retry delay, unless a request takes longer at the learned rate. Without it, nothing was
 #: sent for another eight minutes after ten in which a server of 30 requests per minute rejected all.
 LONGEST_DOUBLED_SECONDS = 120.0
-#: Maximum hold, whatever the server asks for; daily quotas are recognised by the backends.
-LONGEST_SECONDS = 600.0
+#: Maximum hold, whatever the server asks for.
+LONGEST_SECONDS = LONGEST_ADVISED_SECONDS
 #: Longest hold after retry delays that were too short, each twice the one before, in times of the retry delay:
 #: always "2 s" cost 30 429s per minute. Of 3,000 simulated servers, 82 % had few 429s with 4, and 81 % with 1.
 MOST_DOUBLED = 4.0

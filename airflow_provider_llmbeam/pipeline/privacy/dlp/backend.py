@@ -36,7 +36,7 @@ class InspectBackend(HttpBackend):
         async with self._http.post(self._url, prompt.text.encode()) as response:
             if response.status != 200:
                 text = await response.error_text()
-                raise error_of(response.status, response.retry_after_seconds, text)
+                raise error_of(response.status, response.headers, text)
             content = await response.read()
         return Reply(
             text=json.dumps(json_object(content, f"no reply of {SERVICE}")),

@@ -173,13 +173,13 @@ def test_a_large_reply_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_key_in_a_message_is_not_shown() -> None:
-    found = refusal("OpenAI", 401, '{"error": {"message": "Bad key sk-abcdefghijklmnopqrstu"}}', None, 0.0)
+    found = refusal("OpenAI", 401, '{"error": {"message": "Bad key sk-abcdefghijklmnopqrstu"}}', {}, 0.0)
     assert "abcdefgh" not in str(found)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "x" * 10_000, '{"error": 5}'])
 def test_any_error_has_a_short_message(text) -> None:
-    found = refusal("OpenAI", 400, text, None, 0.0)
+    found = refusal("OpenAI", 400, text, {}, 0.0)
     assert isinstance(found, BatchError)
     assert 20 < len(str(found)) < 700
 

@@ -226,7 +226,8 @@ def test_a_reply_without_an_answer_and_a_reason_is_garbage(body: dict[str, Any])
 
 def error(http_status: int, *details: Any, retry_after_seconds: float | None = None) -> RequestError:
     body = {"error": {"code": http_status, "message": "no", "status": "NO", "details": list(details)}}
-    return error_of(http_status, retry_after_seconds, json.dumps(body))
+    headers = {} if retry_after_seconds is None else {"Retry-After": str(retry_after_seconds)}
+    return error_of(http_status, headers, json.dumps(body))
 
 
 def advice(delay: Any) -> dict[str, Any]:

@@ -150,9 +150,9 @@ def test_an_answer_that_the_server_breaks_off_is_no_answer_and_was_billed(reason
 
 def test_a_prompt_that_a_content_filter_refuses_is_blocked() -> None:
     refused = {"error": {"code": "content_filter", "message": "The prompt triggered the policy.", "status": 400}}
-    error = error_of(400, None, json.dumps(refused))
+    error = error_of(400, {}, json.dumps(refused))
     assert (error.kind, error.category) == ("blocked", "content_filter")
-    assert error_of(400, None, '{"error": {"code": "other"}}').category is None
+    assert error_of(400, {}, '{"error": {"code": "other"}}').category is None
 
 
 @pytest.mark.parametrize(
@@ -191,17 +191,17 @@ def test_a_200_that_is_no_answer_is_garbage(text: str) -> None:
     ],
 )
 def test_an_error_keeps_the_message_of_the_server(text: str, message: str) -> None:
-    assert message in error_of(400, None, text).message
+    assert message in error_of(400, {}, text).message
 
 
 def test_an_account_without_balance_counts_as_an_exhausted_quota() -> None:
     text = '{"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}'
-    assert error_of(429, 1.0, text).kind == "quota_exhausted"
-    assert error_of(402, None, '{"error": {"message": "Insufficient Balance"}}').kind == "quota_exhausted"
+    assert error_of(429, {"Retry-After": "1"}, text).kind == "quota_exhausted"
+    assert error_of(402, {}, '{"error": {"message": "Insufficient Balance"}}').kind == "quota_exhausted"
 
 
 def test_a_429_keeps_the_retry_delay_of_its_header() -> None:
-    error = error_of(429, 7.0, "{}")
+    error = error_of(429, {"Retry-After": "7"}, "{}")
     assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, 7.0)
 
 
@@ -309,7 +309,9 @@ def test_a_structured_answer_satisfies_its_schema(sandbox: Sandbox) -> None:
 def test_a_429_has_the_retry_delay(sandbox: Sandbox) -> None:
     sandbox.faults.queue(METHOD, Fault(kind="rate-limit", retry_delay_seconds=1.5))
     (error,) = ask(sandbox.openai_url, Prompt("a"))
-    assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, 2.0)
+    assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, 1.5), (
+        "`retry-after-ms`"
+    )
     assert "Rate limit reached" in error.message
 
 
@@ -360,3 +362,21 @@ def test_a_prompt_with_a_lone_surrogate_is_sent(sandbox: Sandbox) -> None:
 
 def test_closing_a_client_that_never_sent_does_nothing() -> None:
     assert ask("http://127.0.0.1:9/v1") == []
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [("7", 7.0), ("Fri, 01 Jan 2100 00:00:00 GMT", 86_400.0), (None, None)]
+)
+def test_a_503_has_the_wait_that_the_server_advises(
+    sandbox: Sandbox, header: str | None, seconds: float | None
+) -> None:
+    sandbox.faults.queue(METHOD, Fault(kind="error", http_status=503, retry_after=header))
+    (error,) = ask(sandbox.openai_url, Prompt("a"))
+    assert (error.kind, error.http_status, error.retry_after_seconds) == ("server_error", 503, seconds)
+
+
+def test_the_retry_info_of_google_is_read_from_its_openai_api_too() -> None:
+    """Vertex AI answers there with the errors of Google, in a list."""
+    details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "38.5s"}]
+    text = json.dumps([{"error": {"code": 503, "message": "Overloaded.", "details": details}}])
+    assert error_of(503, {}, text).retry_after_seconds == 38.5

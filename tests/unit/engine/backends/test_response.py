@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_llmbeam.engine.backends import response as limits
 from airflow_provider_llmbeam.engine.backends.http import FixedAccess, HttpClient
+from airflow_provider_llmbeam.engine.backends.openai import error_of
 from airflow_provider_llmbeam.engine.backends.response import Response, vector_bytes
 from airflow_provider_llmbeam.engine.retry import RequestError
 from tests.replying import Received, Replying, raw
@@ -157,7 +158,7 @@ def test_all_lines_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_the_retry_delay_of_the_header_is_bounded(header: str, seconds: float | None) -> None:
     async def use(response: Response) -> float | None:
-        return response.retry_after_seconds
+        return error_of(response.status, response.headers, "").retry_after_seconds
 
     assert received(raw({}, 429, Retry_After=header), use) == seconds
 

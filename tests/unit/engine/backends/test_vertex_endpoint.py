@@ -341,7 +341,7 @@ def test_each_fault_has_its_kind_in_every_request_format(
     ],
 )
 def test_the_error_names_an_endpoint_without_a_deployed_model(status: int, words: str) -> None:
-    error = error_of(model(), status, None, json.dumps({"error": {"message": words}}))
+    error = error_of(model(), status, {}, json.dumps({"error": {"message": words}}))
     assert (error.kind, error.http_status) == ("not_found", status)
     assert error.message.startswith(f"{words.rstrip('.')}. {ENDPOINT} does not exist, or has no deployed model")
     assert "gcloud ai endpoints list" in error.message
@@ -352,7 +352,7 @@ def test_an_endpoint_with_dedicated_dns_differs_from_a_missing_one() -> None:
         "Dedicated Endpoint cannot be accessed through the shared Vertex AI domain aiplatform.googleapis.com. "
         "Please access the endpoint using its dedicated domain name '1.us-central1-2.prediction.vertexai.goog'"
     )
-    error = error_of(model(), 400, None, json.dumps({"error": {"message": words}}))
+    error = error_of(model(), 400, {}, json.dumps({"error": {"message": words}}))
     assert error.kind == "not_found"
     assert error.message.endswith("goog'. Set `base_url` to https:// and that name.")
 

@@ -202,3 +202,8 @@ def test_bad_holds_are_refused() -> None:
         Fault(kind="error", until=Hold())
     with pytest.raises(ValueError, match="and not both"):
         Fault(kind="slow", after_seconds=1.0, until=Hold())
+
+
+def test_only_errors_take_a_retry_after_header() -> None:
+    with pytest.raises(ValueError, match="`retry_after` belongs to the kind error, not to 'hang'"):
+        Fault(kind="hang", retry_after="7")
