@@ -51,7 +51,7 @@ class Completion:
         attempts: Number of requests sent, without 429s; 0 if they are counted with another prompt of the request.
         rejections: Number of 429s received, counted in the same way.
         rejected_at: Unix time of each of them; empty for an answer from the journal, which does not keep them.
-        held_seconds: Time that the request has waited for the rate or a retry delay, in seconds; kept in the same way.
+        held_seconds: Time that it has waited for the rate or a retry delay, in seconds; kept in the same way.
         sheds: Number of times that the flex tier had no capacity, counted in the same way.
         repairs: Number of attempts that followed an invalid answer.
         latency_seconds: Duration of the successful attempt, in seconds.

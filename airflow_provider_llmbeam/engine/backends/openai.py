@@ -55,7 +55,7 @@ class ChatBackend(HttpBackend):
         name: Name of the model, if the server does not report one.
         generation: Parameters of the answer.
         parameters: The same parameters, as fields of a request.
-        error_of: Parses an error response from its status, the retry delay of its headers and its body.
+        error_of: Parses an error response from its status, its headers and its body.
         asked_tier: Tier that `parameters` ask for.
     """
 
@@ -66,7 +66,7 @@ class ChatBackend(HttpBackend):
         name: str,
         generation: Generation,
         parameters: Mapping[str, Any],
-        error_of: Callable[[int, float | None, str], RequestError],
+        error_of: Callable[[int, Mapping[str, str], str], RequestError],
         asked_tier: AskedTier = "standard",
     ) -> None:
         super().__init__(http)
@@ -245,7 +245,7 @@ def _part(uri: str, mime_type: str | None) -> dict[str, Any]:
 def _chunk(data: bytes) -> dict[str, Any]:
     chunk = json_object(data, "streamed, with a chunk that is no JSON object")
     if "error" in chunk:
-        raise error_of(500, None, data.decode("utf-8", "replace"))
+        raise error_of(500, {}, data.decode("utf-8", "replace"))
     return chunk
 
 

@@ -68,7 +68,7 @@ class VertexChat(ChatBackend):
             model.name,
             generation,
             {"model": "", **chat_parameters(generation, output_schema)},
-            lambda http_status, seconds, text: error_of(model, http_status, seconds, text),
+            lambda http_status, headers, text: error_of(model, http_status, headers, text),
         )
 
 

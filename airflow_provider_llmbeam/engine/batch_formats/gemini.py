@@ -133,7 +133,7 @@ class VertexFormat(_GeminiFormat):
 def _row_error(code: Any, text: str) -> RequestError:
     """Returns the error of one row; its code is that of HTTP, or one of gRPC, which is below 100."""
     http_status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-    return error_of(http_status, None, text)
+    return error_of(http_status, {}, text)
 
 
 def _line(value: Mapping[str, Any]) -> bytes:
