@@ -282,11 +282,11 @@ def test_answers_beside_a_deleted_file_of_errors_are_used(openai, sandbox, caplo
 def test_a_job_whose_state_was_deleted_runs_again_as_a_new_batch(openai, sandbox):
     """OpenAI still lists the first batch, whose files are deleted."""
     for runs in (1, 2, 3):
-        second = int(time.time())
         manifest = run(JobSpec.parse(openai))
         assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
         assert sum(request.method == "openai.batches.create" for request in sandbox.requests) == runs
         shutil.rmtree(Path(openai["sink"]["uri"]) / ".llmbeam")
+        second = int(time.time())
         # OpenAI's times are whole seconds: a batch of the same one may be that of this run.
         until(lambda: int(time.time()) > second, "the next second")  # noqa: B023
 
