@@ -141,12 +141,15 @@ class EndpointMonitor:
             self._log.log(logging.INFO, "%s", decision.message)
         return decision
 
-    def abandon(self, reason: str, *, within_seconds: float) -> None:
+    def abandon(self, reason: str, *, within_seconds: float) -> bool:
         """Removes what this try created because its task has ended; logs what is still billing.
 
         Args:
             reason: Reason for the log, as a sentence.
             within_seconds: Time limit, in seconds; the teardown removes what is left then.
+
+        Returns:
+            Whether nothing is left.
         """
         deadline = self._now() + within_seconds
         # A poll of another thread may be about to send a create request: it must end first and start nothing more.
@@ -155,13 +158,13 @@ class EndpointMonitor:
         try:
             if self._is_creating:  # its reply names what it creates, and `_create` then removes it
                 self._log.log(logging.WARNING, "%s A create request is in progress: it is awaited first.", reason)
-            else:
-                self._remove_all(reason, deadline)
+                return False
+            return self._remove_all(reason, deadline)
         finally:
             if is_alone:
                 self._busy.release()
 
-    def _remove_all(self, reason: str, deadline: float) -> None:
+    def _remove_all(self, reason: str, deadline: float) -> bool:
         left = []
         for location in self._present_location_first():
             try:
@@ -181,6 +184,7 @@ class EndpointMonitor:
             self._log.log(logging.ERROR, "%s", message)
         else:
             self._log.log(logging.WARNING, "%s Its resources were deleted: nothing bills.", reason)
+        return not left
 
     def _decide(self) -> ProvisioningDecision:
         if not self._has_surveyed:

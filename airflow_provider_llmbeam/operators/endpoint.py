@@ -180,7 +180,9 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         except (TaskDeferralError, TaskDeferralTimeout) as error:
             # Airflow has replaced the arguments with the error; names and labels are the same throughout a try.
             monitor = self._trigger(context, is_resumed=True).make_poller(self.log)
-            monitor.abandon(f"Waiting ended with {type(error).__name__}.", within_seconds=ABANDON_SECONDS)
+            reason = f"Waiting ended with {type(error).__name__}."
+            if monitor.abandon(reason, within_seconds=ABANDON_SECONDS):
+                self._push(context, SETTLED_KEY, True)  # the teardown need not look for a lost reply again
             raise
 
     def on_kill(self) -> None:
