@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.planted_faults import PACKAGE, PLANTED_FAULTS
+import airflow_provider_llmbeam
+from tests.planted_faults import PLANTED_FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
+#: The package may be installed from a wheel, outside this folder.
+PACKAGE = Path(airflow_provider_llmbeam.__file__).parent
 MODULES = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
 
 
@@ -31,7 +34,7 @@ def test_each_promise_has_a_module_in_the_loop(promise):
 
 @pytest.mark.parametrize("fault", PLANTED_FAULTS.values(), ids=PLANTED_FAULTS)
 def test_a_planted_fault_has_one_place(fault):
-    assert (ROOT / PACKAGE / fault.file).read_text().count(fault.old) == 1
+    assert (PACKAGE / fault.file).read_text().count(fault.old) == 1
 
 
 def test_three_faults_are_planted_in_each_area():
