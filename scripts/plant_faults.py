@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,8 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     for name in names:
         fault = PLANTED_FAULTS[name]
         with planted(fault) as tree:
-            failed = failed_tests(fault, tree)
-        print(f"{fault.area:<10} {name:<34} {failed[0] if failed else 'NOT SEEN'}", flush=True)
+            failed = first_failure(fault, tree)
+        print(f"{fault.area:<10} {name:<34} {failed or 'NOT SEEN'}", flush=True)
         unseen += [] if failed else [name]
     print(f"{len(names) - len(unseen)} of {len(names)} faults are seen.")
     return 1 if unseen else 0
@@ -55,22 +56,11 @@ def planted(fault: PlantedFault) -> Iterator[Path]:
         yield tree
 
 
-def failed_tests(fault: PlantedFault, tree: Path) -> list[str]:
-    """Returns the tests of the loop that failed, up to the first one."""
+def first_failure(fault: PlantedFault, tree: Path) -> str | None:
+    """Returns the first test of the loop that fails; `None` if all pass."""
+    options = ["-n", "0", "-x", "-rfE", "--no-header", "-m", "not full"]
     ended = subprocess.run(
-        [
-            ".venv/bin/python",
-            "-m",
-            "pytest",
-            "-n",
-            "0",
-            "-x",
-            "-rfE",
-            "--no-header",
-            "-m",
-            "not full",
-            *fault.tests,
-        ],
+        [".venv/bin/python", "-m", "pytest", *options, *fault.tests],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree)},
         capture_output=True,
@@ -81,12 +71,8 @@ def failed_tests(fault: PlantedFault, tree: Path) -> list[str]:
         raise SystemExit(
             f"scripts/plant-faults: pytest exited with {ended.returncode}:\n{ended.stdout}{ended.stderr}"
         )
-    lines = ended.stdout.splitlines()
-    return [
-        line.partition(" ")[2].partition(" - ")[0]
-        for line in lines
-        if line.startswith(("FAILED tests", "ERROR tests"))
-    ]
+    found = re.search(r"^(?:FAILED|ERROR) (tests.*?)(?: - |$)", ended.stdout, re.MULTILINE)
+    return found and found[1]
 
 
 if __name__ == "__main__":

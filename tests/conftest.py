@@ -86,7 +86,7 @@ atexit.register(shutil.rmtree, AIRFLOW_HOME, ignore_errors=True)
 
 def pytest_configure(config):
     """Tries a fifth of the examples of a property in the loop; an option for another profile counts."""
-    if not config.option.full and settings.get_current_profile_name() == "llmbeam":
+    if not _is_full(config) and settings.get_current_profile_name() == "llmbeam":
         settings.load_profile("llmbeam-loop")
 
 
@@ -95,11 +95,15 @@ def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="run the tests marked `full`, too")
 
 
+def _is_full(config):
+    """Whether the full tier runs: where it is asked for, and of a module that is named."""
+    return config.option.full or any(".py" in argument for argument in config.args)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Leaves out the full tier, keeps a module on one worker, and scales timeouts by the machine's speed."""
-    # A module that is named is run as a whole.
-    if not config.option.full and not any(".py" in argument for argument in config.args):
+    if not _is_full(config):
         full = [item for item in items if item.get_closest_marker("full")]
         config.hook.pytest_deselected(items=full)
         items[:] = [item for item in items if not item.get_closest_marker("full")]
@@ -113,7 +117,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Collects garbage again, without the objects imported so far; Beam and Google's clients remember more."""
+    """Collects garbage again, without the objects imported so far; Beam remembers more."""
     runpy.run_path(str(GUARD / "beam_shortcuts.py"))
     gc.freeze()
     gc.set_threshold(10_000)  # with that of Python, 700, the collector takes 6 % of a small job

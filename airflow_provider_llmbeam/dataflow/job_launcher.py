@@ -155,12 +155,17 @@ class JobLauncher(ABC):
 
     def page(self, job: SubmittedJob, uri: str | None) -> dict[str, Any] | None:
         """Returns the page of a report, see `encoded_page`; `None` if there is none that can be read."""
+        if uri is None or (text := self._read_file(job, uri, "report")) is None:
+            return None
+        return encoded_page(text, uri)
+
+    def _read_file(self, job: SubmittedJob, uri: str, what: str) -> str | None:
+        """Reads a file that a job may have written; `None` if there is none that can be read."""
         try:
-            if uri is None or not (files := self._files_of(job, uri)).exists(uri):
-                return None
-            return encoded_page(files.read(uri), uri)
+            files = self._files_of(job, uri)
+            return files.read(uri) if files.exists(uri) else None
         except LLMBeamError as error:
-            self._log.warning("The report %r cannot be read, and is not shown here: %s", uri, error)
+            self._log.warning("The %s %r cannot be read, and is not shown here: %s", what, uri, error)
             return None
 
     def abandon(self, job: SubmittedJob, reason: str) -> None:

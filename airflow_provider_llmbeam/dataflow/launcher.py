@@ -12,7 +12,6 @@ from airflow_provider_llmbeam.dataflow.job import Job
 from airflow_provider_llmbeam.dataflow.job_launcher import JobLauncher
 from airflow_provider_llmbeam.dataflow.outcome import JobResult, failure
 from airflow_provider_llmbeam.dataflow.registry import JobRegistry, SubmittedJob
-from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.spec.identity import dataflow_name, job_identity, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -121,21 +120,11 @@ class DataflowLauncher(JobLauncher):
 
     def collect(self, job: SubmittedJob, result: JobResult) -> dict[str, Any]:
         """Reads the report of a finished job; the error of one that did not start is that of its launcher."""
-        if result.outcome == "failed" and (text := self._read_launch_error(job)):
+        uri = job.launch_error_uri
+        if result.outcome == "failed" and uri and (text := self._read_file(job, uri, "error of the launcher")):
             error = failure([text], f"The launcher of Dataflow job {job.id!r}", job.journal_uri)
             result = replace(result, message=str(error), error_type=type(error).__name__)
         return super().collect(job, result)
-
-    def _read_launch_error(self, job: SubmittedJob) -> str:
-        """Returns the error of the launcher of a Flex Template; empty if there is none."""
-        if not job.launch_error_uri:
-            return ""
-        storage = self._storage(job.project)
-        try:
-            return storage.read(job.launch_error_uri) if storage.exists(job.launch_error_uri) else ""
-        except CloudError as error:
-            self._log.warning("The error of the launcher, %r, cannot be read: %s", job.launch_error_uri, error)
-            return ""
 
     def _submit(self, spec: JobSpec, hook: DataflowJobHook) -> str:
         # For later inspection of the job. If this write is refused, Beam's would be, too, after minutes.

@@ -174,7 +174,7 @@ class EndpointMonitor:
                     attempt=self._plan.labels[TRY_LABEL],
                     within_seconds=deadline - self._now(),
                     log=self._log,
-                    sent=self._sent,
+                    sent=self._sent_requests,
                 )
             except CloudError as error:
                 message = f"Endpoint {self._plan.key!r} in {location!r} may still be billing: {error}"
@@ -238,7 +238,7 @@ class EndpointMonitor:
             case Remove(reason):
                 if reason:
                     self._log.log(logging.WARNING, "%s", reason)
-                removal_round(platform, plan.key, self._log, sent=self._sent)
+                removal_round(platform, plan.key, self._log, sent=self._sent_requests)
                 return Wait(provisioner.poll_interval_seconds)
 
     def _create(self, step: str, platform: EndpointPlatform) -> ProvisioningDecision:
@@ -293,7 +293,7 @@ class EndpointMonitor:
         return sorted(self._plan.spec.locations, key=lambda location: location != present)
 
     @property
-    def _sent(self) -> SentRequests:
+    def _sent_requests(self) -> SentRequests:
         history = self._provisioner.history
         return SentRequests(self._plan.spec, history.operation, history.lost)
 

@@ -122,11 +122,11 @@ class ProvisioningHistory:
         lost = LostReply(**data["lost"]) if data.get("lost") else None
         return cls(**{**data, "faults": faults, "failures": failures, "lost": lost})
 
-    def left_to_others(self, now: float) -> Self:
+    def for_another_process(self, now: float) -> Self:
         """Returns the history for another process, whose own requests are not in it if it is read again."""
         return replace(self, lost=LostReply(now).joined(self.lost))
 
-    def read_by_another(self, now: float) -> Self:
+    def in_new_process(self, now: float) -> Self:
         """Returns the history in a process that has sent no request yet."""
         if self.lost is None or self.lost.until is not None:
             return self

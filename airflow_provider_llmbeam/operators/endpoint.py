@@ -164,7 +164,7 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
                 raise
             self._monitor = None
             if isinstance(result, Wait):
-                trigger.history = monitor.provisioner.history.left_to_others(time.time()).to_dict()
+                trigger.history = monitor.provisioner.history.for_another_process(time.time()).to_dict()
                 self.defer(trigger=trigger, method_name="execute_complete", timeout=self.execution_timeout)
             return self._conclude(result, context)
 
@@ -200,7 +200,7 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         key = identity(_checked_name(self.name), deployment)
         history = ProvisioningHistory(now)
         if ti.try_number > 1:
-            history = replace(history, lost=LostReply(context["dag_run"].run_after.timestamp(), now))
+            history = replace(history, lost=LostReply(_run_after(context), now))
         if is_resumed and (found := _recorded(self.name, [self.task_id], context)):
             parsed, key = found[0].endpoint, found[0].key
             history = replace(history, operation=found[0].operation, lost=LostReply(found[0].since, now))
@@ -300,15 +300,15 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
                 f"{spec.expires_after_seconds / 3600:.1f} h after its start."
             )
             with reading_for_removal(self.gcp_conn_id, f"Endpoint {key!r} in {where}", again):
-                run_after = context["dag_run"].run_after.timestamp()
-                found = _recorded(self.name, self._provisions(), context) or [_Record(spec, key, run_after)]
+                found = _recorded(self.name, self._provisions(), context)
+                found = found or [_Record(spec, key, _run_after(context))]
                 sites = [(one, platform) for one in found for platform in self._platforms(one.endpoint)]
             has_started = False
             for one, platform in sites:
                 self._cancel_jobs(one.endpoint, one.key, deployment, platform.location)
                 if len(sites) > 1:  # a location that does not answer takes minutes, and the others bill
                     with suppress(CloudError):  # raised again below
-                        first = removal_round(platform, one.key, self.log, sent=one.sent(None))
+                        first = removal_round(platform, one.key, self.log, sent=one.sent_requests(None))
                         has_started |= first.shows_what_was_started
             until = None if has_started else time.time()
             left = []
@@ -320,7 +320,7 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
                         one.key,
                         within_seconds=self.gone_within_seconds,
                         log=self.log,
-                        sent=one.sent(until),
+                        sent=one.sent_requests(until),
                     )
                 except CloudError as error:
                     said = f"In {location!r} it may still be billing, and cannot be listed: {error}"
@@ -392,7 +392,7 @@ class _Record:
     operation: str | None = None
     is_settled: bool = False
 
-    def sent(self, until: float | None) -> SentRequests:
+    def sent_requests(self, until: float | None) -> SentRequests:
         """Returns what is known of the requests.
 
         Args:
@@ -407,17 +407,21 @@ class _Record:
 
 def _recorded(name: Any, task_ids: Sequence[str], context: Context) -> list[_Record]:
     """Returns what tasks recorded for a name."""
-    ti, run_after, found = context["ti"], context["dag_run"].run_after.timestamp(), []
+    ti, found = context["ti"], []
     for task_id in sorted(task_ids):
         record, is_settled = (
             next(iter(ti.xcom_pull(task_ids=[task_id], key=f"{prefix}{identity(str(name))}") or ()), None)
             for prefix in (RECORD_KEY, SETTLED_KEY)
         )
         if record:
-            since, operation = record.get("since", run_after), record.get("operation")
-            endpoint = parse_endpoint(record["endpoint"])
-            found.append(_Record(endpoint, record["key"], since, operation, bool(is_settled)))
+            fields = {**record, "endpoint": parse_endpoint(record["endpoint"])}
+            found.append(_Record(**fields, is_settled=bool(is_settled)))
     return found
+
+
+def _run_after(context: Context) -> float:
+    """Returns the earliest time at which a task of the run may have started, in seconds of the Unix epoch."""
+    return context["dag_run"].run_after.timestamp()
 
 
 def _checked_name(name: Any) -> str:

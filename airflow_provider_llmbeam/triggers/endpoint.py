@@ -80,7 +80,7 @@ class EndpointTrigger(PollingTrigger[EndpointMonitor]):
                 poll_interval_seconds=self.poll_interval_seconds,
                 ready_within_seconds=self.ready_within_seconds,
                 attempt=self.labels[TRY_LABEL],
-                history=ProvisioningHistory.from_dict(self.history).read_by_another(time.time()),
+                history=ProvisioningHistory.from_dict(self.history).in_new_process(time.time()),
             ),
             log=log,
         )

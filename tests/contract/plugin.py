@@ -31,8 +31,8 @@ def published_definitions():
     yield
     if _waiting and (found := deviations()):
         pytest.fail(
-            "The exchanges of this test deviate from what the services publish; mend the product or the emulator, "
-            "or list the deviation in tests/contract/deviations.py:\n" + "\n".join(found),
+            "The exchanges of this test deviate from the published definitions. Correct the product or the "
+            "emulator, or list the deviation in tests/contract/deviations.py:\n" + "\n".join(found),
             pytrace=False,
         )
 

@@ -216,7 +216,7 @@ class Try:
         lost = None if attempt == "1" else LostReply(0.0, cloud.now)
         started = ProvisioningHistory(cloud.now, lost=lost)
         if history is not None:
-            started = ProvisioningHistory.from_dict(json.loads(history)).read_by_another(cloud.now)
+            started = ProvisioningHistory.from_dict(json.loads(history)).in_new_process(cloud.now)
         self.cloud, self.kind, self.attempt = cloud, kind, attempt
         self.spec, self.plan = spec, EndpointPlan(spec, key, labels)
         self.monitor = EndpointMonitor(
@@ -237,13 +237,13 @@ class Try:
     def history(self) -> ProvisioningHistory:
         return self.monitor.provisioner.history
 
-    def left_to_others(self) -> str:
+    def for_another_process(self) -> str:
         """Returns the history that Airflow keeps when this process leaves the try to a triggerer."""
-        return json.dumps(self.history.left_to_others(self.cloud.now).to_dict())
+        return json.dumps(self.history.for_another_process(self.cloud.now).to_dict())
 
     def restart(self, history: str | None = None) -> Try:
         """Returns this try in another triggerer, which reads what this one, or an earlier one, has left."""
-        return Try(self.cloud, self.kind, self.attempt, history or self.left_to_others())
+        return Try(self.cloud, self.kind, self.attempt, history or self.for_another_process())
 
     def poll(self) -> str:
         """Polls once, waits as told, and returns what was requested, and the outcome where there is one."""

@@ -134,7 +134,7 @@ def test_another_triggerer_that_has_the_history_of_the_worker_ends_with_one_gpu_
         steps, deferred = first.play(life), None
         for _ in range(number + 1):
             next(steps)
-            deferred = deferred or first.left_to_others()
+            deferred = deferred or first.for_another_process()
         healthy = is_healthy(first.cloud)
         first.cloud.free()
         ended = first.restart(deferred).poll_until_result()
@@ -325,7 +325,7 @@ def test_a_teardown_that_never_learns_whose_the_operation_is_names_it_and_leaves
 def test_deployments_of_another_time_are_not_waited_for(busy):
     busy.sleep(2 * CLOCK_SECONDS)
     first = Try(busy, "garden")
-    second = first.restart(first.left_to_others())
+    second = first.restart(first.for_another_process())
     assert second.poll_until_result().outcome == "ready"
 
 

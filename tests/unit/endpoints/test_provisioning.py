@@ -295,11 +295,11 @@ def test_the_survey_waits_for_an_operation_of_unknown_owner_in_any_location(inde
 
 
 def test_a_history_for_another_process_is_unsure_of_what_that_has_sent():
-    history = ProvisioningHistory(1.0).left_to_others(5.0)
+    history = ProvisioningHistory(1.0).for_another_process(5.0)
     assert history.lost == LostReply(5.0)
-    assert history.read_by_another(9.0).lost == LostReply(5.0, 9.0)
-    assert ProvisioningHistory(1.0).read_by_another(9.0).lost is None
-    assert ProvisioningHistory(1.0, lost=LostReply(2.0, 3.0)).left_to_others(5.0).lost == LostReply(2.0)
+    assert history.in_new_process(9.0).lost == LostReply(5.0, 9.0)
+    assert ProvisioningHistory(1.0).in_new_process(9.0).lost is None
+    assert ProvisioningHistory(1.0, lost=LostReply(2.0, 3.0)).for_another_process(5.0).lost == LostReply(2.0)
 
 
 def test_a_lost_reply_covers_its_time_and_the_difference_of_the_clocks():
