@@ -21,7 +21,8 @@ from pathlib import Path
 from sysconfig import get_paths
 from typing import Any
 
-from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
+from llmbeam_sandbox import Proxy, Sandbox
+
 from bench.machine import speed
 from bench.rows import write_rows
 

@@ -67,8 +67,8 @@ def exhausted_cloud(latency_seconds: float = 0.0) -> Iterator[ExhaustedCloud]:
 def main() -> None:
     """Serves requests until standard input ends."""
     # Imported here, so that measured processes do not load the sandbox.
-    from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
-    from airflow_provider_llmbeam.sandbox.network import proxy as proxy_module
+    from llmbeam_sandbox import Fault, Proxy, Sandbox
+    from llmbeam_sandbox.network import proxy as proxy_module
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(

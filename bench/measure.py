@@ -22,7 +22,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
+from llmbeam_sandbox.core.records import RequestRecord
+
 from bench.jobs import Job
 from bench.rows import Row, input_tokens
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from airflow_provider_llmbeam.sandbox.models.quota import Quota, QuotaLedger, Rejection
+from llmbeam_sandbox.models.quota import Quota, QuotaLedger, Rejection
+
 from bench.simulation.servers import Pool
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from airflow_provider_llmbeam.sandbox import FixedWindow, Latency, ModelSettings, Quota, Sandbox
-from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
-from airflow_provider_llmbeam.sandbox.models.quota import QuotaLedger
+from llmbeam_sandbox import FixedWindow, Latency, ModelSettings, Quota, Sandbox
+from llmbeam_sandbox.core.records import RequestRecord
+from llmbeam_sandbox.models.quota import QuotaLedger
+
 from bench.jobs import ServerSettings
 from bench.pool import PoolLedger
 from bench.steps import SteppedLedger

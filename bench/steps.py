@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_provider_llmbeam.sandbox.models.quota import Quota, QuotaLedger, Rejection, TokenBucket
+from llmbeam_sandbox.models.quota import Quota, QuotaLedger, Rejection, TokenBucket
 
 
 class SteppedLedger(QuotaLedger):

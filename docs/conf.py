@@ -47,7 +47,7 @@ napoleon_use_ivar = True
 napoleon_custom_sections = ["Templated", "XCom", ("Fields", "params_style")]
 
 # Names of Airflow, Beam and the standard library, and those that a docstring writes without their module.
-nitpick_ignore_regex = [("py:.*", r"(?!airflow_provider_llmbeam\.).*")]
+nitpick_ignore_regex = [("py:.*", r"(?!airflow_provider_llmbeam\.|llmbeam_sandbox\.).*")]
 
 
 def _kind(annotation: Any) -> str:

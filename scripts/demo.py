@@ -114,7 +114,7 @@ def sandbox() -> Iterator[str]:
         command = [
             sys.executable,
             "-m",
-            "airflow_provider_llmbeam.sandbox",
+            "llmbeam_sandbox",
             "--port=0",
             f"--ready-file={ready}",
         ]

@@ -132,7 +132,9 @@ def make_environment(cell: Cell) -> None:
     make = [uv, "venv", "--quiet", "--clear", "--seed", "--python", cell.python, str(cell.environment)]
     subprocess.run(make, check=True, cwd=ROOT, env={"UV_SYSTEM_CERTS": "true", **os.environ})
     install = ["scripts/install", str(cell.environment / "bin" / "python")]
-    subprocess.run([*install, "-c", str(cell.constraints), "-e", ".[dev]"], check=True, cwd=ROOT)
+    subprocess.run(
+        [*install, "-c", str(cell.constraints), "-e", ".[dev]", "-e", "./sandbox"], check=True, cwd=ROOT
+    )
     made_from.write_text(wanted)
 
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import aiohttp
 import pytest
-
-from airflow_provider_llmbeam.sandbox import Proxy, Sandbox
+from llmbeam_sandbox import Proxy, Sandbox
 
 
 def use_environment(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:

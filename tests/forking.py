@@ -20,7 +20,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.sandbox.dataflow.job.fork_server import ForkedProcess, ForkServer
+    from llmbeam_sandbox.dataflow.job.fork_server import ForkedProcess, ForkServer
 
 _CODE = """
 import os, runpy, sys
@@ -42,7 +42,7 @@ def start_forking(address: Path) -> None:
 @cache
 def _fork_server() -> ForkServer:
     """Returns the server that also starts the jobs of the emulated Dataflow, with this package imported."""
-    from airflow_provider_llmbeam.sandbox.dataflow.runs import fork_server
+    from llmbeam_sandbox.dataflow.runs import fork_server
 
     server = fork_server()
     server.load(["beam_shortcuts", "warm_graph"])

@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from llmbeam_sandbox.storage.state import ObjectStore
 
-from airflow_provider_llmbeam.sandbox.storage.state import ObjectStore
 from tests.replying import Received, Replying, raw
 
 _BASE64 = re.compile(rb"[A-Za-z0-9+/]{16,}")

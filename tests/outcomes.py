@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmbeam_sandbox import Sandbox
+
 from airflow_provider_llmbeam.engine.outcome import Completion
-from airflow_provider_llmbeam.sandbox import Sandbox
 
 
 def completion(text: str = "Hi.", **changes: Any) -> Completion:

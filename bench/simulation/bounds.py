@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from llmbeam_sandbox.core.records import RequestRecord
+
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
-from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
 from bench.jobs import JOBS, Job
 from bench.measure import per_second, request_figures
 from bench.rows import Row

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from llmbeam_sandbox.core.records import RequestRecord
+from llmbeam_sandbox.models.answers import answer_text, count_tokens
+from llmbeam_sandbox.models.quota import Quota, QuotaLedger
+
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.pacing.gate import Admission, Gate
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import governor_of
-from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
-from airflow_provider_llmbeam.sandbox.models.answers import answer_text, count_tokens
-from airflow_provider_llmbeam.sandbox.models.quota import Quota, QuotaLedger
 from airflow_provider_llmbeam.spec.limits import Limits
 from bench.jobs import Job
 from bench.measure import TOO_MANY_REQUESTS

@@ -13,9 +13,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from airflow_provider_llmbeam.sandbox import Latency, ModelSettings, Sandbox
-from airflow_provider_llmbeam.sandbox.core.records import RequestLog, RequestRecord
-from airflow_provider_llmbeam.sandbox.services import METHODS
+from llmbeam_sandbox import Latency, ModelSettings, Sandbox
+from llmbeam_sandbox.core.records import RequestLog, RequestRecord
+from llmbeam_sandbox.services import METHODS
+
 from bench.run import environment_of
 from bench.server import SandboxProcess
 from bench.soak.weather import CALM, Phase, RandomFaults, phases

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from airflow_provider_llmbeam.sandbox import Fault, FixedWindow, Quota
-from airflow_provider_llmbeam.sandbox.core.faults import FaultKind, Faults
-from airflow_provider_llmbeam.sandbox.core.methods import Method, Methods
+from llmbeam_sandbox import Fault, FixedWindow, Quota
+from llmbeam_sandbox.core.faults import FaultKind, Faults
+from llmbeam_sandbox.core.methods import Method, Methods
 
 #: Kinds of faults whose answer was computed, and so billed, but does not arrive.
 BILLED_KINDS: frozenset[FaultKind] = frozenset({"truncated", "drop", "disconnect"})

@@ -6,10 +6,11 @@ import ast
 import re
 from pathlib import Path
 
+import llmbeam_sandbox
 import pytest
 
 import airflow_provider_llmbeam
-from airflow_provider_llmbeam import sandbox, spec
+from airflow_provider_llmbeam import spec
 from airflow_provider_llmbeam.provider_info import get_provider_info
 from airflow_provider_llmbeam.spec import evaluation
 
@@ -58,6 +59,8 @@ def is_dead(page, link):
         target = ROOT / "dags" / f"{target.stem}.py"
     elif target.is_relative_to(ROOT / "airflow_provider_llmbeam"):
         target = INSTALLED / target.relative_to(ROOT)
+    elif target.is_relative_to(ROOT / "sandbox" / "llmbeam_sandbox"):
+        target = INSTALLED / target.relative_to(ROOT / "sandbox")
     return not target.exists() or (anchor and anchor not in anchors(target))
 
 
@@ -96,5 +99,5 @@ def test_the_reference_has_every_public_class():
     package = "airflow_provider_llmbeam"
     public = {f"{package}.spec.{name}" for name in set(spec.__all__) - ALIASES}
     public |= {f"{package}.spec.evaluation.{name}" for name in set(evaluation.__all__) - ALIASES}
-    public |= {f"{package}.sandbox.{name}" for name in sandbox.__all__}
+    public |= {f"llmbeam_sandbox.{name}" for name in llmbeam_sandbox.__all__}
     assert {*public, *classes_for_dags()} - documented == set()

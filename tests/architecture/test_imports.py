@@ -23,7 +23,7 @@ PARSED = [
     if name.split(".")[1] in ("operators", "sensors", "triggers", "links", "provider_info")
 ]
 WITHOUT_AIRFLOW = [
-    name for name in MODULES if name.split(".")[1] in ("spec", "engine", "batch", "pipeline", "beam", "sandbox")
+    name for name in MODULES if name.split(".")[1] in ("spec", "engine", "batch", "pipeline", "beam")
 ]
 
 

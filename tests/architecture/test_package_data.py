@@ -11,9 +11,5 @@ def test_the_package_ships_its_py_typed_marker():
     assert (PACKAGE / "py.typed").is_file()
 
 
-def test_the_sandbox_ships_its_fidelity_page():
-    assert (PACKAGE / "sandbox" / "FIDELITY.md").read_text().startswith("#")
-
-
 def test_the_pipeline_ships_the_template_of_the_report():
     assert (PACKAGE / "pipeline" / "reporting" / "page" / "report.html.jinja").is_file()

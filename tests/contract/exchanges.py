@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from aiohttp import web
-
-from airflow_provider_llmbeam.sandbox import Sandbox
-from airflow_provider_llmbeam.sandbox.core.responses import JSON_TYPE
-from airflow_provider_llmbeam.sandbox.dataflow.grpc import GrpcServer
-from airflow_provider_llmbeam.sandbox.models.gemini import GeminiDialect
-from airflow_provider_llmbeam.sandbox.models.server import ModelServer
+from llmbeam_sandbox import Sandbox
+from llmbeam_sandbox.core.responses import JSON_TYPE
+from llmbeam_sandbox.dataflow.grpc import GrpcServer
+from llmbeam_sandbox.models.gemini import GeminiDialect
+from llmbeam_sandbox.models.server import ModelServer
 
 
 @dataclass(frozen=True, kw_only=True)

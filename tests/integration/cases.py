@@ -16,10 +16,9 @@ from urllib.parse import quote
 import httpx
 import psutil
 import psycopg
+from llmbeam_sandbox import Sandbox
 from local_airflow import LocalAirflow
 from waiting import scaled, until
-
-from airflow_provider_llmbeam.sandbox import Sandbox
 
 #: Timeout of one step of a case, in seconds of the reference machine.
 STEP_SECONDS = 180

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from llmbeam_sandbox import DataflowSettings, EndpointSettings, Proxy, Sandbox
 from local_airflow import LocalAirflow, local_airflow
 from psycopg import sql
 
-from airflow_provider_llmbeam.sandbox import DataflowSettings, EndpointSettings, Proxy, Sandbox
 from tests.integration.cases import COMPONENTS, PROBE_SECONDS, Cloud
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from llmbeam_sandbox import prompt_sha256
+from llmbeam_sandbox.batch_inference.settings import BatchSettings
+from llmbeam_sandbox.core.hold import Hold
 from waiting import scaled
 
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
-from airflow_provider_llmbeam.sandbox import prompt_sha256
-from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
-from airflow_provider_llmbeam.sandbox.core.hold import Hold
 from tests.integration import cases
 from tests.integration.cases import COMPONENTS, Cloud, kill_all, show_table, tree
 from tests.unit.batch.moments import KILLS as MOMENTS_OF_THE_PAGE

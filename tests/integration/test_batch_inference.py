@@ -10,12 +10,12 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, task
 from airflow.sdk.definitions.deadline import AsyncCallback, DeadlineAlert, DeadlineReference
+from llmbeam_sandbox.batch_inference.settings import BatchSettings
 from waiting import until
 
 from airflow_provider_llmbeam.operators import run_inference
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
-from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from tests.processes import forked_jobs
 
 pytestmark = [pytest.mark.promise(2), pytest.mark.slow]

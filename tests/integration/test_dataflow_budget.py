@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
+from llmbeam_sandbox import DataflowSettings, Latency, ModelSettings, Sandbox
 from waiting import until
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.polling.poller import poll_until_result
-from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSettings, Sandbox
 
 pytestmark = [pytest.mark.full, pytest.mark.promise(2), pytest.mark.promise(4), pytest.mark.slow]
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import psutil
 import pytest
+from llmbeam_sandbox import Fault, prompt_sha256
 from packaging.version import Version
 from waiting import scaled
 
 from airflow_provider_llmbeam.deployment import own_deployment
-from airflow_provider_llmbeam.sandbox import Fault, prompt_sha256
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, SPEC_LABEL, identity
 from airflow_provider_llmbeam.tasks.identity import job_name

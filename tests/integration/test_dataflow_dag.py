@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from llmbeam_sandbox import prompt_sha256
 from waiting import scaled
 
-from airflow_provider_llmbeam.sandbox import prompt_sha256
 from tests.integration.cases import STEP_SECONDS
 
 pytestmark = [

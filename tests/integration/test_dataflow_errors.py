@@ -11,9 +11,9 @@ from datetime import timedelta
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG
+from llmbeam_sandbox import DataflowSettings, Sandbox
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import DataflowSettings, Sandbox
 
 pytestmark = [pytest.mark.full, pytest.mark.slow]
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 from airflow.sdk import DAG
+from llmbeam_sandbox import DataflowSettings, Latency, ModelSettings, Quota, Sandbox
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSettings, Quota, Sandbox
 
 pytestmark = [pytest.mark.full, pytest.mark.promise(4), pytest.mark.slow]
 

@@ -21,11 +21,11 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from llmbeam_sandbox import Fault
 from waiting import scaled, until
 
 from airflow_provider_llmbeam.deployment import own_deployment
 from airflow_provider_llmbeam.endpoints.teardown import MAX_REFUSED
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec.endpoint.identity import (
     EXPIRES_LABEL,
     display_name,

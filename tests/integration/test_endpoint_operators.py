@@ -14,6 +14,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TaskGroup, task, task_group
 from airflow.serialization import serialized_objects
 from click.testing import CliRunner
+from llmbeam_sandbox import Fault
 from waiting import until
 
 from airflow_provider_llmbeam.cli.main import llmbeam
@@ -32,7 +33,6 @@ from airflow_provider_llmbeam.operators.inference_endpoint import inference_endp
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
 from airflow_provider_llmbeam.polling.poller import poll_until_result
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, VertexEndpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, endpoint_labels
 from airflow_provider_llmbeam.spec.identity import identity

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import DAG, TaskGroup
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 GATE = Path(__file__).resolve().parents[2] / "dags" / "quota_gate.py"

@@ -13,13 +13,13 @@ from airflow.models.serialized_dag import SerializedDagModel
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, task, task_group
 from airflow.utils.session import create_session
+from llmbeam_sandbox.models.answers import answer_text
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox.models.answers import answer_text
 
 FILE = Path(__file__).resolve().parents[2] / "dags" / "evaluated_night.py"
 BAD = "Mood? {{ row.text }}"

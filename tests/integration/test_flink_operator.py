@@ -6,9 +6,9 @@ import json
 
 import pytest
 from airflow.sdk import DAG
+from llmbeam_sandbox import FlinkSettings
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import FlinkSettings
 from tests.pipeline.portable_service import job_service, worker_pool
 
 # Beam's pool leaves the pipe of each worker open.

@@ -19,12 +19,12 @@ from airflow.providers.common.ai.exceptions import (
 from airflow.providers.common.ai.operators import llm_batch
 from airflow.providers.common.ai.operators.llm_batch import LLMBatchOperator
 from airflow.sdk import DAG
+from llmbeam_sandbox import Fault
+from llmbeam_sandbox.batch_inference.settings import BatchSettings
 from pydantic import BaseModel
 
 from airflow_provider_llmbeam.batch.errors import BatchNotFoundError, UncertainSubmitError
 from airflow_provider_llmbeam.llm_batch import GoogleBatchAdapter
-from airflow_provider_llmbeam.sandbox import Fault
-from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 
 pytestmark = pytest.mark.slow
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import DAG, task
+from llmbeam_sandbox.models.answers import answer_text
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox.models.answers import answer_text
 
 pytestmark = pytest.mark.usefixtures("quick_endpoints")
 

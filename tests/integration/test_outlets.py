@@ -8,13 +8,13 @@ import pytest
 from airflow.models.asset import AssetEvent
 from airflow.sdk import DAG, Asset
 from airflow.utils.session import create_session
+from llmbeam_sandbox import DataflowSettings, Sandbox
+from llmbeam_sandbox.batch_inference.settings import BatchSettings
 from sqlalchemy import select
 
 from airflow_provider_llmbeam.operators import run_inference
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import DataflowSettings, Sandbox
-from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 
 pytestmark = pytest.mark.slow
 ROWS = 60

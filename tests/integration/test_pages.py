@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from llmbeam_sandbox import Fault
 from playwright.sync_api import BrowserContext, FrameLocator, Page, expect, sync_playwright
 from waiting import scaled
 
 from airflow_provider_llmbeam.manifest import PAGE_KEY, encoded_page
-from airflow_provider_llmbeam.sandbox import Fault
 from tests.integration.cases import Cloud, Run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

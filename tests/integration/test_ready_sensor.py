@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from airflow.sdk import DAG, task
+from llmbeam_sandbox import Fault
 
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
 

@@ -6,9 +6,9 @@ import csv
 
 import psutil
 import pytest
+from llmbeam_sandbox import Fault
 from waiting import scaled, until
 
-from airflow_provider_llmbeam.sandbox import Fault
 from tests.integration.cases import STEP_SECONDS
 from tests.integration.conftest import CONNECTION_KEY
 from tests.processes import job_processes

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk import DAG
 from google.cloud.storage import Client
+from llmbeam_sandbox import Fault
 from waiting import until
 
 from airflow_provider_llmbeam.batch.display_name import deployment_prefix
@@ -22,14 +23,13 @@ from airflow_provider_llmbeam.batch.providers.session import key_session
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import GeminiModel, OpenAIModel
 from tests.processes import forked_jobs
 
 pytestmark = pytest.mark.slow
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
-#: As in `tests/conftest.py`.
+#: As in `tests/plugin.py`.
 OWN, FOREIGN = deployment_prefix("tests"), deployment_prefix("another-airflow")
 GEMINI = "gemini-2.5-flash"
 NOTHING = {"cancelled": [], "deleted": [], "failed": [], "kept": [], "dry_run": False}

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+from llmbeam_sandbox import Fault, ModelSettings, Sandbox
+
 from airflow_provider_llmbeam.pipeline.__main__ import main
-from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Sandbox
 from tests.mistakes.mistake import ROWS, Mistake
 
 MODELS = ModelSettings(any_model=False)

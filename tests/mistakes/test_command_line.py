@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
+from llmbeam_sandbox import Sandbox
 
 from airflow_provider_llmbeam.pipeline.__main__ import EXIT_BAD_SPEC, EXIT_FAILED
-from airflow_provider_llmbeam.sandbox import Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.tasks.literal import literal_problems
 from tests.mistakes.mistake import Mistake

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from google.cloud import storage
+from llmbeam_sandbox import DataflowSettings, Latency, ModelSettings, Proxy, Sandbox
 from waiting import until
 
-from airflow_provider_llmbeam.sandbox import DataflowSettings, Latency, ModelSettings, Proxy, Sandbox
 from tests.clouds import use_environment
 
 

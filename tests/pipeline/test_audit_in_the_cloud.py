@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from google.cloud import bigquery, storage
+from llmbeam_sandbox import Fault, Proxy, Sandbox
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage as files
@@ -18,7 +19,6 @@ from airflow_provider_llmbeam.pipeline.audit.load import SCHEMA, load
 from airflow_provider_llmbeam.pipeline.audit.record import AuditRecord, Requester
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import for_one_test
 

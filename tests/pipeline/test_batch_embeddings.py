@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from llmbeam_sandbox import Fault
+from llmbeam_sandbox.batch_inference.settings import BatchSettings
 
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.sandbox import Fault
-from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp
 from tests.pipeline.test_batch_inference import report_of
@@ -102,7 +102,7 @@ def test_rows_that_the_batch_does_not_answer_are_sent_online(developer, sandbox,
 
 @pytest.mark.full
 def test_a_vector_of_another_length_is_requested_again_online(developer, sandbox, monkeypatch):
-    from airflow_provider_llmbeam.sandbox.models.embedding import gemini
+    from llmbeam_sandbox.models.embedding import gemini
 
     def answer(self, call, answer, answer_id):
         return gemini.json_reply({"embedding": {"values": [0.5] * 3072}, "tokenCount": TOKENS})
@@ -116,7 +116,7 @@ def test_a_vector_of_another_length_is_requested_again_online(developer, sandbox
 
 @pytest.mark.full
 def test_a_vector_without_reported_tokens_costs_what_is_estimated(developer, sandbox, monkeypatch):
-    from airflow_provider_llmbeam.sandbox.models.embedding import gemini
+    from llmbeam_sandbox.models.embedding import gemini
 
     def answer(self, call, answer, answer_id):
         values = gemini.vector(call.texts[0], model=call.model, dimensions=call.dimensions)

@@ -17,6 +17,8 @@ from statistics import fmean
 import apache_beam as beam
 import pytest
 from google.cloud.storage import Client
+from llmbeam_sandbox import Fault
+from llmbeam_sandbox.batch_inference.settings import BatchSettings
 from waiting import until
 
 from airflow_provider_llmbeam.batch import decide
@@ -49,8 +51,6 @@ from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround, record_turnaround
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries
-from airflow_provider_llmbeam.sandbox import Fault
-from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp
 from tests.unit.batch.moments import KILLS

@@ -21,6 +21,7 @@ from apache_beam.io.requestresponse import (
 from apache_beam.ml.inference.base import KeyedModelHandler
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
+from llmbeam_sandbox import Fault
 from waiting import until
 
 from airflow_provider_llmbeam.beam import LLMCaller, LLMModelHandler
@@ -28,7 +29,6 @@ from airflow_provider_llmbeam.beam import caller as caller_module
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import GeminiModel, Limits
 
 GEMINI = "gemini.generateContent"

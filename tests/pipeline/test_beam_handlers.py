@@ -13,10 +13,10 @@ from apache_beam.ml.inference.base import (
 )
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.beam import LLMModelHandler
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, Limits, OpenAIModel
 
 GEMINI = "gemini.generateContent"

@@ -12,11 +12,11 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.window import FixedWindows, GlobalWindow, Sessions, SlidingWindows, TimestampedValue
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.beam import LLMInference
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.launch.prism import prism_options
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import GeminiModel, Limits, PromptTemplate
 from airflow_provider_llmbeam.spec.runner.prism import PrismRunner
 from tests.prism import prism_binary

@@ -9,8 +9,7 @@ import apache_beam as beam
 import pytest
 import yaml
 from apache_beam.yaml import main, yaml_provider, yaml_transform
-
-from airflow_provider_llmbeam.sandbox import Fault
+from llmbeam_sandbox import Fault
 
 GEMINI = "gemini.generateContent"
 INLINE = {

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from google.cloud import bigquery, storage
 from google.cloud.bigquery import SchemaField
+from llmbeam_sandbox import Fault, Proxy, Sandbox
+from llmbeam_sandbox.batch_inference.settings import BatchSettings
+from llmbeam_sandbox.models.embedding.base import vector
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, SourceEmptyError
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard, export
-from airflow_provider_llmbeam.sandbox import Fault, Proxy, Sandbox
-from airflow_provider_llmbeam.sandbox.batch_inference.settings import BatchSettings
-from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, BigQuerySource
 from tests.clouds import for_one_test

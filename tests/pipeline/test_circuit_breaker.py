@@ -6,6 +6,7 @@ import socket
 import threading
 
 import pytest
+from llmbeam_sandbox import Fault, Sandbox
 
 from airflow_provider_llmbeam.engine.pacing.outage import Outage
 from airflow_provider_llmbeam.exceptions import (
@@ -14,7 +15,6 @@ from airflow_provider_llmbeam.exceptions import (
     NothingAnsweredError,
     PermanentFailureError,
 )
-from airflow_provider_llmbeam.sandbox import Fault, Sandbox
 from tests.pipeline.conftest import read_lines
 
 pytestmark = pytest.mark.promise(2)

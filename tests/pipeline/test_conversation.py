@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmbeam_sandbox import Fault
 from waiting import until
 
 from airflow_provider_llmbeam.engine.prefix.head import PromptHead
@@ -20,7 +21,6 @@ from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.evaluation.preview import make_preview
 from airflow_provider_llmbeam.pipeline.forget.run import forget
 from airflow_provider_llmbeam.pipeline.prefix_cache import head_to_cache
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.safety import RowsToForget

@@ -7,9 +7,9 @@ import re
 from collections import Counter
 
 import pytest
+from llmbeam_sandbox import prompt_sha256
 
 from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName
-from airflow_provider_llmbeam.sandbox import prompt_sha256
 from tests.pipeline.dataflow_cloud import dataflow_cloud
 
 pytestmark = [pytest.mark.promise(1), pytest.mark.promise(2), pytest.mark.slow]

@@ -8,12 +8,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.privacy.dlp import table
 from airflow_provider_llmbeam.pipeline.transforms import inspect_rows
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp
 from tests.leaks import CopyingModel

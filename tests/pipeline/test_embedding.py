@@ -12,13 +12,13 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from llmbeam_sandbox import Fault, Latency, ModelSettings, Quota, Sandbox, prompt_sha256
+from llmbeam_sandbox.models.embedding.base import vector
 from milvus_lite.server_manager import server_manager_instance
 from pymilvus import MilvusClient
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox, prompt_sha256
-from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.processes import until_job
 from tests.replying import Replying, raw

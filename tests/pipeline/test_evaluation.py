@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from llmbeam_sandbox import Fault
+from llmbeam_sandbox.models.answers import answer_text
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline.__main__ import main
 from airflow_provider_llmbeam.pipeline.evaluation import rows as reading
 from airflow_provider_llmbeam.pipeline.evaluation.compare import compare
 from airflow_provider_llmbeam.pipeline.evaluation.run import evaluate
-from airflow_provider_llmbeam.sandbox import Fault
-from airflow_provider_llmbeam.sandbox.models.answers import answer_text
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
 from tests.processes import until_job

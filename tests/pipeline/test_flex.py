@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from llmbeam_sandbox import Fault, Sandbox
+from llmbeam_sandbox.models.settings import ModelSettings
 
 from airflow_provider_llmbeam.counts import usd
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.sandbox import Fault, Sandbox
-from airflow_provider_llmbeam.sandbox.models.settings import ModelSettings
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.outcomes import answers_by_tier
 

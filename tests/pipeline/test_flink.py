@@ -7,6 +7,7 @@ import logging
 import time
 
 import pytest
+from llmbeam_sandbox import FlinkSettings
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.flink_job.client import FlinkJobs
@@ -14,7 +15,6 @@ from airflow_provider_llmbeam.flink_job.launcher import FlinkLauncher
 from airflow_provider_llmbeam.hooks.object_storage import files_at
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.sandbox import FlinkSettings
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.triggers.flink import FlinkJobTrigger
 from tests.pipeline.portable_service import job_service, worker_pool

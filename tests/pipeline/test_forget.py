@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.cli.main import llmbeam
 from airflow_provider_llmbeam.exceptions import JobFailedError, PermanentFailureError
@@ -26,7 +27,6 @@ from airflow_provider_llmbeam.pipeline.evaluation.run import evaluate
 from airflow_provider_llmbeam.pipeline.forget.run import forget
 from airflow_provider_llmbeam.pipeline.lease import locked_file
 from airflow_provider_llmbeam.pipeline.review.sample import sample_answers
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import AnswerSample, Comparison, Evaluation
 from airflow_provider_llmbeam.spec.safety import RowsToForget

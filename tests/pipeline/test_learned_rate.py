@@ -6,9 +6,9 @@ import json
 import random
 
 import pytest
+from llmbeam_sandbox import ModelSettings, Quota, Sandbox
 
 from airflow_provider_llmbeam.pipeline.estimate.run import START_SECONDS, make_estimate
-from airflow_provider_llmbeam.sandbox import ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.server_reply import ErrorBody
 from airflow_provider_llmbeam.spec import JobSpec
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from google.cloud.storage import Client
+from llmbeam_sandbox import Fault
+from llmbeam_sandbox.core.records import ReceivedMedia
 
 from airflow_provider_llmbeam.engine.pacing.gate import Gate
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.media import stored
-from airflow_provider_llmbeam.sandbox import Fault
-from airflow_provider_llmbeam.sandbox.core.records import ReceivedMedia
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp
 from tests.media_files import pdf, png

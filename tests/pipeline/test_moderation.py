@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from llmbeam_sandbox import Fault
+from llmbeam_sandbox.models.answers import prompt_sha256
 from waiting import until
 
 from airflow_provider_llmbeam.batch import decide
@@ -22,8 +24,6 @@ from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.sandbox import Fault
-from airflow_provider_llmbeam.sandbox.models.answers import prompt_sha256
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 from tests.pipeline.conftest import read_lines

@@ -12,10 +12,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from llmbeam_sandbox import Fault, Latency, ModelSettings, Quota, Sandbox
 from waiting import until
 
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.sandbox import Fault, Latency, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 from tests.processes import has_ended

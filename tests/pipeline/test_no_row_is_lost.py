@@ -11,13 +11,13 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from llmbeam_sandbox import Fault, ModelSettings, Quota, Sandbox
 from waiting import scaled
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, PermanentFailureError, TooManyFailedRowsError
 from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
-from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 

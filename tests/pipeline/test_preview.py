@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.cli.main import llmbeam
-from airflow_provider_llmbeam.sandbox import Fault
 
 GEMINI = "gemini.generateContent"
 ROWS = [{"id": number, "text": "word " * number} for number in range(1, 41)]

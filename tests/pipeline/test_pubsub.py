@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
+from llmbeam_sandbox import Fault
 from requests import ReadTimeout
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
@@ -17,7 +18,6 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.queues.deliveries_file import Batches
 from airflow_provider_llmbeam.pipeline.sinks.queues import pubsub as sink_of_pubsub
 from airflow_provider_llmbeam.pipeline.sources import pubsub
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec, PubSubSink
 from tests.pipeline.conftest import read_lines
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from google.cloud.storage import Client
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.transforms import publish
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 
 SECRET = "planted-secret-of-a-row"

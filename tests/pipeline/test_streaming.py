@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from airflow_provider_llmbeam.sandbox import Fault
+from llmbeam_sandbox import Fault
 
 STREAMS = {"gemini": "gemini.streamGenerateContent", "openai": "openai.chatCompletions"}
 STREAMED = {"stream": True, "stream_idle_timeout_seconds": 0.5}

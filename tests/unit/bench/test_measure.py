@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from llmbeam_sandbox.core.records import RequestRecord
+from llmbeam_sandbox.models.quota import Quota
 
-from airflow_provider_llmbeam.sandbox.core.records import RequestRecord
-from airflow_provider_llmbeam.sandbox.models.quota import Quota
 from bench.jobs import JOBS, ServerSettings, Target
 from bench.measure import Measurement, answer_figures, per_second, request_figures
 from bench.rows import Row

@@ -5,8 +5,8 @@ import random
 from itertools import islice
 
 import pytest
+from llmbeam_sandbox.services import METHODS
 
-from airflow_provider_llmbeam.sandbox.services import METHODS
 from bench.soak.verdict import MIB, Sample, Totals, checks, memory_slope
 from bench.soak.weather import ALWAYS, PHASES, Phase, RandomFaults, phases
 

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
@@ -21,7 +22,6 @@ from airflow_provider_llmbeam.exceptions import (
 from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.hooks.storage import StorageHook
 from airflow_provider_llmbeam.manifest import encoded_page
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from llmbeam_sandbox import DataflowSettings, Fault, Sandbox
 
 from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
 from airflow_provider_llmbeam.exceptions import LLMBeamError
-from airflow_provider_llmbeam.sandbox import DataflowSettings, Fault, Sandbox
 from airflow_provider_llmbeam.spec import JobSpec
 
 #: Maximum of refused calls per method. One that is retried until its timeout (60 s) is sent some fifteen times.

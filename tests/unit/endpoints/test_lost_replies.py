@@ -10,6 +10,7 @@ import logging
 import time
 
 import pytest
+from llmbeam_sandbox import EndpointSettings, Fault, Sandbox
 
 from airflow_provider_llmbeam.endpoints import teardown
 from airflow_provider_llmbeam.endpoints.platform import SentRequests
@@ -19,7 +20,6 @@ from airflow_provider_llmbeam.endpoints.resource import LostReply
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.polling.poller import poll_until_result
-from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, endpoint_labels
 from airflow_provider_llmbeam.spec.identity import identity

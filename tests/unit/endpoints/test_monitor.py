@@ -9,6 +9,7 @@ from itertools import groupby
 
 import pytest
 from google.api_core.future.polling import DEFAULT_POLLING
+from llmbeam_sandbox import EndpointSettings, Fault, ManualClock, Sandbox
 
 from airflow_provider_llmbeam.endpoints import teardown
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
@@ -19,7 +20,6 @@ from airflow_provider_llmbeam.endpoints.sweep import sweep
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.polling.poller import poll_until_result
-from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ManualClock, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger

@@ -9,6 +9,7 @@ import time
 
 import pytest
 from airflow.sdk import DAG
+from llmbeam_sandbox import EndpointSettings, Fault, Sandbox
 
 from airflow_provider_llmbeam.endpoints import provisioning
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
@@ -19,7 +20,6 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.polling.poller import poll_until_result
-from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, Sandbox
 from airflow_provider_llmbeam.spec import Generation, JobSpec, VertexEndpointModel, parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, endpoint_labels
 from airflow_provider_llmbeam.spec.identity import identity

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from llmbeam_sandbox.models.quota import FixedWindow, Quota, QuotaLedger
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.engine import Engine
@@ -25,7 +26,6 @@ from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
 from airflow_provider_llmbeam.exceptions import ModelUnavailableError
-from airflow_provider_llmbeam.sandbox.models.quota import FixedWindow, Quota, QuotaLedger
 
 HOUR = 3600.0
 REQUESTS_PER_MINUTE = 12

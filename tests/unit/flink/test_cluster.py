@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.exceptions import (
     AccessDeniedError,
@@ -12,7 +13,6 @@ from airflow_provider_llmbeam.exceptions import (
 )
 from airflow_provider_llmbeam.flink.cluster import FlinkCluster
 from airflow_provider_llmbeam.flink.job import PHASES, FlinkAddress, FlinkJob
-from airflow_provider_llmbeam.sandbox import Fault
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.dataflow.outcome import JobResult
@@ -14,7 +15,6 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.flink_job.client import FlinkJobs
 from airflow_provider_llmbeam.flink_job.launcher import FlinkLauncher
 from airflow_provider_llmbeam.hooks.object_storage import files_at
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.identity import flink_name, job_identity, progress_prefix
 from airflow_provider_llmbeam.tasks.process import JobProcess

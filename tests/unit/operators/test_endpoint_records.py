@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
+from llmbeam_sandbox import EndpointSettings, Fault, Sandbox
 
 from airflow_provider_llmbeam.endpoints import teardown
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor
@@ -17,7 +18,6 @@ from airflow_provider_llmbeam.exceptions import EndpointFailedError, StockOutErr
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.operators.endpoint import ProvisionEndpointOperator, TeardownEndpointOperator
 from airflow_provider_llmbeam.polling.poller import poll_until_result
-from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, Sandbox
 
 pytestmark = pytest.mark.slow
 

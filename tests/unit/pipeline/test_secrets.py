@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from google.cloud import secretmanager
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import secrets
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
-from airflow_provider_llmbeam.sandbox import Fault
 
 METHOD = "secretmanager.versions.access"
 PARENT = "projects/llmbeam-sandbox"

@@ -10,12 +10,12 @@ import pytest
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.gcp import gcsio
 from apache_beam.options.pipeline_options import PipelineOptions
+from llmbeam_sandbox import Sandbox
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.records import read_records
 from airflow_provider_llmbeam.pipeline.sinks.merge_files import read_rows
-from airflow_provider_llmbeam.sandbox import Sandbox
 
 
 @pytest.fixture(params=["local", "gs"])

@@ -12,6 +12,7 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from llmbeam_sandbox import Fault, FixedWindow, ModelSettings, Quota, Sandbox
 
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
@@ -21,7 +22,6 @@ from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.probe.prober import MAX_UNANSWERED, Probe, Prober, affordable, probe_cost_usd
 from airflow_provider_llmbeam.probe.reply import ProbeReply, read_reply
 from airflow_provider_llmbeam.probe.request import probe_request
-from airflow_provider_llmbeam.sandbox import Fault, FixedWindow, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.spec.model import parse_model

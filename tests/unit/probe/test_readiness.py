@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from google.cloud import aiplatform_v1 as v1
+from llmbeam_sandbox import EndpointSettings, ManualClock, Sandbox
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.probe.readiness import ReadinessResult, readiness_poller
-from airflow_provider_llmbeam.sandbox import EndpointSettings, ManualClock, Sandbox
 
 LOCATION = "europe-west4"
 PARENT = f"projects/llmbeam-sandbox/locations/{LOCATION}"

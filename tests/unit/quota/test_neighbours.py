@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 
+from llmbeam_sandbox.models.quota import Quota, QuotaLedger
+
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.quota.evidence import Allowance, Evidence
 from airflow_provider_llmbeam.quota.health import judge
 from airflow_provider_llmbeam.quota.recommendation import recommended_limits
-from airflow_provider_llmbeam.sandbox.models.quota import Quota, QuotaLedger
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 from bench.simulation.simulator import Client, Request, Simulation
 

@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from airflow_provider_llmbeam.exceptions import AccessDeniedError
-from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
-from airflow_provider_llmbeam.probe.prober import Prober
-from airflow_provider_llmbeam.quota.hook import QuotaHook, situation_of, unit_of
-from airflow_provider_llmbeam.sandbox import (
+from llmbeam_sandbox import (
     EndpointSettings,
     Fault,
     Latency,
@@ -23,6 +18,11 @@ from airflow_provider_llmbeam.sandbox import (
     Quota,
     Sandbox,
 )
+
+from airflow_provider_llmbeam.exceptions import AccessDeniedError
+from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
+from airflow_provider_llmbeam.probe.prober import Prober
+from airflow_provider_llmbeam.quota.hook import QuotaHook, situation_of, unit_of
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, Limits, VertexEndpoint, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model import parse_model
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion

@@ -14,10 +14,10 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.sdk import DAG
 from airflow.sdk.bases.sensor import AirflowRescheduleException
+from llmbeam_sandbox import EndpointSettings, Fault, ModelSettings, Proxy, Quota, Sandbox
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.sandbox import EndpointSettings, Fault, ModelSettings, Proxy, Quota, Sandbox
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import Demand, GeminiModel, VertexEndpoint
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from google.cloud import storage
+from llmbeam_sandbox import ManualClock, Proxy, Sandbox
 
 from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers import BatchProvider, open_provider
-from airflow_provider_llmbeam.sandbox import ManualClock, Proxy, Sandbox
 from airflow_provider_llmbeam.spec import GeminiModel, OpenAIModel
 from tests.clouds import for_one_test
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import cast
 
 import pytest
+from llmbeam_sandbox import Fault
+from llmbeam_sandbox.models.embedding.base import vector
 
 from airflow_provider_llmbeam.batch.errors import (
     BatchDeniedError,
@@ -19,8 +21,6 @@ from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.batch.providers.http import BatchHttp
 from airflow_provider_llmbeam.batch.providers.openai import OpenAIBatches
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.sandbox import Fault
-from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.spec.model import OpenAIModel
 
 

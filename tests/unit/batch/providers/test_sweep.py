@@ -6,11 +6,11 @@ import logging
 from typing import Any
 
 import pytest
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.batch.display_name import deployment_prefix
 from airflow_provider_llmbeam.batch.providers import openai
 from airflow_provider_llmbeam.batch.sweep import BatchSweepManifest, sweep
-from airflow_provider_llmbeam.sandbox import Fault
 
 PREFIX = deployment_prefix("prod")
 FOREIGN = deployment_prefix("dev")

@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
-from airflow_provider_llmbeam.sandbox import Sandbox
+from llmbeam_sandbox import Sandbox
 
 
 @pytest.fixture(scope="session")

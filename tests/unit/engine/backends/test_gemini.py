@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from google import genai
 from google.genai import types
 from google.oauth2 import credentials as google_credentials
+from llmbeam_sandbox import Fault, ModelSettings, Quota, Sandbox, prompt_sha256
 from pydantic import BaseModel
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
@@ -28,7 +29,6 @@ from airflow_provider_llmbeam.engine.backends.reported import UsageReader
 from airflow_provider_llmbeam.engine.prompt import Prompt, Turn
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Quota, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.spec import GeminiModel, Generation
 
 pytestmark = pytest.mark.promise(5)

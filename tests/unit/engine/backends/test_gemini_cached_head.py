@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from google import genai
 from google.genai import types as genai_types
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.engine.backends.gemini import GeminiBackend, is_cache_gone
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead, PromptHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 
 HEAD = PromptHead("word " * 4_800, "Be short.")  # 6,003 tokens

@@ -10,15 +10,15 @@ import pytest
 from google import genai
 from google.genai import types
 from google.oauth2 import credentials as google_credentials
+from llmbeam_sandbox import Fault, Sandbox, prompt_sha256
+from llmbeam_sandbox.core.methods import Method
+from llmbeam_sandbox.models.embedding.base import vector
 
 from airflow_provider_llmbeam.engine.backends.gemini_embeddings import GeminiEmbeddings, _method, _replies
 from airflow_provider_llmbeam.engine.backends.reported import UsageReader
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.sandbox import Fault, Sandbox, prompt_sha256
-from airflow_provider_llmbeam.sandbox.core.methods import Method
-from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.spec import Embedding, GeminiModel
 
 pytestmark = pytest.mark.promise(5)

@@ -7,12 +7,12 @@ import socket
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from llmbeam_sandbox import Sandbox
 
 from airflow_provider_llmbeam.engine.backends import http, open_backend
 from airflow_provider_llmbeam.engine.backends.http import FixedAccess, HttpClient, open_session
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.sandbox import Sandbox
 from airflow_provider_llmbeam.spec import Embedding, GeminiModel, Generation, OpenAIModel, VertexEndpointModel
 from tests.replying import Replying, raw
 

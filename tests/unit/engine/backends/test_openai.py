@@ -6,6 +6,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from llmbeam_sandbox import Fault, ModelSettings, Sandbox, prompt_sha256
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.openai import (
@@ -18,7 +19,6 @@ from airflow_provider_llmbeam.engine.backends.openai import (
 from airflow_provider_llmbeam.engine.backends.reported import UsageReader
 from airflow_provider_llmbeam.engine.prompt import Prompt, Turn
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Sandbox, prompt_sha256
 from airflow_provider_llmbeam.spec import Generation, OpenAIModel
 
 SCHEMA = {

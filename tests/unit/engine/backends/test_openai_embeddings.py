@@ -5,14 +5,14 @@ import json
 from typing import Any
 
 import pytest
+from llmbeam_sandbox import Fault, ModelSettings, Sandbox, prompt_sha256
+from llmbeam_sandbox.models.embedding.base import vector
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.openai_embeddings import OpenAIEmbeddings, _replies
 from airflow_provider_llmbeam.engine.backends.reported import UsageReader
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.sandbox import Fault, ModelSettings, Sandbox, prompt_sha256
-from airflow_provider_llmbeam.sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.spec import Embedding, OpenAIModel
 
 METHOD = "openai.embeddings"

@@ -7,13 +7,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from llmbeam_sandbox import Sandbox
 
 from airflow_provider_llmbeam.engine.backends import gemini, open_backend, openai
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.streaming import MAX_CHARACTERS, StreamedText
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.sandbox import Sandbox
 from airflow_provider_llmbeam.spec import GeminiModel, Generation, OpenAIModel
 from tests.replying import Replying, raw
 

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llmbeam_sandbox import ModelSettings, Sandbox
 
 from airflow_provider_llmbeam.engine.backends import open_backend
 from airflow_provider_llmbeam.engine.backends.reported import UsageReader, tier_of
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.sandbox import ModelSettings, Sandbox
 from airflow_provider_llmbeam.spec import GeminiModel, Generation, OpenAIModel
 from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
 

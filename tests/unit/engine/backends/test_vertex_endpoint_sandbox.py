@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from google.cloud import aiplatform_v1 as v1
+from llmbeam_sandbox import EndpointSettings, ManualClock, Proxy, Sandbox
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.backends.vertex_endpoint import open_vertex_endpoint
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.sandbox import EndpointSettings, ManualClock, Proxy, Sandbox
 from airflow_provider_llmbeam.spec import Generation, VertexEndpointModel
 from tests.clouds import use_environment
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llmbeam_sandbox.batch_inference.lines import padded
 
 from airflow_provider_llmbeam.engine.backends.base import Reply
 from airflow_provider_llmbeam.engine.batch_formats import batch_format
@@ -14,7 +15,6 @@ from airflow_provider_llmbeam.engine.batch_formats.base import BatchFormat
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.sandbox.batch_inference.lines import padded
 from airflow_provider_llmbeam.spec import EchoModel, Embedding, GeminiModel, Generation, Model, OpenAIModel
 from tests.hostile import altered, encoded
 

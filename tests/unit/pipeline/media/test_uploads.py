@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 
 import pytest
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.batch.display_name import deployment_prefix
 from airflow_provider_llmbeam.batch.providers import http, open_provider
@@ -18,7 +19,6 @@ from airflow_provider_llmbeam.batch.sweep import sweep
 from airflow_provider_llmbeam.engine.media.file import MediaFile
 from airflow_provider_llmbeam.pipeline.media import uploads as module
 from airflow_provider_llmbeam.pipeline.media.uploads import UploadedMedia, open_uploads
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError
 

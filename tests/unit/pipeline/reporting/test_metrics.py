@@ -12,6 +12,7 @@ from apache_beam.metrics.execution import MetricsContainer, MetricsEnvironment
 from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.runners.worker import statesampler
 from apache_beam.utils.counters import CounterFactory
+from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.counts import NAMESPACE, Counts
 from airflow_provider_llmbeam.engine.outcome import Failure
@@ -20,7 +21,6 @@ from airflow_provider_llmbeam.pipeline.build import build
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, CountingDoFn, count, counts_of
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
-from airflow_provider_llmbeam.sandbox import Fault
 from airflow_provider_llmbeam.spec import EchoModel, JobSpec, Limits, Price
 from tests.outcomes import completion
 

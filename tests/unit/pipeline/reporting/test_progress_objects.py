@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from llmbeam_sandbox import Sandbox
 from waiting import until
 
 from airflow_provider_llmbeam.counts import Counts
@@ -17,7 +18,6 @@ from airflow_provider_llmbeam.pipeline.reporting.progress_objects import (
     batch_ended,
     publish_progress,
 )
-from airflow_provider_llmbeam.sandbox import Sandbox
 
 
 @pytest.fixture(params=["local", "gs"])
