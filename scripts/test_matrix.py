@@ -125,16 +125,15 @@ def make_environment(cell: Cell) -> None:
         subprocess.CalledProcessError: No interpreter was found, or a package could not be installed.
     """
     made_from = cell.environment / ".made-from"
-    wanted = (ROOT / "pyproject.toml").read_text() + cell.constraints.read_text()
+    files = (ROOT / "pyproject.toml", ROOT / "sandbox" / "pyproject.toml", cell.constraints)
+    wanted = "".join(file.read_text() for file in files)
     if made_from.exists() and made_from.read_text() == wanted:
         return
     uv = str(Path(sys.executable).with_name("uv"))
     make = [uv, "venv", "--quiet", "--clear", "--seed", "--python", cell.python, str(cell.environment)]
     subprocess.run(make, check=True, cwd=ROOT, env={"UV_SYSTEM_CERTS": "true", **os.environ})
-    install = ["scripts/install", str(cell.environment / "bin" / "python")]
-    subprocess.run(
-        [*install, "-c", str(cell.constraints), "-e", ".[dev]", "-e", "./sandbox"], check=True, cwd=ROOT
-    )
+    install = ["scripts/install", str(cell.environment / "bin" / "python"), "-c", str(cell.constraints)]
+    subprocess.run([*install, "-e", ".[dev]", "-e", "./sandbox"], check=True, cwd=ROOT)
     made_from.write_text(wanted)
 
 

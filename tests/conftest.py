@@ -1,3 +1,3 @@
-"""All tests have the plugin `tests.plugin`: a guard of the network, an Airflow home, a sandbox, a real PostgreSQL."""
+"""Plugins of all tests: no address but loopback, an Airflow home, servers, and a check of all traffic."""
 
 pytest_plugins = ["tests.plugin", "tests.contract.plugin"]
