@@ -69,15 +69,15 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "task-decorators": [
-            {"class-name": "airflow_provider_llmbeam.decorators.llmbeam.llmbeam_task", "name": "llmbeam"}
+            {"class-name": "airflow_provider_llmbeam.operators.taskflow.llmbeam_task", "name": "llmbeam"}
         ],
         "extra-links": [
-            "airflow_provider_llmbeam.links.endpoint.EndpointLink",
-            "airflow_provider_llmbeam.links.job.DataflowLink",
-            "airflow_provider_llmbeam.links.job.FlinkLink",
-            "airflow_provider_llmbeam.links.job.OutputLink",
-            "airflow_provider_llmbeam.links.job.ReportLink",
-            "airflow_provider_llmbeam.links.quota.QuotaLink",
+            "airflow_provider_llmbeam.operators.links.EndpointLink",
+            "airflow_provider_llmbeam.operators.links.DataflowLink",
+            "airflow_provider_llmbeam.operators.links.FlinkLink",
+            "airflow_provider_llmbeam.operators.links.OutputLink",
+            "airflow_provider_llmbeam.operators.links.ReportLink",
+            "airflow_provider_llmbeam.operators.links.QuotaLink",
         ],
         "config": {
             "llmbeam": {

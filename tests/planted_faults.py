@@ -35,10 +35,10 @@ PLANTED_FAULTS = {
     "budget-never-cancels": PlantedFault(
         area="deciders",
         what="a Dataflow job above its budget is waited for, and never cancelled",
-        file="dataflow/state_machine.py",
+        file="jobs/state_machine.py",
         old="return Wait(CANCELLING_SECONDS) if job.is_cancelling else OverBudget(cost_usd)",
         new="return Wait(CANCELLING_SECONDS)",
-        tests=("tests/unit/dataflow/test_moments.py",),
+        tests=("tests/unit/jobs/test_moments.py",),
     ),
     "old-try-fights-on": PlantedFault(
         area="deciders",
@@ -59,18 +59,18 @@ PLANTED_FAULTS = {
     "cancelled-batch-goes-on": PlantedFault(
         area="deciders",
         what="batch inference that is being cancelled is waited for again once fewer rows are unanswered",
-        file="batch/decide.py",
+        file="pipeline/batch_inference/decide.py",
         old="if now >= switch_at or history.first_cancelled_at is not None:",
         new="if now >= switch_at:",
-        tests=("tests/unit/batch/test_moments.py",),
+        tests=("tests/unit/pipeline/batch_inference/test_moments.py",),
     ),
     "failed-batch-with-results-again": PlantedFault(
         area="deciders",
         what="a batch that failed with results is submitted again, and its answers are paid for twice",
-        file="batch/decide.py",
+        file="pipeline/batch_inference/decide.py",
         old='return self.job.phase == "failed" and not self.job.results and self.submits < MAX_SUBMITS',
         new='return self.job.phase == "failed" and self.submits < MAX_SUBMITS',
-        tests=("tests/unit/batch/test_moments.py",),
+        tests=("tests/unit/pipeline/batch_inference/test_moments.py",),
     ),
     "refusal-above-answer": PlantedFault(
         area="journal",

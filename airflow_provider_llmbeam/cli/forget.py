@@ -46,6 +46,6 @@ def forget(
         path.write_text(rows.model_dump_json())
         found = outcome(f"--spec={job}", f"--forget={path}", part="forgotten", as_json=as_json)
 
-    from airflow_provider_llmbeam.pipeline.forget.outcome import Forgotten
+    from airflow_provider_llmbeam.pipeline.measure.forget.outcome import Forgotten
 
     click.echo(str(Forgotten.model_validate(found)))

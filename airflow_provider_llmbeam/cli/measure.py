@@ -26,8 +26,8 @@ def preview(job: str, rows: int, by: str, seed: int, keys: tuple[str, ...], dry:
 
     The job keeps the answers, so that it does not pay for them again.
     """
-    from airflow_provider_llmbeam.preview import Preview
     from airflow_provider_llmbeam.spec.evaluation import PreviewSample
+    from airflow_provider_llmbeam.spec.protocol.preview import Preview
 
     sample = PreviewSample.parse({"rows": rows, "by": by, "seed": seed, "keys": keys, "sends": not dry})
     with tempfile.TemporaryDirectory(prefix="llmbeam-") as directory:
@@ -48,7 +48,7 @@ def diff(old: str, new: str, as_json: bool) -> None:
     """
     found = outcome(f"--spec={new}", f"--diff={old}", part="difference", as_json=as_json)
     # Imported after the entry point, which imports Beam in its own way (`pipeline.job.importing_beam`).
-    from airflow_provider_llmbeam.pipeline.evaluation.difference import Difference
+    from airflow_provider_llmbeam.pipeline.measure.evaluation.difference import Difference
 
     click.echo(str(Difference.of(found)))
 

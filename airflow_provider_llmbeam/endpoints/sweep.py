@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform
 from airflow_provider_llmbeam.endpoints.resource import Resource
 from airflow_provider_llmbeam.endpoints.teardown import Keep, removal_round, remove
 from airflow_provider_llmbeam.exceptions import LLMBeamError
-from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL

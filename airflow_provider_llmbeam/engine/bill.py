@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.model.tier import ASSUMED_PRIORITY_RATIO, ServiceTier
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 
 class Bill(NamedTuple):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from airflow_provider_llmbeam.engine.backends.base import Backend, Reply, StaticBackend
+from airflow_provider_llmbeam.engine.backend import Backend, Reply, StaticBackend
 from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.media.loader import MediaLoader, has_media

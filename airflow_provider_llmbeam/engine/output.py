@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, text_depth_exceeds

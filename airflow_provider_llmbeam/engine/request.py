@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_provider_llmbeam.characters import valid_text
-from airflow_provider_llmbeam.server_reply import QuotaUnit
+from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier
+from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 
 #: Failures after which the same request may succeed.
 TRANSIENT_KINDS: frozenset[FailureKind] = frozenset({"server_error", "garbage", "timeout", "connection"})

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable
 
-from airflow_provider_llmbeam.engine.backends.base import Backend
+from airflow_provider_llmbeam.engine.backend import Backend
 from airflow_provider_llmbeam.engine.pacing.flex import PROBE_SECONDS, FlexCapacity, is_shed
 from airflow_provider_llmbeam.engine.request import Request
 from airflow_provider_llmbeam.engine.retry import RequestError

@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError
-from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook
-from airflow_provider_llmbeam.google_cloud.errors import usable_connection
-from airflow_provider_llmbeam.google_cloud.tokens import id_token
+from airflow_provider_llmbeam.hooks.google.base import REQUEST_SECONDS, RegionalHook
+from airflow_provider_llmbeam.hooks.google.errors import usable_connection
+from airflow_provider_llmbeam.hooks.google.tokens import id_token
 
 #: Largest number of services that are listed in one location.
 MAX_LISTED = 5_000

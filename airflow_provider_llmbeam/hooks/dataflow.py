@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.exceptions import RequestRefusedError
-from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook, retry
-from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
-from airflow_provider_llmbeam.google_cloud.dataflow_replies import counts_of, job_of, texts_of
-from airflow_provider_llmbeam.google_cloud.errors import before_submission
+from airflow_provider_llmbeam.hooks.google.base import REQUEST_SECONDS, RegionalHook, retry
+from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.hooks.google.dataflow_replies import counts_of, job_of, texts_of
+from airflow_provider_llmbeam.hooks.google.errors import before_submission
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 #: Timeouts of one cancellation request and of all its retries, in seconds: a trigger's `on_kill` is limited to
 #: 30 s (`[triggerer] on_kill_timeout`).

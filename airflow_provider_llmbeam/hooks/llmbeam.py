@@ -10,9 +10,9 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, mask_secret
 from airflow.sdk import BaseHook
 
-from airflow_provider_llmbeam.deployment import own_deployment
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication, api_key_variable
+from airflow_provider_llmbeam.hooks.deployment import own_deployment
+from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication, api_key_variable
 from airflow_provider_llmbeam.redaction import url_fault
 from airflow_provider_llmbeam.spec.model import Model, model_data, parse_model
 from airflow_provider_llmbeam.spec.model.environment import with_base_url

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, GoogleHook, retry
-from airflow_provider_llmbeam.google_cloud.errors import CloudRequest, translated, usable_connection
-from airflow_provider_llmbeam.redirects import direct
+from airflow_provider_llmbeam.hooks.google.base import REQUEST_SECONDS, GoogleHook, retry
+from airflow_provider_llmbeam.hooks.google.errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.transport.redirects import direct
 
 
 class StorageHook(GoogleHook):

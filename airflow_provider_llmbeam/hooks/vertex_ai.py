@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError
-from airflow_provider_llmbeam.google_cloud.base import REQUEST_SECONDS, RegionalHook
-from airflow_provider_llmbeam.google_cloud.errors import require_new
+from airflow_provider_llmbeam.hooks.google.base import REQUEST_SECONDS, RegionalHook
+from airflow_provider_llmbeam.hooks.google.errors import require_new
 
 #: Largest number of endpoints, and of models, that are listed in one location.
 MAX_LISTED = 5_000

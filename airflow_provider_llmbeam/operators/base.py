@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_llmbeam.dataflow.launcher import DataflowLauncher
-from airflow_provider_llmbeam.deployment import own_deployment, required_deployment
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.lineage.facts import JobFacts
-from airflow_provider_llmbeam.lineage.operators import HasLineage, job_lineage
+from airflow_provider_llmbeam.hooks.deployment import own_deployment, required_deployment
+from airflow_provider_llmbeam.integrations.openlineage.facts import JobFacts
+from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, job_lineage
+from airflow_provider_llmbeam.jobs.dataflow_launcher import DataflowLauncher
+from airflow_provider_llmbeam.jobs.process import JobProcess
+from airflow_provider_llmbeam.operators.arguments import check_arguments
+from airflow_provider_llmbeam.operators.deadline import with_deadline, with_stand_in
+from airflow_provider_llmbeam.operators.identity import airflow_run_of, job_name, owner_of
+from airflow_provider_llmbeam.operators.literal import Unrendered, literal_problems, plain
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.identity import with_billing_labels
@@ -23,11 +28,6 @@ from airflow_provider_llmbeam.spec.model import model_data
 from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from airflow_provider_llmbeam.spec.prompt import prompt_data
 from airflow_provider_llmbeam.spec.sink import PostgresSink
-from airflow_provider_llmbeam.tasks.arguments import check_arguments
-from airflow_provider_llmbeam.tasks.deadline import with_deadline, with_stand_in
-from airflow_provider_llmbeam.tasks.identity import airflow_run_of, job_name, owner_of
-from airflow_provider_llmbeam.tasks.literal import Unrendered, literal_problems, plain
-from airflow_provider_llmbeam.tasks.process import JobProcess
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_llmbeam.operators.assets import add_manifest
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow
+from airflow_provider_llmbeam.operators.identity import name_in_every_run
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
+from airflow_provider_llmbeam.operators.literal import plain, unrendered, with_unrendered
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.spec.model.environment import with_base_urls
-from airflow_provider_llmbeam.tasks.assets import add_manifest
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
-from airflow_provider_llmbeam.tasks.identity import name_in_every_run
-from airflow_provider_llmbeam.tasks.literal import plain, unrendered, with_unrendered
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
-from airflow_provider_llmbeam.deployment import required_deployment
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform, SentRequests
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
@@ -19,9 +17,13 @@ from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.resource import LostReply
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, StillBillingError
-from airflow_provider_llmbeam.lineage.operators import HasLineage, endpoint_lineage
-from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
-from airflow_provider_llmbeam.links.stored import StoresLinks
+from airflow_provider_llmbeam.hooks.deployment import required_deployment
+from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, endpoint_lineage
+from airflow_provider_llmbeam.operators.arguments import check_arguments
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow, reading_for_removal
+from airflow_provider_llmbeam.operators.identity import job_name
+from airflow_provider_llmbeam.operators.links import EndpointLink, StoresLinks, endpoint_url
+from airflow_provider_llmbeam.operators.literal import is_pending, plain
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
@@ -35,10 +37,7 @@ from airflow_provider_llmbeam.spec.endpoint.identity import (
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.identity import identity
-from airflow_provider_llmbeam.tasks.arguments import check_arguments
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow, reading_for_removal
-from airflow_provider_llmbeam.tasks.identity import job_name
-from airflow_provider_llmbeam.tasks.literal import is_pending, plain
+from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 
 if TYPE_CHECKING:
@@ -367,7 +366,7 @@ def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Se
     """
     if spec.project is not None:
         return spec
-    from airflow_provider_llmbeam.google_cloud.errors import before_submission
+    from airflow_provider_llmbeam.hooks.google.errors import before_submission
 
     with before_submission():
         site = platform_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])

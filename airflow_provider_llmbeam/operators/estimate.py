@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
+from airflow_provider_llmbeam.operators.assets import add_manifest
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow
+from airflow_provider_llmbeam.operators.identity import job_name, refuse_unknown_task
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
-from airflow_provider_llmbeam.tasks.assets import add_manifest
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
-from airflow_provider_llmbeam.tasks.identity import job_name, refuse_unknown_task
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_llmbeam.jobs.process import JobProcess
     from airflow_provider_llmbeam.spec.job import JobSpec
-    from airflow_provider_llmbeam.tasks.process import JobProcess
 
 
 class EstimateInferenceOperator(InProcessOperator):

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.google_cloud.credentials import Place, google_credentials
+from airflow_provider_llmbeam.hooks.google.credentials import Place, google_credentials
+from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
+from airflow_provider_llmbeam.operators.literal import literal_problems
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import Model, key_variables
-from airflow_provider_llmbeam.tasks.literal import literal_problems
-from airflow_provider_llmbeam.tasks.process import JobProcess
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.base import SpecModel

@@ -19,12 +19,12 @@ from airflow_provider_llmbeam.operators.endpoint import (
     ReserveEndpointOperator,
     TeardownEndpointOperator,
 )
+from airflow_provider_llmbeam.operators.literal import is_pending, plain
 from airflow_provider_llmbeam.operators.model_registry import ResolveModelOperator
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.runner import Runner, is_in_network
-from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 
 #: Arguments of the tasks of a block, whatever `default_args` of the Dag say: see `_check_starts`.
 _STARTS: dict[str, Any] = {"depends_on_past": False, "wait_for_downstream": False}

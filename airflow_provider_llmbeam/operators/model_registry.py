@@ -9,17 +9,17 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import JobError, JobSpecError, LLMBeamError, error_class
-from airflow_provider_llmbeam.manifest import ERROR_KEY
+from airflow_provider_llmbeam.operators.arguments import check_arguments
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow
+from airflow_provider_llmbeam.operators.literal import is_pending
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
-from airflow_provider_llmbeam.tasks.arguments import check_arguments
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
-from airflow_provider_llmbeam.tasks.literal import is_pending
+from airflow_provider_llmbeam.spec.protocol.manifest import ERROR_KEY
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
+    from airflow_provider_llmbeam.endpoints.model_aliases import AliasState, RegistryHook
     from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
-    from airflow_provider_llmbeam.model_registry.aliases import AliasState, RegistryHook
 
 
 class _RegisteredModelOperator(BaseOperator):
@@ -84,7 +84,7 @@ class ResolveModelOperator(_RegisteredModelOperator):
 
     def execute(self, context: Context) -> str:
         """Resolves the version."""
-        from airflow_provider_llmbeam.model_registry.aliases import resolve
+        from airflow_provider_llmbeam.endpoints.model_aliases import resolve
 
         with errors_of_airflow():
             model = self._registered()
@@ -105,7 +105,7 @@ class _AliasOperator(_RegisteredModelOperator):
             self._check_alias()
 
     def _check_alias(self) -> None:
-        from airflow_provider_llmbeam.model_registry.aliases import check_alias
+        from airflow_provider_llmbeam.endpoints.model_aliases import check_alias
 
         check_alias(self.alias)
 
@@ -156,7 +156,7 @@ class PromoteModelOperator(_AliasOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Moves the alias."""
-        from airflow_provider_llmbeam.model_registry.aliases import promote
+        from airflow_provider_llmbeam.endpoints.model_aliases import promote
 
         return self._moved(promote)
 
@@ -211,7 +211,7 @@ class RollBackModelOperator(_AliasOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Moves the alias back."""
-        from airflow_provider_llmbeam.model_registry.aliases import roll_back
+        from airflow_provider_llmbeam.endpoints.model_aliases import roll_back
 
         if self.errors is not None:
             found = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=ERROR_KEY) or ()

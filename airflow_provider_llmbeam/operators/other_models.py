@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.literal import plain
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.model import model_data
-from airflow_provider_llmbeam.tasks.literal import plain
 
 
 class OtherModels:

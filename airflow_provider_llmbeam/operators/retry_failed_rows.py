@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.identity import refuse_unknown_task
+from airflow_provider_llmbeam.operators.literal import plain
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FAULTS_OF_THE_SOURCE
 from airflow_provider_llmbeam.spec.sink import sink_data
-from airflow_provider_llmbeam.tasks.identity import refuse_unknown_task
-from airflow_provider_llmbeam.tasks.literal import plain
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg

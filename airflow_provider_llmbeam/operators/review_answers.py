@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow
+from airflow_provider_llmbeam.operators.identity import name_in_every_run
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
-from airflow_provider_llmbeam.tasks.identity import name_in_every_run
-from airflow_provider_llmbeam.tasks.literal import plain
+from airflow_provider_llmbeam.operators.literal import plain
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
@@ -116,7 +116,7 @@ def review_answers(reviews: XComArg, *, task_id: str = "review", **kwargs: Any) 
     Returns:
         The tasks; their XComs are the verdicts as JSON text, see `spec.evaluation.Verdict`.
     """
-    from airflow_provider_llmbeam.tasks.review_form import ReviewAnswerOperator
+    from airflow_provider_llmbeam.operators.review_form import ReviewAnswerOperator
 
     return ReviewAnswerOperator.partial(task_id=task_id, **kwargs).expand(review=reviews)
 

@@ -10,38 +10,39 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
-from airflow_provider_llmbeam.alert import Alert
-from airflow_provider_llmbeam.dataflow.job_launcher import JobLauncher
-from airflow_provider_llmbeam.dataflow.outcome import JobResult
-from airflow_provider_llmbeam.dataflow.registry import SubmittedJob
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
-from airflow_provider_llmbeam.links.job import (
+from airflow_provider_llmbeam.hooks.google.credentials import google_credentials
+from airflow_provider_llmbeam.integrations.opentelemetry.record import counted_outcome, record_job
+from airflow_provider_llmbeam.jobs.job_launcher import JobLauncher
+from airflow_provider_llmbeam.jobs.outcome import JobResult
+from airflow_provider_llmbeam.jobs.process import JobProcess
+from airflow_provider_llmbeam.jobs.registry import SubmittedJob
+from airflow_provider_llmbeam.operators.assets import add_manifest
+from airflow_provider_llmbeam.operators.base import InferenceJobOperator
+from airflow_provider_llmbeam.operators.deadline import with_stand_in
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow, unless_skipped
+from airflow_provider_llmbeam.operators.links import (
     DataflowLink,
     FlinkLink,
     OutputLink,
     ReportLink,
+    StoresLinks,
+    XComLink,
     dataflow_url,
     flink_url,
     output_url,
     report_url,
 )
-from airflow_provider_llmbeam.links.stored import StoresLinks, XComLink
-from airflow_provider_llmbeam.manifest import ERROR_KEY, PAGE_KEY
-from airflow_provider_llmbeam.notifications.notify import notify
-from airflow_provider_llmbeam.observability.record import counted_outcome, record_job
-from airflow_provider_llmbeam.operators.base import InferenceJobOperator
+from airflow_provider_llmbeam.operators.notify import notify
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.identity import progress_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.environment import with_base_urls
+from airflow_provider_llmbeam.spec.protocol.alert import Alert
+from airflow_provider_llmbeam.spec.protocol.manifest import ERROR_KEY, PAGE_KEY
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
-from airflow_provider_llmbeam.tasks.assets import add_manifest
-from airflow_provider_llmbeam.tasks.deadline import with_stand_in
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow, unless_skipped
-from airflow_provider_llmbeam.tasks.process import JobProcess
+from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 from airflow_provider_llmbeam.triggers.job import JobTrigger
 from airflow_provider_llmbeam.triggers.wait import WaitTrigger
@@ -49,7 +50,7 @@ from airflow_provider_llmbeam.triggers.wait import WaitTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_llmbeam.preview import Preview
+    from airflow_provider_llmbeam.spec.protocol.preview import Preview
 
 
 #: Shortest time between two polls of a task that is deferred during batch inference, in seconds.
@@ -158,8 +159,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             JobSpecError: An argument is invalid, or there is no such row; nothing was sent.
             LLMBeamError: The prompts could not be sent.
         """
-        from airflow_provider_llmbeam.preview import Preview
         from airflow_provider_llmbeam.spec.evaluation import PreviewSample
+        from airflow_provider_llmbeam.spec.protocol.preview import Preview
 
         sample = PreviewSample.parse({"rows": rows, "by": by, "seed": seed, "keys": tuple(keys), "sends": sends})
         data = self._spec_data(self.job_name or "preview", with_stand_in(self.inference, None))
@@ -270,7 +271,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     def _launcher_on(self, context: Context, is_on_flink: bool) -> JobLauncher:
         if not is_on_flink:
             return self._launcher(context)
-        from airflow_provider_llmbeam.flink_job.launcher import FlinkLauncher
+        from airflow_provider_llmbeam.jobs.flink_launcher import FlinkLauncher
 
         store = context.get("task_state_store")
         return FlinkLauncher(self.gcp_conn_id, store, self.log)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_llmbeam.deployment import deployment_names, required_deployment
 from airflow_provider_llmbeam.endpoints.platforms.factory import ENDPOINT_TYPES, platform_factory
 from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
-from airflow_provider_llmbeam.lineage.operators import HasLineage, sweep_lineage
+from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
+from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, sweep_lineage
+from airflow_provider_llmbeam.operators.arguments import check_arguments
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow, reading_for_removal
+from airflow_provider_llmbeam.operators.literal import is_pending
 from airflow_provider_llmbeam.spec.fields.text import from_text
-from airflow_provider_llmbeam.tasks.arguments import check_arguments
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow, reading_for_removal
-from airflow_provider_llmbeam.tasks.literal import is_pending
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

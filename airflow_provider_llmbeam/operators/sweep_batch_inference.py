@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_llmbeam.deployment import deployment_names, required_deployment
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.lineage.operators import HasLineage, sweep_lineage
+from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
+from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, sweep_lineage
+from airflow_provider_llmbeam.operators.arguments import check_arguments
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow
+from airflow_provider_llmbeam.operators.literal import is_pending, plain
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import Model, model_data, model_problems, parse_model
-from airflow_provider_llmbeam.tasks.arguments import check_arguments
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
-from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context, XComArg
 
-    from airflow_provider_llmbeam.batch.sweep import BatchSweepManifest
+    from airflow_provider_llmbeam.jobs.batch_sweep import BatchSweepManifest
 
 #: Age above which a batch-inference job is considered forgotten, in seconds: twice the default of
 #: `inference.max_batch_wait_seconds`.
@@ -117,7 +117,7 @@ class SweepBatchInferenceOperator(HasLineage, BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Sweeps the jobs and files."""
         with errors_of_airflow():
-            from airflow_provider_llmbeam.batch.errors import BatchError
+            from airflow_provider_llmbeam.providers.errors import BatchError
 
             manifest = self._swept()
             self.log.info("%s", manifest)
@@ -134,10 +134,10 @@ class SweepBatchInferenceOperator(HasLineage, BaseOperator):
 
     def _swept(self) -> BatchSweepManifest:
         # Imported here: parsing a Dag file loads no HTTP client.
-        from airflow_provider_llmbeam.batch.providers import open_provider
-        from airflow_provider_llmbeam.batch.providers.session import session_with
-        from airflow_provider_llmbeam.batch.sweep import sweep
         from airflow_provider_llmbeam.hooks.llmbeam import open_model
+        from airflow_provider_llmbeam.jobs.batch_sweep import sweep
+        from airflow_provider_llmbeam.providers.batch import open_provider
+        from airflow_provider_llmbeam.providers.google_session import session_with
 
         names = deployment_names(self.deployments) or (required_deployment(),)
         model, headers = open_model(

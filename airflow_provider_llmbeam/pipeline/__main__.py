@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from airflow_provider_llmbeam.batch.errors import BatchPendingError
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, error_name
 from airflow_provider_llmbeam.pipeline.in_process import (
     compare,
@@ -29,6 +28,7 @@ from airflow_provider_llmbeam.pipeline.job import page_at, run, submit
 from airflow_provider_llmbeam.pipeline.launch.interruption import signals_handled, what_remains
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
+from airflow_provider_llmbeam.providers.errors import BatchPendingError
 from airflow_provider_llmbeam.spec.evaluation import (
     AnswerSample,
     Comparison,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.output import VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError

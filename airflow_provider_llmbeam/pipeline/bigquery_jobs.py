@@ -26,7 +26,7 @@ from google.cloud.storage.exceptions import InvalidResponse  # type: ignore[impo
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.redirects import RedirectRefusedError, direct
+from airflow_provider_llmbeam.transport.redirects import RedirectRefusedError, direct
 
 _log = logging.getLogger("llmbeam")
 

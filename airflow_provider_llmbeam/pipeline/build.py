@@ -16,12 +16,12 @@ from airflow_provider_llmbeam.pipeline.conversation.handler import handler_of
 from airflow_provider_llmbeam.pipeline.conversation.store import WriteHistory
 from airflow_provider_llmbeam.pipeline.conversation.transform import HISTORY, FanOutTurns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, Request
-from airflow_provider_llmbeam.pipeline.estimate.accuracy import estimate_accuracy
-from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.further_requests.altered import without_altered
 from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
 from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
+from airflow_provider_llmbeam.pipeline.measure.estimate.accuracy import estimate_accuracy
+from airflow_provider_llmbeam.pipeline.measure.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.moderation.stages import Results, moderation_stages
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up

@@ -13,7 +13,6 @@ from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager
 from functools import partial
 
-from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.journal.journal import BatchJournal, Journal
 from airflow_provider_llmbeam.engine.outcome import Outcome
@@ -25,6 +24,7 @@ from airflow_provider_llmbeam.pipeline.conversation.dialogues import Dialogues
 from airflow_provider_llmbeam.pipeline.launch.interruption import GRACE_SECONDS, stopped_at_signal
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, counts_of
 from airflow_provider_llmbeam.spec.model.price import Price
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 _log = logging.getLogger("llmbeam")
 

@@ -33,7 +33,7 @@ def estimate(spec: JobSpec, sample_size: int) -> dict[str, Any]:
     with _in_process(spec, sends=sample_size > 0):
         if sample_size > 0 and not spec.environment_secrets:
             check_guard(spec)
-        from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+        from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 
         return make_estimate(spec, sample_size).model_dump(mode="json")
 
@@ -49,7 +49,7 @@ def evaluate(spec: JobSpec, evaluation: Evaluation) -> dict[str, Any]:
         JobFailedError: The server left rows unanswered; a retry sends only the rest.
     """
     with _in_process(spec):
-        from airflow_provider_llmbeam.pipeline.evaluation import run as evaluations
+        from airflow_provider_llmbeam.pipeline.measure.evaluation import run as evaluations
 
         return evaluations.evaluate(spec, evaluation).manifest(spec)
 
@@ -65,7 +65,7 @@ def compare(spec: JobSpec, comparison: Comparison) -> dict[str, Any]:
         JobFailedError: A server left rows unanswered; a retry sends only the rest.
     """
     with _in_process(spec):
-        from airflow_provider_llmbeam.pipeline.evaluation import compare as comparisons
+        from airflow_provider_llmbeam.pipeline.measure.evaluation import compare as comparisons
 
         return comparisons.compare(spec, comparison).manifest(spec)
 
@@ -81,7 +81,7 @@ def preview(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
         LLMBeamError: The prompts could not be sent.
     """
     with _in_process(spec, sends=sample.sends):
-        from airflow_provider_llmbeam.pipeline.evaluation.preview import make_preview
+        from airflow_provider_llmbeam.pipeline.measure.evaluation.preview import make_preview
 
         return make_preview(spec, sample).plain()
 
@@ -96,8 +96,8 @@ def review(spec: JobSpec, step: AnswerSample | GoldenAddition) -> dict[str, Any]
         JobSpecError: There is no such answer, or a verdict does not fit.
     """
     with _in_process(spec, sends=False):
-        from airflow_provider_llmbeam.pipeline.review.golden import add_golden_rows
-        from airflow_provider_llmbeam.pipeline.review.sample import sample_answers
+        from airflow_provider_llmbeam.pipeline.measure.review.golden import add_golden_rows
+        from airflow_provider_llmbeam.pipeline.measure.review.sample import sample_answers
 
         return sample_answers(spec, step) if isinstance(step, AnswerSample) else add_golden_rows(spec, step)
 
@@ -112,7 +112,7 @@ def diff(spec: JobSpec, old: JobSpec) -> dict[str, Any]:
         JobSpecError: The source has no row to send.
     """
     with _in_process(spec, sends=False):
-        from airflow_provider_llmbeam.pipeline.evaluation.difference import difference
+        from airflow_provider_llmbeam.pipeline.measure.evaluation.difference import difference
 
         return difference(old, spec).plain()
 
@@ -127,7 +127,7 @@ def forget(spec: JobSpec, rows: RowsToForget) -> dict[str, Any]:
         JobFailedError: The job is running.
     """
     with _in_process(spec, sends=False):
-        from airflow_provider_llmbeam.pipeline.forget import run as removal
+        from airflow_provider_llmbeam.pipeline.measure.forget import run as removal
 
         return removal.forget(spec, rows).model_dump(mode="json")
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model, check_privacy
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
 from airflow_provider_llmbeam.spec.identity import spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.parameters import ignored
+from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner, workers_have_keys
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
@@ -254,7 +254,7 @@ def _with_failed_report(spec: JobSpec, raised: RaisedAlerts) -> Iterator[None]:
 
 def _run_facts(spec: JobSpec, batch: BatchInference | None) -> RunFacts:
     from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
-    from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
+    from airflow_provider_llmbeam.pipeline.measure.estimate.ways import deadline_at
 
     manifest = None if batch is None else batch.manifest
     return RunFacts(

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_llmbeam.batch.display_name import display_name_prefix
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.run_inference import CLOCK_SECONDS, LLMModelHandler
 from airflow_provider_llmbeam.pipeline.transforms.reuse import refused_since
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 from airflow_provider_llmbeam.spec.model.tier import RequestedTier
 from airflow_provider_llmbeam.spec.runner import DetachedRunner
 from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker

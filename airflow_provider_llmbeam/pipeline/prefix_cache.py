@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_llmbeam.batch.display_name import display_name_prefix
-from airflow_provider_llmbeam.batch.errors import BatchError, BatchUnavailableError
-from airflow_provider_llmbeam.batch.providers.http import BatchHttp
-from airflow_provider_llmbeam.batch.providers.reported import count_of, google_next_page, time_of
-from airflow_provider_llmbeam.batch.providers.session import open_session
-from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead, PromptHead, head_of
 from airflow_provider_llmbeam.engine.prefix.saving import pays, storage_usd
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
-from airflow_provider_llmbeam.server_reply import list_of, mapping_of, str_of
+from airflow_provider_llmbeam.providers.batch_http import BatchHttp
+from airflow_provider_llmbeam.providers.batch_reported import count_of, google_next_page, time_of
+from airflow_provider_llmbeam.providers.errors import BatchError, BatchUnavailableError
+from airflow_provider_llmbeam.providers.google_session import open_session
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 from airflow_provider_llmbeam.spec.model import GeminiModel
 from airflow_provider_llmbeam.spec.model.price import price_of
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from airflow_provider_llmbeam.spec.runner import LocalRunner
 from airflow_provider_llmbeam.spec.source import RowsSource
+from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of, str_of
 
 _log = logging.getLogger("llmbeam")
 

@@ -17,11 +17,11 @@ from zoneinfo import ZoneInfo
 
 import orjson
 
-from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import MODERATION_COLUMNS, AnsweredRow, FailedRow, Row
+from airflow_provider_llmbeam.spec.characters import valid_text
 
 
 def _text(value: Any) -> str:

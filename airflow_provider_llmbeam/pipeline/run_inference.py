@@ -16,9 +16,7 @@ from typing import Any, TypeVar
 from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
 from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 
-from airflow_provider_llmbeam.counts import NAMESPACE, Counts
-from airflow_provider_llmbeam.engine.backends import open_backend
-from airflow_provider_llmbeam.engine.backends.base import Backend
+from airflow_provider_llmbeam.engine.backend import Backend
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
@@ -50,6 +48,7 @@ from airflow_provider_llmbeam.pipeline.pacing.open_files import reserve_open_fil
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
 from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment
+from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.job.handler_parts import HandlerParts
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
@@ -60,6 +59,7 @@ from airflow_provider_llmbeam.spec.model.media import media_rules
 from airflow_provider_llmbeam.spec.model.model import key_variables
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, RequestedTier, ordinary_tier
+from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.redaction import secrets_of
-from airflow_provider_llmbeam.redirects import direct
+from airflow_provider_llmbeam.transport.redirects import direct
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from google.api_core.exceptions import from_http_status
 from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.redirects import direct
+from airflow_provider_llmbeam.transport.redirects import direct
 
 _BUFFER_BYTES = 2**20
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
+from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.probe.reply import ProbeReply
-from airflow_provider_llmbeam.server_reply import PASSING_STATUSES
 from airflow_provider_llmbeam.spec.model import Model
+from airflow_provider_llmbeam.transport.server_reply import PASSING_STATUSES
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.google_cloud.base import GoogleHook
+    from airflow_provider_llmbeam.hooks.google.base import GoogleHook
 
 #: Timeout of the request; the first answer of a model that has just been loaded is slow.
 ANSWER_SECONDS = 60.0

@@ -13,7 +13,7 @@ import requests
 from requests import Session
 from urllib3.exceptions import HTTPError
 
-from airflow_provider_llmbeam.google_cloud.sessions import with_shared_connections
+from airflow_provider_llmbeam.hooks.google.sessions import with_shared_connections
 from airflow_provider_llmbeam.probe.reply import ProbeReply, ReplyOutcome, no_reply, read_reply, redirected
 from airflow_provider_llmbeam.probe.request import (
     INPUT_TOKENS,
@@ -22,9 +22,9 @@ from airflow_provider_llmbeam.probe.request import (
     probe_request,
 )
 from airflow_provider_llmbeam.redaction import redact
-from airflow_provider_llmbeam.redirects import RedirectRefusedError
 from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
+from airflow_provider_llmbeam.transport.redirects import RedirectRefusedError
 
 __all__ = ["Probe", "ProbeReply", "Prober", "probe_cost_usd"]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_llmbeam.characters import valid_text
-from airflow_provider_llmbeam.server_reply import (
+from airflow_provider_llmbeam.spec.characters import valid_text
+from airflow_provider_llmbeam.transport.server_reply import (
     PASSING_STATUSES,
     ErrorBody,
     advised_wait_seconds,
@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.server_reply import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.redirects import RedirectRefusedError
+    from airflow_provider_llmbeam.transport.redirects import RedirectRefusedError
 
 ReplyOutcome = Literal["answered", "rejected", "failed"]
 

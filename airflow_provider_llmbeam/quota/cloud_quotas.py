@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_llmbeam.google_cloud.base import GoogleHook
-from airflow_provider_llmbeam.google_cloud.errors import CloudRequest
-from airflow_provider_llmbeam.google_cloud.rest import GoogleRest
+from airflow_provider_llmbeam.hooks.google.base import GoogleHook
+from airflow_provider_llmbeam.hooks.google.errors import CloudRequest
+from airflow_provider_llmbeam.hooks.google.rest import GoogleRest
 
 HOST = "https://cloudquotas.googleapis.com"
 #: Value of a quota without a limit.

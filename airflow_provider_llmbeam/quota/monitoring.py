@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_llmbeam.google_cloud.base import GoogleHook
-from airflow_provider_llmbeam.google_cloud.errors import CloudRequest
-from airflow_provider_llmbeam.google_cloud.rest import GoogleRest
+from airflow_provider_llmbeam.hooks.google.base import GoogleHook
+from airflow_provider_llmbeam.hooks.google.errors import CloudRequest
+from airflow_provider_llmbeam.hooks.google.rest import GoogleRest
 
 HOST = "https://monitoring.googleapis.com"
 _PERIOD_SECONDS = 60

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
+from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.result import PollResult

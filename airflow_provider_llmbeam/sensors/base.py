@@ -17,13 +17,13 @@ from airflow.providers.common.compat.sdk import (
     PokeReturnValue,
 )
 
-from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.hooks.connections import HasConnections
+from airflow_provider_llmbeam.operators.arguments import check_arguments
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import PollSchedule
 from airflow_provider_llmbeam.polling.scheduled import ScheduledPoller, SensorResult
-from airflow_provider_llmbeam.tasks.arguments import check_arguments
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
+from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
 
 if TYPE_CHECKING:

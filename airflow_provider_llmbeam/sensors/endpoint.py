@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.links.endpoint import EndpointLink, endpoint_url
-from airflow_provider_llmbeam.links.stored import StoresLinks
+from airflow_provider_llmbeam.operators.links import EndpointLink, StoresLinks, endpoint_url
+from airflow_provider_llmbeam.operators.literal import is_pending, plain
 from airflow_provider_llmbeam.polling.schedule import PollSchedule
 from airflow_provider_llmbeam.polling.scheduled import SensorResult
 from airflow_provider_llmbeam.sensors.base import PollingSensor
 from airflow_provider_llmbeam.spec.model import Model, model_data, model_problems
-from airflow_provider_llmbeam.tasks.literal import is_pending, plain
 from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
 
 if TYPE_CHECKING:

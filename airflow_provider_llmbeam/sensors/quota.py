@@ -8,9 +8,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
-from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
-from airflow_provider_llmbeam.links.quota import QuotaLink, quota_url
-from airflow_provider_llmbeam.links.stored import StoresLinks
+from airflow_provider_llmbeam.hooks.google.credentials import google_credentials
+from airflow_provider_llmbeam.jobs.process import JobProcess
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow
+from airflow_provider_llmbeam.operators.identity import job_name
+from airflow_provider_llmbeam.operators.links import QuotaLink, StoresLinks, quota_url
+from airflow_provider_llmbeam.operators.literal import literal_problems, plain
 from airflow_provider_llmbeam.polling.schedule import PollSchedule
 from airflow_provider_llmbeam.polling.scheduled import SensorResult
 from airflow_provider_llmbeam.sensors.base import PollingSensor
@@ -19,10 +22,6 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
 from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
-from airflow_provider_llmbeam.tasks.identity import job_name
-from airflow_provider_llmbeam.tasks.literal import literal_problems, plain
-from airflow_provider_llmbeam.tasks.process import JobProcess
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BeforeValidator, Field, field_validator, model_validator
 
-from airflow_provider_llmbeam.characters import valid_value
 from airflow_provider_llmbeam.spec.base import SpecModel, files_by_default, plain_directory, without_user
+from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.fields.names import KafkaTopic, PubSubSubscription

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_provider_llmbeam.airflow_compat import CALLS_ON_KILL
-from airflow_provider_llmbeam.observability.record import record_poll
+from airflow_provider_llmbeam.integrations.opentelemetry.record import record_poll
 from airflow_provider_llmbeam.polling.poller import Poller, Wait
 from airflow_provider_llmbeam.polling.result import PollResult
 from airflow_provider_llmbeam.polling.schedule import FIRST_POLL_DELAY_SECONDS
 from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.triggers.airflow_compat import CALLS_ON_KILL
 
 PollerT = TypeVar("PollerT", bound=Poller[PollResult])
 ParamsT = ParamSpec("ParamsT")

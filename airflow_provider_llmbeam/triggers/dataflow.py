@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.dataflow.cancellation import Storage
-from airflow_provider_llmbeam.dataflow.monitor import JobClient
-from airflow_provider_llmbeam.google_cloud.dataflow_job import JobAddress
 from airflow_provider_llmbeam.hooks.connections import plain_chain
+from airflow_provider_llmbeam.hooks.google.dataflow_job import JobAddress
+from airflow_provider_llmbeam.jobs.cancellation import Storage
+from airflow_provider_llmbeam.jobs.monitor import JobClient
 from airflow_provider_llmbeam.triggers.job import JobTrigger
 
 

@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.probe.readiness import ReadinessPoller
+    from airflow_provider_llmbeam.endpoints.readiness import ReadinessPoller
 
 
 class EndpointReadyTrigger(SensorTrigger):
@@ -38,7 +38,7 @@ class EndpointReadyTrigger(SensorTrigger):
     def make_condition_poller(self, log: TaskLog) -> ReadinessPoller:
         """Returns a new poller that sends one request per poll; it logs nothing itself."""
         # Imported here, so that a Dag file that defers does not load the HTTP client.
-        from airflow_provider_llmbeam.probe.readiness import readiness_poller
+        from airflow_provider_llmbeam.endpoints.readiness import readiness_poller
 
         return readiness_poller(
             self.model, max_latency_seconds=self.max_latency_seconds, embeds=self.embeds, **self.connections

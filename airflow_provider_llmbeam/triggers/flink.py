@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_llmbeam.dataflow.cancellation import Storage
-from airflow_provider_llmbeam.dataflow.monitor import JobClient
 from airflow_provider_llmbeam.flink.job import FlinkAddress
+from airflow_provider_llmbeam.jobs.cancellation import Storage
+from airflow_provider_llmbeam.jobs.monitor import JobClient
 from airflow_provider_llmbeam.triggers.job import JobTrigger
 
 
@@ -29,8 +29,8 @@ class FlinkJobTrigger(JobTrigger):
 
     def _connect(self) -> JobClient:
         # Imported here, so that a Dag file that defers loads no client.
-        from airflow_provider_llmbeam.flink_job.client import FlinkJobs
         from airflow_provider_llmbeam.hooks.object_storage import files_at
+        from airflow_provider_llmbeam.jobs.flink_client import FlinkJobs
 
         files = files_at(self.progress_prefix, self.gcp_conn_id)
         return FlinkJobs(self.rest_url, files, self.progress_prefix, self.stop_uri)

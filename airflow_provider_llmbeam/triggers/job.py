@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from airflow_provider_llmbeam.dataflow.cancellation import Storage, cancel_or_leave
-from airflow_provider_llmbeam.dataflow.job import Address
-from airflow_provider_llmbeam.dataflow.monitor import JobClient, JobMonitor
-from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
+from airflow_provider_llmbeam.jobs.cancellation import Storage, cancel_or_leave
+from airflow_provider_llmbeam.jobs.job import Address
+from airflow_provider_llmbeam.jobs.monitor import JobClient, JobMonitor
+from airflow_provider_llmbeam.jobs.state_machine import JobStateMachine
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
 

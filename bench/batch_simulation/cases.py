@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from airflow_provider_llmbeam.batch.decide import (
+from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
     BatchPlan,
     Cancel,
     FileState,
@@ -15,8 +15,8 @@ from airflow_provider_llmbeam.batch.decide import (
     Submit,
     decide,
 )
-from airflow_provider_llmbeam.batch.job import BatchJob, BatchPhase
-from airflow_provider_llmbeam.batch.turnaround import PRIOR
+from airflow_provider_llmbeam.pipeline.batch_inference.turnaround import PRIOR
+from airflow_provider_llmbeam.providers.batch_job import BatchJob, BatchPhase
 from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
 
 ROWS = 1000

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from airflow_provider_llmbeam.engine.backends.openai import OpenAIBackend
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
@@ -29,6 +28,7 @@ from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
+from airflow_provider_llmbeam.providers.openai.client import OpenAIBackend
 from airflow_provider_llmbeam.spec import Generation, Limits, OpenAIModel
 from bench.gpu import job
 from bench.gpu.printing import print_line

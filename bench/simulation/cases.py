@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from airflow_provider_llmbeam.engine.pacing.gate import Admission
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
-from airflow_provider_llmbeam.server_reply import QuotaUnit
+from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 from bench.simulation.servers import (
     ADVICE,
     Bucket,

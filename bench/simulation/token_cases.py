@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
-from airflow_provider_llmbeam.server_reply import QuotaUnit
+from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 from bench.simulation.cases import Case
 from bench.simulation.servers import ADVICE, Quota
 from bench.simulation.simulator import Request

@@ -12,7 +12,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_provider_llmbeam.engine.backends.gemini import GeminiBackend
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
@@ -23,6 +22,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
+from airflow_provider_llmbeam.providers.gemini.client import GeminiBackend
 from airflow_provider_llmbeam.spec import GeminiModel, Generation
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 

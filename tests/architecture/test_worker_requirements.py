@@ -31,7 +31,7 @@ FASTAVRO_IMPORTS = {"cramjam"}
 
 def imports():
     """Returns the names that each import statement may load: both `a` and `a.b` for `from a import b`."""
-    for ring in ("spec", "engine", "batch", "pipeline", "beam"):
+    for ring in ("spec", "transport", "engine", "providers", "flink", "pipeline"):
         for path in (PACKAGE / ring).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Import):

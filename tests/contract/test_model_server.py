@@ -14,8 +14,8 @@ import httpx
 import jsonschema
 import pytest
 
-from airflow_provider_llmbeam.engine.backends import open_backend
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.spec.model import Generation, OpenAIModel
 
 ADDRESS = os.environ.get("LLMBEAM_MODEL_SERVER", "")

@@ -195,7 +195,7 @@ def model_connection(cloud):
 @pytest.fixture
 def quick_polls(monkeypatch):
     """Polls a job on Dataflow or Flink twice a second; the shortest interval of a spec is 10 s on Dataflow."""
-    from airflow_provider_llmbeam.dataflow.state_machine import JobStateMachine
+    from airflow_provider_llmbeam.jobs.state_machine import JobStateMachine
     from airflow_provider_llmbeam.triggers import job
 
     def machine(interval, budget_usd, *, service):

@@ -25,7 +25,7 @@ from waiting import scaled
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from tests.integration import cases
 from tests.integration.cases import COMPONENTS, Cloud, kill_all, show_table, tree
-from tests.unit.batch.moments import KILLS as MOMENTS_OF_THE_PAGE
+from tests.unit.pipeline.batch_inference.moments import KILLS as MOMENTS_OF_THE_PAGE
 
 pytestmark = [
     pytest.mark.full,

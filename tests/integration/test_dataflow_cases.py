@@ -4,7 +4,7 @@ No row is paid for twice.
 
 Every case is a run of its own. They all share one Airflow and one sandbox, play at the same time where they leave
 Airflow itself alone, and one after the other where they take a part of it down. What each must leave is in
-`tests/unit/dataflow/moments.py`, with all moments of a job.
+`tests/unit/jobs/moments.py`, with all moments of a job.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from llmbeam_sandbox import Fault, prompt_sha256
 from packaging.version import Version
 from waiting import scaled
 
-from airflow_provider_llmbeam.deployment import own_deployment
+from airflow_provider_llmbeam.hooks.deployment import own_deployment
+from airflow_provider_llmbeam.operators.identity import job_name
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, SPEC_LABEL, identity
-from airflow_provider_llmbeam.tasks.identity import job_name
 from tests.integration import cases
 from tests.integration.cases import Cloud, play_all
 from tests.processes import job_processes
-from tests.unit.dataflow.moments import CASES
+from tests.unit.jobs.moments import CASES
 
 pytestmark = [
     pytest.mark.full,

@@ -1,6 +1,6 @@
 """Errors before a job is on Dataflow: one message after few calls, no job, no cost, no retry.
 
-`tests/unit/dataflow/test_refusals.py` has all of them.
+`tests/unit/jobs/test_refusals.py` has all of them.
 """
 
 from __future__ import annotations

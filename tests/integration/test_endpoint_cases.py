@@ -24,8 +24,9 @@ import pytest
 from llmbeam_sandbox import Fault
 from waiting import scaled, until
 
-from airflow_provider_llmbeam.deployment import own_deployment
 from airflow_provider_llmbeam.endpoints.teardown import MAX_REFUSED
+from airflow_provider_llmbeam.hooks.deployment import own_deployment
+from airflow_provider_llmbeam.operators.identity import job_name
 from airflow_provider_llmbeam.spec.endpoint.identity import (
     EXPIRES_LABEL,
     display_name,
@@ -34,7 +35,6 @@ from airflow_provider_llmbeam.spec.endpoint.identity import (
     service_id,
 )
 from airflow_provider_llmbeam.spec.identity import identity
-from airflow_provider_llmbeam.tasks.identity import job_name
 from tests.integration import cases
 from tests.integration.cases import STEP_SECONDS, Cloud, kill_all, play_all
 from tests.unit.endpoints.moments import RUNS

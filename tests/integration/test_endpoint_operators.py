@@ -18,10 +18,10 @@ from llmbeam_sandbox import Fault
 from waiting import until
 
 from airflow_provider_llmbeam.cli.main import llmbeam
-from airflow_provider_llmbeam.deployment import own_deployment
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.hooks.deployment import own_deployment
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.operators.endpoint import (
     ProvisionEndpointOperator,
@@ -373,7 +373,7 @@ def exceed_execution_timeout(operator, context):
     """Resumes the task like Airflow when `execution_timeout` passes while the task is deferred."""
     from airflow.sdk.bases.operator import TRIGGER_FAIL_REPR, TriggerFailureReason
 
-    from airflow_provider_llmbeam.airflow_compat import TaskDeferralTimeout
+    from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralTimeout
 
     with pytest.raises(TaskDeferralTimeout):
         operator.resume_execution(TRIGGER_FAIL_REPR, {"error": TriggerFailureReason.TRIGGER_TIMEOUT}, context)
@@ -471,8 +471,8 @@ def test_a_provision_that_fails_while_deferred_removes_its_endpoint_though_the_c
 
 @full
 def test_a_job_that_uses_an_endpoint_is_cancelled_at_its_teardown(run_dag, sandbox, here, monkeypatch):
-    from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
+    from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
 
     endpoint, cancelled = endpoint_id(identity("asked", own_deployment())), []
     theirs = {"llmbeam-job": "a", "llmbeam-endpoint": endpoint, "llmbeam-deployment": "another"}

@@ -23,8 +23,8 @@ from llmbeam_sandbox import Fault
 from llmbeam_sandbox.batch_inference.settings import BatchSettings
 from pydantic import BaseModel
 
-from airflow_provider_llmbeam.batch.errors import BatchNotFoundError, UncertainSubmitError
-from airflow_provider_llmbeam.llm_batch import GoogleBatchAdapter
+from airflow_provider_llmbeam.integrations.common_ai import GoogleBatchAdapter
+from airflow_provider_llmbeam.providers.errors import BatchNotFoundError, UncertainSubmitError
 
 pytestmark = pytest.mark.slow
 

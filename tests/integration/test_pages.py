@@ -12,7 +12,7 @@ from llmbeam_sandbox import Fault
 from playwright.sync_api import BrowserContext, FrameLocator, Page, expect, sync_playwright
 from waiting import scaled
 
-from airflow_provider_llmbeam.manifest import PAGE_KEY, encoded_page
+from airflow_provider_llmbeam.spec.protocol.manifest import PAGE_KEY, encoded_page
 from tests.integration.cases import Cloud, Run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

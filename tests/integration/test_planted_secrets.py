@@ -18,12 +18,12 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from waiting import until
 
 from airflow_provider_llmbeam.exceptions import JobError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.google_cloud.credentials import google_credentials
+from airflow_provider_llmbeam.hooks.google.credentials import google_credentials
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 from airflow_provider_llmbeam.hooks.postgres import sink_environment
+from airflow_provider_llmbeam.jobs.process import JobProcess
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.tasks.errors import errors_of_airflow
-from airflow_provider_llmbeam.tasks.process import JobProcess
 
 pytestmark = pytest.mark.full
 ID_TOKEN = "eyJhbGciOiJub25lIn0.eyJhdWQiOiJodHRwczovL3gucnVuLmFwcCIsImV4cCI6OTk5OTk5OTk5OX0.planted-id-token"

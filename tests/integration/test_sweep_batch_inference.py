@@ -16,14 +16,14 @@ from google.cloud.storage import Client
 from llmbeam_sandbox import Fault
 from waiting import until
 
-from airflow_provider_llmbeam.batch.display_name import deployment_prefix
-from airflow_provider_llmbeam.batch.errors import BatchError
-from airflow_provider_llmbeam.batch.providers import open_provider
-from airflow_provider_llmbeam.batch.providers.session import key_session
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
+from airflow_provider_llmbeam.providers.batch import open_provider
+from airflow_provider_llmbeam.providers.errors import BatchError
+from airflow_provider_llmbeam.providers.google_session import key_session
 from airflow_provider_llmbeam.spec import GeminiModel, OpenAIModel
+from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
 from tests.processes import forked_jobs
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG, ObjectStoragePath, Param, task, task_group
 
-from airflow_provider_llmbeam.decorators import llmbeam
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.operators import taskflow as llmbeam
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]

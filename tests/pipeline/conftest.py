@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_llmbeam.batch import decide
+from airflow_provider_llmbeam.pipeline.batch_inference import decide
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.spec import JobSpec
 

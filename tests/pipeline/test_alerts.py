@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, DriftError, JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.protocol.alert import Alert
 
 PRICE = {"input_usd_per_million_tokens": 1000.0, "output_usd_per_million_tokens": 0.0}
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from llmbeam_sandbox import Fault
 
-from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.exceptions import LLMBeamError
+from airflow_provider_llmbeam.pipeline.batch_inference import decide
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.evaluation.preview import make_preview
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.measure.evaluation.preview import make_preview
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from tests.pipeline.conftest import read_lines

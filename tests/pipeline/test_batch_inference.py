@@ -21,16 +21,6 @@ from llmbeam_sandbox import Fault
 from llmbeam_sandbox.batch_inference.settings import BatchSettings
 from waiting import until
 
-from airflow_provider_llmbeam.batch import decide
-from airflow_provider_llmbeam.batch.errors import BatchPendingError
-from airflow_provider_llmbeam.batch.job import BatchJob
-from airflow_provider_llmbeam.batch.providers import gemini, http, open_provider
-from airflow_provider_llmbeam.batch.providers.base import BatchLimits
-from airflow_provider_llmbeam.batch.providers.gemini import GeminiBatches
-from airflow_provider_llmbeam.batch.providers.openai import OpenAIBatches
-from airflow_provider_llmbeam.batch.providers.vertex_ai import VertexAIBatches
-from airflow_provider_llmbeam.batch.sweep import sweep
-from airflow_provider_llmbeam.batch.turnaround import PRIOR
 from airflow_provider_llmbeam.exceptions import (
     BudgetExceededError,
     JobFailedError,
@@ -38,22 +28,36 @@ from airflow_provider_llmbeam.exceptions import (
     LLMBeamError,
     error_class,
 )
+from airflow_provider_llmbeam.jobs.batch_sweep import sweep
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import EXIT_FAILED, EXIT_PENDING, main
-from airflow_provider_llmbeam.pipeline.batch_inference import monitor
+from airflow_provider_llmbeam.pipeline.batch_inference import decide, monitor
 from airflow_provider_llmbeam.pipeline.batch_inference import run as batch_run
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import Sums, read_manifest, write_manifest
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
-from airflow_provider_llmbeam.pipeline.estimate.estimate import SampleUsage, read_estimate
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import expected_turnaround, record_turnaround
+from airflow_provider_llmbeam.pipeline.batch_inference.turnaround import PRIOR
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import SampleUsage, read_estimate
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.measure.estimate.turnaround_file import (
+    expected_turnaround,
+    record_turnaround,
+)
 from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries
+from airflow_provider_llmbeam.providers import batch_http as http
+from airflow_provider_llmbeam.providers.batch import open_provider
+from airflow_provider_llmbeam.providers.batch_client import BatchLimits
+from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.errors import BatchPendingError
+from airflow_provider_llmbeam.providers.gemini import batch as gemini
+from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches
+from airflow_provider_llmbeam.providers.openai.batch import OpenAIBatches
+from airflow_provider_llmbeam.providers.vertex_ai.batch import VertexAIBatches
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp
-from tests.unit.batch.moments import KILLS
+from tests.unit.pipeline.batch_inference.moments import KILLS
 
 pytestmark = [pytest.mark.promise(2), pytest.mark.promise(4), pytest.mark.usefixtures("quick_batch_polls")]
 
@@ -115,7 +119,7 @@ def openai(developer, google, monkeypatch):
     params=["vertex", *(pytest.param(other, marks=pytest.mark.full) for other in ("developer", "openai"))]
 )
 def job(request):
-    """A job of each provider; what differs between them is proven by tests/unit/batch/providers."""
+    """A job of each provider; what differs between them is proven by tests/unit/providers/batch."""
     return request.getfixturevalue(request.param)
 
 

@@ -25,10 +25,10 @@ from llmbeam_sandbox import Fault
 from waiting import until
 
 from airflow_provider_llmbeam.beam import LLMCaller, LLMModelHandler
-from airflow_provider_llmbeam.beam import caller as caller_module
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.public import caller as caller_module
 from airflow_provider_llmbeam.spec import GeminiModel, Limits
 
 GEMINI = "gemini.generateContent"

@@ -17,7 +17,7 @@ INLINE = {
     "config": {},
     "transforms": {"LLMInference": "airflow_provider_llmbeam.beam.LLMInference"},
 }
-SHIPPED = {"include": str(files("airflow_provider_llmbeam") / "beam" / "providers.yaml")}
+SHIPPED = {"include": str(files("airflow_provider_llmbeam") / "pipeline" / "public" / "providers.yaml")}
 SCHEMA = {"type": "object", "properties": {"label": {"enum": ["late", "lost"]}}, "required": ["label"]}
 
 

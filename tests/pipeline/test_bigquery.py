@@ -22,8 +22,8 @@ from llmbeam_sandbox.batch_inference.settings import BatchSettings
 from llmbeam_sandbox.models.embedding.base import vector
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, SourceEmptyError
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard, export
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, BigQuerySource

@@ -11,7 +11,7 @@ import pytest
 from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.privacy.dlp import table
 from airflow_provider_llmbeam.pipeline.transforms import inspect_rows
 from airflow_provider_llmbeam.spec import JobSpec

@@ -21,8 +21,8 @@ from llmbeam_sandbox import Fault, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import main
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.in_process import estimate
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec import JobSpec
 
 GENERATE = "gemini.generateContent"

@@ -9,10 +9,10 @@ import pytest
 from llmbeam_sandbox import Fault, Sandbox
 from llmbeam_sandbox.models.settings import ModelSettings
 
-from airflow_provider_llmbeam.counts import usd
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.protocol.counts import usd
 from tests.outcomes import answers_by_tier
 
 pytestmark = pytest.mark.promise(4)

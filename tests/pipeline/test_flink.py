@@ -10,9 +10,9 @@ import pytest
 from llmbeam_sandbox import FlinkSettings
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from airflow_provider_llmbeam.flink_job.client import FlinkJobs
-from airflow_provider_llmbeam.flink_job.launcher import FlinkLauncher
 from airflow_provider_llmbeam.hooks.object_storage import files_at
+from airflow_provider_llmbeam.jobs.flink_client import FlinkJobs
+from airflow_provider_llmbeam.jobs.flink_launcher import FlinkLauncher
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.spec import JobSpec

@@ -22,11 +22,11 @@ from airflow_provider_llmbeam.cli.main import llmbeam
 from airflow_provider_llmbeam.exceptions import JobFailedError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, write_manifest
-from airflow_provider_llmbeam.pipeline.evaluation.compare import compare
-from airflow_provider_llmbeam.pipeline.evaluation.run import evaluate
-from airflow_provider_llmbeam.pipeline.forget.run import forget
 from airflow_provider_llmbeam.pipeline.lease import locked_file
-from airflow_provider_llmbeam.pipeline.review.sample import sample_answers
+from airflow_provider_llmbeam.pipeline.measure.evaluation.compare import compare
+from airflow_provider_llmbeam.pipeline.measure.evaluation.run import evaluate
+from airflow_provider_llmbeam.pipeline.measure.forget.run import forget
+from airflow_provider_llmbeam.pipeline.measure.review.sample import sample_answers
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import AnswerSample, Comparison, Evaluation
 from airflow_provider_llmbeam.spec.safety import RowsToForget

@@ -15,9 +15,9 @@ from google.cloud import bigquery
 from google.cloud.storage import Blob
 from llmbeam_sandbox import Proxy, Sandbox
 
-from airflow_provider_llmbeam.pipeline.forget.run import forget
-from airflow_provider_llmbeam.pipeline.forget.statements import statement
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.measure.forget.run import forget
+from airflow_provider_llmbeam.pipeline.measure.forget.statements import statement
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.safety import RowsToForget
 from tests.clouds import for_one_test

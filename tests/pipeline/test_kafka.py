@@ -335,7 +335,7 @@ def test_a_cluster_that_does_not_answer_may_be_tried_again(spec, monkeypatch):
 
 
 def test_a_message_of_a_queue_is_not_read_for_an_estimate(spec):
-    from airflow_provider_llmbeam.pipeline.estimate.source_sample import sample_source
+    from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import sample_source
 
     with pytest.raises(JobSpecError, match="are taken by runs of the job alone"):
         sample_source(JobSpec.parse(spec))

@@ -8,9 +8,9 @@ import random
 import pytest
 from llmbeam_sandbox import ModelSettings, Quota, Sandbox
 
-from airflow_provider_llmbeam.pipeline.estimate.run import START_SECONDS, make_estimate
-from airflow_provider_llmbeam.server_reply import ErrorBody
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import START_SECONDS, make_estimate
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.transport.server_reply import ErrorBody
 
 QUOTA = Quota(requests_per_minute=600, burst_seconds=1.0)
 

@@ -13,7 +13,7 @@ from llmbeam_sandbox.core.records import ReceivedMedia
 
 from airflow_provider_llmbeam.engine.pacing.gate import Gate
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.media import stored
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp

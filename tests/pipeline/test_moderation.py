@@ -12,7 +12,6 @@ from llmbeam_sandbox import Fault
 from llmbeam_sandbox.models.answers import prompt_sha256
 from waiting import until
 
-from airflow_provider_llmbeam.batch import decide
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import (
     BudgetExceededError,
@@ -20,10 +19,11 @@ from airflow_provider_llmbeam.exceptions import (
     JobSpecError,
     NothingAnsweredError,
 )
+from airflow_provider_llmbeam.pipeline.batch_inference import decide
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 from tests.pipeline.conftest import read_lines

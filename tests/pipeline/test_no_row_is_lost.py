@@ -15,10 +15,10 @@ from llmbeam_sandbox import Fault, ModelSettings, Quota, Sandbox
 from waiting import scaled
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, PermanentFailureError, TooManyFailedRowsError
-from airflow_provider_llmbeam.manifest import encoded_page
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page
 from tests.pipeline.conftest import read_lines
 
 pytestmark = pytest.mark.promise(1)

@@ -10,8 +10,8 @@ from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.pipeline import prefix_cache as module
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec import JobSpec
 
 pytestmark = pytest.mark.promise(4)

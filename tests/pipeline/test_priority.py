@@ -9,8 +9,8 @@ import pytest
 from llmbeam_sandbox import Fault, Sandbox
 from llmbeam_sandbox.models.settings import ModelSettings
 
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.outcomes import answers_by_tier

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from airflow_provider_llmbeam.google_cloud.base import RegionalHook
+from airflow_provider_llmbeam.hooks.google.base import RegionalHook
 
 HookT = TypeVar("HookT", bound=RegionalHook)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.bill import Bill, charged_nano_usd
 from airflow_provider_llmbeam.exceptions import BudgetExceededError
 from airflow_provider_llmbeam.spec.model.price import Price
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 
 class Budget:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_provider_llmbeam.server_reply import QuotaUnit
+from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 
 
 class Admission(Protocol):

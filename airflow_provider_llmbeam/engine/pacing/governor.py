@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from airflow_provider_llmbeam.engine.retry import LONGEST_ADVISED_SECONDS
-from airflow_provider_llmbeam.server_reply import QuotaUnit
+from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 
 
 @dataclass(slots=True)

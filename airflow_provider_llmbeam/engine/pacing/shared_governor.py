@@ -22,7 +22,7 @@ from typing import Any
 from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorState
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
-from airflow_provider_llmbeam.server_reply import QuotaUnit
+from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 
 _log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from jinja2 import nodes
 
-from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
+from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 from airflow_provider_llmbeam.spec.prompt.names import uses_row
 from airflow_provider_llmbeam.spec.prompt.template import RowEnvironment

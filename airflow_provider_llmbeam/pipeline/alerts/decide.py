@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from airflow_provider_llmbeam.alert import Alert
-from airflow_provider_llmbeam.counts import Counts, duration, usd
 from airflow_provider_llmbeam.pipeline.reporting.comparison import Comparison
 from airflow_provider_llmbeam.spec.alerts import Alerts
+from airflow_provider_llmbeam.spec.protocol.alert import Alert
+from airflow_provider_llmbeam.spec.protocol.counts import Counts, duration, usd
 
 #: Time after the first answer from which on the rate of a run says when it will end, in seconds.
 SETTLED_SECONDS = 120.0

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.alert import Alert
 
 _log = logging.getLogger("llmbeam")
 

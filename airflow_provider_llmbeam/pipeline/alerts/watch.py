@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts, alerts_of_counts
 from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
 from airflow_provider_llmbeam.spec.alerts import Alerts
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 
 def watched_by(rules: Alerts, run: RunFacts, raised: RaisedAlerts) -> Callable[[Counts], None]:

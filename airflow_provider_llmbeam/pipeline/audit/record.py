@@ -13,13 +13,13 @@ from typing import Any, Literal, NamedTuple, Self
 
 import orjson
 
-from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.pipeline.audit.account import account_of
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 #: Version of the fields of a record. A field that is added does not change it.
 SCHEMA_VERSION = 1

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import re
 
-from airflow_provider_llmbeam.batch.display_name import display_name_prefix
-from airflow_provider_llmbeam.batch.job import BatchJob
-from airflow_provider_llmbeam.batch.providers import BatchProvider, open_provider
-from airflow_provider_llmbeam.batch.uploads import delete_uploads
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, batch_uri
+from airflow_provider_llmbeam.providers.batch import BatchProvider, open_provider
+from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.uploads import delete_uploads
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, parse_model
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 
-from airflow_provider_llmbeam.batch.ways import flex_until, moment
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
+from airflow_provider_llmbeam.pipeline.batch_inference.ways import flex_until, moment
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")

@@ -15,8 +15,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from airflow_provider_llmbeam.engine.backends.base import Reply
-from airflow_provider_llmbeam.engine.batch_formats import batch_format
+from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.journal.entry import MAX_LINE_BYTES, encode_entry
 from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, shard_set
@@ -28,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.audit.batch_inference import AuditResults
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, Sums, batch_uri
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
+from airflow_provider_llmbeam.providers.batch_formats import batch_format
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import price_of

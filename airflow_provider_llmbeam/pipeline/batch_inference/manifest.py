@@ -11,11 +11,11 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from airflow_provider_llmbeam.batch.job import BatchJob
-from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.providers.batch_job import BatchJob
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 _log = logging.getLogger("llmbeam")
 

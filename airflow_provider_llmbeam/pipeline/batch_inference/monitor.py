@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from airflow_provider_llmbeam.batch.decide import (
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
     MAX_POLL_SECONDS,
     MAX_SUBMITS,
     BatchPlan,
@@ -18,8 +20,11 @@ from airflow_provider_llmbeam.batch.decide import (
     Wait,
     decide,
 )
-from airflow_provider_llmbeam.batch.display_name import display_name_prefix
-from airflow_provider_llmbeam.batch.errors import (
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, RequestFile, write_manifest
+from airflow_provider_llmbeam.pipeline.batch_inference.token_limit import room_beside, token_limit
+from airflow_provider_llmbeam.providers.batch_client import BatchProvider
+from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.errors import (
     BatchError,
     BatchNotFoundError,
     BatchPendingError,
@@ -27,14 +32,9 @@ from airflow_provider_llmbeam.batch.errors import (
     BatchUnavailableError,
     UncertainSubmitError,
 )
-from airflow_provider_llmbeam.batch.job import BatchJob
-from airflow_provider_llmbeam.batch.providers.base import BatchProvider
-from airflow_provider_llmbeam.batch.token_limit import room_beside, token_limit
-from airflow_provider_llmbeam.batch.uploads import delete_uploads
-from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, RequestFile, write_manifest
+from airflow_provider_llmbeam.providers.uploads import delete_uploads
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 
 _log = logging.getLogger("llmbeam")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.exceptions import SourceEmptyError
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, Sums, digest_of
-from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate, SampleUsage
-from airflow_provider_llmbeam.pipeline.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.estimate.ways import deadline_at
+from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate, SampleUsage
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.measure.estimate.ways import deadline_at
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 #: Number of prompts that are sent online first, so that a wrong prompt or model is found in a minute and not after
 #: hours. The job keeps their answers.

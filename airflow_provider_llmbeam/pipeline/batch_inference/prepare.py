@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 
-from airflow_provider_llmbeam.engine.batch_formats import batch_format
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.batch_inference import IndexRows
@@ -21,6 +20,7 @@ from airflow_provider_llmbeam.pipeline.moderation.stages import moderation_stage
 from airflow_provider_llmbeam.pipeline.moderation.usage import USAGE_GROUPS
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_prompts
+from airflow_provider_llmbeam.providers.batch_formats import batch_format
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 

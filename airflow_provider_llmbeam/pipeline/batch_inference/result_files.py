@@ -6,10 +6,10 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 
-from airflow_provider_llmbeam.batch.errors import BatchNotFoundError, BatchUnavailableError
-from airflow_provider_llmbeam.batch.job import BatchJob
-from airflow_provider_llmbeam.batch.providers.base import BatchProvider
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.providers.batch_client import BatchProvider
+from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.errors import BatchNotFoundError, BatchUnavailableError
 
 _log = logging.getLogger("llmbeam")
 

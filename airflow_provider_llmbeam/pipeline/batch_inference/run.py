@@ -13,14 +13,6 @@ from dataclasses import replace
 import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from airflow_provider_llmbeam.batch.display_name import display_name_prefix
-from airflow_provider_llmbeam.batch.errors import BatchError
-from airflow_provider_llmbeam.batch.job import BatchJob
-from airflow_provider_llmbeam.batch.providers import open_provider
-from airflow_provider_llmbeam.batch.providers.base import BatchProvider
-from airflow_provider_llmbeam.batch.uploads import delete_uploads
-from airflow_provider_llmbeam.batch.ways import Way, moment
-from airflow_provider_llmbeam.counts import usd
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobRefusedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.discard import discard
@@ -43,12 +35,20 @@ from airflow_provider_llmbeam.pipeline.batch_inference.prepare import (
     read_prepared,
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
-from airflow_provider_llmbeam.pipeline.estimate.estimate import Estimate
-from airflow_provider_llmbeam.pipeline.estimate.turnaround_file import (
+from airflow_provider_llmbeam.pipeline.batch_inference.ways import Way, moment
+from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate
+from airflow_provider_llmbeam.pipeline.measure.estimate.turnaround_file import (
     record_turnaround,
 )
-from airflow_provider_llmbeam.pipeline.estimate.ways import auto_way, deadline_at, plan_of
+from airflow_provider_llmbeam.pipeline.measure.estimate.ways import auto_way, deadline_at, plan_of
+from airflow_provider_llmbeam.providers.batch import open_provider
+from airflow_provider_llmbeam.providers.batch_client import BatchProvider
+from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.errors import BatchError
+from airflow_provider_llmbeam.providers.uploads import delete_uploads
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
+from airflow_provider_llmbeam.spec.protocol.counts import usd
 
 _log = logging.getLogger("llmbeam")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.conversation.turns import Conversation, Dialogue
@@ -12,6 +11,7 @@ from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.reporting.metrics import counts_of
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.model.price import Price
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 
 class Dialogues:

@@ -8,12 +8,12 @@ from typing import Any, Self
 
 from apache_beam.ml.inference.base import PredictionResult
 
-from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.pipeline.audit.trail import record_of
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 
 class FurtherHandler(LLMModelHandler[Request]):

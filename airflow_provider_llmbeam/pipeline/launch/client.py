@@ -28,7 +28,7 @@ def check_model(spec: JobSpec) -> None:
     Raises:
         JobSpecError: The client cannot be opened.
     """
-    from airflow_provider_llmbeam.engine.backends import open_backend
+    from airflow_provider_llmbeam.providers.backends import open_backend
 
     open_backend(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
 
@@ -39,7 +39,7 @@ def check_guard(spec: JobSpec) -> None:
     Raises:
         JobSpecError: The client cannot be opened.
     """
-    from airflow_provider_llmbeam.engine.backends import open_backend
+    from airflow_provider_llmbeam.providers.backends import open_backend
 
     if (moderation := spec.safety.moderation) is not None:
         open_backend(moderation.model, moderation.generation, None, None)

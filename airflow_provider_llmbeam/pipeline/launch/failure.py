@@ -7,9 +7,9 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow_provider_llmbeam.batch.errors import BatchPendingError
 from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, error_in, without_step
 from airflow_provider_llmbeam.pipeline.launch.interruption import raise_if_signalled
+from airflow_provider_llmbeam.providers.errors import BatchPendingError
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")

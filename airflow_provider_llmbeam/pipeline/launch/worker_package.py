@@ -45,27 +45,14 @@ SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
 PRIVACY_REQUIREMENTS = ("presidio-analyzer",)
 
 _PACKAGE = "airflow_provider_llmbeam"
-_TOP = (
-    "__init__.py",
-    "alert.py",
-    "characters.py",
-    "counts.py",
-    "exceptions.py",
-    "manifest.py",
-    "preview.py",
-    "py.typed",
-    "redaction.py",
-    "redirects.py",
-    "server_reply.py",
-    "token_errors.py",
-)
-_PACKAGES = ("spec", "engine", "batch", "flink", "pipeline", "beam")
+_TOP = ("__init__.py", "beam.py", "exceptions.py", "py.typed", "redaction.py")
+_PACKAGES = ("spec", "transport", "engine", "providers", "flink", "pipeline")
 #: The earliest time that a zip archive can store.
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
-    """Builds a wheel of `spec`, `engine`, `batch`, `flink`, `pipeline` and `beam`, which needs no Airflow.
+    """Builds a wheel of the Beam side, which needs no Airflow.
 
     A wheel instead of an sdist, which needs a build backend, and network to fetch it. Its requirements are pinned
     to the versions that are installed here, as objects pickled here are unpickled by the workers. Builds of the

@@ -14,20 +14,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from airflow_provider_llmbeam.batch.display_name import display_name_prefix
-from airflow_provider_llmbeam.batch.errors import (
+from airflow_provider_llmbeam.engine.media.file import MediaFile
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.providers.batch_http import BatchHttp
+from airflow_provider_llmbeam.providers.errors import (
     BatchConflictError,
     BatchDeniedError,
     BatchError,
     BatchRefusedError,
     BatchUnavailableError,
 )
-from airflow_provider_llmbeam.batch.providers.gemini_files import GeminiFile, GeminiFiles
-from airflow_provider_llmbeam.batch.providers.http import BatchHttp
-from airflow_provider_llmbeam.batch.providers.session import open_session
-from airflow_provider_llmbeam.engine.media.file import MediaFile
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.providers.gemini.files import GeminiFile, GeminiFiles
+from airflow_provider_llmbeam.providers.google_session import open_session
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError, media_rules
 from airflow_provider_llmbeam.spec.runner import DetachedRunner

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from airflow_provider_llmbeam.counts import Counts, usd
 from airflow_provider_llmbeam.pipeline.reporting.history import (
     RunSummary,
     changed_parts,
@@ -14,6 +13,7 @@ from airflow_provider_llmbeam.pipeline.reporting.history import (
     read_history,
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.counts import Counts, usd
 
 _log = logging.getLogger("llmbeam")
 

@@ -11,13 +11,13 @@ from typing import Any, get_args
 import apache_beam as beam
 from apache_beam.metrics import Metrics
 
-from airflow_provider_llmbeam.counts import NAMESPACE, Counts
 from airflow_provider_llmbeam.engine.bill import charged_nano_usd
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
 from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
 from airflow_provider_llmbeam.spec.model.price import Price
+from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
 
 _COUNTERS = {name: Metrics.counter(NAMESPACE, name) for name in get_args(Count)}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import most_frequent
 from airflow_provider_llmbeam.pipeline.reporting.parts import MAX_CATEGORIES, Part
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from airflow_provider_llmbeam.spec.safety.moderation import Moderation, Side
 
 

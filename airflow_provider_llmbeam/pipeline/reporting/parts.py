@@ -8,7 +8,6 @@ from typing import get_args
 
 from pydantic import BaseModel, ConfigDict
 
-from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import AnswerProfile, class_start, most_frequent
 from airflow_provider_llmbeam.pipeline.reporting.samples import (
     MAX_ANSWER_CHARACTERS,
@@ -19,6 +18,7 @@ from airflow_provider_llmbeam.pipeline.reporting.samples import (
 from airflow_provider_llmbeam.pipeline.reporting.tally import percentile_seconds
 from airflow_provider_llmbeam.pipeline.reporting.time_series import TimeSeries
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from airflow_provider_llmbeam.spec.safety.privacy import inspection_usd
 
 #: Number of versions of the model in the report.

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from tqdm import tqdm
 
-from airflow_provider_llmbeam.counts import Counts, progress_line, usd
+from airflow_provider_llmbeam.spec.protocol.counts import Counts, progress_line, usd
 
 _log = logging.getLogger(__name__)
 

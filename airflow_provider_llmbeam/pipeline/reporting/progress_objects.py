@@ -19,9 +19,9 @@ from typing import Self
 
 from pydantic import TypeAdapter
 
-from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 _log = logging.getLogger(__name__)
 

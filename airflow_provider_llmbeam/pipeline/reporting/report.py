@@ -9,11 +9,8 @@ from typing import Any, get_args
 
 from pydantic import Field
 
-from airflow_provider_llmbeam.alert import Alert
-from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
-from airflow_provider_llmbeam.manifest import manifest
 from airflow_provider_llmbeam.pipeline.elements import Origin
 from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
 from airflow_provider_llmbeam.pipeline.reporting.comparison import Comparison
@@ -35,6 +32,9 @@ from airflow_provider_llmbeam.pipeline.secrets import known_secrets
 from airflow_provider_llmbeam.redaction import redact, redact_all
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.server import ServerKind
+from airflow_provider_llmbeam.spec.protocol.alert import Alert
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
+from airflow_provider_llmbeam.spec.protocol.manifest import manifest
 
 
 class RowCounts(Part):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, field
 
-from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
 from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
 from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.spec.characters import valid_text
 
 #: Number of failed rows of each kind.
 FAILED_ROWS = 3

@@ -15,7 +15,6 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.io import fileio
 
-from airflow_provider_llmbeam.characters import valid_value
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.records import with_types
@@ -27,6 +26,7 @@ from airflow_provider_llmbeam.pipeline.sources.lines import (
     LinesSource,
     open_plain,
 )
+from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, text_depth_exceeds
 from airflow_provider_llmbeam.spec.source import FileFormat, FilesSource

@@ -22,9 +22,9 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import NOTHING_SENT, before
 from airflow_provider_llmbeam.pipeline.queues.deliveries import first_batches
 from airflow_provider_llmbeam.pipeline.queues.deliveries_file import Batches
 from airflow_provider_llmbeam.pipeline.sources.messages import complete_uri, encode_message, message_rows
-from airflow_provider_llmbeam.redirects import RedirectRefusedError, direct
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import PubSubSource
+from airflow_provider_llmbeam.transport.redirects import RedirectRefusedError, direct
 
 _log = logging.getLogger("llmbeam")
 

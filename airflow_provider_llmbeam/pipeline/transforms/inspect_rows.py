@@ -14,7 +14,6 @@ from apache_beam.io import fileio
 from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
 from apache_beam.transforms.window import GlobalWindows
 
-from airflow_provider_llmbeam.counts import NAMESPACE
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import inspector_of
 from airflow_provider_llmbeam.pipeline.privacy.dlp.store import (
@@ -27,6 +26,7 @@ from airflow_provider_llmbeam.pipeline.privacy.dlp.table import Cell, Inspected
 from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE
 from airflow_provider_llmbeam.spec.safety import Privacy
 
 #: Number of texts that a worker packs into requests together: a batch has about 10 MB if texts are long.

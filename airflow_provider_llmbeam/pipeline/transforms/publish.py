@@ -11,7 +11,6 @@ from functools import partial
 import apache_beam as beam
 from pydantic import ValidationError
 
-from airflow_provider_llmbeam.alert import Alert
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, PERMANENT
 from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
 from airflow_provider_llmbeam.exceptions import (
@@ -54,6 +53,7 @@ from airflow_provider_llmbeam.pipeline.transforms.select import selection
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
+from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.runner import DetachedRunner
 from airflow_provider_llmbeam.spec.sink import FilesSink
 from airflow_provider_llmbeam.spec.source import BigQuerySource

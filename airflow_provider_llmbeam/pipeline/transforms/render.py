@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import apache_beam as beam
 import jinja2
 
-from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import FAILED, RenderedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.privacy.masker import PersonalDataError, masker_of
 from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
+from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from airflow_provider_llmbeam.characters import valid_value
 from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel
+from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, changed_by_json, depth_exceeds
 from airflow_provider_llmbeam.spec.prompt.names import missing_variable, no_column, unknown_name, uses_row

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from airflow_provider_llmbeam.characters import valid_text
 from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.characters import valid_text
 
 
 class RowsToForget(SpecModel):

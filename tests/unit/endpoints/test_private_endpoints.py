@@ -13,13 +13,13 @@ from llmbeam_sandbox import EndpointSettings, Fault, Sandbox
 
 from airflow_provider_llmbeam.endpoints import provisioning
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
-from airflow_provider_llmbeam.engine.backends.vertex_endpoint import open_vertex_endpoint
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.polling.poller import poll_until_result
+from airflow_provider_llmbeam.providers.vertex_ai.endpoint import open_vertex_endpoint
 from airflow_provider_llmbeam.spec import Generation, JobSpec, VertexEndpointModel, parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, endpoint_labels
 from airflow_provider_llmbeam.spec.identity import identity
@@ -112,7 +112,7 @@ def test_no_token_is_sent_over_plain_http(provisioned, monkeypatch):
     def refuse(*arguments):
         raise AssertionError("a token was requested")
 
-    monkeypatch.setattr("airflow_provider_llmbeam.engine.backends.vertex_endpoint.BearerToken", refuse)
+    monkeypatch.setattr("airflow_provider_llmbeam.providers.vertex_ai.endpoint.BearerToken", refuse)
     assert ask(ended.model).text
 
 

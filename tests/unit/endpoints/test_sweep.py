@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_llmbeam.endpoints.resource import Resource
 from airflow_provider_llmbeam.endpoints.sweep import is_abandoned, is_due, sweep
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
-from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
 
 pytestmark = pytest.mark.promise(3)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from llmbeam_sandbox.models.quota import FixedWindow, Quota, QuotaLedger
 
-from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome

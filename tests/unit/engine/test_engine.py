@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.counts import NANO
-from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.engine import MAX_PERMANENT_FAILURES, Engine
 from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
@@ -30,6 +29,7 @@ from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError,
 from airflow_provider_llmbeam.exceptions import BudgetExceededError
 from airflow_provider_llmbeam.spec import Price
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from tests.files import LocalFiles
 from tests.hostile import examples
 

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.engine.backends.openai import OpenAIBackend
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
@@ -16,6 +15,7 @@ from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
+from airflow_provider_llmbeam.providers.openai.client import OpenAIBackend
 from airflow_provider_llmbeam.spec import Generation, OpenAIModel
 from tests.replying import Received, Replying, raw
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.backends.base import Reply
+from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.output import MAX_ANSWER, OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError
 from tests.hostile import examples

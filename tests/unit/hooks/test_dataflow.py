@@ -9,7 +9,6 @@ from google.api_core.client_options import ClientOptions
 from google.auth import exceptions as auth
 from google.auth.credentials import AnonymousCredentials
 
-from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.exceptions import (
     AccessDeniedError,
     CloudNotFoundError,
@@ -17,10 +16,11 @@ from airflow_provider_llmbeam.exceptions import (
     JobSpecError,
     RequestRefusedError,
 )
-from airflow_provider_llmbeam.google_cloud import base as google
-from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.hooks import dataflow as module
 from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook, belongs_to
+from airflow_provider_llmbeam.hooks.google import base as google
+from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 JOBS = "/v1b3/projects/acme-prod/locations/europe-west1/jobs"
 LAUNCH = "/v1b3/projects/acme-prod/locations/europe-west1/flexTemplates:launch"

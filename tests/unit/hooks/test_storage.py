@@ -8,7 +8,7 @@ from google.auth import exceptions as auth
 from google.auth.credentials import AnonymousCredentials
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError
-from airflow_provider_llmbeam.google_cloud import base as google
+from airflow_provider_llmbeam.hooks.google import base as google
 from airflow_provider_llmbeam.hooks.storage import StorageHook
 
 

@@ -292,7 +292,7 @@ def test_a_guard_a_judge_and_the_other_model_of_a_task_have_the_address_of_the_e
 
     monkeypatch.setattr("airflow_provider_llmbeam.operators.in_process.JobProcess", Process)
     monkeypatch.setattr("airflow_provider_llmbeam.operators.run_inference.JobProcess", Process)
-    monkeypatch.setattr("airflow_provider_llmbeam.preview.Preview.of", lambda found: found)
+    monkeypatch.setattr("airflow_provider_llmbeam.spec.protocol.preview.Preview.of", lambda found: found)
     arguments: dict[str, Any] = {**SIMPLE, "model": model, "safety": {"moderation": {"model": model}}}
     judge = {"model": model, "rubric": "{{ row.answer }} {{ row.first }} {{ row.second }}"}
     evaluate = EvaluateInferenceOperator(

@@ -9,9 +9,9 @@ from airflow.providers.common.compat.sdk import TaskDeferred
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.hooks.storage import StorageHook
+from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
-from airflow_provider_llmbeam.tasks.process import JobProcess
 
 LOCATION = "europe-west1"
 

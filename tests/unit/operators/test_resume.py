@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.airflow_compat import TaskDeferralTimeout
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.spec.identity import identity
+from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralTimeout
 
 TASK = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1)
 
@@ -18,7 +18,7 @@ TASK = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1)
 @pytest.fixture
 def flink_task(sandbox: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Returns a function that makes a task whose job runs on the Flink cluster of the sandbox."""
-    monkeypatch.setattr("airflow_provider_llmbeam.dataflow.cancellation.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.jobs.cancellation.DRAIN_SECONDS", 0.0)
 
     def make(**arguments: Any) -> RunInferenceOperator:
         return RunInferenceOperator(

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from airflow.sdk import ObjectStoragePath
 
-from airflow_provider_llmbeam.decorators.llmbeam import _LLMBeamDecoratedOperator
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.operators.taskflow import _LLMBeamDecoratedOperator
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import FilesSink, FilesSource, GeminiModel, JobSpec, PromptTemplate
 from airflow_provider_llmbeam.spec.evaluation import Alternative, Judge, JudgeMetric

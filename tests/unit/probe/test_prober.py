@@ -16,7 +16,7 @@ from llmbeam_sandbox import Fault, FixedWindow, ModelSettings, Quota, Sandbox
 
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
-from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
+from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.hooks.llmbeam import open_model
 from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.probe.prober import MAX_UNANSWERED, Probe, Prober, affordable, probe_cost_usd

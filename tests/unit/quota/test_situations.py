@@ -20,7 +20,7 @@ from llmbeam_sandbox import (
 )
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError
-from airflow_provider_llmbeam.google_cloud.authentication import ModelAuthentication
+from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.quota.hook import QuotaHook, situation_of, unit_of
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, Limits, VertexEndpoint, VertexEndpointModel

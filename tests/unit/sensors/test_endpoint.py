@@ -18,16 +18,16 @@ from airflow.sdk import DAG
 from airflow.sdk.bases.sensor import AirflowRescheduleException
 from llmbeam_sandbox import Fault, Latency, ModelSettings, Sandbox
 
-from airflow_provider_llmbeam.airflow_compat import TaskDeferralError, TaskDeferralTimeout
+from airflow_provider_llmbeam.endpoints.readiness import ReadinessResult, judged, named
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError, JobSpecError
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.scheduled import SensorResult
-from airflow_provider_llmbeam.probe.readiness import ReadinessResult, judged, named
 from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.sensors.base import GRACE_SECONDS
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.spec import GeminiModel
 from airflow_provider_llmbeam.spec.model import parse_model
+from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
 from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
 

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from airflow_provider_llmbeam.counts import NANO, Counts
-from airflow_provider_llmbeam.dataflow.outcome import JobResult
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError
-from airflow_provider_llmbeam.google_cloud.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.hooks.storage import StorageHook
+from airflow_provider_llmbeam.jobs.outcome import JobResult
+from airflow_provider_llmbeam.spec.protocol.counts import NANO, Counts
 from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 
 ARGUMENTS = {
@@ -55,8 +55,8 @@ def written():
 def trigger(monkeypatch, written):
     """Makes a trigger that polls a job of this test without delays."""
     monkeypatch.setattr(DataflowJobTrigger, "first_poll_delay_seconds", 0.0)
-    monkeypatch.setattr("airflow_provider_llmbeam.dataflow.monitor.CANCELLING_SECONDS", 0.0)
-    monkeypatch.setattr("airflow_provider_llmbeam.dataflow.cancellation.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.jobs.monitor.CANCELLING_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.jobs.cancellation.DRAIN_SECONDS", 0.0)
     monkeypatch.setattr(StorageHook, "write", lambda hook, uri, text, within_seconds: written.append(uri))
 
     def make(job, **arguments):

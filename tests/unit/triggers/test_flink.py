@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.dataflow.outcome import JobResult
+from airflow_provider_llmbeam.jobs.outcome import JobResult
 from airflow_provider_llmbeam.triggers.flink import FlinkJobTrigger
 
 
@@ -14,8 +14,8 @@ from airflow_provider_llmbeam.triggers.flink import FlinkJobTrigger
 def trigger(sandbox, monkeypatch, tmp_path):
     """Makes a trigger that polls a job of the sandbox without delays."""
     monkeypatch.setattr(FlinkJobTrigger, "first_poll_delay_seconds", 0.0)
-    monkeypatch.setattr("airflow_provider_llmbeam.dataflow.monitor.CANCELLING_SECONDS", 0.0)
-    monkeypatch.setattr("airflow_provider_llmbeam.dataflow.cancellation.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.jobs.monitor.CANCELLING_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.jobs.cancellation.DRAIN_SECONDS", 0.0)
 
     def make(job, **arguments):
         return FlinkJobTrigger(

@@ -50,7 +50,7 @@ from __future__ import annotations
 
 from airflow_provider_llmbeam.engine.pacing.unknown_quota import hold, interval, quota_unit, shared_pool
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
-from airflow_provider_llmbeam.server_reply import QuotaUnit
+from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 
 
 class LearnedRate:

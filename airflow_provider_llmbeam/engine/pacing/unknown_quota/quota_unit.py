@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
-from airflow_provider_llmbeam.server_reply import QuotaUnit
+from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 
 #: Evidence is a logarithm of odds, positive for tokens. The unit changes beyond `CHANGES`, and beyond `CERTAIN` a
 #: 429 is not tested to be that of a pool, as two short requests prove nothing then.

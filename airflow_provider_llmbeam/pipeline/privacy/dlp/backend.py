@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from airflow_provider_llmbeam.engine.backends.base import Reply
-from airflow_provider_llmbeam.engine.backends.gemini import error_of
-from airflow_provider_llmbeam.engine.backends.google_access import BearerToken
-from airflow_provider_llmbeam.engine.backends.http import HttpBackend, HttpClient
-from airflow_provider_llmbeam.engine.backends.json_reply import json_object
+from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.privacy.dlp.table import SERVICE
+from airflow_provider_llmbeam.providers.gemini.client import error_of
+from airflow_provider_llmbeam.providers.google_access import BearerToken
+from airflow_provider_llmbeam.providers.http import HttpBackend, HttpClient
+from airflow_provider_llmbeam.providers.json_reply import json_object
 from airflow_provider_llmbeam.spec.safety.privacy import DlpDetector
 
 

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from airflow_provider_llmbeam.pipeline.privacy.finding import Finding
-from airflow_provider_llmbeam.server_reply import list_of, mapping_of, str_of
 from airflow_provider_llmbeam.spec.safety.privacy import DlpDetector, kind_of_info_type
+from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of, str_of
 
 #: Name of the service in messages and replies.
 SERVICE = "Sensitive Data Protection"

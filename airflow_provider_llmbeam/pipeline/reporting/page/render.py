@@ -8,11 +8,11 @@ from typing import Any
 
 import jinja2
 
-from airflow_provider_llmbeam.characters import visible
-from airflow_provider_llmbeam.counts import duration, usd
 from airflow_provider_llmbeam.pipeline.reporting.page.plots import HEADROOM, HEIGHT, WIDTH, Plot, plot
 from airflow_provider_llmbeam.pipeline.reporting.parts import Series
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
+from airflow_provider_llmbeam.spec.characters import visible
+from airflow_provider_llmbeam.spec.protocol.counts import duration, usd
 
 #: Number of bars of the lengths of answers.
 LENGTH_BARS = 24

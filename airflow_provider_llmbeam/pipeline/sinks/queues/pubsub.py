@@ -17,8 +17,8 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import before_the_model, me
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record, read_records
 from airflow_provider_llmbeam.pipeline.sinks.queues.sent import digest_of, remember, were_sent
-from airflow_provider_llmbeam.redirects import direct
 from airflow_provider_llmbeam.spec.sink import PubSubSink
+from airflow_provider_llmbeam.transport.redirects import direct
 
 _log = logging.getLogger("llmbeam")
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.backends.echo import EchoBackend
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.media.data_uri import data_uri, inline_parts, parse_data_uri
@@ -22,6 +21,7 @@ from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
+from airflow_provider_llmbeam.providers.echo import EchoBackend
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, OpenAIModel
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError, media_rules
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.counts import NANO, Counts
 from airflow_provider_llmbeam.pipeline.alerts.decide import (
     SETTLED_SECONDS,
     RunFacts,
@@ -17,6 +16,7 @@ from airflow_provider_llmbeam.pipeline.alerts.decide import (
 )
 from airflow_provider_llmbeam.pipeline.reporting.comparison import Comparison, LabelDrift
 from airflow_provider_llmbeam.spec import Alerts
+from airflow_provider_llmbeam.spec.protocol.counts import NANO, Counts
 
 NOW = 1_000_000.0
 

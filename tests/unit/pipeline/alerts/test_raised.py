@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.alert import Alert
-from airflow_provider_llmbeam.counts import NANO, Counts
 from airflow_provider_llmbeam.pipeline.alerts import watch as watch_module
 from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
 from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
 from airflow_provider_llmbeam.pipeline.alerts.watch import watched_by
 from airflow_provider_llmbeam.spec import Alerts, JobSpec
+from airflow_provider_llmbeam.spec.protocol.alert import Alert
+from airflow_provider_llmbeam.spec.protocol.counts import NANO, Counts
 
 HALF = Alert(kind="budget", message="half", value=0.5, threshold=0.5, job="job")
 DRIFT = Alert(kind="drift", message="drift", value=0.5, threshold=0.25, job="job")

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.batch.errors import BatchDeniedError, BatchNotFoundError, BatchUnavailableError
-from airflow_provider_llmbeam.batch.job import BatchJob, UploadedFile
 from airflow_provider_llmbeam.pipeline.batch_inference import discard as module
 from airflow_provider_llmbeam.pipeline.batch_inference.discard import discard
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
@@ -16,6 +14,8 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     read_manifest,
     write_manifest,
 )
+from airflow_provider_llmbeam.providers.batch_job import BatchJob, UploadedFile
+from airflow_provider_llmbeam.providers.errors import BatchDeniedError, BatchNotFoundError, BatchUnavailableError
 from airflow_provider_llmbeam.spec import JobSpec
 
 OPENAI = {"type": "openai", "name": "gpt-5-mini"}

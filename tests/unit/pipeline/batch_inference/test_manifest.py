@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     RequestFile,
@@ -14,6 +13,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     read_manifest,
     write_manifest,
 )
+from airflow_provider_llmbeam.providers.batch_job import BatchJob
 from airflow_provider_llmbeam.spec import JobSpec
 
 FILE = RequestFile(uri="/f", index_uri=None, digest="d", rows=3, size=9, input_tokens=7)

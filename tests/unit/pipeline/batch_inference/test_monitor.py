@@ -6,13 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.batch.errors import (
-    BatchError,
-    BatchNotFoundError,
-    BatchUnavailableError,
-    UncertainSubmitError,
-)
-from airflow_provider_llmbeam.batch.job import BatchJob, UploadedFile
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     RequestFile,
@@ -24,7 +17,14 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
-from airflow_provider_llmbeam.pipeline.estimate.ways import plan_of
+from airflow_provider_llmbeam.pipeline.measure.estimate.ways import plan_of
+from airflow_provider_llmbeam.providers.batch_job import BatchJob, UploadedFile
+from airflow_provider_llmbeam.providers.errors import (
+    BatchError,
+    BatchNotFoundError,
+    BatchUnavailableError,
+    UncertainSubmitError,
+)
 from airflow_provider_llmbeam.spec import JobSpec
 
 DOWN = BatchUnavailableError("OpenAI answered HTTP 503: down.")

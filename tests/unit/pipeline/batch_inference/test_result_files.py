@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.batch.errors import BatchUnavailableError
-from airflow_provider_llmbeam.batch.job import BatchJob
 from airflow_provider_llmbeam.pipeline.batch_inference import result_files as module
 from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
+from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.errors import BatchUnavailableError
 
 RESULTS = b'{"key": "a"}\n{"key": "b"}\n'
 PAGE = b"<html>\n<body>502 Bad Gateway</body>\n</html>\n"

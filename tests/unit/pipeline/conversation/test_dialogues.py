@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
 from airflow_provider_llmbeam.pipeline.conversation.dialogues import Dialogues
 from airflow_provider_llmbeam.pipeline.conversation.turns import Conversation, RowTurn
 from airflow_provider_llmbeam.pipeline.elements import Origin
 from airflow_provider_llmbeam.spec import EchoModel, Generation
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 from tests.outcomes import completion
 
 FINGERPRINT = Fingerprinter(EchoModel(type="echo"), Generation(), None)

@@ -10,15 +10,16 @@ from hashlib import sha256
 import pytest
 from llmbeam_sandbox import Fault
 
-from airflow_provider_llmbeam.batch.display_name import deployment_prefix
-from airflow_provider_llmbeam.batch.providers import http, open_provider
-from airflow_provider_llmbeam.batch.providers.gemini_files import GeminiFile, GeminiFiles
-from airflow_provider_llmbeam.batch.providers.http import BatchHttp
-from airflow_provider_llmbeam.batch.providers.session import open_session
-from airflow_provider_llmbeam.batch.sweep import sweep
 from airflow_provider_llmbeam.engine.media.file import MediaFile
+from airflow_provider_llmbeam.jobs.batch_sweep import sweep
 from airflow_provider_llmbeam.pipeline.media import uploads as module
 from airflow_provider_llmbeam.pipeline.media.uploads import UploadedMedia, open_uploads
+from airflow_provider_llmbeam.providers import batch_http as http
+from airflow_provider_llmbeam.providers.batch import open_provider
+from airflow_provider_llmbeam.providers.batch_http import BatchHttp
+from airflow_provider_llmbeam.providers.gemini.files import GeminiFile, GeminiFiles
+from airflow_provider_llmbeam.providers.google_session import open_session
+from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.pipeline.reporting.history import part_digests, prompt_digest
 from airflow_provider_llmbeam.pipeline.reporting.known_rows import known_rows_line
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 from tests.unit.pipeline.reporting.test_history import summary
 
 COUNTS = Counts(rows=50_000, resumed=12_300, requests=1)

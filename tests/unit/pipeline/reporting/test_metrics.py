@@ -14,7 +14,6 @@ from apache_beam.runners.worker import statesampler
 from apache_beam.utils.counters import CounterFactory
 from llmbeam_sandbox import Fault
 
-from airflow_provider_llmbeam.counts import NAMESPACE, Counts
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.build import build
@@ -22,6 +21,7 @@ from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, Cou
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.spec import EchoModel, JobSpec, Limits, Price
+from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
 from tests.outcomes import completion
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from waiting import until
 
-from airflow_provider_llmbeam.counts import NANO, Counts, progress_line
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Progress, shown_progress
+from airflow_provider_llmbeam.spec.protocol.counts import NANO, Counts, progress_line
 
 
 def test_a_progress_line_has_the_current_counts() -> None:

@@ -8,7 +8,6 @@ import pytest
 from llmbeam_sandbox import Sandbox
 from waiting import until
 
-from airflow_provider_llmbeam.counts import Counts
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.reporting import progress_objects
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, shown_progress
@@ -18,6 +17,7 @@ from airflow_provider_llmbeam.pipeline.reporting.progress_objects import (
     batch_ended,
     publish_progress,
 )
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 
 @pytest.fixture(params=["local", "gs"])

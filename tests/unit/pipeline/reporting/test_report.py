@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.counts import NANO
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.report import Report, RunUsage, build_report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from tests.outcomes import completion
 
 

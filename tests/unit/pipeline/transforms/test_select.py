@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import failed_row
-from airflow_provider_llmbeam.pipeline.estimate.source_sample import read_source
+from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import read_source
 from airflow_provider_llmbeam.pipeline.transforms.select import selection
 from airflow_provider_llmbeam.spec import FilesSource, RowsSource
 

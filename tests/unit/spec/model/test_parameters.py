@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.engine.backends.gemini import constant_fields, generation_config
-from airflow_provider_llmbeam.engine.backends.openai import model_parameters
-from airflow_provider_llmbeam.engine.backends.vertex_endpoint import VertexChat, VertexRaw
+from airflow_provider_llmbeam.providers.gemini.client import constant_fields, generation_config
+from airflow_provider_llmbeam.providers.openai.client import model_parameters
+from airflow_provider_llmbeam.providers.vertex_ai.endpoint import VertexChat, VertexRaw
 from airflow_provider_llmbeam.spec import Generation, JobSpec
 from airflow_provider_llmbeam.spec.model import parse_model
 from airflow_provider_llmbeam.spec.model.parameters import SERVER_TYPES, ServerType, ignored, server_type, use_of

@@ -1,1 +1,0 @@
-"""Batch-inference jobs of the providers: submit, find, poll, cancel and sweep. No Airflow, no Beam, no engine."""

@@ -1,1 +1,0 @@
-"""A task's job on Dataflow: find, submit, monitor, collect, cancel."""

@@ -1,1 +1,0 @@
-"""Decorators of TaskFlow."""

@@ -1,1 +1,0 @@
-"""A task's job on Flink: find, submit, monitor, collect, cancel."""

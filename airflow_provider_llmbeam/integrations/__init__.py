@@ -1,0 +1,1 @@
+"""Doors to other systems: OpenLineage, OpenTelemetry, the pages in Airflow, and Airflow's common-ai provider."""

@@ -1,0 +1,175 @@
+"""Records the metrics and the span of a job that has ended, and the polls of a trigger. Nothing here raises."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow.providers.common.compat.sdk import AirflowSkipException, Stats, conf
+
+from airflow_provider_llmbeam.integrations.opentelemetry import names
+
+log = logging.getLogger(__name__)
+
+#: Maximum number of durations that one job records, each of which takes 14 µs (measured with the SDK 1.45). A job
+#: with more requests records this many, in the proportions of its own.
+MAX_DURATIONS = 100_000
+#: Longest time that a task waits for the collector, in milliseconds: it may end before its next export.
+_FLUSH_MILLISECONDS = 5_000
+_SCOPE = "airflow_provider_llmbeam"
+#: Upper bounds of the buckets, in tokens and in seconds; Airflow 3.3 has exponential buckets instead.
+#: Source: semantic conventions for generative AI, semconv 1.41.
+_TOKEN_BOUNDS = [4**power for power in range(14)]
+_SECOND_BOUNDS = [0.01 * 2**power for power in range(14)]
+
+
+def record_job(manifest: Mapping[str, Any], durations: Mapping[str, int], ti: Any, *, embeds: bool) -> None:
+    """Records a job that has ended.
+
+    Args:
+        manifest: What it reported.
+        durations: Number of its requests by their duration in seconds, see `Report.latency_counts`.
+        ti: Task instance.
+        embeds: Whether it requested vectors.
+    """
+    with _no_errors():
+        attributes = names.task_attributes(ti) | names.model_attributes(manifest, embeds=embeds)
+        _count_job(manifest, attributes)
+        if conf.getboolean("metrics", "otel_on", fallback=False):
+            _measure(manifest, durations, attributes)
+        if conf.getboolean("traces", "otel_on", fallback=False):
+            _trace(manifest, attributes, ti)
+
+
+@contextmanager
+def counted_outcome(ti: Any) -> Iterator[None]:
+    """Counts a job, and the type of its error if it fails.
+
+    A task that is deferred has not ended. One that is killed or times out is not counted: its process ends.
+    """
+    attributes = names.task_attributes(ti)
+    try:
+        yield
+    except AirflowSkipException:
+        _count(names.JOBS, 1, attributes | {names.OUTCOME: "skipped"})
+        raise
+    except Exception as error:
+        _count(names.JOBS, 1, attributes | {names.OUTCOME: "failed", names.ERROR_TYPE: type(error).__name__})
+        raise
+    _count(names.JOBS, 1, attributes | {names.OUTCOME: "success"})
+
+
+def record_poll(trigger: str, seconds: float, *, is_last: bool) -> None:
+    """Records one poll of a trigger.
+
+    Args:
+        trigger: Class of the trigger.
+        seconds: Duration of the poll.
+        is_last: Whether the poll ended the wait.
+    """
+    _count(names.POLLS, 1, {names.TRIGGER: trigger, names.OUTCOME: "result" if is_last else "wait"})
+    with _no_errors():
+        Stats.timing(names.POLL_DURATION.name, seconds * 1000, tags={names.TRIGGER: trigger})
+
+
+def _count_job(manifest: Mapping[str, Any], attributes: dict[str, str]) -> None:
+    rows, requests, tokens = manifest["rows"], manifest["requests"], manifest["tokens"]
+    _count(names.ROWS, rows["answered"], attributes | {names.OUTCOME: "answered"})
+    _count(names.ROWS, rows["dead_letter"], attributes | {names.OUTCOME: "dead_letter"})
+    refused = requests["rejected"] + requests.get("shed", 0)
+    _count(names.REQUESTS, requests["sent"] - refused, attributes | {names.OUTCOME: "processed"})
+    _count(names.REQUESTS, refused, attributes | {names.OUTCOME: "rejected"})
+    for kind, number in _token_types(tokens).items():
+        _count(names.TOKENS, number, attributes | {names.TOKEN_TYPE: kind})
+    _count(names.TOKENS, tokens.get("cached", 0), attributes | {names.TOKEN_TYPE: "cached_input"})
+
+
+def _measure(manifest: Mapping[str, Any], durations: Mapping[str, int], attributes: dict[str, str]) -> None:
+    from opentelemetry import metrics
+
+    # The first counter has made Airflow set the provider; a task's process sets it again after a fork.
+    provider = metrics.get_meter_provider()
+    meter = provider.get_meter(_SCOPE)
+    if manifest["cost_usd"] is not None:
+        cost = meter.create_counter(names.COST.name, unit=names.COST.unit, description="Cost of the tokens.")
+        cost.add(manifest["cost_usd"], attributes)
+    usage = meter.create_histogram(
+        names.TOKEN_USAGE.name,
+        unit=names.TOKEN_USAGE.unit,
+        description="Tokens of a job, one value per job.",
+        explicit_bucket_boundaries_advisory=_TOKEN_BOUNDS,
+    )
+    for kind, number in _token_types(manifest["tokens"]).items():
+        usage.record(number, attributes | {names.TOKEN_TYPE: kind})
+    duration = meter.create_histogram(
+        names.OPERATION_DURATION.name,
+        unit=names.OPERATION_DURATION.unit,
+        description="Duration of a request.",
+        explicit_bucket_boundaries_advisory=_SECOND_BOUNDS,
+    )
+    for seconds, number in recorded_durations(durations):
+        for _ in range(number):
+            duration.record(seconds, attributes)
+    if hasattr(provider, "force_flush"):
+        provider.force_flush(_FLUSH_MILLISECONDS)
+
+
+def recorded_durations(durations: Mapping[str, int]) -> list[tuple[float, int]]:
+    """Returns the durations of requests, in seconds, and how often each is recorded."""
+    share = min(1.0, MAX_DURATIONS / max(1, sum(durations.values())))
+    return [(float(seconds), max(1, round(number * share))) for seconds, number in durations.items()]
+
+
+def _trace(manifest: Mapping[str, Any], attributes: dict[str, str], ti: Any) -> None:
+    from opentelemetry import trace
+
+    # A child of Airflow's span of `execute`, although the job began before a task that was deferred resumed.
+    span = trace.get_tracer(_SCOPE).start_span(
+        f"{attributes[names.OPERATION]} {attributes[names.MODEL]}",
+        kind=trace.SpanKind.CLIENT,
+        attributes={**attributes, **_span_attributes(manifest, ti)},
+        start_time=int(manifest["started_at"] * 1e9),
+    )
+    span.end(int(manifest["finished_at"] * 1e9))
+
+
+def _span_attributes(manifest: Mapping[str, Any], ti: Any) -> dict[str, str | int | float]:
+    rows, tokens, server = manifest["rows"], manifest["tokens"], urlsplit(manifest["server"]["origin"])
+    found = {
+        "airflow.dag_run.run_id": ti.run_id,
+        "airflow.task_instance.map_index": ti.map_index,
+        "airflow.task_instance.try_number": ti.try_number,
+        "gen_ai.usage.input_tokens": tokens["input"],
+        "gen_ai.usage.output_tokens": tokens["output"],
+        "gen_ai.usage.cache_read.input_tokens": tokens.get("cached", 0),
+        "llmbeam.cost_usd": manifest["cost_usd"],
+        "llmbeam.job.name": manifest["name"],
+        "llmbeam.requests": manifest["requests"]["sent"],
+        "llmbeam.rows.answered": rows["answered"],
+        "llmbeam.rows.dead_letter": rows["dead_letter"],
+        "llmbeam.rows.read": rows["read"],
+        "server.address": server.hostname,
+        "server.port": server.port,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _token_types(tokens: Mapping[str, Any]) -> dict[str, int]:
+    return {"input": tokens["input"], "output": tokens["output"]}
+
+
+def _count(metric: names.Metric, number: int, attributes: dict[str, str]) -> None:
+    with _no_errors():
+        if number:
+            Stats.incr(metric.name, number, tags=attributes)
+
+
+@contextmanager
+def _no_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        log.warning("The metrics of this task are not complete.", exc_info=True)

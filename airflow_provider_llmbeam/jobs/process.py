@@ -1,0 +1,296 @@
+"""A job in a separate process, run through the pipeline's entry point."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_llmbeam import exceptions
+from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.jobs.alert_file import AlertFile
+from airflow_provider_llmbeam.jobs.environment import configured_variables, job_environment
+from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.redaction import redact, secrets_of
+from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.alert import Alert
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.spec.evaluation import (
+        AnswerSample,
+        Comparison,
+        Evaluation,
+        GoldenAddition,
+        PreviewSample,
+    )
+
+#: Exit code of the entry point after a SIGTERM or Ctrl-C.
+_EXIT_INTERRUPTED = 130
+
+
+class JobProcess:
+    """Runs `python -m airflow_provider_llmbeam.pipeline` and writes its output lines to a log as they arrive.
+
+    The child leads a process group, so that `stop` reaches all its processes. It ends by itself when this process
+    dies: the kernel kills it, and it reads a pipe whose other end is held here. (`on_kill` is not called after a
+    kill -9.)
+
+    It gets the part of this process's environment that `tasks.environment` allows, and its lines are logged
+    without secrets.
+
+    Args:
+        spec: The job.
+        environment: Variables of the job besides those of the worker, e.g. an API key.
+        log: Log that receives the child's lines.
+        python: Interpreter of the virtual environment that contains Beam; by default that of this process.
+        on_alert: Called with each alert of the job, as it is raised.
+    """
+
+    #: Time between SIGTERM and SIGKILL, in seconds.
+    GRACE_SECONDS = 10
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        environment: Mapping[str, str],
+        log: TaskLog,
+        python: str = sys.executable,
+        on_alert: Callable[[Alert], None] | None = None,
+    ) -> None:
+        self._spec = spec
+        self._environment = environment
+        self._log = log
+        self._python = python
+        self._on_alert = on_alert
+        self._child: subprocess.Popen[str] | None = None
+        self._secrets: tuple[str, ...] = ()
+
+    def run(self) -> dict[str, Any]:
+        """Runs the job until it ends.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        report: dict[str, Any] = self.run_or_defer(defers=False)["report"]
+        return report
+
+    def run_or_defer(self, *, defers: bool = True) -> dict[str, Any]:
+        """Runs the job until it ends, or until it only waits for batch inference.
+
+        Args:
+            defers: Whether it returns while batch inference goes on.
+
+        Returns:
+            `report`, the manifest, and `page`, see `manifest.encoded_page`, or `None`; or `batch`, with
+            `wait_seconds` until the next call of this method.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        return self._outcome_of(*(["--defer"] if defers else []))
+
+    def submit(self, beam_options: Sequence[str] = ()) -> dict[str, str]:
+        """Submits the job to Dataflow.
+
+        Returns:
+            `id`, `name`, `project` and `location` of the job.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        job: dict[str, str] = self._outcome_of("--submit", *beam_options)["job"]
+        return job
+
+    def estimate(self, sample_size: int) -> dict[str, Any]:
+        """Estimates rows, tokens, cost and time of the job.
+
+        Args:
+            sample_size: Number of prompts sent to the model; the job reuses their answers.
+
+        Returns:
+            The estimate.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        estimate: dict[str, Any] = self._outcome_of("--estimate", f"--sample-size={sample_size}")["estimate"]
+        return estimate
+
+    def evaluate(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Evaluates the job on a golden set.
+
+        Args:
+            evaluation: Golden set, metrics and thresholds.
+
+        Returns:
+            The manifest of the evaluation, whether it passed or not.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        found: dict[str, Any] = self._outcome_of("--evaluate", measured=evaluation)["evaluation"]
+        return found
+
+    def compare(self, comparison: Comparison) -> dict[str, Any]:
+        """Compares the job with another one.
+
+        Args:
+            comparison: What is different in the other job, the sample and the judge.
+
+        Returns:
+            The manifest of the comparison.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        found: dict[str, Any] = self._outcome_of("--compare", measured=comparison)["comparison"]
+        return found
+
+    def preview(self, sample: PreviewSample) -> dict[str, Any]:
+        """Previews the job.
+
+        Args:
+            sample: The rows, and whether their prompts are sent.
+
+        Returns:
+            The preview as plain data, see `preview.Preview`.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        found: dict[str, Any] = self._outcome_of("--preview", measured=sample)["preview"]
+        return found
+
+    def sample_answers(self, sample: AnswerSample) -> dict[str, Any]:
+        """Selects answers of the job for a review by people.
+
+        Args:
+            sample: The selection.
+
+        Returns:
+            The manifest with its `reviews`, see `pipeline.review.sample`.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        found: dict[str, Any] = self._outcome_of("--sample-answers", measured=sample)["review"]
+        return found
+
+    def add_golden_rows(self, addition: GoldenAddition) -> dict[str, Any]:
+        """Makes golden rows of the verdicts of a review.
+
+        Args:
+            addition: The verdicts and the file of the golden set.
+
+        Returns:
+            The manifest, see `pipeline.review.golden`.
+
+        Raises:
+            LLMBeamError: The error class is the one that the child reported.
+        """
+        found: dict[str, Any] = self._outcome_of("--add-golden", measured=addition)["review"]
+        return found
+
+    def _outcome_of(self, *arguments: str, measured: SpecModel | None = None) -> dict[str, Any]:
+        """Runs the child; `measured` is written to a file, whose path is the last of its arguments."""
+        with tempfile.TemporaryDirectory(prefix="llmbeam-", ignore_cleanup_errors=True) as directory:
+            spec_path, result_path = Path(directory, "spec.json"), Path(directory, "result.json")
+            _write_private(spec_path, self._spec)
+            if measured is not None:
+                _write_private(Path(directory, "measured.json"), measured)
+                arguments = (*arguments, f"{directory}/measured.json")
+            alerts = AlertFile(Path(directory, "alerts.jsonl"), self._log)
+            if self._on_alert is not None:
+                arguments = (*arguments, f"--alerts={alerts.path}")
+            with self._start(spec_path, result_path, arguments) as child:
+                self._child = child
+                assert child.stdout is not None
+                try:
+                    for line in child.stdout:
+                        self._log.info("%s", redact(line.rstrip(), self._secrets))
+                        self._pass_on(alerts)
+                except BaseException:  # such as Airflow's `execution_timeout`
+                    self.stop()  # before its input is closed, which ends it at once
+                    raise
+            self._pass_on(alerts)
+            return self._outcome(child.returncode, result_path)
+
+    def _pass_on(self, alerts: AlertFile) -> None:
+        if self._on_alert is not None:
+            for alert in alerts.new():
+                self._on_alert(alert)
+
+    def stop(self) -> None:
+        """Ends the child and all processes that it started."""
+        if self._child is None or self._child.poll() is not None:
+            return
+        self._log.warning("Stopping job %r. The answers so far are in its journal.", self._spec.name)
+        if self._spec.inference.mode != "online":
+            self._log.warning("Its batch-inference jobs go on, and bill; the next try uses their answers.")
+        os.killpg(self._child.pid, signal.SIGTERM)
+        try:
+            self._child.wait(self.GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._child.pid, signal.SIGKILL)
+
+    def _start(self, spec_path: Path, result_path: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
+        # What a child that is stopped leaves in its temporary directory is removed with that of this process; what
+        # the jobs of a machine share, the pace of their requests, is outside it.
+        temporary = {"TMPDIR": str(spec_path.parent), "LLMBEAM_SHARED_TMPDIR": tempfile.gettempdir()}
+        given = {**self._environment, **temporary}
+        environment = job_environment(self._spec, given, os.environ, configured_variables())
+        self._secrets = secrets_of(environment, self._spec.secret_variables)
+        return subprocess.Popen(
+            [
+                self._python,
+                "-m",
+                "airflow_provider_llmbeam.pipeline",
+                f"--spec={spec_path}",
+                f"--result={result_path}",
+                "--child",
+                *arguments,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=environment,
+            start_new_session=True,
+        )
+
+    def _outcome(self, exit_code: int, result_path: Path) -> dict[str, Any]:
+        if not result_path.exists():
+            raise JobFailedError(
+                f"Job {self._spec.name!r} {_exit_words(exit_code)}. What was "
+                f"answered is kept in {self._spec.journal_uri!r}; a retry sends only the rest."
+            )
+        outcome: dict[str, Any] = json.loads(result_path.read_text())
+        if "error" in outcome:
+            found = outcome["error"]
+            error = exceptions.error_class(found["type"], JobFailedError)(found["message"])
+            error.page = found["page"]
+            raise error
+        return outcome
+
+
+def _write_private(path: Path, value: SpecModel) -> None:
+    path.touch(mode=0o600)
+    path.write_text(value.model_dump_json())
+
+
+def _exit_words(exit_code: int) -> str:
+    if exit_code == _EXIT_INTERRUPTED:
+        return f"was interrupted (exit code {exit_code})"
+    words = f"signal {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
+    return f"ended with {words} and left no result"

@@ -1,1 +1,0 @@
-"""Extra links: buttons on the page of a task."""

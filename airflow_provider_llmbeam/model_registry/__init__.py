@@ -1,1 +1,0 @@
-"""Versions of registered models, and the aliases that are moved between them."""

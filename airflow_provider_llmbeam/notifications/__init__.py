@@ -1,1 +1,0 @@
-"""Alerts of a job, sent by Airflow's notifiers."""

@@ -1,0 +1,78 @@
+"""The name of a task's job, which is the same for every try of a run."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.hooks.deployment import own_deployment
+from airflow_provider_llmbeam.spec.fields.suggestion import nearest
+
+
+def job_name(ti: Any, task_id: str | None = None) -> str:
+    """Returns a readable name for a task's job: unique to this deployment, and the same for every try.
+
+    Args:
+        ti: Task instance.
+        task_id: Id of another task with the same run and map index; by default the task of `ti`.
+
+    Raises:
+        JobSpecError: `[llmbeam] deployment` is not a valid name.
+    """
+    task_id = ti.task_id if task_id is None else task_id
+    return _name(ti.dag_id, task_id, ti.run_id, ti.map_index)
+
+
+def refuse_unknown_task(argument: str, task_id: str, dag: Any) -> None:
+    """Refuses the id of another task that the Dag does not have, e.g. one without its task group.
+
+    Args:
+        argument: Argument that names it.
+        task_id: The id.
+        dag: The Dag; `None` if it is not known.
+
+    Raises:
+        JobSpecError: There is no such task.
+    """
+    if dag is None or dag.has_task(task_id):
+        return
+    grouped = [f"did you mean `{known}`?" for known in sorted(dag.task_ids) if known.endswith(f".{task_id}")]
+    hint = grouped[0] if grouped else nearest(task_id, dag.task_ids)
+    raise JobSpecError(
+        f"`{argument}`: Dag {dag.dag_id!r} has no task {task_id!r}{hint and f'; {hint}'}"
+        f"{'' if hint.endswith('?') else '.'} The id of a task has those of its task groups. Nothing was sent or "
+        "billed."
+    )
+
+
+def name_in_every_run(ti: Any) -> str:
+    """Returns a name for a task's job that is the same for every run and try, so that its runs share a journal.
+
+    Args:
+        ti: Task instance.
+
+    Raises:
+        JobSpecError: `[llmbeam] deployment` is not a valid name.
+    """
+    return _name(ti.dag_id, ti.task_id, ti.map_index)
+
+
+def _name(dag_id: str, task_id: str, *others: Any) -> str:
+    identity = "\0".join(map(str, (own_deployment(), dag_id, task_id, *others)))
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
+    readable = re.sub(r"[^a-z0-9]+", "-", f"{dag_id}-{task_id}".lower()).strip("-")[:80]
+    return f"{readable or 'job'}-{digest}"
+
+
+def owner_of(ti: Any) -> str:
+    """Returns what a task's job is called from run to run: Dag, task and map index."""
+    mapped = f"[{ti.map_index}]" if ti.map_index is not None and ti.map_index >= 0 else ""
+    return f"{ti.dag_id}.{ti.task_id}{mapped}"
+
+
+def airflow_run_of(ti: Any) -> dict[str, Any]:
+    """Returns the task instance as the spec of its job names it, see `spec.safety.AirflowRun`."""
+    index = -1 if ti.map_index is None else ti.map_index
+    return {"dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id, "map_index": index}

@@ -1,0 +1,1 @@
+"""What is measured without a graph: estimate, evaluation, review, and what is forgotten."""

@@ -1,0 +1,312 @@
+"""Makes the estimate of a job: reads its source, sends a sample of its prompts, and projects the rest."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from airflow_provider_llmbeam.engine.bill import Bill
+from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
+from airflow_provider_llmbeam.exceptions import (
+    JobFailedError,
+    JobSpecError,
+    NothingAnsweredError,
+    PermanentFailureError,
+    SourceEmptyError,
+    TooManyFailedRowsError,
+)
+from airflow_provider_llmbeam.pipeline.batch_inference.ways import Work
+from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import (
+    Estimate,
+    SampleUsage,
+    estimate_uri,
+    write_estimate,
+)
+from airflow_provider_llmbeam.pipeline.measure.estimate.guard import GuardSample
+from airflow_provider_llmbeam.pipeline.measure.estimate.outcomes import earlier_outcomes, online_latencies, send
+from airflow_provider_llmbeam.pipeline.measure.estimate.projection import (
+    Projection,
+    SampleObservation,
+    audio_ratio,
+    cached_ratio,
+    mean_rates,
+    project,
+    sending_seconds,
+    spread_over,
+)
+from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
+from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
+    auto_way,
+    planned_cost_usd,
+    ways_of_job,
+    with_head,
+)
+from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
+from airflow_provider_llmbeam.spec.demand import Demand
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
+from airflow_provider_llmbeam.spec.model.price import Price, price_of
+from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS, ordinary_tier
+from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner
+from airflow_provider_llmbeam.spec.runner.workers import workers_of
+
+_log = logging.getLogger("llmbeam")
+
+#: Default number of prompts of the sample.
+SAMPLE_SIZE = 32
+#: Time from the start of a job to its first request, in a process (measured: 1.6 s) and on Dataflow (2 to 4 min,
+#: see docs/dataflow.md).
+START_SECONDS, DATAFLOW_START_SECONDS = 2.0, 180.0
+
+
+def make_estimate(
+    spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int = MAX_BYTES, *, is_saved: bool = True
+) -> Estimate:
+    """Estimates a job and writes the estimate beside its report; nothing is written to the sink.
+
+    The prompts of the sample are spread over all lengths and sent with the limits of the job. Their answers are
+    stored in its journal, so that the job does not send them again; prompts that an earlier estimate or run has
+    sent are not sent again either.
+
+    Args:
+        spec: The job.
+        sample_size: Number of prompts sent to the model. With 0 none is sent, and the estimate assumes the longest
+            output.
+        max_bytes: A larger source is sampled.
+        is_saved: Whether the estimate is logged, and kept for the report of the job.
+
+    Raises:
+        JobSpecError: The source is empty, no row becomes a prompt, or the job has conversations; nothing was sent.
+        PermanentFailureError: The model answered none of the prompts, for reasons that another estimate repeats.
+        NothingAnsweredError: The model answered none of the prompts, for reasons that may pass.
+    """
+    refuse_conversation(spec, "an estimate")
+    found = sample_source(spec, max_bytes)
+    if not found.tokens:
+        why = (
+            f" {found.failed:,} of {found.rows:,} rows become no prompt, e.g.: {found.first_message}"
+            if found.rows
+            else ""
+        )
+        kind = JobSpecError if found.rows else SourceEmptyError
+        raise kind(f"Job {spec.name!r} has no row to send.{why} Nothing was sent or billed.")
+    known, recorded = earlier_outcomes(spec, found.tokens)
+    by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
+    picked = spread_over(by_length, sample_size) or [each for each in by_length if each in known]
+    prompts = {each: found.candidates[each] for each in picked}
+    rows = {each: found.keys.get((prompt.text, prompt.system), ()) for each, prompt in prompts.items()}
+    guard = GuardSample.of(spec, found, sends=sample_size > 0)
+    blocked = {} if guard is None else guard.blocked(prompts, rows)
+    new = {each: prompt for each, prompt in prompts.items() if each not in known and each not in blocked}
+    outcomes = send(spec, new, rows)
+    # The journal keeps refused answers, too, so that the job does not send their prompts again.
+    kept = [each for each, outcome in outcomes.items() if outcome.answered_at]
+    sample = {each: blocked.get(each) or known.get(each) or outcomes[each] for each in picked}
+    # Failed prompts are part of the sample: the job will have the same share of them.
+    observed = [(found.tokens[each], outcome) for each, outcome in sample.items()]
+    price = price_of(spec.model, spec.limits.price)
+    usage = _usage(list(outcomes.values()))
+    if picked and not any(isinstance(outcome, Completion) for outcome in sample.values()):
+        raise _nothing_answered(spec, list(sample.values()), usage)
+    # The journal has a fixed number of answers, however small the sample of the source.
+    known_scale = min(found.scale, recorded / len(known)) if known else found.scale
+    if guard is not None:
+        guard.leave_out_blocked()
+    weights = dict.fromkeys(known, known_scale) | dict.fromkeys(kept, 1.0)
+    weights = {each: weight for each, weight in weights.items() if each in found.tokens}
+    estimate = _estimated(spec, found, weights, observed, usage, price)
+    if guard is not None:
+        guard.judge_answers(sample, rows)
+        estimate = estimate.with_guard(
+            guard.estimate([*(known | outcomes).values()], [*sample.values()], known_scale, estimate.requests)
+        )
+    if not is_saved:
+        return estimate
+    _save(spec, estimate)
+    for line in estimate.lines():
+        _log.info("%s", line)
+    if estimate.guard is not None and estimate.guard.exceeds_budget:
+        _log.warning(
+            "The guard model costs more than `safety.moderation.limits.budget_usd` allows: the job would fail "
+            "before its last row, and a clear would continue from there."
+        )
+    elif estimate.exceeds_budget:
+        _log.warning(
+            "The job costs more than `limits.budget_usd` (%s) allows: it would fail before its last row, and a "
+            "clear would continue from there.",
+            usd(spec.limits.budget_usd or 0.0),
+        )
+    return estimate
+
+
+def _save(spec: JobSpec, estimate: Estimate) -> None:
+    try:
+        write_estimate(spec, estimate)
+    except Exception as error:
+        usage = estimate.sample_usage
+        raise JobFailedError(
+            f"The estimate of job {spec.name!r} could not be written to {estimate_uri(spec)!r}: "
+            f"{type(error).__name__}: {error} {usage.requests} prompts were sent for it, and "
+            f"{usage.input_tokens + usage.output_tokens:,} tokens were billed. The answers are in "
+            f"{spec.journal_uri!r}; another estimate, or the job, sends only the rest."
+        ) from error
+
+
+def _nothing_answered(spec: JobSpec, sample: Sequence[Outcome], usage: SampleUsage) -> TooManyFailedRowsError:
+    """Returns the error of a sample without an answer; it is final if another estimate repeats all failures."""
+    failures = [outcome for outcome in sample if isinstance(outcome, Failure)]
+    sent = [failure for failure in failures if failure.kind != "not_sent"] or failures
+    shared = SharedFailure(
+        sent[0].kind, sum(each.kind == sent[0].kind for each in sent), len(sent), sent[0].message
+    )
+    is_permanent = all(failure.kind in PERMANENT for failure in failures)
+    return (PermanentFailureError if is_permanent else NothingAnsweredError)(
+        f"The model answered none of {len(sent)} prompts of job {spec.name!r}, so there is no estimate. "
+        f"{shared.sentence(spec.max_output_tokens)} "
+        f"{usage.input_tokens + usage.output_tokens:,} tokens were billed."
+    )
+
+
+def _usage(outcomes: Sequence[Outcome]) -> SampleUsage:
+    costs = [outcome.cost_nano_usd for outcome in outcomes]
+    return SampleUsage(
+        requests=len(outcomes),
+        failed=sum(isinstance(outcome, Failure) for outcome in outcomes),
+        input_tokens=sum(outcome.input_tokens for outcome in outcomes),
+        output_tokens=sum(outcome.output_tokens for outcome in outcomes),
+        cost_usd=None if None in costs else round(sum(filter(None, costs)) / NANO, 6),
+        service_tiers=Counter(each.service_tier for each in outcomes if isinstance(each, Completion)),
+    )
+
+
+def _estimated(
+    spec: JobSpec,
+    found: SourceSample,
+    answered: Mapping[str, float],
+    observed: Sequence[tuple[int, Outcome]],
+    usage: SampleUsage,
+    price: Price | None,
+) -> Estimate:
+    """Extrapolates from the rows read to all rows, and from the sample to the remaining prompts.
+
+    `answered` has the number of answered prompts of the source that each answered prompt of the sample represents.
+    """
+    remaining = [fingerprint for fingerprint in found.tokens if fingerprint not in answered]
+    requests = max(0.0, found.scale * len(found.tokens) - sum(answered.values()))
+    tokens = found.scale * sum(found.tokens.values())
+    tokens = max(0.0, tokens - sum(found.tokens[each] * weight for each, weight in answered.items()))
+    bill = _projection(spec, observed, requests, tokens, found.spread_ratio)
+    input_tokens, output_tokens = round(bill.input_tokens), round(bill.output_tokens)
+    latencies = online_latencies(outcome for _, outcome in observed)
+    latency = fmean(latencies) if latencies else None
+    # Machines share a quota, and how many there will be is not known.
+    is_one_machine = isinstance(spec.runner, LocalRunner)
+    learned = learned_rate(spec.model, spec.limits, spec.rates_uri) if is_one_machine else None
+    seconds, limited_by = sending_seconds(
+        requests,
+        input_tokens + output_tokens,
+        spec.limits,
+        workers_of(spec.runner, spec.limits),
+        latency,
+        None if learned is None else learned.seconds(requests, input_tokens + output_tokens),
+    )
+    start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
+    error = bill.half_width()
+    # Without answers the prompts themselves say which of them have the price of long ones, or of audio.
+    bills: Sequence[Outcome | Bill] = [outcome for _, outcome in observed] or [
+        Bill(count, spec.max_output_tokens, audio_tokens=found.audio_tokens.get(each, 0))
+        for each, count in found.tokens.items()
+    ]
+    rates = None if price is None else mean_rates(price, bills)
+    ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
+    repeated = sum(found.repeats.get(each, 1) - 1 for each in remaining)
+    sent, duplicates, failed = round(requests), round(found.scale * repeated), round(found.scale * found.failed)
+    # Not what is left of the rounded numbers, which may be -1.
+    resumed = max(0, round(found.scale * (found.rows - repeated - found.failed) - requests))
+    duration, now = None if seconds is None else round(start + seconds, 1), time.time()
+    work = Work(
+        rows=sent,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_tokens=round(input_tokens * cached_ratio(bills)),
+        audio_tokens=round(input_tokens * audio_ratio(bills)),
+    )
+    work = with_head(spec, work, price, tokens, seconds)
+    cost, standard_cost = (work.cost_usd(rates, each, prefix_cache=True) for each in (ratio, 1.0))
+    batch_cost = work.cost_usd(rates, TIER_RATIOS["batch"])
+    ways = ways_of_job(spec, work, rates, duration, now)
+    planned, budget = planned_cost_usd(spec, work, rates, ways), spec.limits.budget_usd
+    return Estimate(
+        name=spec.name,
+        model=f"{spec.model.type}:{spec.model.name}",
+        made_at=now,
+        rows=sent + duplicates + resumed + failed,
+        requests=sent,
+        duplicates=duplicates,
+        resumed=resumed,
+        failed=failed,
+        is_sampled=found.is_sampled,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        output_is_upper_bound=not observed and spec.embedding is None,
+        error_ratio=None
+        if error is None or not observed
+        else round(error / (input_tokens + output_tokens), 4)
+        if input_tokens + output_tokens
+        else 0.0,
+        cost_usd=None if cost is None else round(cost, 6),
+        cost_usd_range=_range(bill, work, rates, ratio, is_bound=not observed),
+        standard_cost_usd=None if standard_cost is None else round(standard_cost, 6),
+        batch_cost_usd=None if batch_cost is None else round(batch_cost, 6),
+        planned_cost_usd=None if planned is None else round(planned, 6),
+        prefix_cache_usd=round(work.prefix_usd, 6),
+        exceeds_budget=planned is not None and budget is not None and planned > budget,
+        duration_seconds=duration,
+        limited_by=limited_by,
+        latency_seconds=None if latency is None else round(latency, 3),
+        sample_usage=usage,
+        price=price,
+        demand=Demand(
+            rows=sent,
+            input_tokens_per_row=round(input_tokens / sent, 1) if sent else 0.0,
+            output_tokens_per_row=round(output_tokens / sent, 1) if sent else 0.0,
+            learned_rate=learned,
+        ),
+        ways=ways,
+        auto=auto_way(spec, ways)[1] if ways else "",
+        inspected_bytes=round(found.scale * found.inspected_bytes),
+    )
+
+
+def _projection(
+    spec: JobSpec, observed: Sequence[tuple[int, Outcome]], requests: float, tokens: float, spread_ratio: float
+) -> Projection:
+    if observed:
+        observations = [
+            SampleObservation(estimated, outcome.input_tokens, outcome.output_tokens)
+            for estimated, outcome in observed
+        ]
+        return project(observations, requests, tokens, spread_ratio)
+    return Projection(tokens, requests * spec.max_output_tokens, (), None, spread_ratio)
+
+
+def _range(
+    bill: Projection, work: Work, price: Price | None, ratio: float | None, *, is_bound: bool
+) -> tuple[float, float] | None:
+    """Returns the cost at the bounds of the interval, in US dollars."""
+    cost = work.cost_usd(price, ratio, prefix_cache=True)
+    least = replace(work, output_tokens=0).cost_usd(price, ratio, prefix_cache=True)
+    if price is None or ratio is None or cost is None or least is None:
+        return None
+    if is_bound:
+        return round(least, 6), round(cost, 6)
+    audio = work.audio_tokens / work.input_tokens if work.input_tokens else 0.0
+    rates = (price.cost_usd(1e6, 0, 0, audio * 1e6), price.output_usd_per_million_tokens)
+    width = bill.half_width(*(rate * ratio / 1e6 for rate in rates))
+    return None if width is None else (round(max(0.0, cost - width), 6), round(cost + width, 6))

@@ -1,0 +1,198 @@
+"""The rows of a golden set, all of them; and a sample of a source, the same one every time."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
+from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import MAX_BYTES, read_source
+from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
+from airflow_provider_llmbeam.pipeline.records import encode_key
+from airflow_provider_llmbeam.pipeline.transforms.check_rows import name_of
+from airflow_provider_llmbeam.pipeline.transforms.read import with_key
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
+
+#: Maximum number of rows of a golden set. They are answered and scored in one process; at 5,000 rows and 1,000
+#: resamples, the interval of a metric takes about a second.
+MAX_ROWS = 5000
+
+#: Rows by their keys, which are written as JSON.
+KeyedRows = Mapping[str, Row]
+
+
+@dataclass(frozen=True)
+class RowSample:
+    """A sample of the rows of a source.
+
+    Attributes:
+        rows: The rows.
+        read: Number of rows that were read, without those that have no key.
+        is_partial: Whether the source is so large that only portions of it were read.
+    """
+
+    rows: KeyedRows
+    read: int
+    is_partial: bool
+
+
+def golden_rows(spec: JobSpec, golden: Source, expected: Collection[str] = ()) -> KeyedRows:
+    """Reads a golden set.
+
+    Args:
+        spec: The job, below whose state a BigQuery table is exported.
+        golden: The golden set.
+        expected: Columns with expected values: those of a job with `safety.privacy` are masked, like its answers.
+
+    Raises:
+        JobSpecError: It is empty or too large, or has a row without a key or two rows with one key.
+    """
+    rows = _all_rows(spec, golden, expected)
+    if not rows:
+        raise JobSpecError("`golden`: the golden set has no rows. Nothing was sent or billed.")
+    return rows
+
+
+def rows_so_far(spec: JobSpec, golden: Source) -> KeyedRows:
+    """Reads a golden set that may have no rows, or no files yet; see `golden_rows`."""
+    if isinstance(golden, FilesSource) and not storage.has_match(golden.uri):
+        return {}
+    return _all_rows(spec, golden)
+
+
+def _all_rows(spec: JobSpec, golden: Source, expected: Collection[str] = ()) -> KeyedRows:
+    rows: dict[str, Row] = {}
+    repeated: list[str] = []
+    masker = masker_of(spec, golden.key, expected)
+    with _of_golden_set(), _read(spec, golden) as (found, reading):
+        for number, row in enumerate(found if masker is None else masker.inspected(found), 1):
+            if number > MAX_ROWS:
+                raise _too_large(f"more than {MAX_ROWS:,} rows")
+            if masker is not None:
+                row = masker.row(row)
+            if isinstance(row, FailedRow):
+                raise JobSpecError(f"`golden`: row {number}: {row.failure.message}. Nothing was sent or billed.")
+            key = _text(encode_key(row, golden.key))
+            if key in rows:
+                repeated.append(key)
+            rows[key] = row
+        if reading.is_partial:
+            raise _too_large(f"more than {MAX_BYTES // 2**10:,} KiB")
+    if repeated:
+        raise JobSpecError(
+            f"`golden.key`: the key {repeated[0]} belongs to several rows. Name columns that tell the rows apart. "
+            "Nothing was sent or billed."
+        )
+    return rows
+
+
+def salt_of(seed: int) -> bytes:
+    """Returns the salt of `sampled_rows` for a seed; 0 has none, as the samples of comparisons."""
+    return hashlib.sha256(str(seed).encode()).digest() if seed else b""
+
+
+def sampled_rows(
+    spec: JobSpec, size: int, *, salt: bytes = b"", accepts: Callable[[Row], bool] = lambda row: True
+) -> RowSample:
+    """Selects the rows of a job's source whose keys have the smallest hashes.
+
+    Args:
+        spec: The job.
+        size: Number of rows; duplicate keys count once.
+        salt: Begins the hashed text, so that another salt selects other rows.
+        accepts: Whether a row may be selected.
+
+    Raises:
+        JobSpecError: No row has a key, or there is none.
+    """
+    count = 0
+    failed: dict[str, str] = {}  # the first message of each kind
+
+    def hashed(rows: Iterator[Row | FailedRow]) -> Iterator[tuple[bytes, str, Row]]:
+        nonlocal count
+        for row in rows:
+            if isinstance(row, FailedRow):
+                failed.setdefault(row.failure.kind, row.failure.message)
+            elif accepts(row):
+                count += 1
+                key = encode_key(row, spec.source.key)
+                yield hashlib.sha256(salt + key).digest(), _text(key), row
+
+    with _read(spec, spec.source) as (found, reading):
+        picked = heapq.nsmallest(size, hashed(found), key=lambda each: each[:2])
+    if not picked and not failed:
+        raise JobSpecError(f"{name_of(spec.source)} has no rows. Nothing was sent or billed.")
+    masker, refused = masker_of(spec), ""
+    if masker is not None:
+        read = masker.inspected(picked, lambda each: each[2])
+        masked = [(order, masker.row(row)) for order, _, row in read]
+        refused = next((row.failure.message for _, row in masked if isinstance(row, FailedRow)), "")
+        picked = [
+            (order, _text(encode_key(row, spec.source.key)), row)
+            for order, row in masked
+            if not isinstance(row, FailedRow)
+        ]
+    if not picked:
+        message = refused or failed.get("missing_key") or next(iter(failed.values()))
+        if masker is not None:
+            message = masker.message(message)
+        raise JobSpecError(f"`source`: none of its rows can be sent: {message}. Nothing was sent or billed.")
+    return RowSample({key: row for _, key, row in picked}, count, reading.is_partial)
+
+
+@contextmanager
+def _of_golden_set() -> Iterator[None]:
+    """Names the golden set in errors of its source."""
+    try:
+        yield
+    except JobSpecError as error:
+        raise JobSpecError(str(error).replace("`source", "`golden")) from error
+
+
+@dataclass
+class _Reading:
+    """Whether a source was read in part, once its last row was read."""
+
+    is_partial: bool = False
+
+
+@contextmanager
+def _read(spec: JobSpec, source: Source) -> Iterator[tuple[Iterator[Row | FailedRow], _Reading]]:
+    # Runs that overlap must not delete the export of each other.
+    export_uri = f"{spec.export_uri}{uuid.uuid4().hex}/"
+    reading = _Reading()
+
+    def rows() -> Iterator[Row | FailedRow]:
+        size, portions = read_source(source, export_uri, MAX_BYTES)
+        read = 0.0
+        for portion in portions:
+            read += portion.size
+            for row in portion.rows:
+                yield with_key(row, source.key)
+        reading.is_partial = size - read > 1e-9 * size
+
+    try:
+        yield rows(), reading
+    finally:
+        if isinstance(source, BigQuerySource):
+            from airflow_provider_llmbeam.pipeline.sources.bigquery import discard
+
+            discard(export_uri)
+
+
+def _text(key: bytes) -> str:
+    return key.decode().strip()
+
+
+def _too_large(size: str) -> JobSpecError:
+    return JobSpecError(
+        f"`golden`: the golden set has {size}, and is answered in one process. Take a part of it: a few hundred "
+        "rows tell two prompts apart. Nothing was sent or billed."
+    )

@@ -1,0 +1,1 @@
+"""Gemini, on the Developer API and on Vertex AI."""

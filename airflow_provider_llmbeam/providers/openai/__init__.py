@@ -1,0 +1,1 @@
+"""OpenAI, and servers with its API."""

@@ -1,0 +1,329 @@
+"""Servers with the OpenAI chat API: vLLM, Ollama, llama.cpp, or a hosted one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow_provider_llmbeam.engine.backend import Reply, error_of_response, kind_of_status
+from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.providers.http import (
+    FixedAccess,
+    HttpBackend,
+    HttpClient,
+    encoded,
+)
+from airflow_provider_llmbeam.providers.json_reply import invalid_response, json_object
+from airflow_provider_llmbeam.providers.reported import (
+    BilledTokens,
+    UsageReader,
+    finish_reason_of,
+    logprob_of,
+    name_of,
+)
+from airflow_provider_llmbeam.providers.response import Response
+from airflow_provider_llmbeam.providers.streaming import StreamedText, incomplete_stream, with_idle_timeout
+from airflow_provider_llmbeam.spec.characters import valid_text
+from airflow_provider_llmbeam.spec.model import Generation, OpenAIModel
+from airflow_provider_llmbeam.spec.model.media import place_of
+from airflow_provider_llmbeam.spec.model.tier import AskedTier
+from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of, read_error, str_of
+
+FINISH_REASONS = {"stop": "stop", "length": "max_tokens"}
+#: Finish reasons of an answer that the server has broken off: vLLM and SGLang when they shut down, pause or abort
+#: requests, Mistral and OpenRouter after an error, DeepSeek under load. Its text ends anywhere. Sources:
+#: github.com/vllm-project/vllm/issues/57082 (2026-09), api-docs.deepseek.com/api/create-chat-completion
+_BROKEN_OFF = frozenset({"abort", "error", "insufficient_system_resource"})
+_NO_ANSWER = "no chat completion"
+#: Formats of `input_audio`, which OpenAI and vLLM take.
+_AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
+
+
+class ChatBackend(HttpBackend):
+    """Client of a server with chat completions.
+
+    Args:
+        http: The session.
+        url: Address of the method.
+        name: Name of the model, if the server does not report one.
+        generation: Parameters of the answer.
+        parameters: The same parameters, as fields of a request.
+        error_of: Parses an error response from its status, its headers and its body.
+        asked_tier: Tier that `parameters` ask for.
+    """
+
+    def __init__(
+        self,
+        http: HttpClient,
+        url: str,
+        name: str,
+        generation: Generation,
+        parameters: Mapping[str, Any],
+        error_of: Callable[[int, Mapping[str, str], str], RequestError],
+        asked_tier: AskedTier = "standard",
+    ) -> None:
+        super().__init__(http)
+        self._url = url
+        self._name = name
+        self._generation = generation
+        self._parameters = parameters
+        self._error_of = error_of
+        self._usage = UsageReader(name, asked_tier)
+
+    async def complete(self, prompt: Prompt) -> Reply:
+        """Sends one chat completion request."""
+        body = {**self._parameters, "messages": chat_messages(prompt)}
+        started = time.monotonic()
+        async with self._http.post(self._url, encoded(body) if prompt.media else body) as response:
+            if response.status == 200 and self._generation.stream:
+                return await self._stream(response, prompt, started)
+            if response.status != 200:
+                text = await response.error_text()
+                raise self._error_of(response.status, response.headers, text)
+            content = await response.read()
+        return _reply(content, prompt, self._name, self._usage)
+
+    async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
+        """Assembles a streamed answer in the format of an unstreamed one."""
+        first_token_seconds = None
+        text, refusal = StreamedText(), StreamedText()
+        finish_reason, usage, model, tier = None, None, None, None
+        async for line in with_idle_timeout(response.lines(), self._generation.stream_idle_timeout_seconds):
+            data = line.removeprefix(b"data:").strip()
+            if not line.startswith(b"data:") or data == b"[DONE]":
+                continue
+            chunk = _chunk(data)
+            usage, model = chunk.get("usage") or usage, chunk.get("model") or model
+            tier = chunk.get("service_tier") or tier
+            for choice in map(mapping_of, list_of(chunk.get("choices"))):
+                delta = mapping_of(choice.get("delta"))
+                text.add(str_of(delta.get("content")))
+                refusal.add(str_of(delta.get("refusal")))
+                finish_reason = choice.get("finish_reason") or finish_reason
+            if first_token_seconds is None and text:
+                first_token_seconds = time.monotonic() - started
+        if finish_reason is None:  # the last line is not reliable: `transformers serve` sends no "[DONE]"
+            raise incomplete_stream()
+        message = {"content": text.whole(), "refusal": refusal.whole()}
+        choice = {"finish_reason": finish_reason, "message": message}
+        whole = {"choices": [choice], "usage": usage, "model": model, "service_tier": tier}
+        reply = read_reply(whole, b"", prompt, self._name, self._usage)
+        return dataclasses.replace(reply, first_token_seconds=first_token_seconds)
+
+
+class OpenAIBackend(ChatBackend):
+    """Client of a model of a server with the OpenAI API.
+
+    Args:
+        model: The model.
+        generation: Parameters of the answer.
+        output_schema: JSON Schema of the answer.
+        asked_tier: Tier that requests ask for; only OpenAI itself has others than the standard one.
+
+    Raises:
+        JobSpecError: The server requires an ID token, and there are no credentials that issue one.
+    """
+
+    def __init__(
+        self,
+        model: OpenAIModel,
+        generation: Generation,
+        output_schema: Mapping[str, Any] | None,
+        *,
+        asked_tier: AskedTier = "standard",
+    ) -> None:
+        parameters = model_parameters(model, generation, output_schema)
+        super().__init__(
+            open_client(model),
+            f"{model.base_url}/chat/completions",
+            model.name,
+            generation,
+            parameters if asked_tier == "standard" else {**parameters, "service_tier": asked_tier},
+            error_of,
+            asked_tier,
+        )
+
+
+def open_client(model: OpenAIModel) -> HttpClient:
+    """Opens a session with the key of the model, with ID tokens for Cloud Run, or without both.
+
+    Raises:
+        JobSpecError: There are no credentials that issue ID tokens, or no key for OpenAI itself.
+    """
+    if model.id_token_audience is not None:
+        from airflow_provider_llmbeam.providers.google_access import IdToken
+
+        return HttpClient(model.base_url, IdToken(model.id_token_audience))
+    key = os.environ.get(model.api_key_env)
+    if not key and urlsplit(model.base_url).hostname == "api.openai.com":
+        raise JobSpecError(
+            f"OpenAI needs a key in the environment variable `{model.api_key_env}` (`model.api_key_env`), e.g. "
+            "from an `llmbeam` connection; it is not set. Nothing was sent or billed."
+        )
+    return HttpClient(model.base_url, FixedAccess({"Authorization": f"Bearer {key}"} if key else None))
+
+
+def model_parameters(
+    model: OpenAIModel, generation: Generation, output_schema: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Returns the fields of a request that are the same for all prompts of a job."""
+    # Newer models of OpenAI reject `max_tokens`; vLLM, Ollama and llama.cpp accept it.
+    cap = "max_completion_tokens" if "api.openai.com" in model.base_url else "max_tokens"
+    return {"model": model.name, **chat_parameters(generation, output_schema, cap)}
+
+
+def chat_parameters(
+    generation: Generation, output_schema: Mapping[str, Any] | None, cap: str = "max_tokens"
+) -> dict[str, Any]:
+    """Returns the fields of a request that are the same for all prompts.
+
+    Args:
+        generation: Parameters of the answer.
+        output_schema: JSON Schema of the answer.
+        cap: Name of the field for the maximum length of the answer.
+    """
+    given = {
+        cap: generation.max_output_tokens,
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "seed": generation.seed,
+        "stop": list(generation.stop_sequences) or None,
+        "stream": generation.stream or None,
+        "stream_options": {"include_usage": True} if generation.stream else None,
+        "reasoning_effort": generation.reasoning_effort,
+        "logprobs": generation.logprobs or None,
+        **_restriction(generation),
+        "response_format": None
+        if output_schema is None
+        else {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(output_schema)}},
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _restriction(generation: Generation) -> dict[str, Any]:
+    """Returns the fields of vLLM: that of version 0.12 and later, and the one before; each ignores the other.
+
+    Source: docs.vllm.ai/en/latest/features/structured_outputs (2026-11)
+    """
+    if generation.structured_outputs is None:
+        return {}
+    ((name, value),) = generation.structured_outputs.items()
+    return {"structured_outputs": {name: value}, f"guided_{name}": value}
+
+
+def chat_messages(prompt: Prompt) -> list[dict[str, Any]]:
+    """Returns the messages of one request."""
+    content: Any = prompt.text
+    if prompt.media:
+        content = [*(_part(*media) for media in prompt.media), {"type": "text", "text": prompt.text}]
+    messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    for turn in prompt.history:
+        messages.append({"role": "user", "content": turn.text})
+        messages.append({"role": "assistant", "content": turn.answer})
+    return [*messages, {"role": "user", "content": content}]
+
+
+def _part(uri: str, mime_type: str | None) -> dict[str, Any]:
+    """Returns a part of a message; `audio_url` and `video_url` are those of vLLM, the others those of OpenAI."""
+    kind = (mime_type or "image/*").partition("/")[0]
+    if place_of(uri) == "data":
+        if mime_type == "application/pdf":
+            return {"type": "file", "file": {"filename": "document.pdf", "file_data": uri}}
+        if audio_format := _AUDIO_FORMATS.get(mime_type or ""):
+            return {"type": "input_audio", "input_audio": {"data": inline_parts(uri)[1], "format": audio_format}}
+    name = f"{kind}_url"
+    return {"type": name, name: {"url": uri}}
+
+
+def _chunk(data: bytes) -> dict[str, Any]:
+    chunk = json_object(data, "streamed, with a chunk that is no JSON object")
+    if "error" in chunk:
+        raise error_of(500, {}, data.decode("utf-8", "replace"))
+    return chunk
+
+
+def _reply(content: bytes, prompt: Prompt, model: str, usage: UsageReader) -> Reply:
+    return read_reply(json_object(content, _NO_ANSWER), content, prompt, model, usage)
+
+
+def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: str, usage: UsageReader) -> Reply:
+    """Reads a chat completion; `content` is quoted in the error of any other object."""
+    choice = next(map(mapping_of, list_of(body.get("choices"))), {})
+    message = choice.get("message")
+    text = (message.get("content") or "") if isinstance(message, Mapping) else None
+    if not isinstance(message, Mapping) or not isinstance(text, str):
+        raise invalid_response(content, _NO_ANSWER)
+    input_tokens = usage.total(body.get("usage"), ("prompt_tokens",), prompt.text)
+    output_tokens = usage.total(body.get("usage"), ("completion_tokens",), text)
+    if input_tokens:
+        # xAI, and Gemini through this API, count thoughts in the total alone, and bill them as output. Source:
+        # docs.x.ai/docs/key-information/consumption-and-rate-limits, github.com/vercel/ai/pull/12425 (2026-02)
+        total_tokens = usage.tokens(mapping_of(body.get("usage")).get("total_tokens")) or 0
+        output_tokens = max(output_tokens, total_tokens - input_tokens)
+    details = mapping_of(mapping_of(body.get("usage")).get("prompt_tokens_details"))
+    cached_tokens = usage.cached(details.get("cached_tokens"), input_tokens)
+    billed = BilledTokens(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_tokens=cached_tokens,
+        audio_tokens=usage.audio(details.get("audio_tokens"), None, input_tokens - cached_tokens),
+        service_tier=usage.tier(body.get("service_tier")),
+    )
+    reason = finish_reason_of(choice.get("finish_reason"))
+    if message.get("refusal") or reason == "content_filter":
+        raise RequestError(
+            "blocked",
+            f"answer withheld: {str_of(message.get('refusal')) or reason}",
+            http_status=200,
+            category=reason if reason == "content_filter" else "refusal",
+            **billed,
+        )
+    refuse_broken_off(reason, billed)
+    return Reply(
+        text=valid_text(text),
+        finish_reason=FINISH_REASONS.get(reason, reason),
+        **billed,
+        model=name_of(body.get("model"), model),
+        mean_logprob=_mean_logprob(choice.get("logprobs")),
+    )
+
+
+def refuse_broken_off(reason: str, billed: BilledTokens) -> None:
+    """Refuses an answer that the server has broken off, so that the request is sent again.
+
+    Args:
+        reason: Finish reason of the answer.
+        billed: Its billed tokens.
+
+    Raises:
+        RequestError: It is one.
+    """
+    if reason in _BROKEN_OFF:
+        message = f"a 200 with an answer that the server has broken off (finish reason {reason!r})"
+        raise RequestError("garbage", message, http_status=200, **billed)
+
+
+def _mean_logprob(logprobs: Any) -> float | None:
+    tokens = map(mapping_of, list_of(mapping_of(logprobs).get("content")))
+    found = [value for token in tokens if (value := logprob_of(token.get("logprob"))) is not None]
+    return sum(found) / len(found) if found else None
+
+
+def error_of(http_status: int, headers: Mapping[str, str], text: str) -> RequestError:
+    """Parses an error response."""
+    body = read_error(text)
+    kind = kind_of_status(http_status)
+    if body.code == "insufficient_quota":
+        kind = "quota_exhausted"
+    # How Azure OpenAI blocks a prompt. Source: learn.microsoft.com/azure/ai-foundry/openai/concepts/content-filter
+    category = body.code if body.code == "content_filter" else None
+    if category is not None and http_status == 400:
+        kind = "blocked"
+    return error_of_response(kind, http_status, headers, body, category)

@@ -1,0 +1,182 @@
+"""Values that a model server reports beside its answers: believed only within bounds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, NotRequired, TypedDict
+
+from airflow_provider_llmbeam.engine.tokens import estimate_tokens
+from airflow_provider_llmbeam.spec.characters import valid_text
+from airflow_provider_llmbeam.spec.model.tier import AskedTier, ServiceTier
+
+_log = logging.getLogger(__name__)
+
+#: Largest number of tokens of one reply that is believed: twice the longest context window of a served model
+#: (10 million, Llama 4 Scout). A larger one would stall the governor of the machine, and spend the budget.
+MAX_TOKENS = 20_000_000
+#: Maximum length of the name of a model or of a finish reason.
+_NAME_CHARACTERS = 128
+#: Smallest logarithm of a probability that is believed; servers clip theirs at -9999 or above.
+_LEAST_LOGPROB = -1e6
+
+
+def believable_tokens(reported: Any) -> int | None:
+    """Returns a reported number of tokens; `None` for a value that cannot be one.
+
+    Integral floats count, as Vertex AI sends every number of a prediction as a double.
+    """
+    if type(reported) is float and reported.is_integer():
+        reported = int(reported)
+    return reported if type(reported) is int and 0 <= reported <= MAX_TOKENS else None
+
+
+class BilledTokens(TypedDict):
+    """Billed tokens of a reply, as `Reply` and `RequestError` take them."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    audio_tokens: NotRequired[int]
+    service_tier: NotRequired[ServiceTier]
+
+
+#: Tiers by the names of the Developer API (`usageMetadata.serviceTier`), Vertex AI (`usageMetadata.trafficType`)
+#: and OpenAI (`service_tier`), where `fast` is the newer name of `priority`: replies have had the older one, and
+#: may have either (openai 2.54, `ChatCompletion.service_tier`).
+_TIERS: dict[str, ServiceTier] = {
+    "flex": "flex",
+    "on_demand_flex": "flex",
+    "priority": "priority",
+    "on_demand_priority": "priority",
+    "fast": "priority",
+}
+
+
+def tier_of(reported: Any, asked: AskedTier | None = None) -> ServiceTier:
+    """Returns the tier that a server reports; `standard` for another name.
+
+    If it reports none, it is the dearer one of `standard` and the tier that was asked for.
+    """
+    if isinstance(reported, str):
+        return _TIERS.get(reported.lower(), "standard")
+    return "priority" if asked == "priority" else "standard"
+
+
+class UsageReader:
+    """Reads the usage of replies; a number that cannot be true becomes an estimate, with one warning.
+
+    Args:
+        model: Name of the model, for the warning.
+        asked_tier: Tier that the requests ask for; the first reply that was served at another one is named in the
+            log. `None` for batch inference and vectors, which have no tiers.
+    """
+
+    def __init__(self, model: str, asked_tier: AskedTier | None = None) -> None:
+        self._model = model
+        self._asked_tier = asked_tier
+        self._has_warned = False
+        self._has_warned_of_tier = False
+
+    def tokens(self, reported: Any) -> int | None:
+        """Returns a reported number of tokens; `None` if the server reports none, or none that can be true."""
+        found = believable_tokens(reported)
+        if found is None and reported is not None:
+            self._warn(reported)
+        return found
+
+    def total(self, usage: Any, names: Sequence[str], text: str) -> int:
+        """Returns the sum of the fields of a usage; a field that is missing counts as 0.
+
+        Args:
+            usage: The usage as reported.
+            names: Names of the fields.
+            text: Text whose length gives the estimate, if a field, or the whole usage, cannot be true.
+        """
+        if usage is None:
+            return 0
+        if not isinstance(usage, Mapping):
+            self._warn(usage)
+            return _estimate(text)
+        total = 0
+        for name in names:
+            reported = usage.get(name)
+            if reported is None:
+                continue
+            found = self.tokens(reported)
+            if found is None:
+                return _estimate(text)
+            total += found
+        return total
+
+    def cached(self, reported: Any, input_tokens: int) -> int:
+        """Returns the input tokens that came from the provider's cache: at most all of them."""
+        return min(self.tokens(reported) or 0, input_tokens)
+
+    def audio(self, reported: Any, cached: Any, most: int) -> int:
+        """Returns the input tokens of audio that did not come from the provider's cache: at most `most`.
+
+        Args:
+            reported: Tokens of audio.
+            cached: Those of them that came from the cache.
+            most: Input tokens that did not come from the cache.
+        """
+        return max(0, min((self.tokens(reported) or 0) - (self.tokens(cached) or 0), most))
+
+    def tier(self, reported: Any) -> ServiceTier:
+        """Returns the tier that a server reports, see `tier_of`."""
+        found = tier_of(reported, self._asked_tier)
+        if self._asked_tier not in (None, found) and not self._has_warned_of_tier:
+            self._has_warned_of_tier = True
+            _log.warning(
+                "A request for the %s tier was served at the tier %r, by the server's reply, and is billed at "
+                "that price. `service_tiers` of the report counts the answers of each tier; further ones are not "
+                "logged.",
+                self._asked_tier,
+                found,
+            )
+        return found
+
+    def _warn(self, reported: Any) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        _log.warning(
+            "Model %r reports a number of tokens that cannot be true: %s. Expected a whole number from 0 to %s. "
+            "Such a number is replaced by an estimate from the length of the text, in the records, for the pacing "
+            "and for `limits.budget_usd`. Further ones are not logged.",
+            self._model,
+            _shown(reported),
+            f"{MAX_TOKENS:,}",
+        )
+
+
+def _estimate(text: str) -> int:
+    return estimate_tokens(text) if text else 0
+
+
+def name_of(reported: Any, fallback: str) -> str:
+    """Returns a short printable name that a server reports; `fallback` for any other value."""
+    if not isinstance(reported, str):
+        return fallback
+    if len(reported) <= _NAME_CHARACTERS and reported.isprintable():
+        return reported.strip() or fallback
+    text = valid_text(reported[:_NAME_CHARACTERS])
+    return "".join(letter for letter in text if letter.isprintable()).strip() or fallback
+
+
+def finish_reason_of(reported: Any) -> str:
+    """Returns a finish reason: `stop` if the server reports none, `unknown` for a value that is no name."""
+    return name_of(reported, "stop" if reported is None or reported == "" else "unknown")
+
+
+def logprob_of(reported: Any) -> float | None:
+    """Returns the natural logarithm of a probability, or a mean of them; `None` for a value that is none."""
+    return float(reported) if type(reported) in (int, float) and _LEAST_LOGPROB <= reported <= 0 else None
+
+
+def _shown(reported: Any) -> str:
+    try:
+        return repr(reported)[:100]
+    except (RecursionError, ValueError):  # a deep value; an integer of more than 4,300 digits
+        return type(reported).__name__

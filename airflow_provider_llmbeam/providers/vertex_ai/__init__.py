@@ -1,0 +1,1 @@
+"""Endpoints of Vertex AI, and its batch inference."""

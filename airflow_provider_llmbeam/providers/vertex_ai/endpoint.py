@@ -1,0 +1,251 @@
+"""Models that are deployed to an endpoint of Vertex AI, with the three request formats of such endpoints.
+
+The client of Google is not used: its REST transport wraps the body of `rawPredict` in base64 and returns an empty
+one, and its `predict` hides a 429 (google-cloud-aiplatform 1.165).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_llmbeam.engine.backend import Backend, Reply
+from airflow_provider_llmbeam.engine.plan import StaticBatching
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.tokens import estimate_tokens
+from airflow_provider_llmbeam.providers.google_access import BearerToken
+from airflow_provider_llmbeam.providers.http import FixedAccess, HttpBackend, HttpClient
+from airflow_provider_llmbeam.providers.json_reply import invalid_response, json_object
+from airflow_provider_llmbeam.providers.openai.client import (
+    FINISH_REASONS,
+    ChatBackend,
+    chat_parameters,
+    refuse_broken_off,
+)
+from airflow_provider_llmbeam.providers.openai.client import error_of as chat_error_of
+from airflow_provider_llmbeam.providers.reported import BilledTokens, UsageReader, finish_reason_of
+from airflow_provider_llmbeam.providers.response import ANSWER_BYTES, FURTHER_ANSWER_BYTES
+from airflow_provider_llmbeam.spec.characters import valid_text
+from airflow_provider_llmbeam.spec.model import Generation, VertexEndpointModel
+from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of
+
+_NO_ANSWER = "no answer"
+#: Maximum number of prompts per `predict`: vLLM computes them concurrently, and the shared address allows 60 s.
+_MOST_INSTANCES = 32
+
+
+def open_vertex_endpoint(
+    model: VertexEndpointModel, generation: Generation, output_schema: Mapping[str, Any] | None
+) -> Backend:
+    """Opens the client for the request format of the model.
+
+    Raises:
+        JobSpecError: There are no Google credentials.
+    """
+    match model.request_format:
+        case "chat":
+            return VertexChat(model, generation, output_schema)
+        case "instances":
+            return VertexInstances(model, generation)
+        case "raw":
+            return VertexRaw(model, generation)
+
+
+class VertexChat(ChatBackend):
+    """Client of chat completions of the OpenAI API, by the method of the endpoint that takes them.
+
+    `model` is left empty, as in the examples of Google: vLLM then uses the model that it serves.
+    """
+
+    def __init__(
+        self, model: VertexEndpointModel, generation: Generation, output_schema: Mapping[str, Any] | None
+    ) -> None:
+        super().__init__(
+            _open_client(model),
+            model.method_url(stream=generation.stream),
+            model.name,
+            generation,
+            {"model": "", **chat_parameters(generation, output_schema)},
+            lambda http_status, headers, text: error_of(model, http_status, headers, text),
+        )
+
+
+class _Predictions(HttpBackend):
+    """Client of an endpoint that takes plain prompts."""
+
+    def __init__(self, model: VertexEndpointModel, generation: Generation) -> None:
+        super().__init__(_open_client(model))
+        self._model = model
+        self._url = model.method_url()
+        self._parameters = _plain_parameters(generation)
+        self._max_bytes = model.max_request_bytes
+        self._usage = UsageReader(model.name)
+
+    async def _send(self, body: Mapping[str, Any], max_bytes: int = ANSWER_BYTES) -> bytes:
+        data = _encoded(body)
+        if len(data) > self._max_bytes:
+            # The engine then sends a request of several prompts in halves.
+            raise RequestError(
+                "bad_request",
+                f"a request of {len(data):,} bytes, and the endpoint takes at most {self._max_bytes:,}; "
+                "nothing was sent",
+            )
+        async with self._http.post(self._url, data) as response:
+            if response.status != 200:
+                text = await response.error_text()
+                raise error_of(self._model, response.status, response.headers, text)
+            return await response.read(max_bytes)
+
+
+class VertexInstances(_Predictions):
+    """Client of `predict`, with several prompts per request.
+
+    Attributes:
+        limits: Limits of one request.
+    """
+
+    def __init__(self, model: VertexEndpointModel, generation: Generation) -> None:
+        super().__init__(model, generation)
+        # Without it the vLLM of Model Garden prefixes each answer with "Prompt:" and the prompt.
+        self._parameters["raw_response"] = True
+        self.limits = StaticBatching(
+            max_padded_tokens=2**31, max_instances=_MOST_INSTANCES, max_bytes=self._max_bytes
+        )
+
+    async def complete(self, prompt: Prompt) -> Reply:
+        """Sends one prompt."""
+        (reply,) = await self.complete_batch([prompt])
+        return reply
+
+    async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
+        """Sends one request for all prompts."""
+        texts = [_text_of(prompt) for prompt in prompts]
+        content = await self._send(
+            {"instances": [{"prompt": text, **self._parameters} for text in texts]},
+            ANSWER_BYTES + (len(texts) - 1) * FURTHER_ANSWER_BYTES,
+        )
+        predictions = json_object(content, _NO_ANSWER).get("predictions")
+        if not isinstance(predictions, list) or len(predictions) != len(prompts):
+            # The answers cannot be assigned to prompts, so none is used.
+            found = f"{len(predictions)} predictions" if isinstance(predictions, list) else "no predictions"
+            raise invalid_response(content, f"{_NO_ANSWER}, with {found} for {len(prompts)} instances")
+        return [
+            _reply(prediction, text, self._model.name, self._usage)
+            for prediction, text in zip(predictions, texts, strict=True)
+        ]
+
+
+class VertexRaw(_Predictions):
+    """Client of `rawPredict`, with one prompt per request and a body that the container receives unchanged."""
+
+    async def complete(self, prompt: Prompt) -> Reply:
+        """Sends one request."""
+        text = _text_of(prompt)
+        content = await self._send({"prompt": text, **self._parameters})
+        answer = json_object(content, _NO_ANSWER)
+        # vLLM of Model Garden answers `predictions`, vLLM's own `/generate` `text`, `/v1/completions` `choices`.
+        found = answer.get("predictions", answer.get("text"))
+        if isinstance(found, list) and len(found) == 1:
+            found = found[0]
+        if isinstance(found, str) and "predictions" not in answer:
+            found = found.removeprefix(text)  # `/generate` always repeats the prompt
+        reply = _reply(answer if found is None else found, text, self._model.name, self._usage)
+        if not reply.text and found is None and not answer.get("choices"):
+            raise invalid_response(content, _NO_ANSWER)
+        return reply
+
+
+def _open_client(model: VertexEndpointModel) -> HttpClient:
+    if model.predict_url is not None:  # plain HTTP, on which a token could be read
+        return HttpClient(model.predict_url, FixedAccess())
+    return HttpClient(model.address, BearerToken("model.endpoint"))
+
+
+def _plain_parameters(generation: Generation) -> dict[str, Any]:
+    given = {
+        "max_tokens": generation.max_output_tokens,
+        "temperature": generation.temperature,
+        "top_p": generation.top_p,
+        "seed": generation.seed,
+        "stop": list(generation.stop_sequences) or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _text_of(prompt: Prompt) -> str:
+    return f"{prompt.system}\n\n{prompt.text}" if prompt.system else prompt.text
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    """Encodes without escapes, which take six bytes per letter, as the size is limited."""
+    try:
+        return json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half an emoji
+        return json.dumps(body).encode()
+
+
+def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader) -> Reply:
+    """Parses one prediction; an invalid one becomes an empty text, as the others may be valid."""
+    usage: Mapping[str, Any] = {}
+    reason = "stop"
+    text: Any = prediction
+    if isinstance(prediction, Mapping):
+        usage = mapping_of(prediction.get("usage"))
+        choices = list_of(prediction.get("choices"))
+        choice = mapping_of(choices[0] if choices else prediction)
+        reason = finish_reason_of(choice.get("finish_reason"))
+        text = mapping_of(choice.get("message")).get("content")
+        for name in ("text", "content", "output", "generated_text"):
+            text = choice.get(name) if text is None else text
+        if isinstance(text, list) and len(text) == 1:
+            text = text[0]
+    # The vLLM of Model Garden without `raw_response`.
+    text = text.removeprefix(f"Prompt:\n{prompt.strip()}\nOutput:\n") if isinstance(text, str) else ""
+    billed = BilledTokens(
+        input_tokens=_count(reader.tokens(usage.get("prompt_tokens")), prompt),
+        output_tokens=_count(reader.tokens(usage.get("completion_tokens")), text),
+        cached_tokens=0,
+    )
+    # Of several prompts it fails all: a server that shuts down breaks off each of them.
+    refuse_broken_off(reason, billed)
+    return Reply(text=valid_text(text), finish_reason=FINISH_REASONS.get(reason, reason), **billed, model=model)
+
+
+def _count(reported: int | None, text: str) -> int:
+    """Returns the reported number of tokens, else an estimate."""
+    if reported is not None:
+        return reported
+    return estimate_tokens(text) if text else 0
+
+
+def error_of(model: VertexEndpointModel, http_status: int, headers: Mapping[str, str], text: str) -> RequestError:
+    """Parses an error response."""
+    error = chat_error_of(http_status, headers, text)
+    if http_status == 400 and "through the shared Vertex AI domain" in text:
+        # Every prompt would fail in the same way; as `not_found` it ends the job early.
+        message = f"{error.message.rstrip('.')}. Set `base_url` to https:// and that name."
+        return RequestError("not_found", message, http_status=http_status)
+    if http_status in (404, 405, 501) or (http_status == 400 and _is_not_served(text)):
+        return RequestError(
+            "not_found",
+            f"{error.message.rstrip('.')}. {model.endpoint} does not exist, or has no deployed model that accepts "
+            f"`request_format` {model.request_format!r}{_tried(model)}; compare it with `gcloud ai endpoints "
+            "list`.",
+            http_status=http_status,
+        )
+    return error
+
+
+def _tried(model: VertexEndpointModel) -> str:
+    """Returns the method that a chat was sent to, and the other one that may take it."""
+    if model.request_format != "chat" or model.predict_url is not None:
+        return ""
+    other = "raw_predict" if model.chat_route == "chat_completions" else "chat_completions"
+    return f" at {model.method_url()} (`chat_route` {model.chat_route!r}; the other one is {other!r})"
+
+
+def _is_not_served(text: str) -> bool:
+    """Whether a 400 of Vertex AI reports an endpoint without a deployed model, or without this method."""
+    return "traffic_split" in text or any(sign in text.lower() for sign in ("no deployed model", "not supported"))

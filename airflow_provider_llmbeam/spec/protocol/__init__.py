@@ -1,0 +1,1 @@
+"""What the job's process hands back to the task: manifest, counts, alerts, previews."""

@@ -1,1 +1,0 @@
-"""Parts shared by operators and sensors: identity, process, literal arguments and errors of their task."""

@@ -1,0 +1,193 @@
+"""Reads the replies of servers: JSON, errors, the wait that they advise, and the address of a redirect. Pure."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal
+from urllib.parse import urljoin, urlsplit
+
+from airflow_provider_llmbeam.spec.characters import valid_text
+
+#: Statuses with which a server asks for the same request at another address.
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_PORTS = {"http": 80, "https": 443}
+#: Longest host name (RFC 1035).
+_HOST_CHARACTERS = 253
+#: Longest advised wait that is reported. Nothing here waits longer than minutes; a day still shows a daily quota.
+_MAX_ADVISED_SECONDS = 86_400.0
+
+#: Statuses 4xx that the same request may not get a little later. With 499 the server gave the request up: Gemini
+#: sends "The operation was cancelled" under load.
+PASSING_STATUSES = frozenset({408, 409, 425, 429, 499})
+
+#: What a quota counts.
+QuotaUnit = Literal["requests", "tokens"]
+#: "on tokens per min (TPM)" of OpenAI, "40,000 input tokens per minute" of Anthropic.
+_UNIT_PER_MINUTE = re.compile(r"\b(requests|tokens) per min", re.IGNORECASE)
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Returns the value of a JSON text; `None` for any other text, however damaged or deep.
+
+    Bytes that are not UTF-8 become U+FFFD.
+    """
+    try:
+        if isinstance(content, bytes):
+            content = content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """Body of an error response, in the formats of Google, OpenAI, vLLM, FastAPI and TGI.
+
+    Attributes:
+        message: The message; the whole body if there is none.
+        code: Name of the error, or `None`.
+        type: Type of the error, or `None`; OpenAI has the unit of an exhausted quota here.
+        details: `error.details` of Google.
+    """
+
+    message: str
+    code: str | None = None
+    details: tuple[Mapping[str, Any], ...] = ()
+    type: str | None = None
+
+    @property
+    def is_per_day(self) -> bool:
+        """Whether the details name a quota per day."""
+        return any("PerDay" in quota_id for quota_id in self._quota_ids())
+
+    @property
+    def quota_unit(self) -> QuotaUnit | None:
+        """What the exhausted quota counts; `None` if the body does not say so, or names quotas of both units.
+
+        Source: 429s quoted in github.com/google-gemini/gemini-cli/issues/8437 (`quotaId`: both units, or one),
+        github.com/openai/codex/issues/88 (`"type": "tokens"`) and
+        github.com/bhouston/mycoder/issues/62 ("of 40,000 input tokens per minute").
+        """
+        named = " ".join([self.type or "", *self._quota_ids(), *_UNIT_PER_MINUTE.findall(self.message)]).lower()
+        units: list[QuotaUnit] = [unit for unit in ("requests", "tokens") if unit in named]
+        return units[0] if len(units) == 1 else None
+
+    def _quota_ids(self) -> list[str]:
+        return [
+            str_of(violation.get("quotaId"))
+            for item in self.details
+            for violation in list_of(item.get("violations"))
+            if isinstance(violation, Mapping)
+        ]
+
+
+def read_error(text: str) -> ErrorBody:
+    """Reads the body of an error response; any text is one."""
+    body = parse_json(text)
+    # Some of Google's services return the error in a list.
+    fields = mapping_of(body[0] if isinstance(body, list) and body else body)
+    error = mapping_of(fields.get("error"))
+    messages = (error.get("message"), fields.get("message"), fields.get("detail"), fields.get("error"), text)
+    details = tuple(item for item in list_of(error.get("details")) if isinstance(item, Mapping))
+    return ErrorBody(
+        message=next((valid_text(each) for each in messages if isinstance(each, str) and each.strip()), ""),
+        code=str_of(error.get("code")) or None,
+        details=details,
+        type=str_of(error.get("type")) or None,
+    )
+
+
+def advised_wait_seconds(
+    headers: Mapping[str, str], details: Iterable[Mapping[str, Any]], now: float | None = None
+) -> float | None:
+    """Returns the advised wait in seconds, from 0 to a day; `None` if there is no advice that can be read.
+
+    Args:
+        headers: Headers of the response, which precede the body; upper or lower case does not matter.
+            `retry-after-ms` of OpenAI and Azure precedes `Retry-After` (seconds, or a date), which has it rounded.
+        details: `error.details` of the body. Gemini sends only this, as `RetryInfo` with a fraction of a second.
+        now: Seconds of the Unix epoch; without it, a date counts as no advice.
+
+    Source: RFC 9110, section 10.2.3; `_parse_retry_after_header` of openai-python; `google.rpc.RetryInfo`.
+    """
+    named = {name.lower(): value for name, value in headers.items()}
+    milliseconds = _seconds(named.get("retry-after-ms"), None)
+    advised = [None if milliseconds is None else milliseconds / 1000, _seconds(named.get("retry-after"), now)]
+    for item in details:
+        if str_of(item.get("@type")).endswith("RetryInfo"):
+            advised.append(_seconds(item.get("retryDelay"), now))
+    found = next((seconds for seconds in advised if seconds is not None), None)
+    return None if found is None else min(_MAX_ADVISED_SECONDS, max(0.0, found))
+
+
+def str_of(value: Any) -> str:
+    """Returns a value that is a string, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def list_of(value: Any) -> list[Any]:
+    """Returns a value that is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """Returns a value that is a JSON object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def redirect_refusal(url: str, location: str | None, http_status: int) -> str:
+    """Returns why a redirect was not followed; it names no more of the two addresses than their origins.
+
+    Args:
+        url: Address of the request.
+        location: Header `Location` of the response.
+        http_status: HTTP status of the response.
+    """
+    here, there = _origin(url), _target_origin(url, location)
+    target = "another path of the same server" if here == there else there
+    return f"{here} redirects to {target} (HTTP {http_status}), and credentials and data are not sent on"
+
+
+def _target_origin(url: str, location: str | None) -> str:
+    if not location:
+        return "no address"
+    try:
+        return _origin(urljoin(url, location))
+    except ValueError:
+        return "an invalid address"
+
+
+def _origin(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return "an invalid address"
+    if not host or len(host) > _HOST_CHARACTERS or not host.isprintable() or port is None:
+        return "an invalid address"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _seconds(advice: Any, now: float | None) -> float | None:
+    if isinstance(advice, bool) or not isinstance(advice, str | int | float):
+        return None
+    try:
+        seconds = float(advice.removesuffix("s") if isinstance(advice, str) else advice)
+    except (ValueError, OverflowError):
+        return _seconds_until(advice, now) if isinstance(advice, str) and now is not None else None
+    return seconds if math.isfinite(seconds) else None
+
+
+def _seconds_until(text: str, now: float) -> float | None:
+    try:
+        date = parsedate_to_datetime(text)
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now
+    except (ValueError, TypeError, IndexError, OverflowError):  # all four are raised for damaged dates
+        return None

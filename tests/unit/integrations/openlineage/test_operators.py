@@ -1,0 +1,190 @@
+"""What a task gives the OpenLineage provider, through the serialisation and the masker of that provider."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import subprocess
+import sys
+from importlib.resources import files
+from types import SimpleNamespace
+
+import attrs
+import pytest
+from airflow.providers.openlineage.utils.utils import OpenLineageRedactor
+from airflow.sdk._shared.secrets_masker import _secrets_masker
+from openlineage.client.serde import Serde
+
+from airflow_provider_llmbeam.integrations.openlineage import facets
+from airflow_provider_llmbeam.integrations.openlineage.facts import JobFacts
+from airflow_provider_llmbeam.integrations.openlineage.operators import (
+    HasLineage,
+    endpoint_lineage,
+    job_lineage,
+    sweep_lineage,
+)
+from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
+
+SECRET = "planted-password-of-the-sink"
+TEMPLATE = "What is the mood of {{ row.text }}?"
+MANIFEST = {
+    "name": "night",
+    "model": "gemini:gemini-3.5-flash-lite",
+    "server": {"kind": "provider", "origin": ""},
+    "rows": {"read": 5, "answered": 3, "dead_letter": 2},
+    "dead_letter_by_kind": {"template_error": 2},
+    "origins": {"fresh": 2, "repaired": 0, "resumed": 1},
+    "service_tiers": {"flex": 2},
+    "requests": {"sent": 4, "rejected": 1, "shed": 0, "retried": 1},
+    "tokens": {"input": 100, "cached": 40, "output": 20},
+    "cost_usd": 0.25,
+    "truncated": 1,
+    "started_at": 1.0,
+    "finished_at": 3.5,
+    "duration_seconds": 2.5,
+    "skipped_because": None,
+}
+
+
+def spec(**changes):
+    given = {
+        "name": "night",
+        "source": {"uri": "gs://b/in/*.csv", "key": ["id"]},
+        "prompt": {"template": TEMPLATE, "system": "Be brief."},
+        "model": {"type": "gemini", "project": "p"},
+        "sink": {"type": "postgres", "table": "moods", "conn_id": "db"},
+        "state_uri": "gs://b/state",
+    }
+    return JobSpec.parse(given | changes)
+
+
+def sent(lineage):
+    """Returns an event's parts as the provider sends them."""
+    redactor = OpenLineageRedactor.from_masker(_secrets_masker())
+    lineage = redactor.redact(copy.deepcopy(lineage), max_depth=20)
+    return json.loads(Serde.to_json(lineage))
+
+
+def facts(**changes):
+    return JobFacts(spec(), f"postgresql://writer:{SECRET}@db.example:5433/answers", **changes)
+
+
+def test_a_finished_job_has_its_datasets_with_columns_and_rows():
+    event = sent(job_lineage(facts(manifest=MANIFEST)))
+    (source,), (answers, dead_letter) = event["inputs"], event["outputs"]
+    assert (source["namespace"], source["name"]) == ("gs://b", "in")
+    assert [field["name"] for field in source["facets"]["schema"]["fields"]] == ["id", "text"]
+    assert source["inputFacets"]["inputStatistics"]["rowCount"] == 5
+    assert (answers["namespace"], answers["name"]) == ("postgres://db.example:5433", "answers.public.moods")
+    assert answers["facets"]["schema"]["fields"][1] == {"name": "answer", "type": "string", "fields": []}
+    assert answers["outputFacets"]["outputStatistics"]["rowCount"] == 3
+    lineage = answers["facets"]["columnLineage"]["fields"]
+    assert {name: [given["field"] for given in found["inputFields"]] for name, found in lineage.items()} == {
+        "id": ["id"],
+        "answer": ["text"],
+    }
+    assert dead_letter["name"] == "state/night/dead_letter-00000-of-00001.jsonl"
+    assert dead_letter["outputFacets"]["outputStatistics"]["rowCount"] == 2
+
+
+def test_the_run_facets_have_the_numbers_and_no_text_of_the_prompt():
+    event = sent(job_lineage(facts(manifest=MANIFEST)))
+    asked, used = event["run_facets"]["llmbeam_inference"], event["run_facets"]["llmbeam_usage"]
+    assert asked["promptSha256"] == hashlib.sha256(TEMPLATE.encode()).hexdigest()
+    assert (asked["modelType"], asked["modelName"]) == ("gemini", "gemini-3.5-flash-lite")
+    assert asked["journalUri"] == "gs://b/state/night/journal/"
+    assert {name: used[name] for name in ("inputTokens", "cachedInputTokens", "outputTokens")} == {
+        "inputTokens": 100,
+        "cachedInputTokens": 40,
+        "outputTokens": 20,
+    }, "the masker of Airflow takes a name with 'token' for a secret"
+    assert used["costUsd"] == 0.25
+    assert used["rowsFailed"] == 2
+    assert used["failedByKind"] == {"template_error": 2}
+    assert used["origins"] == {"fresh": 2, "resumed": 1}
+    assert used["serviceTiers"] == {"flex": 2}
+    text = json.dumps(event)
+    assert SECRET not in text
+    assert "mood of" not in text
+    assert "Be brief" not in text
+
+
+def test_a_failed_job_has_what_was_asked_and_no_numbers():
+    event = sent(job_lineage(facts()))
+    assert set(event["run_facets"]) == {"llmbeam_inference"}
+    assert "inputStatistics" not in event["inputs"][0]["inputFacets"]
+    assert [output["outputFacets"] for output in event["outputs"]] == [{}, {}]
+
+
+def test_a_skipped_job_and_an_estimate_have_no_outputs():
+    skipped = job_lineage(facts(manifest=MANIFEST | {"skipped_because": "The source has no rows."}))
+    assert skipped.outputs == []
+    assert sent(skipped)["run_facets"]["llmbeam_usage"]["skippedBecause"] == "The source has no rows."
+    names = ("rows", "requests", "input_tokens", "output_tokens", "cost_usd", "duration_seconds", "error_ratio")
+    estimate = job_lineage(facts(writes=False, estimate=dict.fromkeys(names, 7)))
+    assert estimate.outputs == []
+    assert sent(estimate)["run_facets"]["llmbeam_estimate"]["outputTokens"] == 7
+
+
+def test_rows_of_the_spec_are_no_dataset_and_the_tables_of_a_query_are():
+    rows = {"type": "rows", "rows": [{"id": 1, "text": "planted text of a row"}], "key": "id"}
+    event = sent(job_lineage(JobFacts(spec(source=rows), manifest=MANIFEST)))
+    assert event["inputs"] == []
+    assert "planted text" not in json.dumps(event)
+    query = {"type": "bigquery", "query": "SELECT id, text FROM p.d.t WHERE x = 'planted'", "key": "id"}
+    event = sent(job_lineage(JobFacts(spec(source=query), manifest=MANIFEST)))
+    assert [(found["namespace"], found["name"]) for found in event["inputs"]] == [("bigquery", "p.d.t")]
+    assert "planted" not in json.dumps(event)
+
+
+def test_an_endpoint_and_a_sweep_have_a_run_facet_alone():
+    endpoint = parse_endpoint({"type": "cloud_run", "model": "Qwen/Qwen3-4B", "locations": ["europe-west1"]})
+    found = sent(endpoint_lineage("e-1", endpoint))
+    assert found["run_facets"]["llmbeam_endpoint"]["modelName"] == "Qwen/Qwen3-4B"
+    assert found["inputs"] == found["outputs"] == []
+    swept = sweep_lineage({"deleted": ["a", "b"], "failed": [], "dry_run": True})
+    facet = sent(swept)["run_facets"]["llmbeam_sweep"]
+    assert (facet["counts"], facet["isDryRun"]) == ({"deleted": 2, "failed": 0}, True)
+    assert sweep_lineage(None) is None
+
+
+def test_an_error_leaves_the_task_without_lineage():
+    class Broken(HasLineage):
+        def _lineage(self, task_instance):
+            raise ValueError(SECRET)
+
+    assert Broken().get_openlineage_facets_on_complete(SimpleNamespace()) is None
+    assert Broken().get_openlineage_facets_on_failure(SimpleNamespace()) is None
+    assert HasLineage().get_openlineage_facets_on_complete(SimpleNamespace()) is None
+
+
+@pytest.mark.full
+def test_without_the_openlineage_provider_there_is_no_lineage_and_no_error():
+    code = (
+        "import sys\n"
+        "import airflow.sdk\n"
+        "sys.modules['openlineage'] = sys.modules['airflow.providers.openlineage.extractors'] = None\n"
+        "from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator\n"
+        "task = RunInferenceOperator(task_id='t', source={'uri': 'a.csv', 'key': 'id'}, prompt='{{ row.t }}',\n"
+        "    model='echo', sink='out', job_name='j')\n"
+        "print(task.get_openlineage_facets_on_complete(None))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "None"
+
+
+@pytest.mark.parametrize("name", [name for name in dir(facets) if name.startswith("LLM")])
+def test_each_facet_names_its_schema_in_the_wheel(name):
+    facet = getattr(facets, name)
+    address, _, pointer = facet._get_schema().partition("#")
+    assert address.startswith("urn:airflow-provider-llmbeam:")
+    schemas = json.loads(
+        (files("airflow_provider_llmbeam") / "integrations" / "openlineage" / "schemas.json").read_text()
+    )
+    assert pointer == f"/$defs/{name}"
+    own = schemas["$defs"][name]["allOf"][1]
+    fields = [field for field in attrs.fields(facet) if not field.name.startswith("_")]
+    assert set(own["properties"]) == {field.name for field in fields}
+    assert set(own["required"]) == {field.name for field in fields if field.default is attrs.NOTHING}

@@ -1,0 +1,192 @@
+"""Metrics and spans, as the exporters of Airflow's OpenTelemetry send them to a collector."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from types import SimpleNamespace
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowSkipException, Stats, TaskDeferred
+from packaging.version import Version
+
+from airflow_provider_llmbeam.integrations.opentelemetry import names, record
+from airflow_provider_llmbeam.integrations.opentelemetry.record import (
+    MAX_DURATIONS,
+    counted_outcome,
+    recorded_durations,
+)
+from tests.otlp import attributes, receiver
+
+TI = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=2)
+OF_TASK = {"airflow.dag_id": "d", "airflow.task_id": "t"}
+OF_MODEL = OF_TASK | {
+    "gen_ai.operation.name": "generate_content",
+    "gen_ai.provider.name": "gcp.gemini",
+    "gen_ai.request.model": "gemini-2.5-flash",
+}
+MANIFEST = {
+    "name": "night",
+    "model": "gemini:gemini-2.5-flash",
+    "server": {"kind": "provider", "origin": "https://generativelanguage.googleapis.com:443"},
+    "rows": {"read": 7, "answered": 5, "dead_letter": 2},
+    "requests": {"sent": 9, "rejected": 3, "shed": 1, "retried": 1},
+    "tokens": {"input": 100, "cached": 40, "output": 20},
+    "cost_usd": 0.25,
+    "started_at": 1_700_000_000.0,
+    "finished_at": 1_700_000_002.5,
+    "dead_letter_by_kind": {"blocked": 2},
+}
+DURATIONS = {"0.5": 4, "2.0": 1}
+#: Earlier versions set up the metrics of a task in another way.
+on_3_3 = pytest.mark.skipif(
+    Version(version("apache-airflow")) < Version("3.3"),
+    reason="The process of a task here is that of Airflow 3.3.",
+)
+#: A task's process of Airflow 3.3 does the first two statements.
+TASK = """
+import json, sys
+from types import SimpleNamespace
+from airflow.sdk._shared.observability.metrics import stats
+from airflow.sdk.observability.metrics import stats_utils
+stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
+from airflow import settings
+from airflow_provider_llmbeam.integrations.opentelemetry.record import counted_outcome, record_job, record_poll
+manifest, durations = json.loads(sys.argv[1])
+ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=2)
+with counted_outcome(ti):
+    record_job(manifest, durations, ti, embeds=False)
+record_poll("DataflowJobTrigger", 0.25, is_last=False)
+print(json.dumps(sorted(name for name in sys.modules if name.startswith("opentelemetry.sdk"))))
+"""
+
+
+def run_task(environment, manifest=MANIFEST, durations=DURATIONS):
+    """Records a job in a process as a task has it; returns what it printed."""
+    ended = subprocess.run(
+        [sys.executable, "-c", TASK, json.dumps([manifest, durations])],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "not complete" not in ended.stderr + ended.stdout
+    return ended.stdout.splitlines()[-1]
+
+
+def counts(collector, name):
+    return [(found, point.as_int) for found, point in collector.points(name)]
+
+
+@on_3_3
+def test_a_job_is_sent_to_a_collector_as_metrics_and_a_span():
+    with receiver() as collector:
+        run_task(collector.environment())
+    assert counts(collector, "airflow.llmbeam.jobs") == [(OF_TASK | {"llmbeam.outcome": "success"}, 1)]
+    for name, label, expected in [
+        ("rows", "llmbeam.outcome", {"answered": 5, "dead_letter": 2}),
+        ("requests", "llmbeam.outcome", {"processed": 5, "rejected": 4}),
+        ("tokens", "gen_ai.token.type", {"input": 100, "cached_input": 40, "output": 20}),
+    ]:
+        found = counts(collector, f"airflow.llmbeam.{name}")
+        assert {each[label]: number for each, number in found} == expected
+        assert all({**each, label: ""} == {**OF_MODEL, label: ""} for each, _ in found)
+    ((found, cost),) = collector.points("llmbeam.cost")
+    assert (found, cost.as_double) == (OF_MODEL, 0.25)
+    usage = {
+        found["gen_ai.token.type"]: (point.sum, point.count)
+        for found, point in collector.points("gen_ai.client.token.usage")
+    }
+    assert usage == {"input": (100, 1), "output": (20, 1)}
+    ((found, duration),) = collector.points("gen_ai.client.operation.duration")
+    assert (found, duration.count, duration.sum) == (OF_MODEL, 5, 4.0)
+    assert (duration.min, duration.max) == (0.5, 2.0)
+    assert collector.units["gen_ai.client.operation.duration"] == "s"
+    assert counts(collector, "airflow.llmbeam.polls") == [
+        ({"llmbeam.trigger": "DataflowJobTrigger", "llmbeam.outcome": "wait"}, 1)
+    ]
+    assert [point.sum for _, point in collector.points("airflow.llmbeam.poll.duration")] == [250]
+    sent = {name.removeprefix("airflow.") for name in collector.units} & {metric.name for metric in names.ALL}
+    assert sent == {metric.name for metric in names.ALL}
+    (span,) = [span for span in collector.spans if span.name == "generate_content gemini-2.5-flash"]
+    assert (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9 == 2.5
+    found = attributes(span)
+    assert found.items() >= OF_MODEL.items()
+    assert found["gen_ai.usage.input_tokens"] == 100
+    assert found["gen_ai.usage.cache_read.input_tokens"] == 40
+    assert found["llmbeam.cost_usd"] == 0.25
+    assert found["airflow.dag_run.run_id"] == "r"
+
+
+@pytest.mark.full
+@on_3_3
+def test_a_job_without_a_price_has_no_cost():
+    with receiver() as collector:
+        run_task(collector.environment(), MANIFEST | {"cost_usd": None})
+    assert collector.points("llmbeam.cost") == []
+    assert "llmbeam.cost_usd" not in attributes(collector.spans[0])
+
+
+@pytest.mark.full
+@on_3_3
+def test_without_opentelemetry_nothing_of_its_sdk_for_metrics_is_imported():
+    loaded = json.loads(run_task({}))
+    assert [name for name in loaded if name.startswith("opentelemetry.sdk.metrics")] == []
+
+
+@pytest.mark.full
+@on_3_3
+def test_a_collector_that_is_not_there_fails_no_task():
+    with receiver() as collector:
+        environment = collector.environment()
+    run_task(environment | {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"})
+
+
+def test_a_job_with_many_requests_records_a_part_of_them_in_the_same_proportions():
+    few = recorded_durations(DURATIONS)
+    assert few == [(0.5, 4), (2.0, 1)]
+    many = recorded_durations({"0.5": 9 * MAX_DURATIONS, "1.0": MAX_DURATIONS, "7.0": 1})
+    assert many == [(0.5, 90_000), (1.0, 10_000), (7.0, 1)]
+    assert recorded_durations({}) == []
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """What is counted by Airflow's statistics."""
+    found = []
+    monkeypatch.setattr(Stats, "incr", lambda name, count, *, tags: found.append((name, count, tags)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("planted text"), {"llmbeam.outcome": "failed", "error.type": "ValueError"}),
+        (AirflowSkipException("no rows"), {"llmbeam.outcome": "skipped"}),
+    ],
+)
+def test_a_failed_job_is_counted_by_the_type_of_its_error(counted, error, expected):
+    with pytest.raises(type(error)), counted_outcome(TI):
+        raise error
+    assert counted == [("llmbeam.jobs", 1, OF_TASK | expected)]
+
+
+def test_a_deferred_task_is_not_counted(counted):
+    with pytest.raises(TaskDeferred), counted_outcome(TI):
+        raise TaskDeferred(trigger=None, method_name="m")
+    assert counted == []
+
+
+def test_an_error_of_the_statistics_does_not_reach_the_task(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("no statistics")
+
+    monkeypatch.setattr(Stats, "incr", fail)
+    monkeypatch.setattr(Stats, "timing", fail)
+    with counted_outcome(TI):
+        record.record_job(MANIFEST, DURATIONS, TI, embeds=False)
+    record.record_job({}, {}, TI, embeds=False)
+    record.record_poll("T", 1.0, is_last=True)

@@ -1,0 +1,91 @@
+"""The process of a job, on the sandbox."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+
+import pytest
+from waiting import until
+
+from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.jobs import process as module
+from airflow_provider_llmbeam.jobs.process import JobProcess
+from airflow_provider_llmbeam.spec import JobSpec
+
+GEMINI = "gemini.generateContent"
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The temporary directory of the worker."""
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    monkeypatch.setattr(module.tempfile, "tempdir", str(directory))
+    monkeypatch.setenv("TMPDIR", str(directory))
+    monkeypatch.delenv("LLMBEAM_TESTS_FORK_SERVER")  # a fork has the temporary directory of its server
+    return directory
+
+
+@pytest.fixture
+def job(tmp_path, sandbox):
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps({"id": number, "text": f"word {number}"}) + "\n" for number in range(20)))
+    spec = JobSpec.parse(
+        {
+            "name": "job",
+            "source": {"uri": str(source), "key": "id"},
+            "prompt": "Say {{ row.text }}",
+            "model": {"type": "gemini", "name": "gemini-3.5-flash-lite", "base_url": sandbox.url},
+            "sink": str(tmp_path / "out"),
+        }
+    )
+    return JobProcess(spec, {"GOOGLE_API_KEY": "k"}, logging.getLogger(__name__))
+
+
+def test_a_job_that_is_stopped_leaves_no_temporary_files_but_the_pace_that_the_jobs_of_a_machine_share(
+    job, sandbox, temporary
+):
+    hold = sandbox.faults.hold(GEMINI, "Say ", after=3)
+    ended = []
+
+    def run():
+        with pytest.raises(JobFailedError, match=r"was interrupted \(exit code 130\)\. What was answered is kept"):
+            job.run()
+        ended.append(True)
+
+    running = threading.Thread(target=run)
+    running.start()
+    until(lambda: hold.waiting, "the job sends")
+    job.stop()
+    running.join()
+    hold.release()
+    assert ended == [True]
+    (shared,) = temporary.iterdir()
+    assert [path.name.partition("-")[0] for path in shared.iterdir()] == ["governor"]
+
+
+def test_a_job_whose_caller_raises_as_at_an_execution_timeout_records_the_answers_to_its_requests_in_flight(
+    job, sandbox, temporary
+):
+    hold = sandbox.faults.hold(GEMINI, "Say ", after=3)
+
+    class Log(logging.Logger):
+        def info(self, *_):
+            until(lambda: hold.waiting == 17, "all others are in flight")
+            raise TimeoutError
+
+        def warning(self, message, *arguments):
+            super().warning(message, *arguments)
+            hold.release()
+
+    log, job._log = job._log, Log(__name__)
+    try:
+        with pytest.raises(TimeoutError):
+            job.run()
+    finally:
+        hold.release()
+    job._log = log
+    job.run()
+    assert len(sandbox.requests) == 20

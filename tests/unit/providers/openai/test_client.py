@@ -1,0 +1,382 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+from llmbeam_sandbox import Fault, ModelSettings, Sandbox, prompt_sha256
+
+from airflow_provider_llmbeam.engine.backend import Reply
+from airflow_provider_llmbeam.engine.prompt import Prompt, Turn
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.providers.openai.client import (
+    OpenAIBackend,
+    _reply,
+    chat_messages,
+    error_of,
+    model_parameters,
+)
+from airflow_provider_llmbeam.providers.reported import UsageReader
+from airflow_provider_llmbeam.spec import Generation, OpenAIModel
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"label": {"enum": ["good", "bad"]}},
+    "required": ["label"],
+    "additionalProperties": False,
+}
+METHOD = "openai.chatCompletions"
+
+
+def model(base_url: str = "http://127.0.0.1:9/v1") -> OpenAIModel:
+    return OpenAIModel(type="openai", name="gemma", base_url=base_url)
+
+
+def ask(
+    base_url: str, *prompts: Prompt, generation: Generation | None = None, schema: Any = None
+) -> list[Reply | RequestError]:
+    """Sends each prompt once, through one client."""
+
+    async def main() -> list[Reply | RequestError]:
+        backend = OpenAIBackend(model(base_url), generation or Generation(), schema)
+        found: list[Reply | RequestError] = []
+        for prompt in prompts:
+            try:
+                found.append(await backend.complete(prompt))
+            except RequestError as error:
+                found.append(error)
+        await backend.aclose()
+        return found
+
+    return asyncio.run(main())
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": "Hi.", **changes.pop("message", {})}
+    return {
+        "model": "gemma-3",
+        "choices": [{"index": 0, "message": message, "finish_reason": changes.pop("finish_reason", "stop")}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 6},
+        **changes,
+    }
+
+
+def read(content: Any) -> Reply:
+    text = content if isinstance(content, str) else json.dumps(content)
+    return _reply(text.encode(), Prompt("hello"), "gemma", UsageReader("gemma"))
+
+
+def test_an_answer_is_read() -> None:
+    assert read(body()) == Reply(
+        text="Hi.", finish_reason="stop", input_tokens=5, output_tokens=6, model="gemma-3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"), [("length", "max_tokens"), (None, "stop"), ("tool_calls", "tool_calls")]
+)
+def test_a_finish_reason_is_normalised(reason: str | None, expected: str) -> None:
+    assert read(body(finish_reason=reason)).finish_reason == expected
+
+
+@pytest.mark.parametrize(
+    ("details", "cached"), [({"cached_tokens": 4}, 4), ({"cached_tokens": 6}, 5), ({}, 0), (None, 0), ([4], 0)]
+)
+def test_tokens_from_the_cache_are_part_of_the_input(details: Any, cached: int) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 6, "prompt_tokens_details": details}
+    assert read(body(usage=usage)).cached_tokens == cached
+    with pytest.raises(RequestError) as caught:
+        read(body(usage=usage, finish_reason="content_filter"))
+    assert caught.value.cached_tokens == cached
+
+
+@pytest.mark.parametrize(("reported", "audio"), [(3, 3), (9, 4), (None, 0), ("3", 0)])
+def test_tokens_of_audio_are_part_of_the_input_that_is_not_from_the_cache(reported: Any, audio: int) -> None:
+    details = {"cached_tokens": 1, "audio_tokens": reported}
+    usage = {"prompt_tokens": 5, "completion_tokens": 6, "prompt_tokens_details": details}
+    assert read(body(usage=usage)).audio_tokens == audio
+
+
+@pytest.mark.parametrize(
+    ("usage", "output"),
+    [
+        ({"prompt_tokens": 10_120, "completion_tokens": 1_499, "total_tokens": 14_428}, 4_308),
+        ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}, 5),
+        ({"prompt_tokens": 10, "completion_tokens": 5}, 5),
+        ({"completion_tokens": 5, "total_tokens": 15}, 5),
+        ({"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 1e300}, 5),
+    ],
+)
+def test_thoughts_that_only_the_total_counts_are_output(usage: Any, output: int) -> None:
+    assert read(body(usage=usage)).output_tokens == output
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}])
+def test_a_reply_without_usage_has_zero_tokens(usage: Any) -> None:
+    reply = read(body(usage=usage, model=None))
+    assert (reply.input_tokens, reply.output_tokens, reply.model) == (0, 0, "gemma")
+
+
+def test_an_answer_without_content_is_empty() -> None:
+    assert read(body(message={"content": None})).text == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "category"),
+    [
+        ({"message": {"content": None, "refusal": "I cannot."}}, "refusal"),
+        ({"finish_reason": "content_filter"}, "content_filter"),
+    ],
+    ids=str,
+)
+def test_a_withheld_answer_is_blocked_and_was_billed(changes: dict[str, Any], category: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read(body(**changes))
+    error = caught.value
+    assert (error.kind, error.http_status, error.input_tokens, error.output_tokens) == ("blocked", 200, 5, 6)
+    assert "I cannot." in error.message or "content_filter" in error.message
+    assert error.category == category
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "insufficient_system_resource"])
+def test_an_answer_that_the_server_breaks_off_is_no_answer_and_was_billed(reason: str) -> None:
+    with pytest.raises(RequestError, match=f"broken off \\(finish reason '{reason}'\\)") as caught:
+        read(body(message={"content": "The contract ends on 3"}, finish_reason=reason))
+    error = caught.value
+    assert (error.kind, error.http_status, error.input_tokens, error.output_tokens) == ("garbage", 200, 5, 6)
+
+
+def test_a_prompt_that_a_content_filter_refuses_is_blocked() -> None:
+    refused = {"error": {"code": "content_filter", "message": "The prompt triggered the policy.", "status": 400}}
+    error = error_of(400, {}, json.dumps(refused))
+    assert (error.kind, error.category) == ("blocked", "content_filter")
+    assert error_of(400, {}, '{"error": {"code": "other"}}').category is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<html>",
+        "null",
+        "[]",
+        "{}",
+        '"hi"',
+        '{"choices": []}',
+        '{"choices": [{}]}',
+        '{"choices": [{"message": null}]}',
+        '{"choices": {"0": "a"}}',
+        '{"choices": [{"message": {"content": ["a", "b"]}}]}',
+    ],
+)
+def test_a_200_that_is_no_answer_is_garbage(text: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read(text)
+    assert (caught.value.kind, caught.value.http_status) == ("garbage", 200)
+    assert text in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"error": {"message": "no such model", "code": null}}', "no such model"),
+        ('{"error": "model not found"}', "model not found"),
+        ('{"object": "error", "message": "too long", "code": 400}', "too long"),
+        ('{"detail": "Server is pinned to another model"}', "Server is pinned to another model"),
+        ('{"detail": [{"loc": ["body"], "msg": "field required"}]}', "field required"),
+        ("<html>Bad Gateway</html>", "Bad Gateway"),
+        ("", ""),
+    ],
+)
+def test_an_error_keeps_the_message_of_the_server(text: str, message: str) -> None:
+    assert message in error_of(400, {}, text).message
+
+
+def test_an_account_without_balance_counts_as_an_exhausted_quota() -> None:
+    text = '{"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}'
+    assert error_of(429, {"Retry-After": "1"}, text).kind == "quota_exhausted"
+    assert error_of(402, {}, '{"error": {"message": "Insufficient Balance"}}').kind == "quota_exhausted"
+
+
+def test_a_429_keeps_the_retry_delay_of_its_header() -> None:
+    error = error_of(429, {"Retry-After": "7"}, "{}")
+    assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, 7.0)
+
+
+def test_only_parameters_that_are_set_are_sent() -> None:
+    assert model_parameters(model(), Generation(), None) == {"model": "gemma", "max_tokens": 1024}
+
+
+def test_every_parameter_that_is_set_is_sent() -> None:
+    generation = Generation(max_output_tokens=9, temperature=0.5, top_p=0.25, seed=0, stop_sequences=("END",))
+    assert model_parameters(model(), generation, SCHEMA) == {
+        "model": "gemma",
+        "max_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "seed": 0,
+        "stop": ["END"],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
+    }
+
+
+def test_requests_to_openai_use_max_completion_tokens() -> None:
+    own = OpenAIModel(type="openai", name="gpt")
+    assert model_parameters(own, Generation(), None)["max_completion_tokens"] == 1024
+
+
+def test_a_prompt_becomes_messages() -> None:
+    assert chat_messages(Prompt("Hi", system="Be brief.")) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+    ]
+
+
+def test_a_history_becomes_messages_between_the_system_text_and_the_prompt() -> None:
+    assert chat_messages(Prompt("And now?", system="Be brief.", history=(Turn("Hi", "Hello"),))) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello"},
+        {"role": "user", "content": "And now?"},
+    ]
+
+
+def test_media_is_sent_along_with_the_text() -> None:
+    (message,) = chat_messages(Prompt("What is it?", media=(("https://h/a.png", "image/png"),)))
+    assert message["content"] == [
+        {"type": "image_url", "image_url": {"url": "https://h/a.png"}},
+        {"type": "text", "text": "What is it?"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("uri", "mime_type", "part"),
+    [
+        (
+            "data:image/webp;base64,aGk=",
+            "image/webp",
+            {"type": "image_url", "image_url": {"url": "data:image/webp;base64,aGk="}},
+        ),
+        (
+            "data:audio/wav;base64,aGk=",
+            "audio/wav",
+            {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}},
+        ),
+        (
+            "data:audio/flac;base64,aGk=",
+            "audio/flac",
+            {"type": "audio_url", "audio_url": {"url": "data:audio/flac;base64,aGk="}},
+        ),
+        ("https://h/a.mp4", "video/mp4", {"type": "video_url", "video_url": {"url": "https://h/a.mp4"}}),
+        ("https://h/a", None, {"type": "image_url", "image_url": {"url": "https://h/a"}}),
+        (
+            "data:application/pdf;base64,aGk=",
+            "application/pdf",
+            {
+                "type": "file",
+                "file": {"filename": "document.pdf", "file_data": "data:application/pdf;base64,aGk="},
+            },
+        ),
+    ],
+)
+def test_each_type_of_media_has_its_kind_of_part(uri: str, mime_type: str | None, part: dict[str, Any]) -> None:
+    (message,) = chat_messages(Prompt("What is it?", media=((uri, mime_type),)))
+    assert message["content"][0] == part
+
+
+def test_a_prompt_is_answered(sandbox: Sandbox) -> None:
+    (reply,) = ask(sandbox.openai_url, Prompt("How tall is it?", system="Be brief."))
+    assert isinstance(reply, Reply)
+    assert reply.finish_reason == "stop"
+    assert reply.model == "gemma"
+    (record,) = sandbox.requests
+    assert record.prompt_sha256 == prompt_sha256("How tall is it?", "Be brief.")
+    assert (reply.input_tokens, reply.output_tokens) == (record.input_tokens, record.output_tokens)
+
+
+def test_an_answer_above_the_maximum_length_has_finish_reason_max_tokens(sandbox: Sandbox) -> None:
+    (reply,) = ask(sandbox.openai_url, Prompt("How tall?"), generation=Generation(max_output_tokens=2))
+    assert (reply.finish_reason, reply.output_tokens) == ("max_tokens", 2)
+
+
+def test_a_structured_answer_satisfies_its_schema(sandbox: Sandbox) -> None:
+    (reply,) = ask(sandbox.openai_url, Prompt("Good or bad?"), schema=SCHEMA)
+    jsonschema.validate(json.loads(reply.text), SCHEMA)
+
+
+def test_a_429_has_the_retry_delay(sandbox: Sandbox) -> None:
+    sandbox.faults.queue(METHOD, Fault(kind="rate-limit", retry_delay_seconds=1.5))
+    (error,) = ask(sandbox.openai_url, Prompt("a"))
+    assert (error.kind, error.http_status, error.retry_after_seconds) == ("throttled", 429, 1.5), (
+        "`retry-after-ms`"
+    )
+    assert "Rate limit reached" in error.message
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault(kind="garbage"), "garbage"),
+        (Fault(kind="garbage-json"), "garbage"),
+        (Fault(kind="truncated"), "garbage"),
+        (Fault(kind="drop"), "connection"),
+        (Fault(kind="disconnect"), "connection"),
+        (Fault(kind="error", http_status=503), "server_error"),
+        (Fault(kind="error", http_status=400), "bad_request"),
+        (Fault(kind="error", http_status=404), "not_found"),
+    ],
+    ids=lambda value: f"{value.kind}-{value.http_status}" if isinstance(value, Fault) else None,
+)
+def test_each_fault_has_its_kind_and_is_not_retried_by_the_backend(
+    sandbox: Sandbox, fault: Fault, kind: str
+) -> None:
+    """The first request opens the connection: a client may re-send only what fails on a kept one."""
+    sandbox.faults.when(METHOD, "unlucky", fault)
+    first, error = ask(sandbox.openai_url, Prompt("hello"), Prompt("unlucky"))
+    assert isinstance(first, Reply)
+    assert isinstance(error, RequestError)
+    assert error.kind == kind
+    assert len(sandbox.requests) == 2
+
+
+def test_a_server_that_does_not_listen_is_a_connection_error() -> None:
+    (error,) = ask("http://127.0.0.1:9/v1", Prompt("a"))
+    assert (error.kind, error.http_status) == ("connection", None)
+
+
+def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sandbox(models=ModelSettings(openai_api_key="secret")) as guarded:
+        (refused,) = ask(guarded.openai_url, Prompt("a"))
+        monkeypatch.setenv("OPENAI_API_KEY", "secret")
+        (reply,) = ask(guarded.openai_url, Prompt("a"))
+    assert (refused.kind, refused.http_status) == ("unauthorized", 401)
+    assert isinstance(reply, Reply)
+
+
+def test_a_prompt_with_a_lone_surrogate_is_sent(sandbox: Sandbox) -> None:
+    (reply,) = ask(sandbox.openai_url, Prompt("cut \ud83d"))
+    assert isinstance(reply, Reply) or reply.kind == "bad_request"
+
+
+def test_closing_a_client_that_never_sent_does_nothing() -> None:
+    assert ask("http://127.0.0.1:9/v1") == []
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [("7", 7.0), ("Fri, 01 Jan 2100 00:00:00 GMT", 86_400.0), (None, None)]
+)
+def test_a_503_has_the_wait_that_the_server_advises(
+    sandbox: Sandbox, header: str | None, seconds: float | None
+) -> None:
+    sandbox.faults.queue(METHOD, Fault(kind="error", http_status=503, retry_after=header))
+    (error,) = ask(sandbox.openai_url, Prompt("a"))
+    assert (error.kind, error.http_status, error.retry_after_seconds) == ("server_error", 503, seconds)
+
+
+def test_the_retry_info_of_google_is_read_from_its_openai_api_too() -> None:
+    """Vertex AI answers there with the errors of Google, in a list."""
+    details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "38.5s"}]
+    text = json.dumps([{"error": {"code": 503, "message": "Overloaded.", "details": details}}])
+    assert error_of(503, {}, text).retry_after_seconds == 38.5

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import random
+import subprocess
+from pathlib import Path
+
+from playwright._impl._driver import compute_driver_executable
+
+import airflow_provider_llmbeam.integrations.plugin
+import airflow_provider_llmbeam.operators.retry_failed_rows
+import airflow_provider_llmbeam.operators.taskflow
+from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.spec.protocol.manifest import MAX_BYTES, PAGE_KEY, encoded_page, manifest
+
+AIRFLOW_JS = Path(airflow_provider_llmbeam.integrations.plugin.__file__).parent / "static" / "airflow.js"
+
+
+def test_a_manifest_has_the_counts_of_a_report_and_neither_its_rows_nor_its_spec():
+    counts = {
+        "rows": {"read": 2, "answered": 2, "dead_letter": 0},
+        "cost_usd": 0.1,
+        "report_uri": "gs://out/report.json",
+    }
+    assert manifest(counts | {"samples": [{"row": "a"}], "answers": {"labels": {}}, "spec": {}}) == counts
+
+
+def test_equal_pages_are_equal_xcoms_whenever_they_are_made():
+    compressed = base64.b64decode(encoded_page("<p>", "gs://out/report.html")["html_gzip"])
+    assert compressed[4:8] == bytes(4), "the time of the compression (RFC 1952)"
+
+
+def test_a_page_is_compressed_in_its_xcom():
+    found = encoded_page("<p>ä</p>" * 10_000, "gs://out/report.html")
+    assert gzip.decompress(base64.b64decode(found["html_gzip"])).decode() == "<p>ä</p>" * 10_000
+    assert len(found["html_gzip"]) < 1_000
+
+
+def test_a_page_that_is_too_large_is_named_by_its_address():
+    html = random.Random(0).randbytes(MAX_BYTES).hex()
+    assert encoded_page(html, "gs://out/report.html") == {"uri": "gs://out/report.html", "html_gzip": None}
+
+
+def test_the_pages_have_every_operator_that_runs_inference():
+    names = {each.__name__ for each in (RunInferenceOperator, *RunInferenceOperator.__subclasses__())}
+    assert "RetryFailedRowsOperator" in names
+    (line,) = (each for each in AIRFLOW_JS.read_text().splitlines() if each.startswith("const OPERATORS"))
+    assert {name for name in names if f'"{name}"' in line} == names
+
+
+def test_the_pages_have_all_tasks_of_a_run_of_many():
+    tasks = [{"task_id": f"t{number}", "operator_name": "RunInferenceOperator"} for number in range(250)]
+    script = f"""
+        globalThis.document = {{ baseURI: "http://airflow/" }};
+        const tasks = {json.dumps(tasks)};
+        globalThis.fetch = async (url) => {{
+          const offset = Number(url.searchParams.get("offset") ?? 0);
+          const page = {{ task_instances: tasks.slice(offset, offset + 70), total_entries: tasks.length }};
+          return new Response(JSON.stringify(page));
+        }};
+        const source = encodeURIComponent({json.dumps(AIRFLOW_JS.read_text())});
+        const {{ readTasks }} = await import("data:text/javascript," + source);
+        console.log((await readTasks("dag", "run")).length);
+    """
+    node, _ = compute_driver_executable()
+    found = subprocess.run(
+        [node, "--input-type=module", "-"], input=script, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "250"
+
+
+def test_the_history_says_that_the_cost_of_some_tasks_of_a_run_is_not_known(tmp_path):
+    for name in ("airflow.js", "history.js"):
+        (tmp_path / name).write_bytes(AIRFLOW_JS.with_name(name).read_bytes())
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    costs = {"some": [1.2, None, None], "all": [1.2, 0.3], "none": [None]}
+    (tmp_path / "page.js").write_text(f"""
+        const costs = {json.dumps(costs)};
+        globalThis.document = {{ baseURI: "http://airflow/" }};
+        globalThis.fetch = async (url) => {{
+          const path = /dagRuns\\/(\\w+)\\/taskInstances(?:\\/(\\d)\\/.*return_value)?$/;
+          const [, run, task] = url.pathname.match(path) ?? [];
+          const of_run = (cost, number) => (
+            {{ dag_id: "d", dag_run_id: run, task_id: `${{number}}`, operator: "RunInferenceOperator" }});
+          return new Response(JSON.stringify(
+            run === undefined
+            ? {{ dag_runs: Object.keys(costs).map((id) => ({{ dag_run_id: id, state: "success" }})) }}
+            : task === undefined ? {{ task_instances: costs[run].map(of_run), total_entries: costs[run].length }}
+            : {{ value: {{ rows: {{ answered: 1 }}, cost_usd: costs[run][task] }} }}));
+        }};
+        let state;
+        const createElement = (type, props, ...children) =>
+          typeof type === "function" ? type(props) : {{ type, children: children.flat(9) }};
+        const useState = (initial) => [state ?? initial, (found) => {{ state = found; }}];
+        globalThis.React = {{ createElement, useState, useEffect: (effect) => state ?? effect() }};
+        await import("./history.js");
+        globalThis.AirflowPlugin({{ dagId: "d" }});
+        while (!state) await new Promise((resolve) => setTimeout(resolve, 5));
+        const texts = (node) => node?.children?.flatMap(texts) ?? (typeof node === "string" ? [node] : []);
+        console.log(JSON.stringify(texts(globalThis.AirflowPlugin({{ dagId: "d" }}))));
+    """)
+    node, _ = compute_driver_executable()
+    found = subprocess.run([node, tmp_path / "page.js"], capture_output=True, text=True, check=True)
+    texts = json.loads(found.stdout)
+    cost = "at least 1.2; the cost of 2 tasks is not known"
+    assert {f"some: {cost}", "all: 1.5", "none: –"} <= {*texts}
+    of_runs = [texts[texts.index("success", texts.index(name)) + 1] for name in costs]
+    assert of_runs == [cost, "1.5", "–"]
+
+
+def test_the_script_of_the_plugin_reads_that_xcom():
+    script = Path(airflow_provider_llmbeam.integrations.plugin.__file__).parent / "static" / "inference.js"
+    assert f'readXCom(task, "{PAGE_KEY}")' in script.read_text()
