@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_llmbeam.integrations.opentelemetry import names
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DOCS = Path(__file__).resolve().parents[4] / "docs"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
 )
 from airflow_provider_llmbeam.providers.batch_job import BatchJob, BatchPhase
 
-PAGE = Path(__file__).parents[3] / "docs" / "batch-cases.md"
+PAGE = Path(__file__).parents[4] / "docs" / "batch-cases.md"
 HEAD = "| what becomes of the jobs | moments: state of each file, and what is decided |"
 
 NOW = 1_800_000_000.0
