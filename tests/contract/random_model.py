@@ -19,7 +19,7 @@ TEMPLATE = (
 
 
 def write_model(path: str) -> None:
-    """Writes a Llama of 0.1 million weights, whose tokens are the 256 bytes."""
+    """Writes a Llama of 0.1 million weights, whose tokens are the 256 bytes and the space."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("random")
     writer.add_context_length(CONTEXT)
@@ -31,11 +31,14 @@ def write_model(path: str) -> None:
     writer.add_rope_dimension_count(WIDTH // HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
     kinds = gguf.TokenType
-    tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
+    # The tokenizer writes a space as U+2581. As three bytes it would be read as that character, which the grammar of a
+    # JSON schema does not take after the prompt.
+    space = "\u2581".encode()
+    tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256)), space]
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
     writer.add_token_scores([0.0] * len(tokens))
-    writer.add_token_types([kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL, *[kinds.BYTE] * 256])
+    writer.add_token_types([kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL, *[kinds.BYTE] * 256, kinds.NORMAL])
     writer.add_unk_token_id(0)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
