@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.pipeline.batch_inference.ways import flex_until, moment
 from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model, check_privacy
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
 from airflow_provider_llmbeam.spec.identity import spec_digest
@@ -24,11 +27,30 @@ from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
 
 if TYPE_CHECKING:
+    import apache_beam as beam
+
     from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
     from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
+    from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
     from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
+    from airflow_provider_llmbeam.pipeline.reporting.progress_objects import ProgressReader
 
 _log = logging.getLogger("llmbeam")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedJob:
+    """A job that can run.
+
+    Attributes:
+        pipeline: Its pipeline.
+        workers: Progress of its workers elsewhere.
+        batch: Its batch inference; `None` without any.
+    """
+
+    pipeline: beam.Pipeline
+    workers: ProgressReader
+    batch: BatchInference | None
 
 
 def run(
@@ -50,7 +72,7 @@ def run(
         JobError: The job failed, or no row was answered.
         BatchPendingError: Batch inference has not ended, and this process does not wait for it.
     """
-    with _pipeline(spec, beam_options, waits=waits) as (pipeline, workers, batch):
+    with _prepared(spec, beam_options, waits=waits) as prepared:
         from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
         from airflow_provider_llmbeam.pipeline.alerts.watch import watched_by
         from airflow_provider_llmbeam.pipeline.reporting.known_rows import known_rows_told
@@ -58,11 +80,12 @@ def run(
         from airflow_provider_llmbeam.pipeline.reporting.report import Report
 
         raised = RaisedAlerts(spec, alerts_path)
+        batch = prepared.batch
         watches = (known_rows_told(spec), watched_by(spec.alerts, _run_facts(spec, batch), raised))
-        progress = shown_progress(others=workers.counts, watches=watches)
+        progress = shown_progress(others=prepared.workers.counts, watches=watches)
         budget = nullcontext() if batch is None else batch.counted_in_budget()
-        with workers, progress, _with_failed_report(spec, raised), budget, errors_of_job(spec):
-            _wait(_started(pipeline, spec), spec)
+        with prepared.workers, progress, _with_failed_report(spec, raised), budget, errors_of_job(spec):
+            _wait(_started(prepared.pipeline, spec), spec)
         if batch is not None:
             batch.clean_up()
         from airflow_provider_llmbeam.pipeline import storage
@@ -93,24 +116,24 @@ def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
             f"`runner.type`: only a job with runner 'dataflow' or 'flink' can be submitted; got "
             f"{spec.runner.type!r}. Nothing was sent or billed."
         )
-    with _pipeline(spec, beam_options) as (pipeline, workers, batch):
-        submitted = _submitted(pipeline, workers, spec)
-        if batch is not None:  # of an earlier try; a later run does not count its answers again
-            batch.clean_up()
+    with _prepared(spec, beam_options) as prepared:
+        submitted = _submitted(prepared, spec)
+        if prepared.batch is not None:  # of an earlier try; a later run does not count its answers again
+            prepared.batch.clean_up()
     return submitted
 
 
-def _submitted(pipeline: Any, workers: Any, spec: JobSpec) -> dict[str, str]:
+def _submitted(prepared: PreparedJob, spec: JobSpec) -> dict[str, str]:
     if isinstance(spec.runner, FlinkRunner):
         from airflow_provider_llmbeam.pipeline.launch.flink import submit_once
 
-        workers.remove_earlier()
+        prepared.workers.remove_earlier()
         with errors_of_job(spec):
-            return {"id": submit_once(pipeline, spec, spec.runner), "rest_url": spec.runner.rest_url}
+            return {"id": submit_once(prepared.pipeline, spec, spec.runner), "rest_url": spec.runner.rest_url}
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
-    cloud = pipeline.options.view_as(GoogleCloudOptions)
-    started = _started(pipeline, spec)
+    cloud = prepared.pipeline.options.view_as(GoogleCloudOptions)
+    started = _started(prepared.pipeline, spec)
     # With this option, which Google's launcher of Flex Templates passes, Beam submits no job: it writes one to a
     # file, which the launcher submits. Source: `DataflowApplicationClient.create_job` of Beam 2.77.
     job = {"template": cloud.template_location} if cloud.template_location else {"id": started.job_id()}
@@ -118,13 +141,10 @@ def _submitted(pipeline: Any, workers: Any, spec: JobSpec) -> dict[str, str]:
 
 
 @contextmanager
-def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True) -> Iterator[tuple[Any, Any, Any]]:
+def _prepared(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True) -> Iterator[PreparedJob]:
     """Builds the pipeline of a job, which can run in the body; an invalid job is rejected before.
 
     Batch inference comes before the pipeline, which uses its answers.
-
-    Yields:
-        The pipeline, the `ProgressReader` of its workers, and the `BatchInference` or `None`.
     """
     from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 
@@ -138,6 +158,7 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         from airflow_provider_llmbeam.pipeline.audit.load import loaded
         from airflow_provider_llmbeam.pipeline.batch_inference.manifest import manifest_uri
         from airflow_provider_llmbeam.pipeline.build import build
+        from airflow_provider_llmbeam.pipeline.context import RunContext
         from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
         from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
         from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
@@ -195,15 +216,18 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
         until_end.enter_context(uploads_deleted(spec))
         cache = None if has_rest else until_end.enter_context(prefix_cache(spec))
         with preparation(spec):
-            build(
-                pipeline,
-                spec,
-                workers.prefix,
-                launcher if are_elsewhere else None,
-                manifest,
-                cache,
-                LaunchMark.of(spec),
+            now = time.time()
+            context = RunContext(
+                started_at=now,
+                batch_since=None if manifest is None else manifest.created_at,
+                progress_prefix=workers.prefix,
+                launcher=launcher if are_elsewhere else None,
+                mark=LaunchMark.of(spec),
+                cached_head=None if cache is None else cache.cached_head,
+                flex_until=_end_of_flex(spec, manifest, now),
+                stop_uri=spec.stop_uri,
             )
+            build(pipeline, spec, context, manifest, cache)
             (refuse_other_owner if is_detached else claim)(spec)
         for name in ignored(spec.generation, spec.model):
             _log.warning("%s %s ignores `generation.%s`.", spec.model.type, spec.model.name, name)
@@ -215,7 +239,36 @@ def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
             spec.server,
             spec.journal_uri,
         )
-        yield pipeline, workers, batch
+        yield PreparedJob(pipeline, workers, batch)
+
+
+def _end_of_flex(spec: JobSpec, manifest: BatchManifest | None, now: float) -> float:
+    """Returns the Unix time from which on rows are sent at the standard tier alone; infinity without a deadline.
+
+    Args:
+        spec: The job.
+        manifest: What the pilot has shown; `None` without one.
+        now: Unix time.
+    """
+    if spec.inference.service_tier != "flex_then_standard" or manifest is None or manifest.deadline_at is None:
+        return math.inf
+    end = flex_until(manifest.deadline_at, manifest.online_seconds)
+    deadline = moment(manifest.deadline_at)
+    if end <= now:
+        online = manifest.online_seconds
+        takes = "an unknown time" if online is None else f"about {online:,.0f} s"
+        _log.info(
+            "No row is sent at the flex tier: the rows take %s at the standard tier, and are needed by %s.",
+            takes,
+            deadline,
+        )
+    else:
+        _log.info(
+            "Rows are sent at the flex tier until %s, and after that at the standard tier: they are needed by %s.",
+            moment(end),
+            deadline,
+        )
+    return end
 
 
 @contextmanager

@@ -75,4 +75,4 @@ def test_a_submission_names_the_job_or_in_a_template_the_file_that_describes_it(
     )
     where = {"name": "n", "project": "p", "location": "r"}
     expected = {"template": "gs://rows/staging/job_object"} if given else {"id": "2026-01"}
-    assert job._submitted(Pipeline, None, spec) == expected | where
+    assert job._submitted(job.PreparedJob(Pipeline, None, None), spec) == expected | where
