@@ -82,14 +82,14 @@ def build(
 
     file_format, shards = staged_as(spec.sink)
     answer_files = restored(answered, spec) | "WriteAnswers" >> WriteStaged(
-        spec.staging_uri,
+        spec.paths.staging_uri,
         "answers",
         file_format=file_format,
         shards=shards,
         columns=OutputColumns.of(spec),
     )
     failed_files = (failed,) | "WriteDeadLetter" >> WriteStaged(
-        spec.staging_uri,
+        spec.paths.staging_uri,
         "dead_letter",
         file_format="jsonl",
         is_private=True,  # it has all columns of the source

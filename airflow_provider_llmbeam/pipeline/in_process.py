@@ -152,7 +152,7 @@ def _in_process(spec: JobSpec, *, sends: bool = True) -> Iterator[None]:
         if sends:
             check_model(spec)
         check_privacy(spec)
-    for uri in spec.private_uris:
+    for uri in spec.paths.private_uris:
         storage.make_private(uri)
     if sends:
         check_writable(spec, publishes=False)

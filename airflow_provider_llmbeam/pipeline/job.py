@@ -90,7 +90,7 @@ def run(
             batch.clean_up()
         from airflow_provider_llmbeam.pipeline import storage
 
-        uri = spec.skipped_uri if storage.exists(spec.skipped_uri) else spec.report_uri
+        uri = spec.paths.skipped_uri if storage.exists(spec.paths.skipped_uri) else spec.paths.report_uri
     report = Report.model_validate_json(storage.read(uri))
     raised.raise_new(report.alerts)
     raised.forget()
@@ -175,7 +175,7 @@ def _prepared(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
             check_model(spec)
             check_guard(spec)
             check_privacy(spec)
-        for uri in spec.private_uris:
+        for uri in spec.paths.private_uris:
             storage.make_private(uri)
         sinks.check(spec)
         check_audit(spec)
@@ -192,13 +192,18 @@ def _prepared(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
             raise JobSpecError(f"The options of Beam: {reason}. Nothing was sent or billed.") from error
         are_elsewhere = workers_are_elsewhere(spec, runner, options)
         workers = ProgressReader(
-            spec.progress_uri if are_elsewhere else None, spec_digest(spec) if is_detached else None
+            spec.paths.progress_uri if are_elsewhere else None, spec_digest(spec) if is_detached else None
         )
         with preparation(spec):
             # Dataflow, and the submission to Flink, run one job of a name at a time
             launcher = None if is_detached else until_end.enter_context(leased(spec))
             until_end.enter_context(loaded(spec))
-            for uri in (spec.stop_uri, spec.skipped_uri, spec.failed_uri, spec.failed_html_uri):
+            for uri in (
+                spec.paths.stop_uri,
+                spec.paths.skipped_uri,
+                spec.paths.failed_uri,
+                spec.paths.failed_html_uri,
+            ):
                 if storage.exists(uri):  # of an earlier job, which has ended
                     storage.delete([uri])
             # The manifest is of a try whose `inference.mode` was another one.
@@ -225,7 +230,7 @@ def _prepared(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
                 mark=LaunchMark.of(spec),
                 cached_head=None if cache is None else cache.cached_head,
                 flex_until=_end_of_flex(spec, manifest, now),
-                stop_uri=spec.stop_uri,
+                stop_uri=spec.paths.stop_uri,
             )
             build(pipeline, spec, context, manifest, cache)
             (refuse_other_owner if is_detached else claim)(spec)
@@ -237,7 +242,7 @@ def _prepared(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True)
             spec.model.type,
             spec.model.name,
             spec.server,
-            spec.journal_uri,
+            spec.paths.journal_uri,
         )
         yield PreparedJob(pipeline, workers, batch)
 
@@ -297,11 +302,11 @@ def _with_failed_report(spec: JobSpec, raised: RaisedAlerts) -> Iterator[None]:
     try:
         yield
     except LLMBeamError as error:
-        if storage.exists(spec.failed_uri):
-            raised.raise_new(Report.model_validate_json(storage.read(spec.failed_uri)).alerts)
-        if storage.exists(spec.failed_html_uri):
-            _log.info("Report of the failed run: %s", spec.failed_html_uri)
-            error.page = page_at(spec.failed_html_uri)
+        if storage.exists(spec.paths.failed_uri):
+            raised.raise_new(Report.model_validate_json(storage.read(spec.paths.failed_uri)).alerts)
+        if storage.exists(spec.paths.failed_html_uri):
+            _log.info("Report of the failed run: %s", spec.paths.failed_html_uri)
+            error.page = page_at(spec.paths.failed_html_uri)
         raise
 
 

@@ -94,8 +94,8 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         super().__init__()
         self.spec, self.context = spec, context
         # What follows from the spec in the process of the launch: the environment of a worker may be another one.
-        self.journal_uri: str | None = spec.journal_uri
-        self.rates_uri: str | None = spec.rates_uri
+        self.journal_uri: str | None = spec.paths.journal_uri
+        self.rates_uri: str | None = spec.paths.rates_uri
         self.environment_secrets = spec.environment_secrets
         self.upload_prefix = display_name_prefix(spec) if spec.prompt.media else None
         self.price = price_of(spec.model, spec.limits.price)

@@ -82,10 +82,10 @@ def test_a_good_prompt_passes_and_a_bad_one_fails_with_its_cases(spec, golden):
     assert len(bad.wrong) == 5 < bad.wrong_count
     case = bad.wrong[0]
     assert case.answer["mood"] != case.expected["mood"]
-    text = Path(spec.home_uri, "evaluation.txt").read_text()
+    text = Path(spec.paths.home_uri, "evaluation.txt").read_text()
     assert "NOT passed" in text
     assert f"Row {case.key}\n  answered   {json.dumps(case.answer)}\n  mood       expected" in text
-    saved = json.loads(Path(spec.home_uri, "evaluation.json").read_text())
+    saved = json.loads(Path(spec.paths.home_uri, "evaluation.json").read_text())
     assert saved["faults"] == bad.faults
 
 
@@ -135,7 +135,7 @@ def test_after_a_kill_a_retry_sends_only_what_was_not_answered(spec, golden, san
 
 def recorded(spec):
     """Number of answers in the journal."""
-    return sum(len(path.read_text().splitlines()) for path in Path(spec.journal_uri).rglob("*.jsonl"))
+    return sum(len(path.read_text().splitlines()) for path in Path(spec.paths.journal_uri).rglob("*.jsonl"))
 
 
 def test_a_refused_answer_is_wrong_and_shown_with_its_reason(spec, golden, sandbox):
@@ -192,11 +192,11 @@ def test_null_in_a_field_equals_the_text_of_it_as_a_csv_file_has_it(echo_job, ex
 
 def test_a_score_that_drops_below_the_last_accepted_one_is_refused_on_the_same_golden_set_only(spec, golden):
     assert evaluate(spec, of(golden, max_drop=0.0)).accepted_at is None
-    accepted = json.loads(Path(spec.home_uri, "accepted.json").read_text())
+    accepted = json.loads(Path(spec.paths.home_uri, "accepted.json").read_text())
     bad = evaluate(with_prompt(spec, BAD), of(golden, max_drop=0.05))
     assert bad.accepted_at == accepted["made_at"]
     assert "the last accepted evaluation had 1.000" in bad.faults[0]
-    assert json.loads(Path(spec.home_uri, "accepted.json").read_text()) == accepted, "a refused one is not"
+    assert json.loads(Path(spec.paths.home_uri, "accepted.json").read_text()) == accepted, "a refused one is not"
     smaller = golden | {"rows": golden["rows"][:20]}
     assert evaluate(with_prompt(spec, BAD), of(smaller, max_drop=0.0)).passed
 
@@ -277,7 +277,7 @@ def test_two_prompts_are_compared_on_the_same_rows_tonight_and_tomorrow(job, spe
     job.write(reviews()[::-1])  # another order, and the same rows
     second = compare(spec, comparison)
     assert (second.requests, second.differences) == (0, first.differences)
-    text = Path(spec.home_uri, "comparison.txt").read_text()
+    text = Path(spec.paths.home_uri, "comparison.txt").read_text()
     assert f"Row {first.differences[0].key}\n  job        " in text
     job.write([*reviews(), {"id": 100, "text": "one more"}])
     assert compare(spec, comparison).requests <= 4, "at most one row of the sample is another"

@@ -54,14 +54,14 @@ def test_a_stopped_job_records_what_is_in_flight_and_a_later_run_pays_for_the_re
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run, spec)
         until(lambda: hold.waiting, "requests are held")
-        Path(spec.stop_uri).touch()
+        Path(spec.paths.stop_uri).touch()
         until(stopped.is_set, "the engine is told to end")
         hold.release()
         with pytest.raises(JobCancelledError, match=r"nothing more is sent or billed"):
             running.result()
     assert len(sandbox.requests) == 20 + 8  # answered before, and in flight
     assert len(job.run().answers) == len(sandbox.requests) == 60
-    assert not Path(spec.stop_uri).exists()
+    assert not Path(spec.paths.stop_uri).exists()
 
 
 def test_a_batch_waits_for_the_cancellation_of_its_job_when_what_was_in_flight_is_recorded(
@@ -128,6 +128,6 @@ def test_a_stopped_worker_stores_its_answers_before_the_requests_in_flight_are_a
 def test_an_estimate_is_not_ended_by_the_stop_file_of_an_earlier_job(job, sandbox, quick_poll):
     job.write(ROWS)
     spec = JobSpec.parse(job.spec)
-    Path(spec.stop_uri).parent.mkdir(parents=True)
-    Path(spec.stop_uri).touch()
+    Path(spec.paths.stop_uri).parent.mkdir(parents=True)
+    Path(spec.paths.stop_uri).touch()
     assert estimate(spec, 4)["sample_usage"]["requests"] == 4

@@ -59,7 +59,7 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: f
         limits: Limits of one file.
         since: Unix time at which the batch inference of this run began.
     """
-    context = RunContext(started_at=time.time(), batch_since=since, stop_uri=spec.stop_uri)
+    context = RunContext(started_at=time.time(), batch_since=since, stop_uri=spec.paths.stop_uri)
     moderation = moderation_stages(spec, context)
     moderate = moderation.of_prompts if moderation is not None and moderation.judges_prompts else None
     prompts = read_prompts(pipeline, spec, context, moderate)

@@ -40,8 +40,8 @@ def errors_of_job(spec: JobSpec) -> Iterator[None]:
         # Beam re-raises through some thirty frames of its own; the last frames locate the error.
         _log.error("%s", "".join(traceback.format_exception(cause, limit=-4, chain=False)).rstrip())
         raise JobFailedError(
-            f"Job {spec.name!r} failed: {sentence(error)} The answers so far are in {spec.journal_uri!r}; a retry "
-            "sends only the rest."
+            f"Job {spec.name!r} failed: {sentence(error)} The answers so far are in {spec.paths.journal_uri!r}; a "
+            "retry sends only the rest."
         ) from error
 
 

@@ -52,7 +52,7 @@ class ReadRows(beam.PTransform):
             case FilesSource():
                 found = files.read(root, source)
             case BigQuerySource():
-                found = bigquery.read(root, source, self._spec.export_uri)
+                found = bigquery.read(root, source, self._spec.paths.export_uri)
             case KafkaSource():
                 found = kafka.read(root, self._spec, source)
             case PubSubSource():

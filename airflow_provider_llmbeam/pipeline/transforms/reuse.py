@@ -102,7 +102,7 @@ def journal_entries(spec: JobSpec, oldest_at: float) -> Iterator[Entry]:
 
 
 def _patterns(spec: JobSpec) -> list[str]:
-    return [f"{uri}*.jsonl" for uri in spec.journal_uris]
+    return [f"{uri}*.jsonl" for uri in spec.paths.journal_uris]
 
 
 def _keyed_entries(uri: str, oldest_at: float) -> Iterator[tuple[str, tuple[str, Outcome]]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_llmbeam.pipeline import flex_template
-from airflow_provider_llmbeam.spec.job.job import LAUNCH_ERROR_NAME
+from airflow_provider_llmbeam.spec.job.paths import LAUNCH_ERROR_NAME
 
 
 def run(monkeypatch, tmp_path, command):

@@ -77,6 +77,6 @@ def send(
         raise JobFailedError(
             f"The {len(requests)} prompts of job {spec.name!r} could not all be sent or recorded: "
             f"{type(error).__name__}: {error} Sent requests may be billed. The answers so far are in "
-            f"{spec.journal_uri!r}; a retry, or the job, sends only the rest."
+            f"{spec.paths.journal_uri!r}; a retry, or the job, sends only the rest."
         ) from error
     return {result.example.fingerprint: result.inference for result in results}

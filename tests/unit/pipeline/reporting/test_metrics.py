@@ -147,7 +147,7 @@ def run(spec: JobSpec) -> tuple[Counts, dict[str, Any]]:
     for found in result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]:
         name = found.key.metric.name
         counters[name] = counters.get(name, 0) + found.committed
-    return named(counters), json.loads(Path(spec.output_uri, "report.json").read_text())
+    return named(counters), json.loads(Path(spec.paths.output_uri, "report.json").read_text())
 
 
 def agrees(counts: Counts, report: dict[str, Any]) -> None:
