@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.measure.evaluation.compare import compare
 from airflow_provider_llmbeam.pipeline.measure.evaluation.run import evaluate
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
+from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from tests.processes import until_job
 
 GENERATE = "gemini.generateContent"
@@ -62,7 +64,12 @@ def golden():
 
 
 def of(golden, metrics=None, **others):
-    return Evaluation.parse({"golden": golden, "metrics": metrics or {"mood": "exact"}} | others)
+    evaluation = Evaluation.parse({"golden": golden, "metrics": metrics or {"mood": "exact"}} | others)
+    return with_base_urls(evaluation, os.environ)
+
+
+def comparison_of(**parts):
+    return with_base_urls(Comparison.parse(parts), os.environ)
 
 
 def with_prompt(spec, prompt):
@@ -155,7 +162,7 @@ def test_an_answer_with_half_of_a_surrogate_pair_is_reported(echo_job, metric):
     assert [case.answer for case in found.wrong] == [{"mood": "\ufffd"}]
     echo_job.write(rows)
     other = {"prompt": {"template": '{{ row.text and \'{"mood": "good"}\' }}', "output_schema": schema}}
-    compared = compare(spec, Comparison.parse({"other": other, "sample_size": 1}))
+    compared = compare(spec, comparison_of(other=other, sample_size=1))
     assert [case.job for case in compared.differences] == [{"mood": "\ufffd"}]
 
 
@@ -265,7 +272,7 @@ def test_the_command_line_evaluates_and_says_by_its_exit_code_whether_the_scores
 
 
 def test_two_prompts_are_compared_on_the_same_rows_tonight_and_tomorrow(job, spec, sandbox):
-    comparison = Comparison.parse({"other": {"prompt": BAD}, "sample_size": 30, "judge": PAIRS})
+    comparison = comparison_of(other={"prompt": BAD}, sample_size=30, judge=PAIRS)
     first = compare(spec, comparison)
     differing = first.difference_count
     assert first.requests == len(sandbox.requests) == 60 + 2 * differing
@@ -288,7 +295,7 @@ def test_verdicts_on_a_minority_of_the_pairs_are_none_if_one_order_of_each_is_mi
     echo_job.write(reviews(4))
     job = JobSpec.parse(echo_job.spec | {"prompt": {"template": "{{ row.text and 'good' }}"}})
     other = {"prompt": {"template": "{{ row.text and 'bad' }}"}}
-    comparison = Comparison.parse({"other": other, "judge": JUDGE | {"rubric": rubric}})
+    comparison = comparison_of(other=other, judge=JUDGE | {"rubric": rubric})
     with pytest.raises(PermanentFailureError, match=r"no verdict on 4 of 4 pairs of answers, so there is no"):
         compare(job, comparison)
 
