@@ -110,7 +110,7 @@ class DataflowLauncher(JobLauncher):
 
     def _check_buckets(self, spec: JobSpec, runner: DataflowRunner) -> None:
         """Checks each bucket of the job once; Beam would retry for minutes and report less."""
-        uris = [spec.temp_uri, spec.home_uri, spec.output_uri]
+        uris = [spec.paths.temp_uri, spec.paths.home_uri, spec.paths.output_uri]
         if isinstance(spec.source, FilesSource):
             uris.append(spec.source.uri)
         storage = self._storage(runner.project)
@@ -128,7 +128,9 @@ class DataflowLauncher(JobLauncher):
 
     def _submit(self, spec: JobSpec, hook: DataflowJobHook) -> str:
         # For later inspection of the job. If this write is refused, Beam's would be, too, after minutes.
-        self._storage(hook.project).write(f"{spec.temp_uri}{dataflow_name(spec)}.json", spec.model_dump_json())
+        self._storage(hook.project).write(
+            f"{spec.paths.temp_uri}{dataflow_name(spec)}.json", spec.model_dump_json()
+        )
         chain = self._chain if isinstance(self._chain, str) else ",".join(self._chain or ())
         from airflow_provider_llmbeam.hooks.kafka import kafka_environment
 
@@ -138,15 +140,15 @@ class DataflowLauncher(JobLauncher):
             return self._process.submit([f"--impersonate_service_account={chain}"] if chain else [])["id"]
 
     def _launch(self, spec: JobSpec, runner: DataflowRunner, template_uri: str, hook: DataflowJobHook) -> str:
-        spec_uri, storage = f"{spec.home_uri}spec.json", self._storage(runner.project)
+        spec_uri, storage = f"{spec.paths.home_uri}spec.json", self._storage(runner.project)
         storage.write(spec_uri, spec.model_dump_json())
-        storage.write(spec.launch_error_uri, "")  # that of an earlier try
+        storage.write(spec.paths.launch_error_uri, "")  # that of an earlier try
         self._fail_if_killed()
         launched = hook.launch_flex_template(
             template_uri,
             name=dataflow_name(spec),
             parameters={"spec": spec_uri},
-            environment=environment(runner, spec.temp_uri),
+            environment=environment(runner, spec.paths.temp_uri),
             labels=labels(spec),
         )
         return launched.job_id

@@ -37,7 +37,7 @@ class FlinkLauncher(JobLauncher):
         from airflow_provider_llmbeam.hooks.google.credentials import google_credentials
         from airflow_provider_llmbeam.hooks.google.errors import before_submission
 
-        jobs = self._registry(_cluster(spec).rest_url, spec.home_uri)
+        jobs = self._registry(_cluster(spec).rest_url, spec.paths.home_uri)
         with before_submission():
             self._end_elsewhere(spec)
             if (found := jobs.find(spec)) is not None:

@@ -273,7 +273,7 @@ class JobProcess:
         if not result_path.exists():
             raise JobFailedError(
                 f"Job {self._spec.name!r} {_exit_words(exit_code)}. What was "
-                f"answered is kept in {self._spec.journal_uri!r}; a retry sends only the rest."
+                f"answered is kept in {self._spec.paths.journal_uri!r}; a retry sends only the rest."
             )
         outcome: dict[str, Any] = json.loads(result_path.read_text())
         if "error" in outcome:

@@ -92,12 +92,12 @@ class SubmittedJob:
             name=spec.name,
             rest_url=runner.rest_url if isinstance(runner, FlinkRunner) else "",
             digest=spec_digest(spec),
-            journal_uri=spec.journal_uri,
-            stop_uri=spec.stop_uri,
-            report_uri=spec.report_uri,
-            skipped_uri=spec.skipped_uri,
-            failed_html_uri=spec.failed_html_uri,
-            launch_error_uri=spec.launch_error_uri if getattr(runner, "flex_template", None) else "",
+            journal_uri=spec.paths.journal_uri,
+            stop_uri=spec.paths.stop_uri,
+            report_uri=spec.paths.report_uri,
+            skipped_uri=spec.paths.skipped_uri,
+            failed_html_uri=spec.paths.failed_html_uri,
+            launch_error_uri=spec.paths.launch_error_uri if getattr(runner, "flex_template", None) else "",
             cancel_on_kill=runner.cancel_on_kill,
             is_attached=is_attached,
         )
@@ -194,7 +194,7 @@ class SubmittedJobs:
             if end is None:
                 self._log.info("Attaching to job %r, which an earlier try submitted.", job.job_id)
                 return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
-            self._end(job, spec.stop_uri, end)
+            self._end(job, spec.paths.stop_uri, end)
         return self._finished(spec)
 
     def end_left(self, job: SubmittedJob) -> None:
@@ -282,8 +282,8 @@ class SubmittedJobs:
             return "is being cancelled"
         if job.name != dataflow_name(spec):
             return "has another specification, and is cancelled now"
-        if self._storage.exists(spec.stop_uri):
-            return f"was told to stop by {spec.stop_uri!r}, and is cancelled now"
+        if self._storage.exists(spec.paths.stop_uri):
+            return f"was told to stop by {spec.paths.stop_uri!r}, and is cancelled now"
         return None
 
     def _end(self, job: Job, stop_uri: str, reason: str) -> None:

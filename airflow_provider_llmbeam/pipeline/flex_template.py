@@ -13,7 +13,7 @@ from pathlib import Path
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.pipeline.__main__ import EXIT_FAILED
 from airflow_provider_llmbeam.pipeline.__main__ import main as run_command
-from airflow_provider_llmbeam.spec.job.job import LAUNCH_ERROR_NAME
+from airflow_provider_llmbeam.spec.job.paths import LAUNCH_ERROR_NAME
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from airflow_provider_llmbeam.pipeline.job import importing_beam, preparation
+from airflow_provider_llmbeam.pipeline.job import importing_beam
 from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model, check_privacy
+from airflow_provider_llmbeam.pipeline.launch.failure import preparation
 from airflow_provider_llmbeam.spec.evaluation import (
     AnswerSample,
     Comparison,
@@ -152,7 +153,7 @@ def _in_process(spec: JobSpec, *, sends: bool = True) -> Iterator[None]:
         if sends:
             check_model(spec)
         check_privacy(spec)
-    for uri in spec.private_uris:
+    for uri in spec.paths.private_uris:
         storage.make_private(uri)
     if sends:
         check_writable(spec, publishes=False)

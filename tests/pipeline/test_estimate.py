@@ -251,7 +251,7 @@ def test_the_error_of_an_unrecorded_sample_warns_of_billing(job, sandbox, monkey
 
 def test_a_journal_that_cannot_be_written_is_refused_before_a_request(job, sandbox):
     job.write(numbered(20))
-    journal = Path(JobSpec.parse(job.spec).journal_uri)
+    journal = Path(JobSpec.parse(job.spec).paths.journal_uri)
     journal.parent.mkdir(parents=True)
     journal.write_text("in the way")
     with pytest.raises(JobSpecError, match=r"File exists.*Nothing was sent or billed"):

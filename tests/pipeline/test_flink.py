@@ -54,7 +54,7 @@ def test_a_job_is_submitted_once_monitored_and_collected(spec, sandbox):
         run(spec)
     monitor = FlinkJobTrigger(
         rest_url=job.rest_url,
-        progress_prefix=f"{spec.progress_uri}",
+        progress_prefix=f"{spec.paths.progress_uri}",
         job_id=job.id,
         journal_uri=job.journal_uri,
         stop_uri=job.stop_uri,
@@ -65,7 +65,9 @@ def test_a_job_is_submitted_once_monitored_and_collected(spec, sandbox):
     manifest = launcher.collect(job, result)
     assert manifest["rows"] == {"read": 30, "answered": 30, "dead_letter": 0}
     assert len(sandbox.flink.jobs.all()) == 1
-    client = FlinkJobs(job.rest_url, files_at(spec.progress_uri, "g"), spec.progress_uri, spec.stop_uri)
+    client = FlinkJobs(
+        job.rest_url, files_at(spec.paths.progress_uri, "g"), spec.paths.progress_uri, spec.paths.stop_uri
+    )
     assert client.counts(job.id, running=False).rows == 30
     (answers,) = manifest["answers_uris"]
     with open(answers) as lines:  # noqa: PTH123

@@ -25,7 +25,7 @@ ROWS = [{"id": number, "text": f"text {number}"} for number in range(10)]
 
 
 def directory_of(job: Any, **changes: Any) -> Path:
-    return Path(JobSpec.parse(job.spec | changes).journal_uri)
+    return Path(JobSpec.parse(job.spec | changes).paths.journal_uri)
 
 
 def entries_of(directory: Path) -> list[dict[str, Any]]:

@@ -236,6 +236,6 @@ class _Record(beam.DoFn):
         if not self._lines:
             return
         name = SegmentName(shard_set(fingerprint for fingerprint, _ in self._lines), int(time.time()))
-        uri = f"{self._spec.journal_uri}{name.text(self._spec.name, uuid.uuid4().hex)}"
+        uri = f"{self._spec.paths.journal_uri}{name.text(self._spec.name, uuid.uuid4().hex)}"
         storage.replace(uri, b"".join(line for _, line in self._lines))
         self._lines.clear()

@@ -196,7 +196,7 @@ def manifest_uri(spec: JobSpec) -> str:
 
 def batch_uri(spec: JobSpec) -> str:
     """Returns the directory of the request and result files of a job."""
-    return f"{spec.home_uri}batch/"
+    return f"{spec.paths.home_uri}batch/"
 
 
 def digest_of(spec: JobSpec) -> str:

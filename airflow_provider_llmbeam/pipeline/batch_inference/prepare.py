@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.batch_inference import IndexRows
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, batch_uri
+from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.moderation.stages import moderation_stages
 from airflow_provider_llmbeam.pipeline.moderation.usage import USAGE_GROUPS
@@ -58,10 +59,10 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: f
         limits: Limits of one file.
         since: Unix time at which the batch inference of this run began.
     """
-    now = time.time()
-    moderation = moderation_stages(spec, now)
+    context = RunContext(started_at=time.time(), batch_since=since, stop_uri=spec.paths.stop_uri)
+    moderation = moderation_stages(spec, context)
     moderate = moderation.of_prompts if moderation is not None and moderation.judges_prompts else None
-    prompts = read_prompts(pipeline, spec, now, batch_since=since, moderate=moderate)
+    prompts = read_prompts(pipeline, spec, context, moderate)
     if moderate is not None:
         usage = prompts.tallies | "Tallies" >> beam.Flatten() | "AddUpTallies" >> beam.CombineGlobally(add_up)
         _ = usage | "WriteGuardUsage" >> beam.Map(_write_guard_usage, guard_usage_uri(spec))

@@ -175,8 +175,8 @@ def _written_at(uri: str, unknown: float) -> float:
 
 def unpublished_directory(spec: JobSpec) -> str:
     """Returns the directory of the new turns of a job until they are published; ends in `/`."""
-    return f"{spec.home_uri}conversation/"
+    return f"{spec.paths.home_uri}conversation/"
 
 
 def _first_attempt_uri(spec: JobSpec) -> str:
-    return f"{spec.home_uri}conversation.json"
+    return f"{spec.paths.home_uri}conversation.json"

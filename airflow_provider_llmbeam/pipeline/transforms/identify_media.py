@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.engine.media.file import open_media
 from airflow_provider_llmbeam.engine.media.loader import NOT_SENT
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, RenderedRow, failed_row
 from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
@@ -137,8 +138,8 @@ def _absolute(path: Path) -> Path:
 class IdentifyMedia(CountingDoFn):
     """Converts batches of `(fingerprint, RenderedRow)`; a row whose files cannot be sent is output as `failed`."""
 
-    def __init__(self, spec: JobSpec, progress_prefix: str | None = None) -> None:
-        super().__init__(progress_prefix)
+    def __init__(self, spec: JobSpec, context: RunContext = NO_RUN) -> None:
+        super().__init__(context)
         self._spec = spec
 
     def setup(self) -> None:

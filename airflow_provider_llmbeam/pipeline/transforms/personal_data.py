@@ -8,6 +8,7 @@ from typing import Any
 import apache_beam as beam
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Row
 from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError
 from airflow_provider_llmbeam.pipeline.privacy.dlp.table import Cell, Inspected
@@ -30,7 +31,7 @@ def restored(answered: tuple[beam.PCollection, ...], spec: JobSpec) -> tuple[bea
 
 
 def masked_rows(
-    rows: beam.PCollection, spec: JobSpec, privacy: Privacy, progress_prefix: str | None
+    rows: beam.PCollection, spec: JobSpec, privacy: Privacy, context: RunContext
 ) -> tuple[beam.pvalue.DoOutputsTuple, list[beam.PCollection]]:
     """Masks rows, and has their texts inspected before if there is a detector of type `dlp`.
 
@@ -38,22 +39,22 @@ def masked_rows(
         rows: `Row`s, and `FailedRow`s that could not be read.
         spec: The job.
         privacy: Its `safety.privacy`.
-        progress_prefix: See `CountingDoFn`.
+        context: Its run.
 
     Returns:
         The outputs `rows` and `failed`, and the `Tally`s of the inspection in zero or one collections.
     """
     if privacy.dlp is None:
-        mask = beam.ParDo(MaskRows(spec, privacy, progress_prefix))
+        mask = beam.ParDo(MaskRows(spec, privacy, context))
         return rows | "MaskRows" >> mask.with_outputs(FAILED, main="rows"), []
     groups, tallies = inspected_rows(rows, spec, privacy)
-    mask = beam.ParDo(MaskInspectedRows(spec, privacy, progress_prefix))
+    mask = beam.ParDo(MaskInspectedRows(spec, privacy, context))
     return groups | "MaskRows" >> mask.with_outputs(FAILED, main="rows"), [tallies]
 
 
 class _Mask(CountingDoFn):
-    def __init__(self, spec: JobSpec, privacy: Privacy, progress_prefix: str | None = None) -> None:
-        super().__init__(progress_prefix)
+    def __init__(self, spec: JobSpec, privacy: Privacy, context: RunContext = NO_RUN) -> None:
+        super().__init__(context)
         self._spec, self._privacy = spec, privacy
 
     def setup(self) -> None:

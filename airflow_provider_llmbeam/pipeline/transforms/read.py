@@ -10,6 +10,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
+from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
@@ -33,16 +34,16 @@ class ReadRows(beam.PTransform):
 
     Args:
         spec: The job.
-        progress_prefix: See `CountingDoFn`.
+        context: Its run.
 
     Raises:
         JobSpecError: The source does not exist.
     """
 
-    def __init__(self, spec: JobSpec, progress_prefix: str | None = None) -> None:
+    def __init__(self, spec: JobSpec, context: RunContext = NO_RUN) -> None:
         super().__init__()
         self._spec = spec
-        self._progress_prefix = progress_prefix
+        self._context = context
 
     def expand(self, root: beam.Pipeline) -> beam.pvalue.DoOutputsTuple:
         """Adds the reader of the source to the graph."""
@@ -51,7 +52,7 @@ class ReadRows(beam.PTransform):
             case FilesSource():
                 found = files.read(root, source)
             case BigQuerySource():
-                found = bigquery.read(root, source, self._spec.export_uri)
+                found = bigquery.read(root, source, self._spec.paths.export_uri)
             case KafkaSource():
                 found = kafka.read(root, self._spec, source)
             case PubSubSource():
@@ -60,13 +61,13 @@ class ReadRows(beam.PTransform):
                 found = root | beam.Create([dict(row) for row in source.rows])
         if (is_selected := selection(source, is_own_dead_letter=reads_own_dead_letter(self._spec))) is not None:
             found |= "Select" >> beam.Filter(is_selected)
-        check = _CheckKey(source.key, self._progress_prefix)
+        check = _CheckKey(source.key, self._context)
         return found | "CheckKey" >> beam.ParDo(check).with_outputs(FAILED, TALLIES, main="rows")
 
 
 class _CheckKey(CountingDoFn):
-    def __init__(self, key: tuple[str, ...], progress_prefix: str | None = None) -> None:
-        super().__init__(progress_prefix)
+    def __init__(self, key: tuple[str, ...], context: RunContext = NO_RUN) -> None:
+        super().__init__(context)
         self._key = key
         self._rows = 0
 

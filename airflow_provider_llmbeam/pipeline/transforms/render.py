@@ -8,6 +8,7 @@ import apache_beam as beam
 import jinja2
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, RenderedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.privacy.masker import PersonalDataError, masker_of
 from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
@@ -66,8 +67,8 @@ def _compiled(environment: jinja2.Environment, text: str) -> jinja2.Template:
 class Render(CountingDoFn):
     """Converts a row to `(fingerprint, RenderedRow)`; a row that cannot be rendered is output as `failed`."""
 
-    def __init__(self, spec: JobSpec, progress_prefix: str | None = None) -> None:
-        super().__init__(progress_prefix)
+    def __init__(self, spec: JobSpec, context: RunContext = NO_RUN) -> None:
+        super().__init__(context)
         self._spec = spec
 
     def setup(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_llmbeam.pipeline import flex_template
-from airflow_provider_llmbeam.spec.job.job import LAUNCH_ERROR_NAME
+from airflow_provider_llmbeam.spec.job.paths import LAUNCH_ERROR_NAME
 
 
 def run(monkeypatch, tmp_path, command):
@@ -51,6 +51,7 @@ def test_a_submission_names_the_job_or_in_a_template_the_file_that_describes_it(
     from apache_beam.runners.dataflow.dataflow_runner import DataflowPipelineResult
 
     from airflow_provider_llmbeam.pipeline import job
+    from airflow_provider_llmbeam.pipeline.prepared_job import PreparedJob
     from airflow_provider_llmbeam.spec import JobSpec
 
     class Pipeline:
@@ -75,4 +76,4 @@ def test_a_submission_names_the_job_or_in_a_template_the_file_that_describes_it(
     )
     where = {"name": "n", "project": "p", "location": "r"}
     expected = {"template": "gs://rows/staging/job_object"} if given else {"id": "2026-01"}
-    assert job._submitted(Pipeline, None, spec) == expected | where
+    assert job._submitted(PreparedJob(Pipeline, None, None), spec) == expected | where

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.pipeline.__main__ import (
     _write_outcome,
     main,
 )
-from airflow_provider_llmbeam.pipeline.job import check_model
+from airflow_provider_llmbeam.pipeline.launch.client import check_model
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
 
 

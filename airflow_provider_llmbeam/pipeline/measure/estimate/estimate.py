@@ -265,12 +265,12 @@ _LIMITS = {
 
 def estimate_uri(spec: JobSpec) -> str:
     """Returns the address of the estimate of a job."""
-    return f"{spec.output_uri}estimate.json"
+    return f"{spec.paths.output_uri}estimate.json"
 
 
 def write_estimate(spec: JobSpec, estimate: Estimate) -> None:
     """Writes the estimate beside the report, replacing an existing one atomically."""
-    staged, uri = f"{spec.staging_uri}estimate.json", estimate_uri(spec)
+    staged, uri = f"{spec.paths.staging_uri}estimate.json", estimate_uri(spec)
     with storage.create(staged, is_private=True) as file:
         file.write(estimate.model_dump_json(indent=2).encode())
     move_in({staged: uri})

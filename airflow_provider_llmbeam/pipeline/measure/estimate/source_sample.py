@@ -98,7 +98,7 @@ def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
     Raises:
         JobSpecError: The source is empty, or has duplicate keys that the spec does not allow.
     """
-    size, portions = read_source(spec.source, spec.export_uri, max_bytes)
+    size, portions = read_source(spec.source, spec.paths.export_uri, max_bytes)
     counter = _Sampler(spec)
     spans: list[tuple[float, float]] = []
     for portion in portions:

@@ -20,7 +20,7 @@ _log = logging.getLogger("llmbeam")
 
 def turnaround_uri(spec: JobSpec) -> str:
     """Returns the address of the file, in the directory of the journal."""
-    return f"{spec.journal_uri}turnaround.json"
+    return f"{spec.paths.journal_uri}turnaround.json"
 
 
 def expected_turnaround(spec: JobSpec, rows: int, now: float) -> Turnaround:

@@ -148,7 +148,7 @@ def answers_are_kept(spec: JobSpec) -> Iterator[None]:
     except Exception as error:
         raise JobFailedError(
             f"Job {spec.name!r}: {type(error).__name__}: {str(error).rstrip('.')}. The answers so far are in "
-            f"{spec.journal_uri!r}; a retry pays for none of them again."
+            f"{spec.paths.journal_uri!r}; a retry pays for none of them again."
         ) from error
 
 
@@ -161,8 +161,8 @@ def _refuse_faults_of_the_server(spec: JobSpec, outcomes: Mapping[str, Outcome])
     is_permanent = all(each.kind in PERMANENT for each in failures)
     raise (PermanentFailureError if is_permanent else JobFailedError)(
         f"{len(failures)} of {len(outcomes)} prompts have no answer ({kinds}), so there is no score: "
-        f"{faults[0].message.rstrip('.')}. The answers so far are in {spec.journal_uri!r}; a retry sends only the "
-        "rest."
+        f"{faults[0].message.rstrip('.')}. The answers so far are in {spec.paths.journal_uri!r}; a retry sends "
+        "only the rest."
     )
 
 

@@ -166,7 +166,7 @@ class _Reading:
 @contextmanager
 def _read(spec: JobSpec, source: Source) -> Iterator[tuple[Iterator[Row | FailedRow], _Reading]]:
     # Runs that overlap must not delete the export of each other.
-    export_uri = f"{spec.export_uri}{uuid.uuid4().hex}/"
+    export_uri = f"{spec.paths.export_uri}{uuid.uuid4().hex}/"
     reading = _Reading()
 
     def rows() -> Iterator[Row | FailedRow]:

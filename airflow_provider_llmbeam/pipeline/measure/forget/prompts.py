@@ -113,7 +113,7 @@ class _Renderer:
 
 def _rows(spec: JobSpec) -> Iterator[tuple[Row, bool]]:
     """Yields the rows of the source, and those of the dead letter, which may have left it."""
-    export_uri, plain = f"{spec.export_uri}{uuid.uuid4().hex}/", plain_rows(spec)
+    export_uri, plain = f"{spec.paths.export_uri}{uuid.uuid4().hex}/", plain_rows(spec)
     try:
         _, portions = read_source(spec.source, export_uri, sys.maxsize)
         for portion in portions:
@@ -126,8 +126,8 @@ def _rows(spec: JobSpec) -> Iterator[tuple[Row, bool]]:
     finally:
         if isinstance(spec.source, BigQuerySource):
             discard(export_uri)
-    if storage.exists(spec.dead_letter_uri):
-        for row in rows_of(spec.dead_letter_uri):
+    if storage.exists(spec.paths.dead_letter_uri):
+        for row in rows_of(spec.paths.dead_letter_uri):
             yield {name: value for name, value in plain(with_types(row)).items() if name != "llmbeam_error"}, False
 
 
