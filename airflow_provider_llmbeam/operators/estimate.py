@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_llmbeam.jobs.process import JobProcess
-    from airflow_provider_llmbeam.spec.job import JobSpec
+    from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
+from airflow_provider_llmbeam.spec.job import JobSpec
 
 
 class EstimateInferenceOperator(InProcessOperator):
@@ -75,7 +76,7 @@ class EstimateInferenceOperator(InProcessOperator):
 
     def _estimated(self, spec: JobSpec, process: JobProcess) -> dict[str, Any]:
         try:
-            return process.estimate(self.sample_size)
+            return process.run_step("estimate", EstimateSample(sample_size=self.sample_size))
         except SourceEmptyError as error:
             if spec.source.on_empty != "skip":
                 raise

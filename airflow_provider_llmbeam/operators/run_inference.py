@@ -164,7 +164,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         data = self._spec_data(self.job_name or "preview", with_stand_in(self.inference, None))
         spec, secrets = self._connected(data)
         with google_credentials(spec, self.gcp_conn_id):
-            return Preview.of(JobProcess(spec, secrets, self.log).preview(sample))
+            return Preview.of(JobProcess(spec, secrets, self.log).run_step("preview", sample))
 
     def continue_batch(
         self, context: Context, event: dict[str, Any], started_at: float | None = None

@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
 from airflow_provider_llmbeam.spec.model.environment import with_base_urls
+from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 
@@ -193,7 +194,9 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
         self._process = JobProcess(spec, environment, self.log)
         try:
             with google_credentials(spec, self.gcp_conn_id):
-                demand: dict[str, Any] = self._process.estimate(0)["demand"]
+                demand: dict[str, Any] = self._process.run_step("estimate", EstimateSample(sample_size=0))[
+                    "demand"
+                ]
         except SourceEmptyError:
             if spec.source.on_empty == "fail":
                 raise

@@ -11,7 +11,7 @@ from pathlib import Path
 import apache_beam as beam
 from apache_beam.runners.portability import fn_api_runner, prism_runner  # noqa: F401
 
-from airflow_provider_llmbeam.pipeline import in_process, job  # noqa: F401
+from airflow_provider_llmbeam.pipeline import command  # noqa: F401
 from airflow_provider_llmbeam.pipeline.alerts import raised, watch  # noqa: F401
 from airflow_provider_llmbeam.pipeline.build import build
 from airflow_provider_llmbeam.pipeline.context import RunContext

@@ -131,7 +131,13 @@ def test_after_a_kill_a_retry_sends_only_what_was_not_answered(spec, golden, san
     job, evaluation = tmp_path / "job.json", tmp_path / "evaluation.json"
     job.write_text(spec.model_dump_json())
     evaluation.write_text(of(golden).model_dump_json())
-    command = ["-m", "airflow_provider_llmbeam.pipeline", f"--spec={job}", f"--evaluate={evaluation}"]
+    command = [
+        "-m",
+        "airflow_provider_llmbeam.pipeline",
+        f"--spec={job}",
+        "--step=evaluate",
+        f"--input={evaluation}",
+    ]
     hold = sandbox.faults.hold(GENERATE, "review", after=30)
     with subprocess.Popen([sys.executable, *command]) as started:
         until_job(started, lambda: hold.waiting == 10 and recorded(spec) == 30)
@@ -261,14 +267,14 @@ def test_the_command_line_evaluates_and_says_by_its_exit_code_whether_the_scores
     def exit_code(job, **changes):
         files["job"].write_text(job.model_dump_json())
         files["evaluation"].write_text(of(golden, minimum={"mood": 0.9}, **changes).model_dump_json())
-        return main(["--spec", str(files["job"]), "--evaluate", str(files["evaluation"])])
+        return main(["--spec", str(files["job"]), "--step=evaluate", "--input", str(files["evaluation"])])
 
     bad = with_prompt(spec, BAD)
     assert [exit_code(spec), exit_code(bad)] == [0, 1]
     assert [exit_code(bad, on_failure=policy) for policy in ("skip", "report")] == [99, 0]
     assert '"passed": true' in capsys.readouterr().out
     files["evaluation"].write_text("{")
-    assert main(["--spec", str(files["job"]), "--evaluate", str(files["evaluation"])]) == 2
+    assert main(["--spec", str(files["job"]), "--step=evaluate", "--input", str(files["evaluation"])]) == 2
 
 
 def test_two_prompts_are_compared_on_the_same_rows_tonight_and_tomorrow(job, spec, sandbox):
@@ -334,6 +340,6 @@ def test_the_price_of_the_job_is_not_that_of_another_model(spec, tmp_path):
     job, comparison, result = (tmp_path / name for name in ("job.json", "comparison.json", "result.json"))
     job.write_text(spec.model_dump_json())
     comparison.write_text(json.dumps({"other": other, "sample_size": 10}))
-    assert main([f"--spec={job}", f"--compare={comparison}", f"--result={result}"]) == 0
-    found = json.loads(result.read_text())["comparison"]
+    assert main([f"--spec={job}", "--step=compare", f"--input={comparison}", f"--result={result}"]) == 0
+    found = json.loads(result.read_text())["result"]
     assert found["job"]["usd_per_thousand_rows"] > 1000 * found["other"]["usd_per_thousand_rows"]

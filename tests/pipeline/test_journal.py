@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.in_process import estimate
 from airflow_provider_llmbeam.spec import JobSpec
 
 pytestmark = pytest.mark.promise(2)

@@ -15,7 +15,6 @@ from airflow_provider_llmbeam.beam import LLMModelHandler
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import JobCancelledError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.in_process import estimate
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.run_inference import CANCELLATION_SECONDS
 from airflow_provider_llmbeam.spec import GeminiModel, JobSpec, Limits
