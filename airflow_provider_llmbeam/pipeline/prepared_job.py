@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import sinks, storage
 from airflow_provider_llmbeam.pipeline.audit.load import check as check_audit
 from airflow_provider_llmbeam.pipeline.audit.load import loaded
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, manifest_uri
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference, begin
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import flex_until, moment
 from airflow_provider_llmbeam.pipeline.build import build
@@ -91,7 +91,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
                 if storage.exists(uri):  # of an earlier job, which has ended
                     storage.delete([uri])
             # The manifest is of a try whose `inference.mode` was another one.
-            begins = spec.inference.needs_pilot or storage.exists(manifest_uri(spec))
+            begins = spec.inference.needs_pilot or storage.exists(spec.paths.manifest_uri)
         batch, manifest = None, None
         if begins:
             with errors_of_job(spec):

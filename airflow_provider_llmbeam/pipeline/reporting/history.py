@@ -94,8 +94,7 @@ class History(_Part):
 
 def history_uri(spec: JobSpec) -> str:
     """Returns the address of the history of a task: below `state_uri`, or below the files sink."""
-    directory = spec.state_uri or f"{spec.paths.output_uri}.llmbeam/"
-    return f"{directory}history/{identity(spec.owner or spec.name, spec.deployment)}.json"
+    return f"{spec.paths.shared_uri}history/{identity(spec.owner or spec.name, spec.deployment)}.json"
 
 
 def run_of(spec: JobSpec, started_at: float) -> str:

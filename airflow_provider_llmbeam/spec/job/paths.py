@@ -105,9 +105,14 @@ class JobPaths:
         return tuple(dict.fromkeys((self.journal_uri, f"{self._journal}/")))
 
     @property
+    def shared_uri(self) -> str:
+        """Directory of what the jobs with this `state_uri`, or this files sink, share."""
+        return self.spec.state_uri or f"{self.output_uri}.llmbeam/"
+
+    @property
     def rates_uri(self) -> str:
-        """Directory of the rates that jobs have learned of servers; all jobs with this `state_uri` share it."""
-        return f"{self.spec.state_uri or f'{self.output_uri}.llmbeam/'}rates/"
+        """Directory of the rates that jobs have learned of servers."""
+        return f"{self.shared_uri}rates/"
 
     @property
     def inspections_uri(self) -> str:
@@ -174,3 +179,48 @@ class JobPaths:
         """Directory in which Dataflow stages files."""
         given = self.spec.runner.temp_uri if isinstance(self.spec.runner, DataflowRunner) else None
         return given or f"{self.home_uri}dataflow/"
+
+    @property
+    def batch_uri(self) -> str:
+        """Directory of the request and result files of batch inference."""
+        return f"{self.home_uri}batch/"
+
+    @property
+    def manifest_uri(self) -> str:
+        """Address of the manifest of batch inference."""
+        return f"{self.batch_uri}manifest.json"
+
+    @property
+    def prepared_uri(self) -> str:
+        """Address of the list of its request files."""
+        return f"{self.batch_uri}prepared.jsonl"
+
+    @property
+    def guard_usage_uri(self) -> str:
+        """Address of the numbers of the requests to a guard model for them."""
+        return f"{self.batch_uri}guard.json"
+
+    @property
+    def turnaround_uri(self) -> str:
+        """Address of the turnaround of earlier batch inference, in the directory of the journal."""
+        return f"{self.journal_uri}turnaround.json"
+
+    @property
+    def estimate_uri(self) -> str:
+        """Address of the estimate."""
+        return f"{self.output_uri}estimate.json"
+
+    @property
+    def accepted_uri(self) -> str:
+        """Address of the last accepted evaluation."""
+        return f"{self.home_uri}accepted.json"
+
+    @property
+    def new_turns_uri(self) -> str:
+        """Directory of the new turns of conversations until they are published."""
+        return f"{self.home_uri}conversation/"
+
+    @property
+    def first_attempt_uri(self) -> str:
+        """Address of the time of the first attempt of a run with conversations."""
+        return f"{self.home_uri}conversation.json"

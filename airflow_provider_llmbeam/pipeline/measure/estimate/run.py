@@ -24,7 +24,6 @@ from airflow_provider_llmbeam.pipeline.batch_inference.ways import Work
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import (
     Estimate,
     SampleUsage,
-    estimate_uri,
     write_estimate,
 )
 from airflow_provider_llmbeam.pipeline.measure.estimate.guard import GuardSample
@@ -151,7 +150,7 @@ def _save(spec: JobSpec, estimate: Estimate) -> None:
     except Exception as error:
         usage = estimate.sample_usage
         raise JobFailedError(
-            f"The estimate of job {spec.name!r} could not be written to {estimate_uri(spec)!r}: "
+            f"The estimate of job {spec.name!r} could not be written to {spec.paths.estimate_uri!r}: "
             f"{type(error).__name__}: {error} {usage.requests} prompts were sent for it, and "
             f"{usage.input_tokens + usage.output_tokens:,} tokens were billed. The answers are in "
             f"{spec.paths.journal_uri!r}; another estimate, or the job, sends only the rest."

@@ -153,14 +153,9 @@ def write_report(spec: JobSpec, name: str, report: BaseModel, lines: Iterator[st
     storage.replace(f"{spec.paths.home_uri}{name}.txt", "\n".join([*text, ""]).encode(errors="replace"))
 
 
-def accepted_uri(spec: JobSpec) -> str:
-    """Returns the address of the last accepted evaluation of a job."""
-    return f"{spec.paths.home_uri}accepted.json"
-
-
 def read_accepted(spec: JobSpec) -> EvaluationReport | None:
     """Reads the last accepted evaluation of a job; `None` if there is none that can be read."""
-    uri = accepted_uri(spec)
+    uri = spec.paths.accepted_uri
     if not storage.exists(uri):
         return None
     try:

@@ -16,10 +16,9 @@ from urllib.parse import urlsplit
 from airflow_provider_llmbeam.engine.journal.segment_name import job_prefix
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import batch_uri, read_manifest
-from airflow_provider_llmbeam.pipeline.conversation.store import unpublished_directory
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import read_manifest
 from airflow_provider_llmbeam.pipeline.lease import leased, merging
-from airflow_provider_llmbeam.pipeline.measure.evaluation.report import accepted_uri, read_accepted
+from airflow_provider_llmbeam.pipeline.measure.evaluation.report import read_accepted
 from airflow_provider_llmbeam.pipeline.measure.forget.history import TurnsToForget
 from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.measure.forget.outcome import Forgotten, Removed
@@ -118,8 +117,8 @@ class _Removal:
             self._count("history", count, "turns", uri)
         for job in self._jobs:
             self._delete("staged files", f"{job.paths.staging_uri}**")
-            self._delete("staged files", f"{unpublished_directory(job)}**")
-            self._delete("batch inference", f"{batch_uri(job)}**")
+            self._delete("staged files", f"{job.paths.new_turns_uri}**")
+            self._delete("batch inference", f"{job.paths.batch_uri}**")
             self._delete("export", f"{job.paths.export_uri}**")
             for name in _QUOTING:
                 self._delete("report", f"{job.paths.home_uri}{name}")
@@ -174,8 +173,8 @@ class _Removal:
         if accepted is not None and accepted.wrong:
             if not self._dry_run:
                 text = accepted.model_copy(update={"wrong": []}).model_dump_json(indent=2)
-                storage.replace(accepted_uri(job), text.encode())
-            self._count("evaluation", len(accepted.wrong), "rows", accepted_uri(job))
+                storage.replace(job.paths.accepted_uri, text.encode())
+            self._count("evaluation", len(accepted.wrong), "rows", job.paths.accepted_uri)
 
     def _delete(self, place: str, pattern: str) -> None:
         uris = storage.match(pattern)
