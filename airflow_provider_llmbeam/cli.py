@@ -211,7 +211,7 @@ def sandbox(options: tuple[str, ...]) -> None:
     try:
         from llmbeam_sandbox.__main__ import main
     except ModuleNotFoundError as error:
-        if error.name != "llmbeam_sandbox":
+        if not str(error.name).startswith("llmbeam_sandbox"):
             raise
         raise click.ClickException(NEEDS_SANDBOX) from None
     sys.exit(main(options))

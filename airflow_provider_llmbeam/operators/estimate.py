@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_llmbeam.jobs.process import JobProcess
-    from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
-from airflow_provider_llmbeam.spec.job import JobSpec
+    from airflow_provider_llmbeam.spec.job import JobSpec
 
 
 class EstimateInferenceOperator(InProcessOperator):
@@ -75,6 +74,8 @@ class EstimateInferenceOperator(InProcessOperator):
         return found
 
     def _estimated(self, spec: JobSpec, process: JobProcess) -> dict[str, Any]:
+        from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
+
         try:
             return process.run_step("estimate", EstimateSample(sample_size=self.sample_size))
         except SourceEmptyError as error:

@@ -21,7 +21,6 @@ from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
 from airflow_provider_llmbeam.spec.model.environment import with_base_urls
-from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 
@@ -187,6 +186,7 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
     def _demand(self, ti: Any) -> dict[str, Any]:
         """Returns the demand of a whole job in numbers."""
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+        from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
 
         data = self._job_data(job_name(ti, self.job_task_id))
         data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**data["model"]})
@@ -194,9 +194,8 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
         self._process = JobProcess(spec, environment, self.log)
         try:
             with google_credentials(spec, self.gcp_conn_id):
-                demand: dict[str, Any] = self._process.run_step("estimate", EstimateSample(sample_size=0))[
-                    "demand"
-                ]
+                nothing = EstimateSample(sample_size=0)
+                demand: dict[str, Any] = self._process.run_step("estimate", nothing)["demand"]
         except SourceEmptyError:
             if spec.source.on_empty == "fail":
                 raise

@@ -30,7 +30,7 @@ from airflow_provider_llmbeam.exceptions import (
 )
 from airflow_provider_llmbeam.jobs.batch_sweep import sweep
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.__main__ import EXIT_FAILED, EXIT_PENDING, main
+from airflow_provider_llmbeam.pipeline.__main__ import main
 from airflow_provider_llmbeam.pipeline.batch_inference import decide, monitor
 from airflow_provider_llmbeam.pipeline.batch_inference import run as batch_run
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import Sums, read_manifest, write_manifest
@@ -38,6 +38,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.batch_inference.turnaround import PRIOR
+from airflow_provider_llmbeam.pipeline.command import EXIT_FAILED, EXIT_PENDING
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import SampleUsage, read_estimate
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate

@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import main
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.pipeline.conftest import estimate
 
 GENERATE = "gemini.generateContent"
 CATALOGUE = {

@@ -17,6 +17,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.pipeline.conftest import estimate
 
 pytestmark = pytest.mark.promise(2)
 

@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.run_inference import CANCELLATION_SECONDS
 from airflow_provider_llmbeam.spec import GeminiModel, JobSpec, Limits
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+from tests.pipeline.conftest import estimate
 
 pytestmark = pytest.mark.promise(2)
 GEMINI = "gemini.generateContent"

@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.launch import reachable
 from airflow_provider_llmbeam.pipeline.launch.writable import is_final
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.pipeline.conftest import estimate
 
 pytestmark = [pytest.mark.full, pytest.mark.promise(2)]
 

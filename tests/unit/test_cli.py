@@ -110,7 +110,7 @@ def test_the_standard_output_is_the_manifest_alone_whatever_airflow_logs(monkeyp
 
 def test_without_the_sandbox_its_command_says_what_to_install():
     code = (
-        "import sys; sys.modules['llmbeam_sandbox'] = None; "
+        "import sys; sys.modules['llmbeam_sandbox.__main__'] = None; "
         "from airflow_provider_llmbeam.cli import llmbeam; llmbeam()"
     )
     ended = subprocess.run([sys.executable, "-c", code, "sandbox"], capture_output=True, text=True, check=False)
