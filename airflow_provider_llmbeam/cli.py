@@ -211,7 +211,7 @@ def sandbox(options: tuple[str, ...]) -> None:
     try:
         from llmbeam_sandbox.__main__ import main
     except ModuleNotFoundError as error:
-        if not str(error.name).startswith("llmbeam_sandbox"):
+        if error.name != "llmbeam_sandbox":
             raise
         raise click.ClickException(NEEDS_SANDBOX) from None
     sys.exit(main(options))

@@ -116,13 +116,26 @@ def _spec(address: str) -> JobSpec:
 
 
 def _given(command: Command) -> SpecModel | None:
-    """Reads what a step is asked for; `None` for a job that is run or submitted."""
+    """Reads what a step is asked for; `None` for a job that is run or submitted.
+
+    Raises:
+        JobSpecError: It is not valid; or it, or an option, would be ignored, and more be sent than was meant.
+    """
     if (step := STEPS.get(command.step)) is None:
+        if command.given is not None:
+            raise JobSpecError(f"`--input`: step {command.step!r} takes none. Nothing was sent or billed.")
         return None
-    given = command.given or {}
+    if command.beam_options:
+        option = command.beam_options[0].partition("=")[0]
+        raise JobSpecError(
+            f"`{option}`: step {command.step!r} takes `--input`, and no options of Beam. "
+            "Nothing was sent or billed."
+        )
+    given = {} if command.given is None else command.given
     if isinstance(given, str):
+        content = _content("--input", given)
         try:
-            given = json.loads(_content("--input", given))
+            given = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise JobSpecError(
                 f"{command.given!r} cannot be read as JSON: {error}. Nothing was sent or billed."
@@ -138,7 +151,9 @@ def _content(option: str, address: str) -> bytes:
     try:
         return _read(address) if "://" in address else Path(address).read_bytes()
     except OSError as error:
-        raise JobSpecError(f"`{option}` cannot be read: {error}. Nothing was sent or billed.") from error
+        raise JobSpecError(
+            f"{address!r} cannot be read: {error.strerror or error}. Nothing was sent or billed."
+        ) from error
     except Exception as raised:  # of a service, or of Beam for a filesystem that it lacks
         from airflow_provider_llmbeam.pipeline.launch.writable import is_final, service_error
 

@@ -108,11 +108,22 @@ def test_the_standard_output_is_the_manifest_alone_whatever_airflow_logs(monkeyp
     assert "Connection schemes" in ended.stderr
 
 
-def test_without_the_sandbox_its_command_says_what_to_install():
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [
+        ("llmbeam_sandbox", "`llmbeam-sandbox`, which is not installed here: `pip install ./sandbox`"),
+        ("llmbeam_sandbox.core", "ModuleNotFoundError: no llmbeam_sandbox.core"),
+    ],
+)
+def test_without_the_sandbox_its_command_says_what_to_install_and_hides_no_other_fault(missing, sentence):
     code = (
-        "import sys; sys.modules['llmbeam_sandbox.__main__'] = None; "
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(name, *_):\n"
+        f"        if name == {missing!r}: raise ModuleNotFoundError(f'no {{name}}', name=name)\n"
+        "sys.meta_path.insert(0, Finder)\n"
         "from airflow_provider_llmbeam.cli import llmbeam; llmbeam()"
     )
     ended = subprocess.run([sys.executable, "-c", code, "sandbox"], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert "`llmbeam-sandbox`, which is not installed here: `pip install ./sandbox`" in ended.stderr
+    assert sentence in ended.stderr

@@ -99,6 +99,29 @@ def test_a_step_without_its_input_says_what_is_missing_and_does_not_run_the_job(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--input=rows.json"], "`--input`: step 'run' takes none."),
+        (["--step=submit", "--input=rows.json"], "`--input`: step 'submit' takes none."),
+        (
+            ["--step=estimate", "--sample-size=5"],
+            "`--sample-size`: step 'estimate' takes `--input`, and no options of Beam.",
+        ),
+        (["--step=diff", "--input=missing.json"], "'missing.json' cannot be read: No such file or directory."),
+    ],
+)
+def test_an_input_or_an_option_that_would_be_ignored_or_is_missing_ends_the_command_with_one_sentence(
+    job, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    spec, result = tmp_path / "job.json", tmp_path / "result.json"
+    spec.write_text(job(sink={"uri": str(tmp_path / "out")}).model_dump_json())
+    assert main([f"--spec={spec}", f"--result={result}", *arguments]) == EXIT_BAD_SPEC
+    message = json.loads(result.read_text())["error"]["message"]
+    assert message == f"{sentence} Nothing was sent or billed."
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_step_has_a_function() -> None:
     assert steps._FUNCTIONS.keys() == STEPS.keys()
 
