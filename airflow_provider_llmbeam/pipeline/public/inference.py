@@ -22,8 +22,8 @@ from airflow_provider_llmbeam.pipeline.public.answer_fields import AnswerFields
 from airflow_provider_llmbeam.pipeline.public.event_time import BatchInPlace, Carry, FanOutInPlace, in_place
 from airflow_provider_llmbeam.pipeline.public.rows import RenderRows, Rows
 from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
-from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.transforms.reuse import MakeRequest
+from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import IdentifyMedia
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.sink import AnswerColumns
 
