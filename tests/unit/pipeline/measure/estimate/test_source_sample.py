@@ -27,6 +27,6 @@ def test_a_duplicate_in_the_own_dead_letter_is_not_read_as_by_the_job(job, tmp_p
             for each in failures
         )
     )
-    spec = job(source={"uri": str(path), "key": "id"}, sink={"uri": f"{path.parent}/"})
-    assert spec.dead_letter_uri == str(path)
+    spec = job(source={"uri": str(path), "key": "id"}, sink={"uri": f"{path.parent}/", "on_existing": "merge"})
+    assert spec.paths.dead_letter_uri == str(path)
     assert sample_source(spec).rows == 1
