@@ -13,12 +13,11 @@ from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, FLAG, AnsweredRow, FailedRow, Request
 from airflow_provider_llmbeam.pipeline.further_requests.ask import Ask, Asked
 from airflow_provider_llmbeam.pipeline.moderation.stages import Results
-from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
 from airflow_provider_llmbeam.pipeline.privacy.repair import altered_row, repair_fingerprint, repair_text, repaired
 from airflow_provider_llmbeam.pipeline.privacy.usage import returned_of
+from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
-from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
@@ -88,10 +87,7 @@ class _AskAgain(beam.DoFn):
 
     def setup(self) -> None:
         """Reads the key, loads the detectors and compiles the templates, once per worker."""
-        privacy = self._spec.safety.privacy
-        assert privacy is not None
-        self._masker = Masker(self._spec, privacy)
-        self._renderer = PromptRenderer(self._spec.prompt)
+        self._prompts = RowPrompts(self._spec)
 
     def process(self, answered: AnsweredRow) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
         found = returned_of(answered)
@@ -100,13 +96,12 @@ class _AskAgain(beam.DoFn):
             return
         # Answers do not carry their prompt: it is rendered again, and has the same placeholders as before.
         row = {column: value for column, value in answered.row.items() if column != FLAG}
-        try:
-            _, prompt = self._masker.prompt(row, self._renderer.render(row))
-        except Exception as error:  # noqa: BLE001 - e.g. the time limit of a pattern; only this row fails
-            action = f"its prompt could not be rendered again for a repair ({type(error).__name__})"
+        asked = self._prompts.render(row)
+        if isinstance(asked, FailedRow):  # e.g. by the time limit of a pattern
+            action = f"its prompt could not be rendered again for a repair ({asked.failure.message})"
             yield beam.pvalue.TaggedOutput(FAILED, altered_row(answered, found, action))
             return
-        question = repair_text(prompt.text, found), prompt.system, answered
+        question = repair_text(asked.prompt.text, found), asked.prompt.system, answered
         yield beam.pvalue.TaggedOutput(_ALTERED, (repair_fingerprint(answered.fingerprint), question))
 
 

@@ -12,12 +12,16 @@ from airflow_provider_llmbeam.pipeline.conversation.transform import conversatio
 from airflow_provider_llmbeam.pipeline.elements import FAILED
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
-from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
+from airflow_provider_llmbeam.pipeline.transforms.inspect_rows import inspected_rows
 from airflow_provider_llmbeam.pipeline.transforms.keys import unique
-from airflow_provider_llmbeam.pipeline.transforms.personal_data import masked_rows
-from airflow_provider_llmbeam.pipeline.transforms.read import TALLIES, ReadRows
-from airflow_provider_llmbeam.pipeline.transforms.render import Render
+from airflow_provider_llmbeam.pipeline.transforms.read import ReadRows
 from airflow_provider_llmbeam.pipeline.transforms.reuse import reuse
+from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import (
+    TALLIES,
+    IdentifyMedia,
+    MaskInspectedRows,
+    Render,
+)
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
@@ -78,10 +82,12 @@ def read_prompts(
     """
     source = root | "Read" >> ReadRows(spec, context)
     every, unreadable, tallies = source["rows"], source[FAILED], [source[TALLIES]]
-    if (privacy := spec.safety.privacy) is not None:
+    if (privacy := spec.safety.privacy) is not None and privacy.dlp is not None:
         read = (every, unreadable) | "AllRows" >> beam.Flatten()
-        masked, inspections = masked_rows(read, spec, privacy, context)
-        every, unreadable, tallies = masked["rows"], masked[FAILED], [*tallies, *inspections]
+        groups, inspections = inspected_rows(read, spec, privacy)
+        mask = beam.ParDo(MaskInspectedRows(spec, context))
+        masked = groups | "MaskRows" >> mask.with_outputs(FAILED, main="rows")
+        every, unreadable, tallies = masked["rows"], masked[FAILED], [*tallies, inspections]
     rows, duplicate_keys, duplicates = unique(every, spec.source, context)
     rendered = rows | "Render" >> beam.ParDo(Render(spec, context)).with_outputs(FAILED, main="rows")
     prompts, refused = rendered["rows"], [rendered[FAILED]]

@@ -135,7 +135,9 @@ def _answers(spec: JobSpec, rows: KeyedRows) -> dict[str, Any]:
     Raises:
         JobSpecError: There are none.
     """
-    prompts = {key: each[0] for key, each in rendered(spec, rows).items() if not isinstance(each, Failure)}
+    prompts = {
+        key: each.fingerprint for key, each in rendered(spec, rows).items() if not isinstance(each, Failure)
+    }
     known, _ = earlier_outcomes(spec, {*prompts.values()})
     outcomes: dict[str, Outcome] = {
         key: known[fingerprint] for key, fingerprint in prompts.items() if fingerprint in known
