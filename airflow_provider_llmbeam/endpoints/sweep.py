@@ -12,10 +12,10 @@ from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform
 from airflow_provider_llmbeam.endpoints.resource import Resource
 from airflow_provider_llmbeam.endpoints.teardown import Keep, removal_round, remove
 from airflow_provider_llmbeam.exceptions import LLMBeamError
-from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 
 
 class JobService(Protocol):
@@ -23,7 +23,7 @@ class JobService(Protocol):
 
     location: str
 
-    def active(self) -> list[DataflowJob]:
+    def active(self) -> list[RemoteJob]:
         """Lists the unfinished jobs of this package."""
 
     def cancel(self, job_id: str) -> None:
@@ -73,7 +73,7 @@ def is_due(resources: Sequence[Resource], now: float, older_than_seconds: float)
     return all(at is not None and at + older_than_seconds < now for at in expiries)
 
 
-def is_abandoned(job: DataflowJob, due_ids: frozenset[str], now: float, max_age_seconds: float | None) -> bool:
+def is_abandoned(job: RemoteJob, due_ids: frozenset[str], now: float, max_age_seconds: float | None) -> bool:
     """Whether a job may be cancelled: its endpoint is due, or it exceeds the maximum age.
 
     Args:

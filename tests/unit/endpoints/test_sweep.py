@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_llmbeam.endpoints.resource import Resource
 from airflow_provider_llmbeam.endpoints.sweep import is_abandoned, is_due, sweep
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
-from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 
 pytestmark = pytest.mark.promise(3)
 
@@ -39,7 +39,7 @@ def test_resources_are_due_once_their_endpoint_has_expired(resources, due):
 
 def job(age_seconds=0.0, **labels):
     created = datetime.fromtimestamp(10_000.0 - age_seconds, UTC)
-    return DataflowJob(
+    return RemoteJob(
         "j", "n", "JOB_STATE_RUNNING", created, {"llmbeam-job": "n", "llmbeam-deployment": "prod", **labels}
     )
 
