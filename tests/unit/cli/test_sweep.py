@@ -5,8 +5,8 @@ import json
 from click.testing import CliRunner
 
 from airflow_provider_llmbeam.cli.main import llmbeam
-from airflow_provider_llmbeam.endpoints.sweep import SweepManifest
 from airflow_provider_llmbeam.operators import sweep as module
+from airflow_provider_llmbeam.sweepers.sweeper import SweepManifest
 
 
 def test_the_standard_output_is_the_manifest_alone_whatever_airflow_logs(monkeypatch):
