@@ -61,7 +61,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "LLM Beam",
                 "python-modules": [
-                    "airflow_provider_llmbeam.triggers.dataflow",
+                    "airflow_provider_llmbeam.triggers.job",
                     "airflow_provider_llmbeam.triggers.endpoint",
                     "airflow_provider_llmbeam.triggers.quota",
                     "airflow_provider_llmbeam.triggers.endpoint_ready",

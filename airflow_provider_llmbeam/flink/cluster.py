@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import requests
@@ -15,7 +17,8 @@ from airflow_provider_llmbeam.exceptions import (
     CloudUnavailableError,
     RequestRefusedError,
 )
-from airflow_provider_llmbeam.flink.job import FlinkJob
+from airflow_provider_llmbeam.spec.endpoint.identity import RUN_LABEL
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 
 #: Timeout of a request, in seconds: to connect, and between two bytes of the answer.
 REQUEST_SECONDS = (5.0, 20.0)
@@ -23,6 +26,8 @@ REQUEST_SECONDS = (5.0, 20.0)
 _MAX_CHARACTERS = 300
 #: A frame in a stack trace of Java, or the number of those left out.
 _FRAME = re.compile(r"\s+(at [\w.$/]+[(<]|\.\.\. \d+ more)|\s*at java\.base/")
+#: Name of a job of a run, see `spec.identity.flink_name`.
+_OF_RUN = re.compile(r"(?P<name>.+-[0-9a-f]{12}-[0-9a-f]{8})-(?P<run>[0-9a-f]{8})")
 
 
 class FlinkCluster:
@@ -46,26 +51,26 @@ class FlinkCluster:
         """Returns the configuration of the job manager."""
         return {entry["key"]: entry["value"] for entry in self._send("GET", "/jobmanager/config")}
 
-    def get(self, job_id: str, within_seconds: float | None = None) -> FlinkJob:
+    def get(self, job_id: str, within_seconds: float | None = None) -> RemoteJob:
         """Returns a job.
 
         Args:
             job_id: ID of the job.
             within_seconds: Timeout of the request, in seconds.
         """
-        return FlinkJob.of(self._send("GET", f"/jobs/{job_id}", within_seconds))
+        return job_of(self._send("GET", f"/jobs/{job_id}", within_seconds))
 
-    def find(self, identity: str, *, active_only: bool = False) -> list[FlinkJob]:
+    def find(self, identity: str, *, active_only: bool = False) -> list[RemoteJob]:
         """Returns the jobs of an identity, see `spec.identity`: those of every try of one task, newest first.
 
         Args:
             identity: Beginning of the names.
             active_only: Whether to leave out jobs that have ended.
         """
-        jobs = map(FlinkJob.of, self._send("GET", "/jobs/overview")["jobs"])
+        jobs = map(job_of, self._send("GET", "/jobs/overview")["jobs"])
         named = re.compile(rf"{re.escape(identity)}-[0-9a-f]{{8}}")  # without the digest of the run
         found = [job for job in jobs if named.fullmatch(job.name) and not (active_only and job.is_over)]
-        return sorted(found, key=lambda job: job.created_at.timestamp() if job.created_at else 0.0, reverse=True)
+        return sorted(found, key=lambda job: job.created_seconds, reverse=True)
 
     def cancel(self, job_id: str) -> None:
         """Requests the cancellation of a job; a job that has ended is left unchanged."""
@@ -99,6 +104,16 @@ class FlinkCluster:
         if reply.ok and body is not None:
             return body
         raise _error(reply.status_code, f"{action} (HTTP {reply.status_code}): {_reason(body, reply.text)}")
+
+
+def job_of(reply: Mapping[str, Any]) -> RemoteJob:
+    """Returns a job of `/jobs/overview`, or that of `/jobs/ID`."""
+    started = reply.get("start-time", -1)  # in milliseconds
+    created_at = datetime.fromtimestamp(started / 1000, UTC) if started > 0 else None
+    name, labels = str(reply["name"]), {}
+    if (named := _OF_RUN.fullmatch(name)) is not None:
+        name, labels = named["name"], {RUN_LABEL: named["run"]}
+    return RemoteJob(str(reply["jid"]), name, str(reply["state"]), created_at, labels)
 
 
 def _without_frames(text: str) -> str:

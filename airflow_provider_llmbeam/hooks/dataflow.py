@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import RequestRefusedError
 from airflow_provider_llmbeam.hooks.google.base import REQUEST_SECONDS, RegionalHook, retry
-from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
-from airflow_provider_llmbeam.hooks.google.dataflow_replies import counts_of, job_of, texts_of
 from airflow_provider_llmbeam.hooks.google.errors import before_submission
+from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL
-from airflow_provider_llmbeam.spec.protocol.counts import Counts
+from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
+
+if TYPE_CHECKING:
+    from google.cloud.dataflow_v1beta3 import Job, JobMessage, MetricUpdate
 
 #: Timeouts of one cancellation request and of all its retries, in seconds: a trigger's `on_kill` is limited to
 #: 30 s (`[triggerer] on_kill_timeout`).
@@ -26,6 +32,7 @@ MAX_MESSAGES = 500
 KEPT_MESSAGES = 50
 #: Any identity in the name of a job, see `spec.identity.identity`.
 _IDENTITY = r"[a-z][a-z0-9-]*-[0-9a-f]{12}"
+_COUNTS = frozenset(field.name for field in fields(Counts))
 
 
 class DataflowJobHook(RegionalHook):
@@ -34,7 +41,7 @@ class DataflowJobHook(RegionalHook):
     service = "dataflow.googleapis.com"
     role = "roles/dataflow.developer"
 
-    def get(self, job_id: str, within_seconds: float | None = None) -> DataflowJob:
+    def get(self, job_id: str, within_seconds: float | None = None) -> RemoteJob:
         """Returns a job.
 
         Args:
@@ -52,7 +59,7 @@ class DataflowJobHook(RegionalHook):
             options = self._options() if within_seconds is None else {"timeout": within_seconds, "retry": None}
             return job_of(self._client("JobsV1Beta3Client").get_job(request, **options))
 
-    def find(self, identity: str, *, active_only: bool = False) -> list[DataflowJob]:
+    def find(self, identity: str, *, active_only: bool = False) -> list[RemoteJob]:
         """Returns the jobs of an identity, see `spec.identity`: those of every try of one task.
 
         The service cannot filter by label. Names given by this package start with the identity, so a job is
@@ -70,9 +77,9 @@ class DataflowJobHook(RegionalHook):
         """
         listed = self._list(re.escape(identity), active_only=active_only)
         found = [job for job in listed if belongs_to(job, identity)]
-        return sorted(found, key=lambda job: job.created_at.timestamp() if job.created_at else 0.0, reverse=True)
+        return sorted(found, key=lambda job: job.created_seconds, reverse=True)
 
-    def active(self) -> list[DataflowJob]:
+    def active(self) -> list[RemoteJob]:
         """Lists the jobs of this package that have not ended.
 
         Raises:
@@ -81,7 +88,7 @@ class DataflowJobHook(RegionalHook):
         listed = self._list(_IDENTITY, active_only=True)
         return [job for job in listed if JOB_LABEL in job.labels and not job.is_over]
 
-    def _list(self, identity: str, *, active_only: bool) -> list[DataflowJob]:
+    def _list(self, identity: str, *, active_only: bool) -> list[RemoteJob]:
         """Lists the jobs that have labels, or a name with an identity; of the latter the labels are read.
 
         A list always contains summaries, which have no labels (`ListJobsRequest.view` and `JobView` in
@@ -161,14 +168,14 @@ class DataflowJobHook(RegionalHook):
         parameters: Mapping[str, str],
         environment: Mapping[str, Any],
         labels: Mapping[str, str],
-    ) -> DataflowJob:
+    ) -> RemoteJob:
         """Launches a job from a Flex Template, or finds the running job of that name.
 
         Args:
             template_uri: Address of the template, `gs://….json`.
             name: Name of the job; Dataflow runs at most one job of a name.
             parameters: Parameters of the template.
-            environment: Fields of `FlexTemplateRuntimeEnvironment`, see `flex_template.environment`.
+            environment: Fields of `FlexTemplateRuntimeEnvironment`, see `jobs.dataflow.environment`.
             labels: Labels of the job.
 
         Raises:
@@ -203,7 +210,7 @@ class DataflowJobHook(RegionalHook):
                 self.log.info("Job %r runs already as %r.", name, running.job_id)
                 return running
 
-    def _running(self, name: str) -> DataflowJob | None:
+    def _running(self, name: str) -> RemoteJob | None:
         from google.cloud.dataflow_v1beta3 import ListJobsRequest
 
         request = ListJobsRequest(**self._place(), filter=ListJobsRequest.Filter.ACTIVE, name=name)
@@ -219,7 +226,61 @@ class DataflowJobHook(RegionalHook):
         return {"project_id": self.project, "location": self.location}
 
 
-def belongs_to(job: DataflowJob, identity: str) -> bool:
+def belongs_to(job: RemoteJob, identity: str) -> bool:
     """Returns whether a job has an identity, by its label or its name."""
     named = re.fullmatch(rf"{re.escape(identity)}-[0-9a-f]{{8}}", job.name) is not None
     return job.labels.get(JOB_LABEL, identity if named else "") == identity
+
+
+def job_of(reply: Job) -> RemoteJob:
+    """Returns a job; a state that is unknown to the client keeps its number."""
+    from google.cloud import dataflow_v1beta3
+
+    states: Any = dataflow_v1beta3.JobState  # an enum, although its annotations do not show it
+    # Read from the underlying message, since proto-plus warns about unknown numbers.
+    number = type(reply).pb(reply).current_state
+    names = {member.value: member.name for member in states}
+    created_at: Any = reply.create_time  # proto-plus converts it to a datetime
+    return RemoteJob(
+        job_id=reply.id,
+        name=reply.name,
+        state=names.get(number, f"JOB_STATE_{number}"),
+        created_at=datetime.fromtimestamp(created_at.timestamp(), UTC) if created_at else None,
+        labels=dict(reply.labels),
+        replaced_by=reply.replaced_by_job_id or None,
+    )
+
+
+def counts_of(metrics: Iterable[MetricUpdate], *, running: bool) -> Counts:
+    """Returns the sums of this package's counters over the steps of the pipeline.
+
+    Dataflow reports a counter of a step twice: as committed, and with what bundles in progress have counted
+    (`tentative`), which decreases when a bundle fails. One of the two counts is used, never both.
+
+    Args:
+        metrics: Metrics of the job.
+        running: Whether to count bundles in progress.
+    """
+    tentative: dict[tuple[str, str], int] = {}
+    committed: dict[tuple[str, str], int] = {}
+    for metric in metrics:
+        name, context = metric.name.name, metric.name.context
+        if context.get("namespace") != NAMESPACE or name not in _COUNTS or not metric.scalar:
+            continue
+        values = tentative if context.get("tentative") == "true" else committed
+        values[name, context.get("step", "")] = _whole(metric.scalar)
+    preferred, other = (tentative, committed) if running else (committed, tentative)
+    totals: Counter[str] = Counter()
+    for (name, _), value in {**other, **preferred}.items():
+        totals[name] += value
+    return Counts(**totals)
+
+
+def texts_of(messages: Iterable[JobMessage], limit: int) -> list[str]:
+    """Returns the last `limit` distinct texts, in order, without secrets that have a known form or place."""
+    return [redact(text) for text in [*dict.fromkeys(message.message_text for message in messages)][-limit:]]
+
+
+def _whole(scalar: object) -> int:
+    # A 64-bit integer is a string in JSON.
+    return int(float(scalar)) if isinstance(scalar, str | int | float) else 0

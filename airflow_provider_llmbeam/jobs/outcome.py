@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, error_class, error_in
-from airflow_provider_llmbeam.jobs.job import Address
 from airflow_provider_llmbeam.jobs.state_machine import JobEnded, JobOutcome
 from airflow_provider_llmbeam.polling.result import TaskResult
+from airflow_provider_llmbeam.spec.remote_job import JobAddress
 
 _NOTHING_SENT = re.compile(r"Nothing was sent (?:or billed|to the model)")
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.MULTILINE)
@@ -44,7 +44,7 @@ class JobResult(TaskResult):
 
 
 def job_result(
-    ended: JobEnded, address: Address, state: str, messages: Sequence[str], journal_uri: str
+    ended: JobEnded, address: JobAddress, state: str, messages: Sequence[str], journal_uri: str
 ) -> JobResult:
     """Returns the result of a job.
 

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_llmbeam.exceptions import CloudError, CloudNotFoundError, JobFailedError
-from airflow_provider_llmbeam.flink.job import FlinkAddress
-from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob, JobAddress
-from airflow_provider_llmbeam.jobs.cancellation import Cancellable, Storage, stop_and_cancel
-from airflow_provider_llmbeam.jobs.job import Job
-from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
+from airflow_provider_llmbeam.jobs.cancellation import stop_and_cancel
+from airflow_provider_llmbeam.jobs.client import Files, JobClient
 from airflow_provider_llmbeam.spec.identity import (
-    JOB_LABEL,
     dataflow_name,
     job_identity,
-    readable_part,
+    progress_prefix,
     run_digest,
     run_label,
     spec_digest,
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.protocol.counts import Counts
 from airflow_provider_llmbeam.spec.protocol.manifest import manifest
+from airflow_provider_llmbeam.spec.remote_job import JobAddress, RemoteJob
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 
@@ -38,7 +34,8 @@ STORE_KEY = "llmbeam_job"
 END_SECONDS = 600.0
 #: Largest assumed difference between the clocks of a worker and of the service, in seconds.
 CLOCK_SECONDS = 60.0
-_LOOK_SECONDS = 5.0
+#: Interval between polls of a conflicting job, in seconds.
+_POLL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +51,7 @@ class SubmittedJob:
         digest: Digest of the spec.
         journal_uri: Directory of the journal, which keeps the answers as they arrive.
         stop_uri: File whose existence ends the job.
+        progress_prefix: Beginning of the addresses of the counts that the workers write on Flink.
         report_uri: Address of the future report.
         skipped_uri: Address of the report of a job that is skipped, since its source has no rows.
         failed_html_uri: Address of the page of a job that fails since too many of its rows do.
@@ -70,6 +68,7 @@ class SubmittedJob:
     digest: str
     journal_uri: str
     stop_uri: str
+    progress_prefix: str
     report_uri: str
     skipped_uri: str
     failed_html_uri: str
@@ -94,6 +93,7 @@ class SubmittedJob:
             digest=spec_digest(spec),
             journal_uri=spec.paths.journal_uri,
             stop_uri=spec.paths.stop_uri,
+            progress_prefix=progress_prefix(spec),
             report_uri=spec.paths.report_uri,
             skipped_uri=spec.paths.skipped_uri,
             failed_html_uri=spec.paths.failed_html_uri,
@@ -103,47 +103,28 @@ class SubmittedJob:
         )
 
     @property
-    def address(self) -> JobAddress | FlinkAddress:
+    def address(self) -> JobAddress:
         """Address of the job."""
-        if self.rest_url:
-            return FlinkAddress(self.rest_url, self.id)
-        return JobAddress(self.project, self.location, self.id)
+        return JobAddress(self.id, self.project, self.location, self.rest_url)
 
     def plain(self) -> dict[str, Any]:
         """Returns the record as plain data; `SubmittedJob(**plain)` restores it."""
         return asdict(self)
 
 
-def recorded(store: Any) -> dict[str, Any]:
+def read_record(store: Any) -> dict[str, Any]:
     """Returns what the task state store has of the job of an earlier try; nothing without a store."""
     return (None if store is None else store.get(STORE_KEY)) or {}
 
 
-def is_of_another_run(job: Job, spec: JobSpec) -> bool:
+def is_of_another_run(job: RemoteJob, spec: JobSpec) -> bool:
     """Returns whether a job of the name of a spec is certainly that of another task or run, with another spec."""
     if job.name == dataflow_name(spec) or (own := run_label(spec)) is None or job.run is None:
         return False
     return job.run != (own if isinstance(spec.runner, DataflowRunner) else run_digest(own))
 
 
-class Jobs(Cancellable, Protocol):
-    """The methods of a client of Dataflow or Flink that the registry uses."""
-
-    def find(self, identity: str, *, active_only: bool = False) -> Sequence[Job]:
-        """Returns the jobs of an identity, newest first."""
-
-
-class Files(Storage, Protocol):
-    """The methods of a client of a filesystem that the registry uses."""
-
-    def exists(self, uri: str) -> bool:
-        """Returns whether there is a file."""
-
-    def read(self, uri: str) -> str:
-        """Reads a text file."""
-
-
-class SubmittedJobs:
+class JobRegistry:
     """Finds a task's job, records it, and collects its results.
 
     The job's name and labels are derived from deployment, Dag, task, run and map index, never from the try number,
@@ -152,8 +133,8 @@ class SubmittedJobs:
     on Flink the submission sees to that.
 
     Args:
-        hook: Client of Dataflow or Flink.
-        storage: Hook that reads the report, and reads and writes the stop file.
+        client: Client of the service.
+        files: Client that reads the report, and reads and writes the stop file.
         store: State store of the task, where Airflow has one (3.3). It distinguishes a retry, which collects a
             finished job, from a clear, which runs it again. Without a store a finished job is run again, with the
             answers from the journal.
@@ -164,15 +145,15 @@ class SubmittedJobs:
 
     def __init__(
         self,
-        hook: Jobs,
-        storage: Files,
+        client: JobClient,
+        files: Files,
         store: Any,
         log: TaskLog,
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._hook = hook
-        self._storage = storage
+        self._client = client
+        self._files = files
         self._store = store
         self._log = log
         self._sleep = sleep
@@ -187,30 +168,30 @@ class SubmittedJobs:
             CloudError: A request to Dataflow failed.
             JobFailedError: A conflicting job does not end.
         """
-        for job in self._hook.find(job_identity(spec), active_only=True):
+        for job in self._client.find(job_identity(spec), active_only=True):
             if job.is_over:
                 continue
-            end = self._reason_to_end(job, spec)
-            if end is None:
+            reason = self._reason_to_cancel(job, spec)
+            if reason is None:
                 self._log.info("Attaching to job %r, which an earlier try submitted.", job.job_id)
                 return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
-            self._end(job, spec.paths.stop_uri, end)
+            self._cancel_and_wait(job, spec.paths.stop_uri, reason)
         return self._finished(spec)
 
-    def end_left(self, job: SubmittedJob) -> None:
-        """Ends a recorded job, if it is live.
+    def cancel_and_wait(self, job: SubmittedJob) -> None:
+        """Cancels a recorded job, if it is live, and waits for its end.
 
         Raises:
             CloudError: A request to the service failed.
             JobFailedError: It does not end.
         """
         try:
-            found = self._hook.get(job.id)
+            found = self._client.get(job.id)
         except CloudNotFoundError:
             return
         if not found.is_over:
             where = job.rest_url or f"{job.location!r} of project {job.project!r}"
-            self._end(found, job.stop_uri, f"runs elsewhere, in {where}, and is cancelled now")
+            self._cancel_and_wait(found, job.stop_uri, f"runs elsewhere, in {where}, and is cancelled now")
 
     def intend(self, spec: JobSpec) -> None:
         """Records that a job is about to be submitted.
@@ -230,7 +211,7 @@ class SubmittedJobs:
         return job
 
     def collect(self, job: SubmittedJob) -> dict[str, Any]:
-        """Reads the report of a finished job.
+        """Reads the report of a finished job, and compares it with Dataflow's counters, if they can be read.
 
         Returns:
             The manifest.
@@ -238,20 +219,40 @@ class SubmittedJobs:
         Raises:
             CloudError: The report cannot be read.
         """
-        uri = job.skipped_uri if self._storage.exists(job.skipped_uri) else job.report_uri
-        report: dict[str, Any] = json.loads(self._storage.read(uri))
+        counted = self._counted_rows(job)  # first, as a retry submits the job again once its record is deleted
+        uri = job.skipped_uri if self._files.exists(job.skipped_uri) else job.report_uri
+        report: dict[str, Any] = json.loads(self._files.read(uri))
         if self._store is not None:
             self._store.delete(STORE_KEY)
-        return manifest(report)
+        collected = manifest(report)
+        read = collected["rows"]["read"]
+        if counted not in (None, read):
+            self._log.warning(
+                "Dataflow's counter says that %d rows were read, the report %d. The report adds up what was "
+                "written; compare it with the source.",
+                counted,
+                read,
+            )
+        return collected
+
+    def _counted_rows(self, job: SubmittedJob) -> int | None:
+        """Returns Dataflow's counter of rows; `None` on Flink, or if it cannot be read."""
+        if job.address.service != "Dataflow":
+            return None
+        try:
+            return self._client.counts(job.id, running=False).rows
+        except CloudError as error:
+            self._log.warning("The report is not compared with Dataflow's counter of rows: %s", error)
+            return None
 
     def _finished(self, spec: JobSpec) -> SubmittedJob | None:
-        kept = recorded(self._store)
+        kept = read_record(self._store)
         if not kept or kept["digest"] != spec_digest(spec):
             return None
         if "id" not in kept:
             return self._finished_since(spec, kept["intended_at"] - CLOCK_SECONDS)
         try:
-            if self._hook.get(kept["id"]).phase != "done":
+            if self._client.get(kept["id"]).phase != "done":
                 return None
         except CloudNotFoundError:
             return None
@@ -259,15 +260,15 @@ class SubmittedJobs:
         return SubmittedJob(**{**kept, "is_attached": True})
 
     def _finished_since(self, spec: JobSpec, moment: float) -> SubmittedJob | None:
-        for job in self._hook.find(job_identity(spec)):
+        for job in self._client.find(job_identity(spec)):
             is_later = job.created_at is not None and job.created_at.timestamp() >= moment
             if job.name == dataflow_name(spec) and job.phase == "done" and is_later:
                 self._log.info("Job %r of an earlier try is done: collecting its report.", job.job_id)
                 return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
         return None
 
-    def _reason_to_end(self, job: Job, spec: JobSpec) -> str | None:
-        """Returns why a live job has to end before another is submitted, or `None` if a try can attach to it.
+    def _reason_to_cancel(self, job: RemoteJob, spec: JobSpec) -> str | None:
+        """Returns why a live job is cancelled before another is submitted, or `None` if a try can attach to it.
 
         Raises:
             JobFailedError: It is that of another task or run, which has the same `job_name`.
@@ -282,96 +283,23 @@ class SubmittedJobs:
             return "is being cancelled"
         if job.name != dataflow_name(spec):
             return "has another specification, and is cancelled now"
-        if self._storage.exists(spec.paths.stop_uri):
+        if self._files.exists(spec.paths.stop_uri):
             return f"was told to stop by {spec.paths.stop_uri!r}, and is cancelled now"
         return None
 
-    def _end(self, job: Job, stop_uri: str, reason: str) -> None:
+    def _cancel_and_wait(self, job: RemoteJob, stop_uri: str, reason: str) -> None:
         self._log.warning(
             "Job %r of an earlier try %s; waiting for its end. Its answers are in the journal.", job.job_id, reason
         )
         if not job.is_cancelling:
-            stop_and_cancel(job.job_id, stop_uri, self._hook, lambda: self._storage, self._log, self._sleep)
+            stop_and_cancel(job.job_id, stop_uri, self._client, lambda: self._files, self._log, self._sleep)
         waited = 0.0
-        while not self._hook.get(job.job_id).is_over:
+        while not self._client.get(job.job_id).is_over:
             if waited >= END_SECONDS:
                 raise JobFailedError(
                     f"Job {job.job_id!r} of an earlier try did not end within {END_SECONDS:.0f} s of being "
                     "cancelled. It may still be running and billing; nothing else was submitted. A retry checks "
                     "again."
                 )
-            self._sleep(_LOOK_SECONDS)
-            waited += _LOOK_SECONDS
-
-
-class Dataflow(Jobs, Protocol):
-    """The methods of `hooks.dataflow.DataflowJobHook` that the registry uses."""
-
-    def active(self) -> Sequence[DataflowJob]:
-        """Lists the jobs of this package that have not ended."""
-
-    def counts(self, job_id: str, *, running: bool) -> Counts:
-        """Returns the counters of a job."""
-
-
-class JobRegistry(SubmittedJobs):
-    """The same on Dataflow, which has labels and counters.
-
-    Args:
-        hook: Hook for requests to Dataflow.
-        storage: See `SubmittedJobs`.
-        store: See `SubmittedJobs`.
-        log: See `SubmittedJobs`.
-        sleep: See `SubmittedJobs`.
-        now: See `SubmittedJobs`.
-    """
-
-    def __init__(
-        self,
-        hook: Dataflow,
-        storage: Files,
-        store: Any,
-        log: TaskLog,
-        sleep: Callable[[float], None] = time.sleep,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__(hook, storage, store, log, sleep, now)
-        self._dataflow = hook
-
-    def find(self, spec: JobSpec) -> SubmittedJob | None:
-        """Finds the job of an earlier try, and names live jobs that may be of this task, and have no label."""
-        found = super().find(spec)
-        if found is None and spec.deployment:
-            self._warn_of_unlabelled(spec)
-        return found
-
-    def collect(self, job: SubmittedJob) -> dict[str, Any]:
-        """Reads the report of a finished job and checks it against Dataflow's counters, if they can be read."""
-        counted = None
-        try:  # first, as a retry submits the job again once its record is deleted
-            counted = self._dataflow.counts(job.id, running=False).rows
-        except CloudError as error:
-            self._log.warning("The report is not compared with Dataflow's counter of rows: %s", error)
-        collected = super().collect(job)
-        read = collected["rows"]["read"]
-        if counted not in (None, read):
-            self._log.warning(
-                "Dataflow's counter says that %d rows were read, the report %d. The report adds up what was "
-                "written; compare it with the source.",
-                counted,
-                read,
-            )
-        return collected
-
-    def _warn_of_unlabelled(self, spec: JobSpec) -> None:
-        """Names live jobs that may be those of this task, submitted before jobs had the label of a deployment."""
-        task = readable_part(job_identity(spec))
-        unlabelled = [job for job in self._dataflow.active() if DEPLOYMENT_LABEL not in job.labels]
-        if found := [job.job_id for job in unlabelled if readable_part(job.labels[JOB_LABEL]) == task]:
-            self._log.warning(
-                "Left alone, as it has no label %s: job %s, with the name of this Dag and task. If this Airflow "
-                "submitted it, with an earlier version of this package, cancel it: it goes on billing, and its "
-                "rows are sent again by the job that is submitted now.",
-                DEPLOYMENT_LABEL,
-                ", ".join(map(repr, found)),
-            )
+            self._sleep(_POLL_SECONDS)
+            waited += _POLL_SECONDS

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError, CloudNotFoundError
-from airflow_provider_llmbeam.jobs.job import Job
 from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.spec.protocol.counts import usd
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 
 #: Interval between polls of a job that is being cancelled, in seconds.
 CANCELLING_SECONDS = 10.0
@@ -75,15 +75,6 @@ class JobPollHistory:
     over_budget_since: float | None = None
     over_budget_usd: float = 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the history as plain JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Reads what `to_dict` returned."""
-        return cls(**{**data, "failures": ConsecutiveFailures.from_dict(data.get("failures", {}))})
-
 
 class JobStateMachine:
     """Decides after each poll.
@@ -91,7 +82,6 @@ class JobStateMachine:
     Args:
         poll_interval_seconds: Interval between polls, in seconds.
         budget_usd: Cost above which the job is cancelled, in US dollars; `None` for no limit.
-        history: State after the polls so far.
         service: Name of the service, for messages.
     """
 
@@ -99,21 +89,20 @@ class JobStateMachine:
         self,
         poll_interval_seconds: float,
         budget_usd: float | None = None,
-        history: JobPollHistory | None = None,
         *,
         service: str = "Dataflow",
     ) -> None:
         self._service = service
         self._interval = poll_interval_seconds
         self._budget_usd = budget_usd
-        self.history = history or JobPollHistory()
+        self.history = JobPollHistory()
 
     @property
     def has_budget(self) -> bool:
         """Whether the cost of the job is limited."""
         return self._budget_usd is not None
 
-    def on_job(self, job: Job, cost_usd: float | None, now: float) -> JobDecision:
+    def on_job(self, job: RemoteJob, cost_usd: float | None, now: float) -> JobDecision:
         """Decides after a successful poll.
 
         Args:
@@ -183,7 +172,7 @@ class JobStateMachine:
             )
         return None if self.history.over_budget_since is None else self.history.over_budget_usd
 
-    def _cancelling(self, job: Job, cost_usd: float, now: float) -> JobDecision:
+    def _cancelling(self, job: RemoteJob, cost_usd: float, now: float) -> JobDecision:
         since = now if self.history.over_budget_since is None else self.history.over_budget_since
         if now - since > MAX_CANCELLING_SECONDS:
             return JobEnded(
@@ -199,7 +188,7 @@ class JobStateMachine:
         allowed = f"`limits.budget_usd` allows {usd(self._budget_usd or 0)}"
         return f"its tokens so far cost {usd(cost_usd)}, and {allowed}"
 
-    def _warning(self, job: Job) -> str | None:
+    def _warning(self, job: RemoteJob) -> str | None:
         if job.is_known or job.state == self.history.warned_of:
             return None
         self.history = replace(self.history, warned_of=job.state)

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.deployment import own_deployment, required_deployment
 from airflow_provider_llmbeam.integrations.openlineage.facts import JobFacts
 from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, job_lineage
-from airflow_provider_llmbeam.jobs.dataflow_launcher import DataflowLauncher
+from airflow_provider_llmbeam.jobs.dataflow import DataflowLauncher
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.deadline import with_deadline, with_stand_in

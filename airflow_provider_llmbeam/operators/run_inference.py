@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.google.credentials import google_credentials
 from airflow_provider_llmbeam.integrations.opentelemetry.record import counted_outcome, record_job
-from airflow_provider_llmbeam.jobs.job_launcher import JobLauncher
+from airflow_provider_llmbeam.jobs.launcher import JobLauncher
 from airflow_provider_llmbeam.jobs.outcome import JobResult
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.jobs.registry import SubmittedJob
@@ -34,14 +34,12 @@ from airflow_provider_llmbeam.operators.links import (
 )
 from airflow_provider_llmbeam.operators.notify import notify
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
-from airflow_provider_llmbeam.spec.identity import progress_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.protocol.manifest import ERROR_KEY, PAGE_KEY
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, TaskDeferralTimeout
-from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
 from airflow_provider_llmbeam.triggers.job import JobTrigger
 from airflow_provider_llmbeam.triggers.wait import WaitTrigger
 
@@ -177,7 +175,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Resumes after the event of the trigger; Airflow calls it."""
-        with errors_of_airflow(), counted_outcome(context["ti"]), self._told_failure(context):
+        with errors_of_airflow(), counted_outcome(context["ti"]), self._record_failure(context):
             seen = JobResult.from_event(event)
             if job is None:  # `dag.test` of Airflow 3.3 drops the arguments
                 task_job = SubmittedJob.of(self._job(context)[0], seen.job_id, is_attached=False)
@@ -202,7 +200,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
                 self.log.exception("%s Its job was not cancelled, and may still be running and billing.", why)
                 raise error from None
             if isinstance(spec.runner, DetachedRunner):
-                self._launcher_on(context, isinstance(spec.runner, FlinkRunner)).abandon_left(spec, why)
+                self._launcher_on(context, isinstance(spec.runner, FlinkRunner)).abandon_running(spec, why)
             else:
                 self.log.warning("%s Its batch-inference jobs are left running, and bill; a retry uses them.", why)
             raise
@@ -228,7 +226,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         return JobSpec.model_validate(own | _STAND_INS, context={"has_connection": True})
 
     def _run(self, context: Context) -> dict[str, Any]:
-        with errors_of_airflow(), counted_outcome(context["ti"]), self._told_failure(context):
+        with errors_of_airflow(), counted_outcome(context["ti"]), self._record_failure(context):
             return self._execute(context)
 
     def _execute(self, context: Context) -> dict[str, Any]:
@@ -240,7 +238,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             )
         if isinstance(spec.runner, DetachedRunner):
             self._remote = self._launcher_on(context, isinstance(spec.runner, FlinkRunner))
-            return self._run_elsewhere(spec, self._remote, context)
+            return self._run_remotely(spec, self._remote, context)
         self._process = JobProcess(spec, environment, self.log, on_alert=partial(self._notify, context))
         self.store_link(context, OutputLink(), output_url(spec))
         is_deferred = self.deferrable and spec.inference.mode != "online"
@@ -268,17 +266,23 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     def _launcher_on(self, context: Context, is_on_flink: bool) -> JobLauncher:
         if not is_on_flink:
             return self._launcher(context)
-        from airflow_provider_llmbeam.jobs.flink_launcher import FlinkLauncher
+        from airflow_provider_llmbeam.jobs.flink import FlinkLauncher
 
-        store = context.get("task_state_store")
-        return FlinkLauncher(self.gcp_conn_id, store, self.log)
+        return FlinkLauncher(self.gcp_conn_id, None, context.get("task_state_store"), self.log)
 
-    def _run_elsewhere(self, spec: JobSpec, launcher: JobLauncher, context: Context) -> dict[str, Any]:
+    def _run_remotely(self, spec: JobSpec, launcher: JobLauncher, context: Context) -> dict[str, Any]:
         self._submitted = job = launcher.obtain(spec)
         self._show_links(spec, job, context)
-        trigger = self._trigger(spec, job)
-        watch = trigger.make_poller(self.log)
-        seen = watch.poll()  # a job that has ended needs no trigger
+        assert isinstance(spec.runner, DetachedRunner)
+        trigger = JobTrigger(
+            job=job.plain(),
+            gcp_conn_id=self.gcp_conn_id,
+            impersonation_chain=self.impersonation_chain,
+            poll_interval_seconds=spec.runner.poll_interval_seconds,
+            budget_usd=spec.limits.budget_usd,
+        )
+        monitor = trigger.make_poller(self.log)
+        seen = monitor.poll()  # a job that has ended needs no trigger
         if isinstance(seen, Wait) and self.deferrable:
             self.defer(
                 trigger=trigger,
@@ -288,42 +292,13 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             )
         if isinstance(seen, Wait):
             try:
-                seen = poll_until_result(watch)
+                seen = poll_until_result(monitor)
             except BaseException as error:  # such as Airflow's `execution_timeout`
                 self._remote = None
                 launcher.abandon(job, f"Waiting for the job ended with {type(error).__name__}.")
                 raise
         self._submitted = None
         return self._conclude(job, seen, context)
-
-    def _trigger(self, spec: JobSpec, job: SubmittedJob) -> JobTrigger:
-        assert isinstance(spec.runner, DetachedRunner)
-        if isinstance(spec.runner, FlinkRunner):
-            from airflow_provider_llmbeam.triggers.flink import FlinkJobTrigger
-
-            return FlinkJobTrigger(
-                rest_url=job.rest_url,
-                progress_prefix=progress_prefix(spec),
-                job_id=job.id,
-                journal_uri=job.journal_uri,
-                stop_uri=job.stop_uri,
-                gcp_conn_id=self.gcp_conn_id,
-                poll_interval_seconds=spec.runner.poll_interval_seconds,
-                budget_usd=spec.limits.budget_usd,
-                cancel_on_kill=job.cancel_on_kill,
-            )
-        return DataflowJobTrigger(
-            project=job.project,
-            location=job.location,
-            job_id=job.id,
-            journal_uri=job.journal_uri,
-            stop_uri=job.stop_uri,
-            gcp_conn_id=self.gcp_conn_id,
-            impersonation_chain=self.impersonation_chain,
-            poll_interval_seconds=spec.runner.poll_interval_seconds,
-            budget_usd=spec.limits.budget_usd,
-            cancel_on_kill=job.cancel_on_kill,
-        )
 
     def _conclude(self, job: SubmittedJob, seen: JobResult, context: Context) -> dict[str, Any]:
         assert self._remote is not None
@@ -354,7 +329,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         notify(self.notifiers, alert, context, self.log)
 
     @contextmanager
-    def _told_failure(self, context: Context) -> Iterator[None]:
+    def _record_failure(self, context: Context) -> Iterator[None]:
         """Keeps the name of the error of a job that failed, and the page of one that failed after its last row."""
         try:
             yield

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.endpoints.platforms.factory import ENDPOINT_TYPES, platform_factory
-from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
 from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, sweep_lineage
 from airflow_provider_llmbeam.operators.arguments import check_arguments
@@ -21,14 +22,43 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
-    from airflow_provider_llmbeam.endpoints.sweep import SweepManifest
     from airflow_provider_llmbeam.polling.task_log import TaskLog
+    from airflow_provider_llmbeam.sweepers.sweeper import SweepManifest
 
 #: Age above which a running job of an LLM is considered forgotten, in seconds.
 MAX_JOB_AGE_SECONDS = 3 * 86_400.0
 
 
-class SweepEndpointsOperator(HasLineage, BaseOperator):
+class SweepOperator(HasLineage, BaseOperator):
+    """Base of the operators that sweep; each has a method that does it, and an error for what may be left."""
+
+    ui_color = "#fce8e6"
+    _manifest: dict[str, Any] | None = None
+
+    @abstractmethod
+    def _sweep(self) -> SweepManifest: ...
+
+    @abstractmethod
+    def _error(self, message: str) -> LLMBeamError: ...
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Sweeps, and returns the manifest."""
+        with errors_of_airflow():
+            manifest = self._sweep()
+            self.log.info("%s", manifest)
+            self._manifest = manifest.plain()
+            if manifest.failed:
+                raise self._error(
+                    f"{len(manifest.cancelled)} cancelled, {len(manifest.deleted)} deleted, "
+                    f"{len(manifest.failed)} not: {' '.join(manifest.failed)}"
+                )
+            return self._manifest
+
+    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
+        return sweep_lineage(self._manifest)
+
+
+class SweepEndpointsOperator(SweepOperator):
     """Deletes this package's endpoints, services and models that are past their expiry; cancels forgotten jobs.
 
     Intended for a separate Dag: a teardown does not run while its Dag is paused, or if its scheduler never
@@ -52,7 +82,8 @@ class SweepEndpointsOperator(HasLineage, BaseOperator):
         `locations`, `project`, `deployments`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
-        The resources that were deleted, that failed, that were kept, and those of other deployments.
+        The names of the jobs that were cancelled, of the resources that were deleted, of those that were kept, and
+        of those of other deployments, and sentences about those that failed.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
@@ -62,7 +93,6 @@ class SweepEndpointsOperator(HasLineage, BaseOperator):
     """
 
     template_fields: Sequence[str] = ("locations", "project", "deployments", "gcp_conn_id", "impersonation_chain")
-    ui_color = "#fce8e6"
 
     def __init__(
         self,
@@ -89,7 +119,6 @@ class SweepEndpointsOperator(HasLineage, BaseOperator):
         self.gone_within_seconds = gone_within_seconds
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
-        self._manifest: dict[str, Any] | None = None
         try:
             if not is_pending(locations):
                 _location_names(locations)
@@ -98,31 +127,22 @@ class SweepEndpointsOperator(HasLineage, BaseOperator):
         except JobSpecError as error:
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Sweeps every location."""
-        with errors_of_airflow():
-            manifest = swept(
-                self.locations,
-                self.project,
-                self.gcp_conn_id,
-                self.impersonation_chain,
-                deployments=self.deployments,
-                dry_run=self.lists_only,
-                older_than_seconds=self.older_than_seconds,
-                max_job_age_seconds=self.max_job_age_seconds,
-                gone_within_seconds=self.gone_within_seconds,
-                log=self.log,
-            )
-            self.log.info("%s", manifest)
-            self._manifest = manifest.plain()
-            if manifest.failed:
-                raise StillBillingError(
-                    f"{len(manifest.deleted)} removed, {len(manifest.failed)} not: {' '.join(manifest.failed)}"
-                )
-            return self._manifest
+    def _sweep(self) -> SweepManifest:
+        return swept(
+            self.locations,
+            self.project,
+            self.gcp_conn_id,
+            self.impersonation_chain,
+            deployments=self.deployments,
+            dry_run=self.lists_only,
+            older_than_seconds=self.older_than_seconds,
+            max_job_age_seconds=self.max_job_age_seconds,
+            gone_within_seconds=self.gone_within_seconds,
+            log=self.log,
+        )
 
-    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
-        return sweep_lineage(self._manifest)
+    def _error(self, message: str) -> LLMBeamError:
+        return StillBillingError(message)
 
 
 def swept(
@@ -144,8 +164,8 @@ def swept(
         JobSpecError: `locations` or `deployments` is invalid; nothing was swept.
         StillBillingError: The connection could not be read; nothing was swept.
     """
-    from airflow_provider_llmbeam.endpoints.sweep import sweep
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
+    from airflow_provider_llmbeam.sweepers.endpoints import sweep
 
     places, names = _location_names(locations), deployment_names(deployments) or (required_deployment(),)
     where = f"What has expired in {', '.join(map(repr, places))}"

@@ -6,29 +6,25 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
-from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, sweep_lineage
 from airflow_provider_llmbeam.operators.arguments import check_arguments
-from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.literal import is_pending, plain
+from airflow_provider_llmbeam.operators.sweep import SweepOperator
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import Model, model_data, model_problems, parse_model
 
 if TYPE_CHECKING:
-    from airflow.providers.openlineage.extractors import OperatorLineage
-    from airflow.sdk import Context, XComArg
+    from airflow.sdk import XComArg
 
-    from airflow_provider_llmbeam.jobs.batch_sweep import BatchSweepManifest
+    from airflow_provider_llmbeam.sweepers.sweeper import SweepManifest
 
 #: Age above which a batch-inference job is considered forgotten, in seconds: twice the default of
 #: `inference.max_batch_wait_seconds`.
 OLDER_THAN_SECONDS = 2 * 86_400.0
 
 
-class SweepBatchInferenceOperator(HasLineage, BaseOperator):
+class SweepBatchInferenceOperator(SweepOperator):
     """Cancels forgotten batch-inference jobs, and deletes ended ones and uploaded files that belong to no job.
 
     Intended for a separate Dag: the jobs of a task that is marked as failed, or whose Dag run is deleted, go on
@@ -75,7 +71,6 @@ class SweepBatchInferenceOperator(HasLineage, BaseOperator):
         "impersonation_chain",
     )
     template_fields_renderers = dict.fromkeys(template_fields[:1], "json")
-    ui_color = "#fce8e6"
 
     def __init__(
         self,
@@ -98,7 +93,6 @@ class SweepBatchInferenceOperator(HasLineage, BaseOperator):
         self.deployments = deployments
         self.lists_only = dry_run
         self.older_than_seconds = older_than_seconds
-        self._manifest: dict[str, Any] | None = None
         if not older_than_seconds >= 0:
             raise JobSpecError(
                 f"Task {self.task_id!r}: `older_than_seconds` must be 0 or more; got {older_than_seconds!r}."
@@ -114,30 +108,17 @@ class SweepBatchInferenceOperator(HasLineage, BaseOperator):
         except JobSpecError as error:
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Sweeps the jobs and files."""
-        with errors_of_airflow():
-            from airflow_provider_llmbeam.providers.errors import BatchError
+    def _error(self, message: str) -> LLMBeamError:
+        from airflow_provider_llmbeam.providers.errors import BatchError
 
-            manifest = self._swept()
-            self.log.info("%s", manifest)
-            self._manifest = manifest.plain()
-            if manifest.failed:
-                raise BatchError(
-                    f"{len(manifest.cancelled)} cancelled, {len(manifest.deleted)} deleted, "
-                    f"{len(manifest.failed)} not: {' '.join(manifest.failed)}"
-                )
-            return self._manifest
+        return BatchError(message)
 
-    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
-        return sweep_lineage(self._manifest)
-
-    def _swept(self) -> BatchSweepManifest:
+    def _sweep(self) -> SweepManifest:
         # Imported here: parsing a Dag file loads no HTTP client.
         from airflow_provider_llmbeam.hooks.llmbeam import open_model
-        from airflow_provider_llmbeam.jobs.batch_sweep import sweep
         from airflow_provider_llmbeam.providers.batch import open_provider
         from airflow_provider_llmbeam.providers.google_session import session_with
+        from airflow_provider_llmbeam.sweepers.batch_inference import sweep
 
         names = deployment_names(self.deployments) or (required_deployment(),)
         model, headers = open_model(

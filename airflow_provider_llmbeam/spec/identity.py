@@ -21,8 +21,6 @@ from airflow_provider_llmbeam.spec.model import GeminiModel
 JOB_LABEL = "llmbeam-job"
 #: Label of a Dataflow job: digest of its spec.
 SPEC_LABEL = "llmbeam-spec"
-#: Digests at the end of an identity: that of the run, of which a part may be cut off, and its own.
-_DIGESTS = re.compile(r"(-[0-9a-f]{0,12})?-[0-9a-f]{12}$")
 
 
 def identity(name: str, deployment: str = "") -> str:
@@ -42,11 +40,6 @@ def identity(name: str, deployment: str = "") -> str:
 def job_identity(spec: JobSpec) -> str:
     """Returns the identity of a job, which is the same for every attempt."""
     return identity(spec.name, spec.deployment)
-
-
-def readable_part(job: str) -> str:
-    """Returns the part of an identity that the jobs of one Dag and task share, in all runs and deployments."""
-    return _DIGESTS.sub("", job)
 
 
 def spec_digest(spec: JobSpec) -> str:

@@ -1,12 +1,16 @@
-"""Waits for a job elsewhere without a worker slot."""
+"""Waits for a job on Dataflow or Flink without a worker slot."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from airflow_provider_llmbeam.jobs.cancellation import Storage, cancel_or_leave
-from airflow_provider_llmbeam.jobs.job import Address
-from airflow_provider_llmbeam.jobs.monitor import JobClient, JobMonitor
+from airflow_provider_llmbeam.hooks.connections import plain_chain
+from airflow_provider_llmbeam.jobs.cancellation import cancel_or_leave
+from airflow_provider_llmbeam.jobs.client import JobClient, open_client, open_files
+from airflow_provider_llmbeam.jobs.monitor import JobMonitor
+from airflow_provider_llmbeam.jobs.registry import SubmittedJob
 from airflow_provider_llmbeam.jobs.state_machine import JobStateMachine
 from airflow_provider_llmbeam.polling.task_log import TaskLog
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
@@ -16,43 +20,28 @@ class JobTrigger(PollingTrigger[JobMonitor]):
     """Polls a job until it has ended, and fires one event: `JobResult.to_event`.
 
     Args:
-        job_id: ID that the service gave the job.
-        journal_uri: Directory of the answers so far, for messages.
-        stop_uri: File whose existence ends the job.
+        job: `SubmittedJob.plain` of the job.
         gcp_conn_id: Airflow connection of Google Cloud.
+        impersonation_chain: Service account to impersonate on Dataflow, or a chain of them.
         poll_interval_seconds: Interval between polls, in seconds.
         budget_usd: Cost above which the job is cancelled, in US dollars.
-        cancel_on_kill: Whether to cancel the job if the task is marked or cleared.
     """
 
     def __init__(
         self,
         *,
-        job_id: str,
-        journal_uri: str,
-        stop_uri: str,
+        job: Mapping[str, Any],
         gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
         poll_interval_seconds: float = 30.0,
         budget_usd: float | None = None,
-        cancel_on_kill: bool = True,
     ) -> None:
         super().__init__()
-        self.job_id = job_id
-        self.journal_uri = journal_uri
-        self.stop_uri = stop_uri
+        self.job = dict(job)
         self.gcp_conn_id = gcp_conn_id
+        self.impersonation_chain = plain_chain(impersonation_chain)
         self.poll_interval_seconds = poll_interval_seconds
         self.budget_usd = budget_usd
-        self.cancel_on_kill = cancel_on_kill
-
-    @abstractmethod
-    def _address(self) -> Address: ...
-
-    @abstractmethod
-    def _connect(self) -> JobClient: ...
-
-    @abstractmethod
-    def _connect_storage(self) -> Storage: ...
 
     async def on_kill(self) -> None:
         """Cancels the job, or leaves it running, when the task is marked or cleared."""
@@ -60,24 +49,18 @@ class JobTrigger(PollingTrigger[JobMonitor]):
 
     def _cancel_or_leave(self) -> None:
         monitor = self.poller
-        cancel_or_leave(
-            monitor.address,
-            monitor.cancel,
-            cancel_on_kill=self.cancel_on_kill,
-            reason="The task was marked or cleared while deferred.",
-            journal_uri=self.journal_uri,
-            log=self.log,
-        )
+        cancel_or_leave(monitor.job, monitor.cancel, "The task was marked or cleared while deferred.", self.log)
 
     def make_poller(self, log: TaskLog) -> JobMonitor:
         """Returns a new monitor of the job that writes to `log`."""
-        address = self._address()
+        job = SubmittedJob(**self.job)
         return JobMonitor(
+            job,
             self._connect,
-            address,
-            poller=JobStateMachine(self.poll_interval_seconds, self.budget_usd, service=address.service),
-            journal_uri=self.journal_uri,
-            stop_uri=self.stop_uri,
-            connect_storage=self._connect_storage,
+            partial(open_files, job, job.stop_uri, self.gcp_conn_id, self.impersonation_chain),
+            machine=JobStateMachine(self.poll_interval_seconds, self.budget_usd, service=job.address.service),
             log=log,
         )
+
+    def _connect(self) -> JobClient:
+        return open_client(SubmittedJob(**self.job), self.gcp_conn_id, self.impersonation_chain)

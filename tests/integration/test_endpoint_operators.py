@@ -472,15 +472,15 @@ def test_a_provision_that_fails_while_deferred_removes_its_endpoint_though_the_c
 @full
 def test_a_job_that_uses_an_endpoint_is_cancelled_at_its_teardown(run_dag, sandbox, here, monkeypatch):
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
-    from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
+    from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 
     endpoint, cancelled = endpoint_id(identity("asked", own_deployment())), []
     theirs = {"llmbeam-job": "a", "llmbeam-endpoint": endpoint, "llmbeam-deployment": "another"}
     ours = {**theirs, "llmbeam-deployment": own_deployment()}
     jobs = [
-        DataflowJob("theirs", "n", "JOB_STATE_RUNNING", labels=theirs),
-        DataflowJob("ours", "n", "JOB_STATE_RUNNING", labels=ours),
-        DataflowJob("other", "n", "JOB_STATE_RUNNING", labels={"llmbeam-job": "b"}),
+        RemoteJob("theirs", "n", "JOB_STATE_RUNNING", labels=theirs),
+        RemoteJob("ours", "n", "JOB_STATE_RUNNING", labels=ours),
+        RemoteJob("other", "n", "JOB_STATE_RUNNING", labels={"llmbeam-job": "b"}),
     ]
     monkeypatch.setattr(DataflowJobHook, "_list", lambda self, identity, *, active_only: jobs)
     monkeypatch.setattr(DataflowJobHook, "cancel", lambda self, job_id: cancelled.append((self.location, job_id)))

@@ -60,4 +60,4 @@ def test_the_sweeper_runs_every_hour_and_finds_no_expired_resource(run_dag, dag_
     dag_run, states = run_dag(dag_of("sweep_endpoints"))
     assert states == {"sweep": "success"}
     manifest = dag_run.get_task_instance("sweep").xcom_pull(task_ids="sweep")
-    assert manifest == {"deleted": [], "failed": [], "kept": [], "foreign": [], "dry_run": False}
+    assert manifest == {"cancelled": [], "deleted": [], "failed": [], "kept": [], "foreign": [], "dry_run": False}

@@ -170,7 +170,7 @@ def test_the_collector_has_the_metrics_of_each_task_and_of_the_triggerer(cloud, 
         assert point.count == ROWS
         assert found.items() >= MODEL.items()
     polls = {found["llmbeam.trigger"] for found, _ in collector.points("airflow.llmbeam.polls")}
-    assert polls == {"DataflowJobTrigger"}
+    assert polls == {"JobTrigger"}
 
 
 @pytest.mark.skipif(IS_BELOW_3_2, reason="Airflow sets the tracer provider since 3.2.")

@@ -32,7 +32,7 @@ DAGS = Path(__file__).resolve().parents[2] / "dags"
 #: As in `tests/plugin.py`.
 OWN, FOREIGN = deployment_prefix("tests"), deployment_prefix("another-airflow")
 GEMINI = "gemini-2.5-flash"
-NOTHING = {"cancelled": [], "deleted": [], "failed": [], "kept": [], "dry_run": False}
+NOTHING = {"cancelled": [], "deleted": [], "failed": [], "kept": [], "foreign": [], "dry_run": False}
 
 
 @pytest.fixture

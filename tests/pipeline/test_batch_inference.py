@@ -28,7 +28,6 @@ from airflow_provider_llmbeam.exceptions import (
     LLMBeamError,
     error_class,
 )
-from airflow_provider_llmbeam.jobs.batch_sweep import sweep
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import main
 from airflow_provider_llmbeam.pipeline.batch_inference import decide, monitor
@@ -57,6 +56,7 @@ from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches
 from airflow_provider_llmbeam.providers.openai.batch import OpenAIBatches
 from airflow_provider_llmbeam.providers.vertex_ai.batch import VertexAIBatches
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.sweepers.batch_inference import sweep
 from tests.clouds import trust_in_aiohttp
 from tests.unit.pipeline.batch_inference.moments import KILLS
 

@@ -11,12 +11,11 @@ from llmbeam_sandbox import FlinkSettings
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.hooks.object_storage import files_at
-from airflow_provider_llmbeam.jobs.flink_client import FlinkJobs
-from airflow_provider_llmbeam.jobs.flink_launcher import FlinkLauncher
+from airflow_provider_llmbeam.jobs.flink import FlinkClient, FlinkLauncher
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.triggers.flink import FlinkJobTrigger
+from airflow_provider_llmbeam.triggers.job import JobTrigger
 from tests.pipeline.portable_service import job_service, worker_pool
 
 # Beam's pool leaves the pipe of each worker open.
@@ -46,26 +45,20 @@ def spec(echo_job, sandbox, monkeypatch):
 
 
 def test_a_job_is_submitted_once_monitored_and_collected(spec, sandbox):
-    launcher = FlinkLauncher("google_cloud_default", None, LOG)
+    launcher = FlinkLauncher("google_cloud_default", None, None, LOG)
     job = launcher.obtain(spec)
-    again = FlinkLauncher("google_cloud_default", None, LOG).obtain(spec)
+    again = FlinkLauncher("google_cloud_default", None, None, LOG).obtain(spec)
     assert (again.id, again.is_attached) == (job.id, True)
     with pytest.raises(JobFailedError, match=rf"runs already on Flink, as '{job.id}'. To cancel it: curl"):
         run(spec)
-    monitor = FlinkJobTrigger(
-        rest_url=job.rest_url,
-        progress_prefix=f"{spec.paths.progress_uri}",
-        job_id=job.id,
-        journal_uri=job.journal_uri,
-        stop_uri=job.stop_uri,
-    ).make_poller(LOG)
+    monitor = JobTrigger(job=job.plain()).make_poller(LOG)
     while isinstance(result := monitor.poll(), Wait):
         time.sleep(0.2)
     assert (result.outcome, result.state) == ("succeeded", "FINISHED")
     manifest = launcher.collect(job, result)
     assert manifest["rows"] == {"read": 30, "answered": 30, "dead_letter": 0}
     assert len(sandbox.flink.jobs.all()) == 1
-    client = FlinkJobs(
+    client = FlinkClient(
         job.rest_url, files_at(spec.paths.progress_uri, "g"), spec.paths.progress_uri, spec.paths.stop_uri
     )
     assert client.counts(job.id, running=False).rows == 30

@@ -13,10 +13,10 @@ from apache_beam.version import __version__ as beam_version
 from airflow_provider_llmbeam.exceptions import CloudError, JobFailedError, JobSpecError
 from airflow_provider_llmbeam.flink.checks import cluster_fault, cluster_warning
 from airflow_provider_llmbeam.flink.cluster import FlinkCluster
-from airflow_provider_llmbeam.flink.job import FlinkAddress, FlinkJob
 from airflow_provider_llmbeam.pipeline.launch.portable import check_job_service
 from airflow_provider_llmbeam.spec.identity import dataflow_name, flink_name, job_identity
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.remote_job import JobAddress, RemoteJob
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 
 _log = logging.getLogger("llmbeam")
@@ -61,7 +61,7 @@ def started(pipeline: Any, spec: JobSpec, runner: FlinkRunner) -> Any:
         JobFailedError: The cluster runs the job already.
     """
     if running := _named(FlinkCluster(runner.rest_url), spec, active_only=True):
-        address = FlinkAddress(runner.rest_url, running[0].job_id)
+        address = JobAddress(running[0].job_id, rest_url=runner.rest_url)
         raise JobFailedError(
             f"Job {spec.name!r} runs already on Flink, as {address.job_id!r}. To cancel it: "
             f"{address.cancel_command}. Nothing more was sent or billed."
@@ -90,14 +90,14 @@ def submit_once(pipeline: Any, spec: JobSpec, runner: FlinkRunner) -> str:
     return first.job_id
 
 
-def _wait_for_job(cluster: FlinkCluster, spec: JobSpec, result: Any, before: Collection[str]) -> list[FlinkJob]:
+def _wait_for_job(cluster: FlinkCluster, spec: JobSpec, result: Any, before: Collection[str]) -> list[RemoteJob]:
     """Returns the new jobs of the name of a job, the oldest first."""
     deadline = time.monotonic() + SUBMISSION_SECONDS
     while True:
         is_over = PipelineState.is_terminal(result.state)  # before the list, which has a job that has ended, too
         found = [job for job in _named(cluster, spec, active_only=False) if job.job_id not in before]
         if found:
-            return sorted(found, key=lambda job: (job.created_at.timestamp() if job.created_at else 0, job.job_id))
+            return sorted(found, key=lambda job: (job.created_seconds, job.job_id))
         if is_over:
             result.wait_until_finish()  # raises the error of the job server
         if is_over or time.monotonic() >= deadline:
@@ -109,7 +109,7 @@ def _wait_for_job(cluster: FlinkCluster, spec: JobSpec, result: Any, before: Col
         time.sleep(_POLL_SECONDS)
 
 
-def _named(cluster: FlinkCluster, spec: JobSpec, *, active_only: bool) -> list[FlinkJob]:
+def _named(cluster: FlinkCluster, spec: JobSpec, *, active_only: bool) -> list[RemoteJob]:
     name = dataflow_name(spec)
     return [job for job in cluster.find(job_identity(spec), active_only=active_only) if job.name == name]
 

@@ -12,11 +12,11 @@ from itertools import product
 import pytest
 
 from airflow_provider_llmbeam.endpoints import monitor as monitors
-from airflow_provider_llmbeam.endpoints import sweep as sweeps
 from airflow_provider_llmbeam.endpoints.platform import SentRequests
 from airflow_provider_llmbeam.endpoints.resource import CLOCK_SECONDS, LostReply
-from airflow_provider_llmbeam.endpoints.sweep import sweep
 from airflow_provider_llmbeam.endpoints.teardown import remove
+from airflow_provider_llmbeam.sweepers import endpoints as sweeps
+from airflow_provider_llmbeam.sweepers.endpoints import sweep
 from tests.unit.endpoints.fake_cloud import OPERATION_SECONDS, Cloud, owner_of
 from tests.unit.endpoints.moments import (
     EVENTS,

@@ -16,12 +16,12 @@ from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, Provisio
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.resource import LostReply
-from airflow_provider_llmbeam.endpoints.sweep import sweep
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
+from airflow_provider_llmbeam.sweepers.endpoints import sweep
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 from tests.unit.endpoints.moments import (
     CLOUD_RUN,

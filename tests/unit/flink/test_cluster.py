@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.exceptions import (
     RequestRefusedError,
 )
 from airflow_provider_llmbeam.flink.cluster import FlinkCluster
-from airflow_provider_llmbeam.flink.job import PHASES, FlinkAddress, FlinkJob
+from airflow_provider_llmbeam.spec.remote_job import PHASES, JobAddress, RemoteJob
 
 
 @pytest.fixture
@@ -90,11 +90,15 @@ def test_a_cluster_that_is_not_there_is_unavailable():
 
 
 def test_a_state_of_a_later_version_counts_as_going():
-    job = FlinkJob("1", "n", "ARCHIVING")
+    job = RemoteJob("1", "n", "ARCHIVING")
     assert (job.phase, job.is_known, job.is_cancelling, job.was_drained) == ("going", False, False, False)
-    assert {state for state, phase in PHASES.items() if phase != "going"} == {"FAILED", "CANCELED", "FINISHED"}
+    assert {state for state, phase in PHASES.items() if phase != "going" and "_" not in state} == {
+        "FAILED",
+        "CANCELED",
+        "FINISHED",
+    }
 
 
 def test_the_command_that_cancels_a_job_is_that_of_the_api():
-    command = FlinkAddress("http://jm:8081", "57ad").cancel_command
+    command = JobAddress("57ad", rest_url="http://jm:8081").cancel_command
     assert command == "curl -X PATCH 'http://jm:8081/jobs/57ad?mode=cancel'"

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError
-from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.jobs.cancellation import DRAIN_SECONDS, STOP_REQUEST_SECONDS, stop_and_cancel
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 
 
 class Cloud:
@@ -15,7 +15,7 @@ class Cloud:
 
     def get(self, job_id, within_seconds):
         self._request("get", within_seconds)
-        return DataflowJob(job_id, "name", f"JOB_STATE_{self.state}")
+        return RemoteJob(job_id, "name", f"JOB_STATE_{self.state}")
 
     def write(self, uri, text, within_seconds):
         self._request("write", within_seconds)

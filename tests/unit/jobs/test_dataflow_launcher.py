@@ -16,13 +16,13 @@ from airflow_provider_llmbeam.exceptions import (
     JobSpecError,
     TooManyFailedRowsError,
 )
-from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.hooks.storage import StorageHook
-from airflow_provider_llmbeam.jobs.dataflow_launcher import DataflowLauncher
+from airflow_provider_llmbeam.jobs.dataflow import DataflowLauncher
 from airflow_provider_llmbeam.jobs.outcome import JobResult
 from airflow_provider_llmbeam.jobs.registry import STORE_KEY, SubmittedJob
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 
 
 class Store(dict):
@@ -44,7 +44,7 @@ class FakeHook:
         return []
 
     def get(self, job_id, within_seconds=None):
-        return DataflowJob(job_id, "n", "JOB_STATE_CANCELLED" if self.cancelled else "JOB_STATE_RUNNING")
+        return RemoteJob(job_id, "n", "JOB_STATE_CANCELLED" if self.cancelled else "JOB_STATE_RUNNING")
 
     def cancel(self, job_id):
         self.cancelled.append(job_id)
@@ -77,14 +77,14 @@ def store():
     return Store()
 
 
-def test_abandon_left_logs_that_no_job_is_running(task, log, spec):
-    task.abandon_left(spec, REASON)
+def test_abandon_running_logs_that_no_job_is_running(task, log, spec):
+    task.abandon_running(spec, REASON)
     assert log.lines == [f"{REASON} No job of this task is running."]
 
 
-def test_abandon_left_logs_the_command_that_finds_the_job_if_dataflow_refuses(task, log, spec, sandbox):
+def test_abandon_running_logs_the_command_that_finds_the_job_if_dataflow_refuses(task, log, spec, sandbox):
     sandbox.faults.queue("dataflow.jobs.list", Fault(kind="error", http_status=403))
-    task.abandon_left(spec, REASON)
+    task.abandon_running(spec, REASON)
     (line,) = log.lines
     assert line.startswith(f"{REASON} Its job may still be running and billing: ")
     assert "gcloud dataflow jobs list --status=active '--filter=name:nightly-" in line
@@ -95,12 +95,12 @@ def test_a_job_in_the_region_of_an_earlier_try_is_ended_before_another_is_submit
 ):
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.cancellation.DRAIN_SECONDS", 0.0)
     task = DataflowLauncher("google_cloud_default", None, store, log)
-    monkeypatch.setattr(DataflowLauncher, "_check_buckets", lambda *_: None)
+    monkeypatch.setattr(DataflowLauncher, "_check", lambda *_: None)
     monkeypatch.setattr(DataflowLauncher, "_submit", lambda *_: "submitted")
     store.set(STORE_KEY, SubmittedJob.of(spec, "1", is_attached=False).plain())
     there = FakeHook()
     regions = {"europe-west1": there, "us-central1": FakeHook()}
-    monkeypatch.setattr(DataflowLauncher, "_hook", lambda _, location, __: regions[location])
+    monkeypatch.setattr(DataflowLauncher, "_client", lambda _, job: regions[job.location])
     moved = spec.model_copy(update={"runner": spec.runner.model_copy(update={"location": "us-central1"})})
     assert task.obtain(moved).id == "submitted"
     assert there.cancelled == ["1"]
@@ -111,13 +111,13 @@ def test_a_job_on_another_service_is_named_and_one_of_the_same_place_is_not_ende
     google, spec, log, store, monkeypatch
 ):
     task = DataflowLauncher("google_cloud_default", None, store, log)
-    task._end_elsewhere(spec)
+    task._cancel_elsewhere(SubmittedJob.of(spec, "", is_attached=False))
     kept = SubmittedJob.of(spec, "1", is_attached=False)
     store.set(STORE_KEY, kept.plain())
-    task._end_elsewhere(spec)
+    task._cancel_elsewhere(SubmittedJob.of(spec, "", is_attached=False))
     assert log.lines == []
     store.set(STORE_KEY, replace(kept, rest_url="http://jm:8081").plain())
-    task._end_elsewhere(spec)
+    task._cancel_elsewhere(SubmittedJob.of(spec, "", is_attached=False))
     assert "Flink job '1' of an earlier try may still be running and billing" in log.lines[0]
     assert log.lines[0].endswith("To cancel it: curl -X PATCH 'http://jm:8081/jobs/1?mode=cancel'.")
 
@@ -132,12 +132,12 @@ def test_a_job_elsewhere_whose_state_cannot_be_read_is_named_or_looked_for_again
         raise error("HTTP.")
 
     monkeypatch.setattr(FakeHook, "get", refused)
-    monkeypatch.setattr(DataflowLauncher, "_hook", lambda *_: FakeHook())
+    monkeypatch.setattr(DataflowLauncher, "_client", lambda *_: FakeHook())
     task = DataflowLauncher("google_cloud_default", None, store, log)
     store.set(STORE_KEY, SubmittedJob.of(spec, "1", is_attached=False).plain())
     moved = spec.model_copy(update={"runner": spec.runner.model_copy(update={"location": "us-central1"})})
     with nullcontext() if is_named is not None else pytest.raises(CloudUnavailableError):
-        task._end_elsewhere(moved)
+        task._cancel_elsewhere(SubmittedJob.of(moved, "", is_attached=False))
     assert ["may still be running" in line for line in log.lines] == ([True] if is_named else [])
 
 

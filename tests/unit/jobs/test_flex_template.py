@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from google.cloud.dataflow_v1beta3 import FlexTemplateRuntimeEnvironment
 
-from airflow_provider_llmbeam.jobs.flex_template import environment
+from airflow_provider_llmbeam.jobs.dataflow import environment
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
 

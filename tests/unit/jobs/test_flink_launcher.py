@@ -10,8 +10,7 @@ from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.hooks.object_storage import files_at
-from airflow_provider_llmbeam.jobs.flink_client import FlinkJobs
-from airflow_provider_llmbeam.jobs.flink_launcher import FlinkLauncher
+from airflow_provider_llmbeam.jobs.flink import FlinkClient, FlinkLauncher
 from airflow_provider_llmbeam.jobs.outcome import JobResult
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.jobs.registry import SubmittedJob
@@ -24,7 +23,7 @@ REASON = "The task was killed."
 
 @pytest.fixture
 def launcher(log):
-    return FlinkLauncher("google_cloud_default", None, log)
+    return FlinkLauncher("google_cloud_default", None, None, log)
 
 
 @pytest.fixture
@@ -90,12 +89,12 @@ def test_a_running_job_of_another_run_with_the_same_job_name_is_left_alone(launc
         JobFailedError, match=rf"^`job_name`: job '{job.id}' of another task or run, '[0-9a-f]{{8}}'"
     ):
         launcher.obtain(tuesday)
-    launcher.abandon_left(tuesday, REASON)
+    launcher.abandon_running(tuesday, REASON)
     assert [found.state for found in sandbox.flink.jobs.all()] == ["RUNNING"]
     assert launcher.obtain(of_run(spec, "tuesday", "{{ row.t }}")).id == job.id, (
         "the same spec: the run waits for it"
     )
-    launcher.abandon_left(monday, REASON)
+    launcher.abandon_running(monday, REASON)
     assert [found.state for found in sandbox.flink.jobs.all()] == ["CANCELED"]
 
 
@@ -153,19 +152,19 @@ def test_a_task_that_was_killed_submits_no_job(launcher, spec, submitted):
 
 
 def test_jobs_whose_id_is_not_known_any_more_are_found_by_their_names(launcher, spec, submitted, sandbox, log):
-    launcher.abandon_left(spec, REASON)
+    launcher.abandon_running(spec, REASON)
     assert log.lines == [f"{REASON} No job of this task is running."]
     launcher.obtain(spec)
-    launcher.abandon_left(spec, REASON)
+    launcher.abandon_running(spec, REASON)
     assert sandbox.flink.jobs.all()[0].state == "CANCELED"
     sandbox.faults.queue("flink.jobs.overview", Fault(kind="error", http_status=503))
-    launcher.abandon_left(spec, REASON)
+    launcher.abandon_running(spec, REASON)
     assert f"To find it: curl '{sandbox.flink_url}/jobs/overview'" in log.lines[-1]
 
 
 def test_the_counts_of_all_workers_are_added_up(spec):
     prefix, files = progress_prefix(spec), files_at(spec.paths.progress_uri, "g")
-    client = FlinkJobs("http://127.0.0.1:9", files, prefix, spec.paths.stop_uri)
+    client = FlinkClient("http://127.0.0.1:9", files, prefix, spec.paths.stop_uri)
     assert client.counts("1", running=True) == Counts()
     files.write(f"{prefix}a.json", '{"rows": 3, "answered": 1}')
     files.write(f"{prefix}b.json", '{"rows": 4}')

@@ -17,14 +17,12 @@ from airflow_provider_llmbeam.exceptions import (
     CloudUnavailableError,
     LLMBeamError,
 )
-from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
-from airflow_provider_llmbeam.jobs.dataflow_launcher import DataflowLauncher
+from airflow_provider_llmbeam.jobs.dataflow import DataflowLauncher
 from airflow_provider_llmbeam.jobs.monitor import JobMonitor
 from airflow_provider_llmbeam.jobs.state_machine import (
     CANCELLING_SECONDS,
     Follow,
     JobEnded,
-    JobPollHistory,
     JobStateMachine,
     OverBudget,
 )
@@ -32,6 +30,7 @@ from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, Counts
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 from tests.unit.jobs.moments import BUDGET_USD, LIVES, MOMENTS, PAGE, Poll, with_tables
 
 pytestmark = [pytest.mark.promise(1), pytest.mark.promise(2)]
@@ -48,8 +47,8 @@ def test_the_page_has_these_tables():
 class Watch:
     """A state machine and its clock."""
 
-    def __init__(self, history: JobPollHistory | None = None, now: float = 0.0) -> None:
-        self.machine, self.now = JobStateMachine(30, BUDGET_USD, history), now
+    def __init__(self, now: float = 0.0) -> None:
+        self.machine, self.now = JobStateMachine(30, BUDGET_USD), now
 
     def decide(self, report: str) -> str:
         """Takes a report, advances the clock by the wait that follows, and returns the decision as text."""
@@ -58,7 +57,7 @@ class Watch:
         else:
             named, _, cost = report.partition(" $")
             state, _, successor = named.partition(" to ")
-            job = DataflowJob("job-1", "n-12345678", f"JOB_STATE_{state}", replaced_by=successor or None)
+            job = RemoteJob("job-1", "n-12345678", f"JOB_STATE_{state}", replaced_by=successor or None)
             decision = self.machine.on_job(job, float(cost) if cost else None, self.now)
         match decision:
             case Wait(seconds, message):
@@ -71,11 +70,6 @@ class Watch:
                 return "cancel"
             case JobEnded(outcome, _, may_run):
                 return f"{outcome}, may run" if may_run else outcome
-
-    def moved(self) -> Watch:
-        """Returns the same with its history stored as JSON and read again."""
-        stored = json.loads(json.dumps(self.machine.history.to_dict()))
-        return Watch(JobPollHistory.from_dict(stored), self.now)
 
     def play(self, polls: tuple[Poll, ...]) -> list[str]:
         return [self.decide(poll.report) for poll in polls]
@@ -92,12 +86,6 @@ def prefixes(name: str):
 @pytest.mark.parametrize("name", LIVES)
 def test_the_polls_of_a_job_lead_to_these_decisions(name):
     assert Watch().play(LIVES[name]) == [poll.decision for poll in LIVES[name]]
-
-
-@pytest.mark.parametrize("name", LIVES)
-def test_a_history_that_is_read_from_json_at_any_moment_leads_to_the_same_decisions(name):
-    for watch, rest in prefixes(name):
-        assert watch.moved().play(rest) == [poll.decision for poll in rest]
 
 
 @pytest.mark.parametrize("name", LIVES)
@@ -125,7 +113,7 @@ class World:
     def __init__(self, states: tuple[str, ...], *, cost_usd: float = 0.0) -> None:
         self.done: list[str] = []
         self.dies_at: int | None = None
-        self.jobs: dict[str, DataflowJob] = {}
+        self.jobs: dict[str, RemoteJob] = {}
         self._coming = {"job-1": [*states]}
         self._cost_usd = cost_usd
         self._kept: dict[str, dict] = {}
@@ -170,15 +158,15 @@ class World:
         for job in self.jobs.values():
             assert job.is_over, "two active jobs at once"
         job_id, name = f"job-{len(self.jobs) + 1}", dataflow_name(spec)
-        self.jobs[job_id] = DataflowJob(job_id, name, "JOB_STATE_RUNNING", datetime.now(UTC), labels(spec))
+        self.jobs[job_id] = RemoteJob(job_id, name, "JOB_STATE_RUNNING", datetime.now(UTC), labels(spec))
         self._written.clear()  # the job removes its stop file when it starts
         return job_id
 
-    def find(self, identity: str, *, active_only: bool = False) -> list[DataflowJob]:
+    def find(self, identity: str, *, active_only: bool = False) -> list[RemoteJob]:
         self.request()
         return [job for job in self.jobs.values() if not (active_only and job.is_over)]
 
-    def get(self, job_id: str, within_seconds: float | None = None) -> DataflowJob:
+    def get(self, job_id: str, within_seconds: float | None = None) -> RemoteJob:
         coming = self._coming.setdefault(job_id, ["DONE"])
         is_cancelling = self.jobs[job_id].is_cancelling
         moment = ""
@@ -253,15 +241,15 @@ class Launcher(DataflowLauncher):
         super().__init__("google_cloud_default", None, store, world)
         self._world = world
 
-    def _hook(self, *_):
+    def _client(self, *_):
         return self._world
 
-    _storage = _hook
+    _files = _client
 
-    def _check_buckets(self, *_):
+    def _check(self, *_):
         pass
 
-    def _submit(self, spec, _):
+    def _submit(self, spec):
         return self._world.submit(spec)
 
 
@@ -283,12 +271,10 @@ def play_try(world: World, store: Store | None) -> str:
     job = launcher.obtain(SPEC)
     how = "submits" if len(world.jobs) > before else "collects" if world.jobs[job.id].is_over else "attaches"
     monitor = JobMonitor(
+        job,
         lambda: world,
-        job.address,
-        poller=JobStateMachine(30, BUDGET_USD),
-        journal_uri=job.journal_uri,
-        stop_uri=job.stop_uri,
-        connect_storage=lambda: world,
+        lambda: world,
+        machine=JobStateMachine(30, BUDGET_USD),
         log=world,
         now=lambda: world.now,
     )
@@ -298,7 +284,7 @@ def play_try(world: World, store: Store | None) -> str:
 
 
 def on_kill(world: World) -> None:
-    Launcher(world, None).abandon_left(SPEC, "The task was killed.")
+    Launcher(world, None).abandon_running(SPEC, "The task was killed.")
 
 
 def killed(world):
@@ -341,7 +327,7 @@ TASKS = {
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.cancellation.DRAIN_SECONDS", 0.0)
-    monkeypatch.setattr("airflow_provider_llmbeam.jobs.registry._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.jobs.registry._POLL_SECONDS", 0.0)
 
 
 def worlds_of(task: str) -> Iterator[World]:

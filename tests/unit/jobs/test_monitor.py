@@ -3,11 +3,28 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
-from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob, JobAddress
 from airflow_provider_llmbeam.jobs.monitor import JobMonitor
+from airflow_provider_llmbeam.jobs.registry import SubmittedJob
 from airflow_provider_llmbeam.jobs.state_machine import JobStateMachine
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
+from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, Counts
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
+
+JOB = SubmittedJob.of(
+    JobSpec.parse(
+        {
+            "name": "nightly",
+            "source": {"uri": "gs://rows/in.jsonl", "key": "id"},
+            "prompt": "{{ row.text }}",
+            "model": {"type": "echo"},
+            "sink": "gs://rows/out",
+            "runner": {"type": "dataflow", "project": "acme-prod", "location": "europe-west1"},
+        }
+    ),
+    "job-1",
+    is_attached=False,
+)
 
 
 class ScriptedDataflow:
@@ -20,12 +37,12 @@ class ScriptedDataflow:
 
     def get(self, job_id, within_seconds=None):
         if within_seconds is not None:  # not a poll
-            return DataflowJob(job_id, "n-12345678", "JOB_STATE_RUNNING")
+            return RemoteJob(job_id, "n-12345678", "JOB_STATE_RUNNING")
         self.polled.append(job_id)
         state = self.states.pop(0)
         if isinstance(state, Exception):
             raise state
-        return state if isinstance(state, DataflowJob) else DataflowJob(job_id, "n-12345678", f"JOB_STATE_{state}")
+        return state if isinstance(state, RemoteJob) else RemoteJob(job_id, "n-12345678", f"JOB_STATE_{state}")
 
     def counts(self, job_id, *, running):
         counts = self.counted.pop(0) if self.counted else Counts()
@@ -56,12 +73,10 @@ class Waiting:
     def __init__(self, dataflow, *, interval=30.0, budget_usd=None):
         self.now, self.waits, self.lines, self.written = 0.0, [], [], []
         self.monitor = JobMonitor(
+            JOB,
             lambda: dataflow,
-            JobAddress("acme-prod", "europe-west1", "job-1"),
-            poller=JobStateMachine(interval, budget_usd),
-            journal_uri="gs://rows/journal/",
-            stop_uri="gs://rows/stop",
-            connect_storage=lambda: self,
+            lambda: self,
+            machine=JobStateMachine(interval, budget_usd),
             log=self,
             now=lambda: self.now,
         )
@@ -138,7 +153,7 @@ def test_a_failed_job_whose_messages_cannot_be_read_is_a_failed_job():
 
 
 def test_a_replaced_job_is_followed():
-    updated = DataflowJob("job-1", "n-12345678", "JOB_STATE_UPDATED", replaced_by="job-2")
+    updated = RemoteJob("job-1", "n-12345678", "JOB_STATE_UPDATED", replaced_by="job-2")
     dataflow = ScriptedDataflow("RUNNING", updated, "RUNNING", "DONE")
     ended = Waiting(dataflow).run()
     assert ended.job_id == "job-2"

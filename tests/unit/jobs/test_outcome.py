@@ -13,11 +13,11 @@ from airflow_provider_llmbeam.exceptions import (
     JobUnreachableError,
     TooManyFailedRowsError,
 )
-from airflow_provider_llmbeam.hooks.google.dataflow_job import JobAddress
 from airflow_provider_llmbeam.jobs.outcome import JobResult, failure, job_result
 from airflow_provider_llmbeam.jobs.state_machine import JobEnded
+from airflow_provider_llmbeam.spec.remote_job import JobAddress
 
-ADDRESS = JobAddress("acme-prod", "europe-west1", "2026-11-20_01")
+ADDRESS = JobAddress("2026-11-20_01", "acme-prod", "europe-west1")
 JOURNAL = "gs://rows/state/nightly/journal/"
 OURS = """Error message from worker: generic::unknown: Traceback (most recent call last):
   File "apache_beam/runners/common.py", line 1498, in process

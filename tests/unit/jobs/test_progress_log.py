@@ -3,7 +3,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from airflow_provider_llmbeam.jobs.progress_log import ProgressLog
+from airflow_provider_llmbeam.jobs.monitor import ProgressLog
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 

@@ -10,7 +10,7 @@ import pytest
 from llmbeam_sandbox import DataflowSettings, Fault, Sandbox
 
 from airflow_provider_llmbeam.exceptions import LLMBeamError
-from airflow_provider_llmbeam.jobs.dataflow_launcher import DataflowLauncher
+from airflow_provider_llmbeam.jobs.dataflow import DataflowLauncher
 from airflow_provider_llmbeam.spec import JobSpec
 
 #: Maximum of refused calls per method. One that is retried until its timeout (60 s) is sent some fifteen times.

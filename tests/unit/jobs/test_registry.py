@@ -12,7 +12,6 @@ from airflow_provider_llmbeam.exceptions import (
     CloudUnavailableError,
     JobFailedError,
 )
-from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.jobs.registry import (
     CLOCK_SECONDS,
     END_SECONDS,
@@ -23,6 +22,7 @@ from airflow_provider_llmbeam.jobs.registry import (
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.identity import dataflow_name, identity, labels
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 
 REPORT = {"rows": {"read": 3, "answered": 2, "dead_letter": 1}, "spec": {"name": "nightly"}}
 
@@ -34,14 +34,11 @@ class Dataflow:
         self.jobs, self.cancelled, self.rows, self.polls, self.written = {}, [], 3, 0, []
 
     def add(self, spec, job_id, state="JOB_STATE_RUNNING"):
-        self.jobs[job_id] = DataflowJob(job_id, dataflow_name(spec), state, datetime.now(UTC), labels(spec))
+        self.jobs[job_id] = RemoteJob(job_id, dataflow_name(spec), state, datetime.now(UTC), labels(spec))
 
     def find(self, wanted, *, active_only=False):
         found = [job for job in self.jobs.values() if job.name.startswith(wanted)]
         return [job for job in found if not (active_only and job.is_over)]
-
-    def active(self):
-        return [job for job in self.jobs.values() if not job.is_over]
 
     def get(self, job_id, within_seconds=None):
         if job_id not in self.jobs:
@@ -258,21 +255,3 @@ def test_a_task_job_survives_a_deferral(spec):
     job = SubmittedJob.of(spec, "1", is_attached=True)
     assert SubmittedJob(**json.loads(json.dumps(job.plain()))) == job
     assert identity(spec.name) in dataflow_name(spec)
-
-
-def test_a_job_from_before_the_label_of_a_deployment_is_left_alone_and_named(jobs, dataflow, log, spec):
-    def of(name, deployment=""):
-        return spec.model_copy(update={"name": name, "deployment": deployment})
-
-    mine = of("etl-judge-0123456789ab", "production")
-    dataflow.add(of("etl-judge-ba9876543210"), "unlabelled")
-    dataflow.add(of("etl-judge-ba9876543210", "development"), "labelled")
-    dataflow.add(of("etl-judge-again-ba9876543210"), "of-another-task")
-    dataflow.add(of("etl-judge-aaaaaaaaaaaa"), "over", "JOB_STATE_DONE")
-    assert jobs.find(mine) is None
-    assert dataflow.cancelled == []
-    (line,) = log.lines
-    assert line.startswith("Left alone, as it has no label llmbeam-deployment: job 'unlabelled', with the name of")
-    log.lines.clear()
-    assert jobs.find(of("etl-judge-0123456789ab")) is None
-    assert log.lines == [], "an Airflow without a name of its own submits jobs without the label"

@@ -121,7 +121,7 @@ def test_a_job_is_waited_for_though_its_id_and_its_links_could_not_be_stored(tas
     with pytest.raises(TaskDeferred) as deferred:
         task._execute({**context(api.xcom_push), "task_state_store": api})
     assert (len(submitted), states(sandbox)) == (1, ["JOB_STATE_RUNNING"])
-    assert deferred.value.trigger.job_id == sandbox.dataflow.jobs[0]["id"]
+    assert deferred.value.trigger.job["id"] == sandbox.dataflow.jobs[0]["id"]
     lines = capfd.readouterr().out
     assert "could not be recorded for a retry: API_SERVER_ERROR: 503" in lines
     assert "The link 'Open in Dataflow' could not be stored: API_SERVER_ERROR: 503" in lines

@@ -59,7 +59,7 @@ manifest, durations = json.loads(sys.argv[1])
 ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=2)
 with counted_outcome(ti):
     record_job(manifest, durations, ti, embeds=False)
-record_poll("DataflowJobTrigger", 0.25, is_last=False)
+record_poll("JobTrigger", 0.25, is_last=False)
 print(json.dumps(sorted(name for name in sys.modules if name.startswith("opentelemetry.sdk"))))
 """
 
@@ -106,7 +106,7 @@ def test_a_job_is_sent_to_a_collector_as_metrics_and_a_span():
     assert (duration.min, duration.max) == (0.5, 2.0)
     assert collector.units["gen_ai.client.operation.duration"] == "s"
     assert counts(collector, "airflow.llmbeam.polls") == [
-        ({"llmbeam.trigger": "DataflowJobTrigger", "llmbeam.outcome": "wait"}, 1)
+        ({"llmbeam.trigger": "JobTrigger", "llmbeam.outcome": "wait"}, 1)
     ]
     assert [point.sum for _, point in collector.points("airflow.llmbeam.poll.duration")] == [250]
     sent = {name.removeprefix("airflow.") for name in collector.units} & {metric.name for metric in names.ALL}

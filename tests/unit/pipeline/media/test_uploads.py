@@ -11,7 +11,6 @@ import pytest
 from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.engine.media.file import MediaFile
-from airflow_provider_llmbeam.jobs.batch_sweep import sweep
 from airflow_provider_llmbeam.pipeline.media import uploads as module
 from airflow_provider_llmbeam.pipeline.media.uploads import UploadedMedia, open_uploads
 from airflow_provider_llmbeam.providers import batch_http as http
@@ -22,6 +21,7 @@ from airflow_provider_llmbeam.providers.google_session import open_session
 from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError
+from airflow_provider_llmbeam.sweepers.batch_inference import sweep
 
 PREFIX = f"{deployment_prefix('tests')}job-"
 UPLOAD = "gemini.files.upload"

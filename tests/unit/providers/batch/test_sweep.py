@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from llmbeam_sandbox import Fault
 
-from airflow_provider_llmbeam.jobs.batch_sweep import BatchSweepManifest, sweep
 from airflow_provider_llmbeam.providers.openai import batch as openai
 from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
+from airflow_provider_llmbeam.sweepers.batch_inference import sweep
+from airflow_provider_llmbeam.sweepers.sweeper import SweepManifest
 
 PREFIX = deployment_prefix("prod")
 FOREIGN = deployment_prefix("dev")
@@ -23,7 +24,7 @@ DELETE = {
 }
 
 
-def swept(cloud: Any, **changes: Any) -> BatchSweepManifest:
+def swept(cloud: Any, **changes: Any) -> SweepManifest:
     settings = {"deployments": {"prod"}, "now": cloud.clock(), "dry_run": False, "older_than_seconds": OLD}
     return sweep(cloud.provider, **{**settings, "log": logging.getLogger(), **changes})
 
@@ -66,7 +67,7 @@ def test_old_jobs_are_cancelled_and_later_deleted_with_their_files(cloud) -> Non
         assert [file for file in cloud.sandbox.requests if file.method == "openai.files.delete"]
     else:
         assert phases(cloud) == {}
-    assert swept(cloud) == BatchSweepManifest(), "OpenAI keeps its batches, which have no files any more"
+    assert swept(cloud) == SweepManifest(), "OpenAI keeps its batches, which have no files any more"
 
 
 def test_younger_jobs_and_those_of_another_deployment_are_left_alone(cloud) -> None:

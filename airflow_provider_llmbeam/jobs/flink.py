@@ -1,44 +1,36 @@
-"""A Flink cluster together with the counts that the workers of a job write."""
+"""A task's job on Flink: the client with the counts of its workers, and the launcher."""
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Protocol
 
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError
 from airflow_provider_llmbeam.flink.cluster import FlinkCluster
 from airflow_provider_llmbeam.jobs.cancellation import STOP_REQUEST_SECONDS
+from airflow_provider_llmbeam.jobs.client import Files
+from airflow_provider_llmbeam.jobs.launcher import JobLauncher
+from airflow_provider_llmbeam.jobs.process import JobProcess
+from airflow_provider_llmbeam.spec.identity import job_identity
+from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
+from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 
 
-class Directory(Protocol):
-    """The methods of a client of a filesystem that reading the counts uses."""
-
-    def list(self, prefix: str) -> list[str]:
-        """Returns the addresses of the files that begin with a prefix."""
-
-    def read(self, uri: str) -> str:
-        """Reads a text file."""
-
-    def write(self, uri: str, text: str, within_seconds: float | None = None) -> None:
-        """Writes a text file."""
-
-
-class FlinkJobs(FlinkCluster):
-    """Reads and cancels a job, and reads its counts.
+class FlinkClient(FlinkCluster):
+    """Reads and cancels the jobs of a cluster, and reads the counts of one.
 
     Flink shows the counters of a step when its bundle has ended, which in batch is a whole partition, so the
     workers write their counts to objects.
 
     Args:
         rest_url: Address of the REST API.
-        files: Client of the filesystem of the counts.
+        files: Client of the filesystem of the job.
         progress_prefix: Beginning of the addresses of the counts.
         stop_uri: File whose existence ends the workers.
     """
 
-    def __init__(self, rest_url: str, files: Directory, progress_prefix: str, stop_uri: str) -> None:
+    def __init__(self, rest_url: str, files: Files, progress_prefix: str, stop_uri: str) -> None:
         super().__init__(rest_url)
         self._files = files
         self._progress_prefix = progress_prefix
@@ -65,11 +57,33 @@ class FlinkJobs(FlinkCluster):
         Raises:
             CloudError: They cannot be read.
         """
-        found = (self._files.read(uri) for uri in self._files.list(self._progress_prefix) if uri.endswith(".json"))
-        return sum(map(_counts, found), Counts())
+        texts = (self._files.read(uri) for uri in self._files.list(self._progress_prefix) if uri.endswith(".json"))
+        return sum(map(_parse_counts, texts), Counts())
 
 
-def _counts(text: str) -> Counts:
+class FlinkLauncher(JobLauncher):
+    """Launches the job of one task on a Flink cluster."""
+
+    service = "Flink"
+
+    def find_command(self, spec: JobSpec) -> str:
+        """Returns the shell command that lists the jobs of the cluster."""
+        assert isinstance(spec.runner, FlinkRunner)
+        return f"curl '{spec.runner.rest_url}/jobs/overview', for names that begin with {job_identity(spec)!r}"
+
+    def _check(self, spec: JobSpec) -> None:
+        """Checks nothing: the process that submits the job checks the cluster."""
+
+    def _submit(self, spec: JobSpec) -> str:
+        from airflow_provider_llmbeam.hooks.google.credentials import google_credentials
+
+        self._fail_if_killed()
+        self._process = JobProcess(spec, {}, self._log)
+        with google_credentials(spec, self._gcp_conn_id):
+            return str(self._process.submit()["id"])
+
+
+def _parse_counts(text: str) -> Counts:
     try:
         return Counts(**json.loads(text))
     except (ValueError, TypeError):  # replaced while it is read, or of another version

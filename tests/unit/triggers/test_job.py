@@ -3,23 +3,33 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+from dataclasses import replace
 
 import pytest
 
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError
-from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
 from airflow_provider_llmbeam.hooks.storage import StorageHook
 from airflow_provider_llmbeam.jobs.outcome import JobResult
+from airflow_provider_llmbeam.jobs.registry import SubmittedJob
+from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, Counts
-from airflow_provider_llmbeam.triggers.dataflow import DataflowJobTrigger
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
+from airflow_provider_llmbeam.triggers.job import JobTrigger
 
-ARGUMENTS = {
-    "project": "acme-prod",
-    "location": "europe-west1",
-    "job_id": "job-1",
-    "journal_uri": "gs://rows/journal/",
-    "stop_uri": "gs://rows/stop",
-}
+JOB = SubmittedJob.of(
+    JobSpec.parse(
+        {
+            "name": "nightly",
+            "source": {"uri": "gs://rows/in.jsonl", "key": "id"},
+            "prompt": "{{ row.text }}",
+            "model": {"type": "echo"},
+            "sink": "gs://rows/out",
+            "runner": {"type": "dataflow", "project": "acme-prod", "location": "europe-west1"},
+        }
+    ),
+    "job-1",
+    is_attached=False,
+)
 
 
 class RunningJob:
@@ -31,7 +41,7 @@ class RunningJob:
     def get(self, job_id, within_seconds=None):
         self.left -= 1
         state = "CANCELLED" if self.cancelled else "RUNNING" if self.left > 0 else "DONE"
-        return DataflowJob(job_id, "n-12345678", f"JOB_STATE_{state}")
+        return RemoteJob(job_id, "n-12345678", f"JOB_STATE_{state}")
 
     def counts(self, job_id, *, running):
         return Counts(rows=10, answered=5, cost_nano_usd=2 * NANO)
@@ -54,13 +64,14 @@ def written():
 @pytest.fixture
 def trigger(monkeypatch, written):
     """Makes a trigger that polls a job of this test without delays."""
-    monkeypatch.setattr(DataflowJobTrigger, "first_poll_delay_seconds", 0.0)
+    monkeypatch.setattr(JobTrigger, "first_poll_delay_seconds", 0.0)
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.monitor.CANCELLING_SECONDS", 0.0)
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.cancellation.DRAIN_SECONDS", 0.0)
     monkeypatch.setattr(StorageHook, "write", lambda hook, uri, text, within_seconds: written.append(uri))
 
-    def make(job, **arguments):
-        made = DataflowJobTrigger(**{**ARGUMENTS, "poll_interval_seconds": 0.01, **arguments})
+    def make(job, *, cancel_on_kill=True, **arguments):
+        record = replace(JOB, cancel_on_kill=cancel_on_kill).plain()
+        made = JobTrigger(job=record, poll_interval_seconds=0.01, **arguments)
         made._connect = lambda: job
         return made
 
@@ -73,13 +84,12 @@ async def first_event(trigger):
 
 
 def test_a_trigger_round_trips_through_its_serialised_arguments():
-    made = DataflowJobTrigger(
-        **ARGUMENTS,
+    made = JobTrigger(
+        job=JOB.plain(),
         gcp_conn_id="acme",
         impersonation_chain=("a@x.iam", "b@x.iam"),
         poll_interval_seconds=12,
         budget_usd=7.5,
-        cancel_on_kill=False,
     )
     path, arguments = made.serialize()
     name, _, attribute = path.rpartition(".")
@@ -90,7 +100,7 @@ def test_a_trigger_round_trips_through_its_serialised_arguments():
 
 def test_a_trigger_uses_the_connection_of_the_task(monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_ACME", '{"conn_type": "google_cloud_platform"}')
-    hook = DataflowJobTrigger(**ARGUMENTS, gcp_conn_id="acme", impersonation_chain="a@x.iam")._connect()
+    hook = JobTrigger(job=JOB.plain(), gcp_conn_id="acme", impersonation_chain="a@x.iam")._connect()
     assert (hook.project, hook.location) == ("acme-prod", "europe-west1")
     assert (hook.gcp_conn_id, hook.impersonation_chain) == ("acme", "a@x.iam")
 
@@ -104,7 +114,7 @@ def test_a_trigger_stops_and_cancels_a_job_over_its_budget_and_reports_it(trigge
     job = RunningJob(lifetime=99)
     ended = asyncio.run(first_event(trigger(job, budget_usd=1.0)))
     assert job.cancelled
-    assert written == ["gs://rows/stop"]
+    assert written == [JOB.stop_uri]
     assert ended.error_type == "BudgetExceededError"
 
 
@@ -115,7 +125,7 @@ def test_on_kill_cancels_the_job_at_once_as_it_has_about_a_second(trigger, in_st
     assert written == []
     lines = capfd.readouterr().out
     assert "The task was marked or cleared while deferred. Dataflow job 'job-1' was cancelled." in lines
-    assert "gs://rows/journal/" in lines
+    assert JOB.journal_uri in lines
 
 
 def test_on_kill_leaves_the_job_if_another_triggerer_has_taken_the_trigger_over(trigger, in_state, capfd):

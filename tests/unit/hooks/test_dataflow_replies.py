@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from google.cloud.dataflow_v1beta3 import Job, JobMessage, JobMetrics, JobState
 
-from airflow_provider_llmbeam.hooks.google.dataflow_replies import counts_of, job_of, texts_of
+from airflow_provider_llmbeam.hooks.dataflow import counts_of, job_of, texts_of
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 

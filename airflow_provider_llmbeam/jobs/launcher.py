@@ -1,4 +1,4 @@
-"""What the launchers of all services share: collecting, leaving and cancelling the job of a task."""
+"""Launches the job of a task on a service: finds or submits it, collects its report, cancels it or leaves it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,11 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.jobs.cancellation import cancel_or_leave
-from airflow_provider_llmbeam.jobs.job import Job
+from airflow_provider_llmbeam.jobs.client import Files, JobClient, open_client, open_files
 from airflow_provider_llmbeam.jobs.outcome import JobResult
 from airflow_provider_llmbeam.jobs.process import JobProcess
-from airflow_provider_llmbeam.jobs.registry import (
-    Files,
-    SubmittedJob,
-    SubmittedJobs,
-    is_of_another_run,
-    recorded,
-)
+from airflow_provider_llmbeam.jobs.registry import JobRegistry, SubmittedJob, is_of_another_run, read_record
+from airflow_provider_llmbeam.spec.identity import job_identity
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page
 
@@ -36,14 +31,20 @@ class JobLauncher(ABC):
     """Launches the job of one task where it outlives the process that submits it.
 
     Args:
+        gcp_conn_id: Connection of type Google Cloud.
+        impersonation_chain: Service account to impersonate on Dataflow, or a chain of them.
         store: State store of the task; `None` below Airflow 3.3.
         log: Log of the task.
     """
 
-    #: Name of the service, see `Address.service`.
+    #: Name of the service, see `JobAddress.service`.
     service: ClassVar[str]
 
-    def __init__(self, store: Any, log: Any) -> None:
+    def __init__(
+        self, gcp_conn_id: str, impersonation_chain: str | Sequence[str] | None, store: Any, log: Any
+    ) -> None:
+        self._gcp_conn_id = gcp_conn_id
+        self._chain = impersonation_chain
         self._store = store
         self._log = log
         self._process: JobProcess | None = None
@@ -68,8 +69,39 @@ class JobLauncher(ABC):
         self._fail_if_killed()
         return job
 
+    def _obtain(self, spec: JobSpec) -> SubmittedJob:
+        from airflow_provider_llmbeam.hooks.google.errors import before_submission
+
+        planned = SubmittedJob.of(spec, "", is_attached=False)
+        registry = self._registry(planned)
+        with before_submission():
+            self._check(spec)
+            self._cancel_elsewhere(planned)
+            if (found := registry.find(spec)) is not None:
+                return found
+            registry.intend(spec)
+        return registry.remember(replace(planned, id=self._submit(spec)))
+
     @abstractmethod
-    def _obtain(self, spec: JobSpec) -> SubmittedJob: ...
+    def find_command(self, spec: JobSpec) -> str:
+        """Returns the shell command that lists the jobs of the task."""
+
+    @abstractmethod
+    def _check(self, spec: JobSpec) -> None:
+        """Checks what would fail late, before anything is submitted."""
+
+    @abstractmethod
+    def _submit(self, spec: JobSpec) -> str:
+        """Submits the job, and returns the ID that the service gave it."""
+
+    def _client(self, job: SubmittedJob) -> JobClient:
+        return open_client(job, self._gcp_conn_id, self._chain)
+
+    def _files(self, job: SubmittedJob, uri: str) -> Files:
+        return open_files(job, uri, self._gcp_conn_id, self._chain)
+
+    def _registry(self, job: SubmittedJob) -> JobRegistry:
+        return JobRegistry(self._client(job), self._files(job, job.report_uri), self._store, self._log)
 
     def _fail_if_killed(self) -> None:
         """Fails after `kill`; called before a job is submitted.
@@ -80,25 +112,25 @@ class JobLauncher(ABC):
         if self._is_killed:
             raise JobFailedError(f"{_KILLED} The log says above whether a job of it is still running and billing.")
 
-    def _end_elsewhere(self, spec: JobSpec) -> None:
-        """Ends the recorded job of an earlier try whose region, project or cluster was another one.
+    def _cancel_elsewhere(self, planned: SubmittedJob) -> None:
+        """Cancels the recorded job of an earlier try whose region, project or cluster was another one.
 
-        It is not found where the job of this try is looked for, and would run and bill beside it.
+        It is not found where the job of this try is searched, and would run and bill beside it.
 
         Raises:
             CloudUnavailableError: Its state is unknown; nothing was submitted, and a retry checks again.
             JobFailedError: It does not end.
         """
-        kept = recorded(self._store)
-        if "id" not in kept:
+        record = read_record(self._store)
+        if "id" not in record:
             return
-        job = SubmittedJob(**kept)
-        if job.address == SubmittedJob.of(spec, job.id, is_attached=True).address:
+        job = SubmittedJob(**record)
+        if job.address == replace(planned, id=job.id).address:
             return
         try:
             if job.address.service != self.service:
                 raise JobSpecError(f"The `runner` of this try is not on {job.address.service}.")
-            self._registry_of(job).end_left(job)
+            self._registry(job).cancel_and_wait(job)
         except CloudUnavailableError:
             raise
         except (CloudError, JobSpecError) as error:
@@ -110,32 +142,6 @@ class JobLauncher(ABC):
                 error,
                 job.address.cancel_command,
             )
-
-    @abstractmethod
-    def cancel(self, job: SubmittedJob) -> None:
-        """Requests the cancellation of a job.
-
-        Raises:
-            CloudError: The request was refused or not answered.
-        """
-
-    @abstractmethod
-    def running(self, spec: JobSpec) -> Sequence[Job]:
-        """Returns the running jobs of the task.
-
-        Raises:
-            CloudError: The request was refused or not answered.
-        """
-
-    @abstractmethod
-    def find_command(self, spec: JobSpec) -> str:
-        """Returns the shell command that lists the jobs of the task."""
-
-    @abstractmethod
-    def _registry_of(self, job: SubmittedJob) -> SubmittedJobs: ...
-
-    @abstractmethod
-    def _files_of(self, job: SubmittedJob, uri: str) -> Files: ...
 
     def collect(self, job: SubmittedJob, result: JobResult) -> dict[str, Any]:
         """Reads the report of a finished job.
@@ -151,7 +157,7 @@ class JobLauncher(ABC):
                 error.page = self.page(job, job.failed_html_uri)
             raise error
         self._log.info("%s", result.message)
-        return self._registry_of(job).collect(replace(job, id=result.job_id))
+        return self._registry(job).collect(replace(job, id=result.job_id))
 
     def page(self, job: SubmittedJob, uri: str | None) -> dict[str, Any] | None:
         """Returns the page of a report, see `encoded_page`; `None` if there is none that can be read."""
@@ -162,7 +168,7 @@ class JobLauncher(ABC):
     def _read_file(self, job: SubmittedJob, uri: str, what: str) -> str | None:
         """Reads a file that a job may have written; `None` if there is none that can be read."""
         try:
-            files = self._files_of(job, uri)
+            files = self._files(job, uri)
             return files.read(uri) if files.exists(uri) else None
         except LLMBeamError as error:
             self._log.warning("The %s %r cannot be read, and is not shown here: %s", what, uri, error)
@@ -170,29 +176,24 @@ class JobLauncher(ABC):
 
     def abandon(self, job: SubmittedJob, reason: str) -> None:
         """Cancels a job that the task no longer waits for, or leaves it; logs what still bills."""
-        cancel_or_leave(
-            job.address,
-            lambda: self.cancel(job),
-            cancel_on_kill=job.cancel_on_kill,
-            reason=reason,
-            journal_uri=job.journal_uri,
-            log=self._log,
-        )
+        cancel_or_leave(job, lambda: self._client(job).cancel(job.id), reason, self._log)
 
-    def abandon_left(self, spec: JobSpec, reason: str) -> None:
-        """Does the same for the running jobs of the task, whose id is not known any more."""
+    def abandon_running(self, spec: JobSpec, reason: str) -> None:
+        """Does the same for the running jobs of the task, if their IDs are lost."""
+        planned = SubmittedJob.of(spec, "", is_attached=True)
         try:
-            found = [job for job in self.running(spec) if not is_of_another_run(job, spec)]
+            listed = self._client(planned).find(job_identity(spec), active_only=True)
         except LLMBeamError as error:
             command = self.find_command(spec)
             self._log.error(
                 "%s Its job may still be running and billing: %s To find it: %s", reason, error, command
             )
             return
-        if not found:
+        running = [job for job in listed if not is_of_another_run(job, spec)]
+        if not running:
             self._log.warning("%s No job of this task is running.", reason)
-        for job in found:
-            self.abandon(SubmittedJob.of(spec, job.job_id, is_attached=True), reason)
+        for job in running:
+            self.abandon(replace(planned, id=job.job_id), reason)
 
     def kill(self, job: SubmittedJob | None) -> None:
         """Stops a submission in progress, and cancels the job of a task that was killed, or leaves it running.
@@ -206,4 +207,4 @@ class JobLauncher(ABC):
         if job is not None:
             self.abandon(job, _KILLED)
         elif self._spec is not None:
-            self.abandon_left(self._spec, _KILLED)
+            self.abandon_running(self._spec, _KILLED)

@@ -7,26 +7,42 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_llmbeam.jobs.outcome import JobResult
-from airflow_provider_llmbeam.triggers.flink import FlinkJobTrigger
+from airflow_provider_llmbeam.jobs.registry import SubmittedJob
+from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.identity import progress_prefix
+from airflow_provider_llmbeam.triggers.job import JobTrigger
 
 
 @pytest.fixture
-def trigger(sandbox, monkeypatch, tmp_path):
+def spec(sandbox, tmp_path):
+    return JobSpec.parse(
+        {
+            "name": "nightly",
+            "source": {"uri": f"{tmp_path}/in.jsonl", "key": "id"},
+            "prompt": "{{ row.text }}",
+            "model": {"type": "echo"},
+            "sink": f"{tmp_path}/out",
+            "runner": {
+                "type": "flink",
+                "rest_url": sandbox.flink_url,
+                "job_endpoint": "127.0.0.1:9",
+                "flink_version": "1.19",
+                "environment": {"type": "PROCESS", "command": "/boot"},
+            },
+        }
+    )
+
+
+@pytest.fixture
+def trigger(spec, monkeypatch):
     """Makes a trigger that polls a job of the sandbox without delays."""
-    monkeypatch.setattr(FlinkJobTrigger, "first_poll_delay_seconds", 0.0)
+    monkeypatch.setattr(JobTrigger, "first_poll_delay_seconds", 0.0)
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.monitor.CANCELLING_SECONDS", 0.0)
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.cancellation.DRAIN_SECONDS", 0.0)
 
     def make(job, **arguments):
-        return FlinkJobTrigger(
-            rest_url=sandbox.flink_url,
-            progress_prefix=f"{tmp_path}/progress/1-",
-            job_id=job.id,
-            journal_uri=f"{tmp_path}/journal/",
-            stop_uri=f"{tmp_path}/stop",
-            poll_interval_seconds=0.01,
-            **arguments,
-        )
+        record = SubmittedJob.of(spec, job.id, is_attached=False).plain()
+        return JobTrigger(job=record, poll_interval_seconds=0.01, **arguments)
 
     return make
 
@@ -37,13 +53,12 @@ async def result_of(trigger):
 
 
 def test_a_trigger_round_trips_through_its_serialised_arguments(trigger, sandbox):
-    made = trigger(sandbox.flink.jobs.add("n"), budget_usd=3.0, cancel_on_kill=False)
+    made = trigger(sandbox.flink.jobs.add("n"), budget_usd=3.0)
     path, arguments = made.serialize()
     module, _, name = path.rpartition(".")
     copy = getattr(importlib.import_module(module), name)(**arguments)
     assert copy.serialize() == (path, arguments)
-    assert arguments["rest_url"] == sandbox.flink_url
-    assert arguments["job_id"] == made.job_id
+    assert arguments["job"]["rest_url"] == sandbox.flink_url
 
 
 def test_a_job_that_finishes_fires_one_event(trigger, sandbox):
@@ -82,19 +97,20 @@ def test_the_error_of_flink_is_its_cause(trigger, sandbox):
     assert "Its last errors: Caused by: tm0 is lost" in found.message
 
 
-def test_a_job_above_its_budget_is_told_to_stop_and_cancelled(trigger, sandbox, tmp_path):
+def test_a_job_above_its_budget_is_told_to_stop_and_cancelled(trigger, sandbox, spec):
     job = sandbox.flink.jobs.add("n")
-    (tmp_path / "progress").mkdir()
-    (tmp_path / "progress/1-a.json").write_text('{"rows": 3, "cost_nano_usd": 2000000000}')
+    counts = Path(f"{progress_prefix(spec)}a.json")
+    counts.parent.mkdir(parents=True)
+    counts.write_text('{"rows": 3, "cost_nano_usd": 2000000000}')
     found = asyncio.run(result_of(trigger(job, budget_usd=1.0)))
     assert found.outcome == "over_budget"
     assert job.state == "CANCELED"
-    assert (tmp_path / "stop").exists()
+    assert Path(spec.paths.stop_uri).exists()
 
 
-def test_a_task_that_is_marked_cancels_the_job(trigger, in_state, sandbox):
+def test_a_task_that_is_marked_cancels_the_job(trigger, in_state, sandbox, spec):
     job = sandbox.flink.jobs.add("n")
     made = in_state(trigger(job), "failed")
     asyncio.run(made.on_kill())
     assert job.state == "CANCELED"
-    assert Path(made.stop_uri).exists()
+    assert Path(spec.paths.stop_uri).exists()

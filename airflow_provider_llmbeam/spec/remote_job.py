@@ -1,4 +1,4 @@
-"""Dataflow jobs as plain values, without a client."""
+"""A job on Dataflow or Flink as plain values, without a client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import Literal
 
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import RUN_LABEL
@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.spec.endpoint.identity import RUN_LABEL
 #: Phase of a job. `replaced`: another job continues its work.
 Phase = Literal["going", "done", "failed", "cancelled", "replaced"]
 
-#: All states of `JobState` in google-cloud-dataflow-client 0.13.
+#: All states of `JobState` in google-cloud-dataflow-client 0.13, and of `JobStatus` in Flink 2.2.
 PHASES: Mapping[str, Phase] = MappingProxyType(
     {
         "JOB_STATE_UNKNOWN": "going",
@@ -32,47 +32,60 @@ PHASES: Mapping[str, Phase] = MappingProxyType(
         "JOB_STATE_RESOURCE_CLEANING_UP": "going",
         "JOB_STATE_PAUSING": "going",
         "JOB_STATE_PAUSED": "going",
+        "INITIALIZING": "going",
+        "CREATED": "going",
+        "RUNNING": "going",
+        "RESTARTING": "going",
+        "RECONCILING": "going",
+        "SUSPENDED": "going",  # another job manager takes it over
+        "FAILING": "going",
+        "FAILED": "failed",
+        "CANCELLING": "going",
+        "CANCELED": "cancelled",
+        "FINISHED": "done",
     }
 )
 
 
-def phase(state: str) -> Phase:
-    """Returns the phase of a state; an unknown state counts as `going`."""
-    return PHASES.get(state, "going")
-
-
 @dataclass(frozen=True, slots=True)
 class JobAddress:
-    """Project, region and ID of a job.
+    """Address of a job: a region of a project on Dataflow, or a Flink cluster.
 
     Attributes:
-        project: Google Cloud project.
-        location: Region.
-        job_id: ID that Dataflow gave the job.
+        job_id: ID that the service gave the job.
+        project: Google Cloud project; empty on Flink.
+        location: Region; empty on Flink.
+        rest_url: Address of the REST API of the Flink cluster; empty on Dataflow.
     """
 
-    service: ClassVar[str] = "Dataflow"
-
-    project: str
-    location: str
     job_id: str
+    project: str = ""
+    location: str = ""
+    rest_url: str = ""
+
+    @property
+    def service(self) -> Literal["Dataflow", "Flink"]:
+        """Name of the service, for messages."""
+        return "Flink" if self.rest_url else "Dataflow"
 
     @property
     def cancel_command(self) -> str:
         """Shell command that cancels the job."""
+        if self.rest_url:
+            return f"curl -X PATCH '{self.rest_url}/jobs/{self.job_id}?mode=cancel'"
         return f"gcloud dataflow jobs cancel {self.job_id} --region={self.location} --project={self.project}"
 
 
 @dataclass(frozen=True, slots=True)
-class DataflowJob:
+class RemoteJob:
     """Snapshot of a job.
 
     Attributes:
-        job_id: ID that Dataflow gave the job.
-        name: Name that this package gave the job, see `spec.identity`.
-        state: State in the API, e.g. `JOB_STATE_RUNNING`; may be unknown to this version.
+        job_id: ID that the service gave the job.
+        name: Name that this package gave the job, see `spec.identity`; on Flink without the digest of its run.
+        state: State in the API of the service; may be unknown to this version.
         created_at: Time of creation, in UTC; `None` if not known.
-        labels: Labels of the job; a list of jobs may omit them.
+        labels: Labels of the job, which a list of jobs may omit; on Flink only `RUN_LABEL`, with a digest.
         replaced_by: ID of the job that continues the work of an updated job; `None` otherwise.
     """
 
@@ -85,8 +98,8 @@ class DataflowJob:
 
     @property
     def phase(self) -> Phase:
-        """Phase of the state."""
-        return phase(self.state)
+        """Phase of the state; an unknown state counts as `going`."""
+        return PHASES.get(self.state, "going")
 
     @property
     def is_known(self) -> bool:
@@ -94,9 +107,14 @@ class DataflowJob:
         return self.state in PHASES
 
     @property
+    def is_over(self) -> bool:
+        """Whether this job has ended."""
+        return self.phase != "going"
+
+    @property
     def is_cancelling(self) -> bool:
         """Whether this job is being cancelled."""
-        return self.state == "JOB_STATE_CANCELLING"
+        return self.state in ("JOB_STATE_CANCELLING", "CANCELLING")
 
     @property
     def was_drained(self) -> bool:
@@ -105,7 +123,7 @@ class DataflowJob:
 
     @property
     def run(self) -> str | None:
-        """Label of its task and run; `None` if it has none, or it was left out of a list."""
+        """Label or digest of its task and run; `None` if it has none, or a list omitted it."""
         return self.labels.get(RUN_LABEL)
 
     @property
@@ -114,6 +132,6 @@ class DataflowJob:
         return self.labels.get(DEPLOYMENT_LABEL, "")
 
     @property
-    def is_over(self) -> bool:
-        """Whether this job has ended."""
-        return self.phase != "going"
+    def created_seconds(self) -> float:
+        """Time of creation, in seconds of the Unix epoch; 0 if not known."""
+        return self.created_at.timestamp() if self.created_at else 0.0

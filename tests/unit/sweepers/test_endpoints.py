@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pytest
 
 from airflow_provider_llmbeam.endpoints.resource import Resource
-from airflow_provider_llmbeam.endpoints.sweep import is_abandoned, is_due, sweep
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
-from airflow_provider_llmbeam.hooks.google.dataflow_job import DataflowJob
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
+from airflow_provider_llmbeam.sweepers.endpoints import is_abandoned, is_due, sweep
 
 pytestmark = pytest.mark.promise(3)
 
@@ -39,7 +39,7 @@ def test_resources_are_due_once_their_endpoint_has_expired(resources, due):
 
 def job(age_seconds=0.0, **labels):
     created = datetime.fromtimestamp(10_000.0 - age_seconds, UTC)
-    return DataflowJob(
+    return RemoteJob(
         "j", "n", "JOB_STATE_RUNNING", created, {"llmbeam-job": "n", "llmbeam-deployment": "prod", **labels}
     )
 
@@ -129,7 +129,7 @@ def test_an_endpoint_that_a_later_try_provisions_again_during_the_sweep_is_kept(
 def test_a_job_that_cannot_be_cancelled_is_reported_as_possibly_billing():
     jobs = Jobs(job(100.0), error=AccessDeniedError("No."))
     manifest = swept([], [jobs])
-    assert manifest.deleted == []
+    assert manifest.cancelled == []
     assert manifest.failed == ["Job 'j' may still be billing: No."]
 
 
@@ -137,7 +137,7 @@ def test_abandoned_jobs_are_cancelled_and_others_kept():
     old, young = Jobs(job(100.0)), Jobs(job(10.0))
     manifest = swept([], [old, young])
     assert (old.cancelled, young.cancelled) == (["j"], [])
-    assert (manifest.deleted, manifest.kept) == (["us-central1/jobs/j"], ["us-central1/jobs/j"])
+    assert (manifest.cancelled, manifest.kept) == (["us-central1/jobs/j"], ["us-central1/jobs/j"])
 
 
 def test_a_dry_run_changes_neither_endpoints_nor_jobs():
@@ -145,7 +145,7 @@ def test_a_dry_run_changes_neither_endpoints_nor_jobs():
     manifest = swept([platform], [jobs], dry_run=True)
     assert platform.resources
     assert jobs.cancelled == []
-    assert sorted(manifest.deleted) == [f"{PLACE}/endpoints/a", "us-central1/jobs/j"]
+    assert (manifest.deleted, manifest.cancelled) == ([f"{PLACE}/endpoints/a"], ["us-central1/jobs/j"])
 
 
 FOREIGN = [{"llmbeam-key": "d", "llmbeam-deployment": "dev"}, {"llmbeam-key": "u", "llmbeam-deployment": ""}]
