@@ -20,9 +20,7 @@ from typing import Literal
 import aiohttp
 from aiohttp import web
 
-from airflow_provider_llmbeam.engine.backends.base import Backend
-from airflow_provider_llmbeam.engine.backends.gemini import GeminiBackend
-from airflow_provider_llmbeam.engine.backends.openai import OpenAIBackend
+from airflow_provider_llmbeam.engine.backend import Backend
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import Completion
@@ -31,6 +29,8 @@ from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import Le
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
+from airflow_provider_llmbeam.providers.gemini.client import GeminiBackend
+from airflow_provider_llmbeam.providers.openai.client import OpenAIBackend
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation, OpenAIModel
 
 Api = Literal["openai", "gemini"]
