@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.gate import Admission, Gate, Slots
 from airflow_provider_llmbeam.engine.pacing.outage import Outage
 from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.plan import PlannedRequest, StaticBatching, in_order, plan
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.request import (
@@ -333,7 +334,8 @@ class Engine:
         request.rejected_at += (time.time(),)
         request.throttled_since = request.throttled_since or self._clock()
         self._gate.governor.settle(reserved, 0)
-        hold_seconds = self._gate.rejected(error.retry_after_seconds, sent_at, reserved, error.quota_unit)
+        rejection = Rejection(error.retry_after_seconds, sent_at, reserved, error.quota_unit, random.random())
+        hold_seconds = self._gate.rejected(rejection)
         for observer in request.batch.observers:
             observer.rejected(hold_seconds)
 

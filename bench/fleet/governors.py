@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from bench.fleet.case import FleetCase
 from bench.simulation.servers import Bucket
 from bench.simulation.simulator import REJECTION_SECONDS
@@ -100,7 +101,7 @@ def share_quota(case: FleetCase, expected_workers: int, seconds: float = 600.0, 
         rng.shuffle(order)
         while rejections and rejections[0][0] <= now:
             _, governor, advice = rejections.popleft()
-            governor.rejected(now, advice, rng.random())
+            governor.rejected(now, Rejection(advice, chance=rng.random()))
         for machine in order:
             governor = governors[machine]
             while governor.admit(now, 1.0) == 0:

@@ -16,6 +16,7 @@ from llmbeam_sandbox.models.quota import Quota, QuotaLedger
 
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.pacing.gate import Admission, Gate
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.retry import LONGEST_ADVISED_SECONDS
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import governor_of
 from airflow_provider_llmbeam.spec.limits import Limits
@@ -52,7 +53,7 @@ class Request:
     output_tokens: int = 0
 
 
-class Rejection(Protocol):
+class Refusal(Protocol):
     """A 429."""
 
     @property
@@ -63,7 +64,7 @@ class Rejection(Protocol):
 class Server(Protocol):
     """Admits requests, or rejects them."""
 
-    def admit(self, now: float, tokens: int) -> Rejection | None:
+    def admit(self, now: float, tokens: int) -> Refusal | None:
         """Counts a request of `tokens` input tokens, or rejects it."""
 
     def charge_output(self, now: float, tokens: int) -> None:
@@ -199,7 +200,7 @@ class Simulation:
                 client.governor.settle(reserved, 0)
                 advice = rejection.retry_delay_seconds
                 unit = rejection.unit if isinstance(rejection, servers.Rejection) else None
-                client.governor.rejected(answered_at, advice, self._rng.random(), now, reserved, unit)
+                client.governor.rejected(answered_at, Rejection(advice, now, reserved, unit, self._rng.random()))
                 # As in the engine, the request waits as it was told, and keeps its slot.
                 self._at(answered_at + min(LONGEST_ADVISED_SECONDS, advice or 0.0), resend)
             self._sender(client)(answered_at)

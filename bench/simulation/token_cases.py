@@ -6,8 +6,9 @@ import heapq
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 from bench.simulation.cases import Case
@@ -47,17 +48,9 @@ class RequestsOnly(LearnedRate):
     def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None:
         """Does nothing."""
 
-    def rejected(
-        self,
-        now: float,
-        retry_after_seconds: float | None,
-        chance: float = 0.0,
-        sent_at: float | None = None,
-        tokens: float = 0.0,
-        unit: QuotaUnit | None = None,
-    ) -> float:
+    def rejected(self, now: float, rejection: Rejection) -> float:
         """See `LearnedRate.rejected`."""
-        return super().rejected(now, retry_after_seconds, chance, sent_at)
+        return super().rejected(now, replace(rejection, tokens=0.0, unit=None))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 
 
 class Admission(Protocol):
@@ -22,15 +21,7 @@ class Admission(Protocol):
     def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None:
         """See `Governor.settle`."""
 
-    def rejected(
-        self,
-        now: float,
-        retry_after_seconds: float | None,
-        chance: float = 0.0,
-        sent_at: float | None = None,
-        tokens: float = 0.0,
-        unit: QuotaUnit | None = None,
-    ) -> float:
+    def rejected(self, now: float, rejection: Rejection) -> float:
         """See `LearnedRate.rejected`."""
         ...
 
@@ -112,27 +103,9 @@ class Gate:
         spacing_seconds = self._lowest_latency_seconds / max_in_flight / 1.05
         self._spacing_seconds = min(spacing_seconds, self.MAX_SPACING_SECONDS)
 
-    def rejected(
-        self,
-        retry_after_seconds: float | None,
-        sent_at: float,
-        tokens: float = 0.0,
-        unit: QuotaUnit | None = None,
-    ) -> float:
-        """Reports a 429.
-
-        Args:
-            retry_after_seconds: Retry delay of the server, or `None`.
-            sent_at: Time at which the request was sent.
-            tokens: Tokens given to `wait_for_admission`.
-            unit: What the exhausted quota counts, if the server says so.
-
-        Returns:
-            Duration of the hold, in seconds.
-        """
-        hold_seconds = self.governor.rejected(
-            self._clock(), retry_after_seconds, random.random(), sent_at, tokens, unit
-        )
+    def rejected(self, rejection: Rejection) -> float:
+        """Reports a 429; returns the duration of the hold, in seconds."""
+        hold_seconds = self.governor.rejected(self._clock(), rejection)
         if hold_seconds == 0 and self._timer is not None:
             # `LearnedRate` may test the 429 with requests that are sent at once.
             self._timer.cancel()

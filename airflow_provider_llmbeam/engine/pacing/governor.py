@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.retry import LONGEST_ADVISED_SECONDS
-from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 
 
 @dataclass(slots=True)
@@ -160,24 +160,12 @@ class Governor:
         if is_answered:
             state.blind_holds = 0.0
 
-    def rejected(
-        self,
-        now: float,
-        retry_after_seconds: float | None,
-        chance: float = 0.0,
-        sent_at: float | None = None,
-        tokens: float = 0.0,
-        unit: QuotaUnit | None = None,
-    ) -> float:
+    def rejected(self, now: float, rejection: Rejection) -> float:
         """Records a 429: all requests are held, and the share is cut once per overload.
 
         Args:
             now: Time of the clock, in seconds.
-            retry_after_seconds: Retry delay of the server, or `None`.
-            chance: Random number, uniform in [0, 1), which spreads machines that were rejected together.
-            sent_at: Not used.
-            tokens: Not used: they are given back by `settle`.
-            unit: Not used: the quotas are known.
+            rejection: The 429.
 
         Returns:
             Duration of the hold, in seconds.
@@ -185,12 +173,12 @@ class Governor:
         state = self.state
         self._grow(now)
         state.sent = max(0.0, state.sent - 1)
-        advice = self._blind_hold() if retry_after_seconds is None else retry_after_seconds
+        advice = self._blind_hold() if rejection.retry_after_seconds is None else rejection.retry_after_seconds
         advice = min(self.LONGEST_HOLD_SECONDS, max(advice, self.FIRST_HOLD_SECONDS))
         is_renewed = state.sent >= self.OVERLOAD_SENDS
         if state.is_probing or is_renewed or now - state.cut_at > self.CUT_SECONDS:
             self._cut(now)
-        seconds = advice + chance * min(self._seconds_per_request(), 1.0)
+        seconds = advice + rejection.chance * min(self._seconds_per_request(), 1.0)
         state.held_until = max(state.held_until, now + seconds)
         return seconds
 

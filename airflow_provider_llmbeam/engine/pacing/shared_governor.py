@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorState
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
-from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 
 _log = logging.getLogger(__name__)
 
@@ -82,18 +82,10 @@ class SharedGovernor:
         with self._locked():
             self._governor.settle(reserved_tokens, used_tokens, is_answered=is_answered)
 
-    def rejected(
-        self,
-        now: float,
-        retry_after_seconds: float | None,
-        chance: float = 0.0,
-        sent_at: float | None = None,
-        tokens: float = 0.0,
-        unit: QuotaUnit | None = None,
-    ) -> float:
+    def rejected(self, now: float, rejection: Rejection) -> float:
         """See `LearnedRate.rejected`."""
         with self._locked(now):
-            return float(self._governor.rejected(now, retry_after_seconds, chance, sent_at, tokens, unit))
+            return float(self._governor.rejected(now, rejection))
 
     @property
     def state(self) -> GovernorState | LearnedRateState:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
@@ -221,7 +222,7 @@ def test_another_machine_begins_with_what_the_first_one_learned(directory: str, 
             while (wait := first.admission.admit(now, 1, 1000)) > 0:
                 now += wait
             now += 0.2
-        first.admission.rejected(now, None, sent_at=now)
+        first.admission.rejected(now, Rejection(sent_at=now))
     first.batch_ended()
     learned = content(directory)["requests_per_second"]
     assert 1.0 < learned < 6.0
@@ -241,7 +242,7 @@ def test_another_machine_begins_with_what_the_first_one_learned(directory: str, 
 def test_a_machine_with_a_newer_state_of_its_own_keeps_it(directory: str, machine: Any) -> None:
     own = MachineGovernor(GEMINI, UNKNOWN, directory)
     own.admission.admit(0.0, 1, 1000)
-    own.admission.rejected(0.1, 7.0, sent_at=0.05)
+    own.admission.rejected(0.1, Rejection(7.0, sent_at=0.05))
     LearnedRateFile(directory, identity_of(GEMINI, UNKNOWN)).write(LEARNED)
     again = MachineGovernor(GEMINI, UNKNOWN, directory)
     assert again.admission.admit(1.0, 1, 1000) > 5.0, "the hold of the other process of this machine"
@@ -253,7 +254,7 @@ def test_a_machine_whose_own_state_is_older_begins_with_the_rate_of_another_one(
     """The rate that it had learned weeks ago counted, and replaced the newer one."""
     own = MachineGovernor(GEMINI, UNKNOWN, directory)
     own.admission.admit(0.0, 1, 1000)
-    own.admission.rejected(0.1, 7.0, sent_at=0.05)
+    own.admission.rejected(0.1, Rejection(7.0, sent_at=0.05))
     (path,) = Path(tempfile.gettempdir()).rglob("governor-*")
     weeks_ago = time.time() - 21 * DAY
     os.utime(path, (weeks_ago, weeks_ago))
@@ -273,7 +274,7 @@ def test_a_machine_whose_own_state_is_older_begins_with_the_rate_of_another_one(
 )
 def test_nothing_is_kept_if_nothing_is_learned(directory: str, machine: Any, model: Any, limits: Limits) -> None:
     governor = MachineGovernor(model, limits, directory)
-    governor.admission.rejected(1.0, 1.0)
+    governor.admission.rejected(1.0, Rejection(1.0))
     governor.batch_ended()
     assert list(Path(directory).iterdir()) == []
     assert learned_rate(model, limits, directory) is None

@@ -48,9 +48,9 @@ Of 3,000 cases of any size (this law: 82 and 88 %, 96 and 87 % in the next run):
 
 from __future__ import annotations
 
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.unknown_quota import by_chance, hold, interval, quota_unit, shared_pool
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
-from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 
 
 class LearnedRate:
@@ -149,24 +149,12 @@ class LearnedRate:
         if is_answered:
             quota_unit.settle(self.state, reserved_tokens, used_tokens)
 
-    def rejected(
-        self,
-        now: float,
-        retry_after_seconds: float | None,
-        chance: float = 0.0,
-        sent_at: float | None = None,
-        tokens: float = 0.0,
-        unit: QuotaUnit | None = None,
-    ) -> float:
+    def rejected(self, now: float, rejection: Rejection) -> float:
         """Records a 429.
 
         Args:
             now: Time of the clock, in seconds.
-            retry_after_seconds: Retry delay of the server, or `None`.
-            chance: Random number, uniform in [0, 1), which spreads machines that were rejected together.
-            sent_at: Time at which the request was sent; by default, now.
-            tokens: Tokens given to `admit`; 0 if they are not known.
-            unit: What the quota counts that is used up, if the server names it.
+            rejection: The 429.
 
         Returns:
             Time until requests are sent again, in seconds.
@@ -174,7 +162,8 @@ class LearnedRate:
         state = self.state
         if state.started_at < 0:
             state.started_at = state.grown_at = state.request_line = now
-        sent_at = now if sent_at is None else min(sent_at, now)
+        retry_after_seconds, tokens, chance = rejection.retry_after_seconds, rejection.tokens, rejection.chance
+        sent_at = now if rejection.sent_at is None else min(rejection.sent_at, now)
         took = min(1.0, max(0.002, now - sent_at))
         state.rejection_seconds += (1.0 if state.since < 0 else 0.2) * (took - state.rejection_seconds)
         state.grown_at = now
@@ -190,7 +179,7 @@ class LearnedRate:
         is_first = sent_at < state.resumed_at + state.rejection_seconds and state.holds > 0
         is_new = state.since < 0 or (sent_at >= state.resumed_at and not is_first)
         if is_new and not shared_pool.is_pool(state):
-            quota_unit.rejected(state, sent_at, tokens, unit)
+            quota_unit.rejected(state, sent_at, tokens, rejection.unit)
         cost = quota_unit.cost(state, tokens)
         state.total = max(0.0, state.total - cost)
         # Also one of a request before the test: in a window, the 429s of its end follow each other.

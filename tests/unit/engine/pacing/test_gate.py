@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_llmbeam.engine.pacing.gate import Gate, Slots
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 
 
 def test_a_retry_is_admitted_before_first_attempts_that_wait(run):
@@ -56,11 +57,11 @@ class Tested:
 def test_a_429_that_holds_nothing_releases_the_requests_that_wait(run):
     async def scenario() -> float:
         gate = Gate(Tested(), asyncio.get_running_loop().time)
-        assert gate.rejected(None, 0.0) == 0.0
+        assert gate.rejected(Rejection(sent_at=0.0)) == 0.0
         gate.governor.is_rejected = False
         waiting = asyncio.create_task(gate.wait_for_admission(lambda: 1, is_retry=False))
         await asyncio.sleep(0)
-        gate.rejected(None, 0.0)
+        gate.rejected(Rejection(sent_at=0.0))
         return (await waiting)[1]
 
     assert run(scenario()) < Gate.LONGEST_WAIT_SECONDS

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorState
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from bench.jobs import JOBS
 from bench.simulation.bounds import step_down_and_up, step_to_half
 from bench.simulation.simulator import simulate, simulate_job
@@ -67,9 +68,9 @@ def test_no_request_waits_forever_regardless_of_the_history(events, requests, to
             case "send":
                 governor.admit(now, 10)
             case "429":
-                governor.rejected(now, None)
+                governor.rejected(now, Rejection())
             case "429 for 3 s":
-                governor.rejected(now, 3.0)
+                governor.rejected(now, Rejection(3.0))
             case "answer":
                 governor.settle(0, 0, is_answered=True)
     waits = 0
@@ -108,48 +109,50 @@ def test_a_prompt_larger_than_the_credit_is_admitted_once_the_credit_is_full():
 def test_all_requests_are_held_for_the_retry_delay_of_the_server():
     governor = Governor(requests_per_minute=600)
     governor.admit(0.0, 1)
-    assert governor.rejected(1.0, 7.5) == 7.5
+    assert governor.rejected(1.0, Rejection(7.5)) == 7.5
     assert governor.admit(2.0, 1) == 6.5
     assert governor.admit(8.5, 1) == 0
 
 
 def test_a_shorter_hold_does_not_end_a_longer_one():
     governor = Governor(requests_per_minute=600)
-    governor.rejected(0.0, 10.0)
-    governor.rejected(1.0, 1.0)
+    governor.rejected(0.0, Rejection(10.0))
+    governor.rejected(1.0, Rejection(1.0))
     assert governor.admit(2.0, 1) == 8.0
 
 
 def test_machines_that_were_rejected_together_resume_at_most_one_gap_apart():
     governor = Governor(requests_per_minute=600)
-    assert governor.rejected(0.0, 2.0, chance=1.0) == pytest.approx(2.1, abs=0.02)
+    assert governor.rejected(0.0, Rejection(2.0, chance=1.0)) == pytest.approx(2.1, abs=0.02)
 
 
 def test_a_retry_delay_of_zero_is_replaced_by_the_first_hold():
-    assert Governor(requests_per_minute=600).rejected(0.0, 0.0) == Governor.FIRST_HOLD_SECONDS
+    assert Governor(requests_per_minute=600).rejected(0.0, Rejection(0.0)) == Governor.FIRST_HOLD_SECONDS
 
 
 def test_a_retry_delay_of_a_day_is_replaced_by_the_longest_hold():
-    assert Governor(requests_per_minute=600).rejected(0.0, 86_400.0) == Governor.LONGEST_HOLD_SECONDS
+    assert Governor(requests_per_minute=600).rejected(0.0, Rejection(86_400.0)) == Governor.LONGEST_HOLD_SECONDS
 
 
 def test_a_429_without_a_retry_delay_doubles_the_hold_until_a_request_is_answered():
     governor = Governor(requests_per_minute=600)
     holds, now = [], 0.0
     for _ in range(4):
-        holds.append(governor.rejected(now, None))
-        assert governor.rejected(now + 0.01, None) >= holds[-1], "under way when the hold began: no further sign"
+        holds.append(governor.rejected(now, Rejection()))
+        assert governor.rejected(now + 0.01, Rejection()) >= holds[-1], (
+            "under way when the hold began: no further sign"
+        )
         now = governor.state.held_until + 0.1
     assert holds == pytest.approx([0.3, 0.6, 1.2, 2.4])
     governor.settle(0, 0, is_answered=True)
-    assert governor.rejected(now, None) == pytest.approx(0.3)
+    assert governor.rejected(now, Rejection()) == pytest.approx(0.3)
 
 
 def test_one_overload_cuts_the_share_once_however_many_429s_it_brings():
     governor = Governor(requests_per_minute=600)
     governor.admit(0.0, 1)
     for number in range(20):
-        governor.rejected(10 + number * 0.05, 0.5)
+        governor.rejected(10 + number * 0.05, Rejection(0.5))
     assert governor.state.share == pytest.approx(Governor.CUT, abs=0.01)
 
 
@@ -158,7 +161,7 @@ def test_overloads_that_follow_each_other_closely_cut_deeper():
     governor.admit(0.0, 1)
     shares = []
     for number in range(5):
-        governor.rejected(10.0 + 3 * number, 0.5)
+        governor.rejected(10.0 + 3 * number, Rejection(0.5))
         shares.append(governor.state.share)
     ratios = [after / before for before, after in itertools.pairwise([1.0, *shares])]
     assert ratios == pytest.approx([0.92, *[0.92**2] * 4], abs=0.02)
@@ -171,7 +174,7 @@ def let_through(governor, start, *, sends, tokens=1.0, gap=0.0):
         now += gap
         while (wait := governor.admit(now, tokens)) > 0:
             now += wait
-    governor.rejected(now, None)
+    governor.rejected(now, Rejection())
     return now
 
 
@@ -211,7 +214,7 @@ def test_the_tighter_limit_of_requests_and_tokens_measures_the_admitted_share():
 
 def seconds_to_double(usual_share):
     governor = Governor(requests_per_minute=6000)
-    governor.rejected(0.0, None)
+    governor.rejected(0.0, Rejection())
     governor.state.share, governor.state.usual_share = 0.25, usual_share
     now = 0.0
     while governor.state.share < 0.5:
@@ -228,7 +231,7 @@ def test_a_share_far_below_the_usual_one_is_reclaimed_sooner():
 def test_a_day_without_work_does_not_cause_an_overflow():
     governor = Governor(requests_per_minute=6000)
     governor.admit(0.0, 1)
-    governor.rejected(0.0, None)
+    governor.rejected(0.0, Rejection())
     assert governor.admit(86_400.0, 1) == 0
     assert governor.state.share <= 1
 
@@ -236,7 +239,7 @@ def test_a_day_without_work_does_not_cause_an_overflow():
 def test_the_share_of_machines_that_left_is_taken_over():
     governor = Governor(requests_per_minute=600, expected_workers=4)
     governor.admit(0.0, 1)
-    governor.rejected(1.0, 0.5)
+    governor.rejected(1.0, Rejection(0.5))
     for second in range(2, 600):
         governor.admit(float(second), 1)
     assert governor.state.share == 1.0
@@ -342,7 +345,7 @@ def test_no_server_stalls_a_machine_for_longer_than_its_holds(events, requests, 
             case "send":
                 governor.admit(now, 10)
             case "429":
-                governor.rejected(now, advice)
+                governor.rejected(now, Rejection(advice))
             case "usage":
                 governor.settle(10, used, is_answered=True)
     start = now

@@ -17,6 +17,7 @@ import pytest
 
 from airflow_provider_llmbeam.engine.pacing import shared_governor
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 
@@ -43,7 +44,7 @@ def test_two_governors_with_one_state_file_share_one_quota(path):
 def test_a_429_of_one_governor_holds_the_other(path):
     first, second = shared(path), shared(path)
     first.admit(100.0, 1)
-    first.rejected(100.0, 5.0)
+    first.rejected(100.0, Rejection(5.0))
     assert second.admit(101.0, 1) == pytest.approx(4.0)
 
 
@@ -61,7 +62,7 @@ def test_a_rate_that_one_process_learned_is_used_by_the_other(path):
     while now < 110:
         admitted += first.admit(now, 1) == 0
         now += 0.01
-    first.rejected(now, 10.0)
+    first.rejected(now, Rejection(10.0))
     assert second.admit(now, 1) == pytest.approx(10.0)
     assert second.admit(now + 10.0, 1) == 0
     assert first.admit(now + 10.0, 1) > 0.01
@@ -70,10 +71,10 @@ def test_a_rate_that_one_process_learned_is_used_by_the_other(path):
 def test_a_state_that_is_outdated_or_from_before_a_reboot_is_discarded(path):
     first = shared(path)
     first.admit(100_000.0, 1)
-    first.rejected(100_000.0, 500.0)
+    first.rejected(100_000.0, Rejection(500.0))
     assert shared(path).admit(100_001.0, 1) > 400
     assert shared(path).admit(101_000.0, 1) == 0
-    first.rejected(101_000.0, 500.0)
+    first.rejected(101_000.0, Rejection(500.0))
     assert shared(path).admit(5.0, 1) == 0
 
 
@@ -85,7 +86,7 @@ def test_a_run_after_ten_minutes_or_a_reboot_begins_with_the_rate_of_the_earlier
         admitted += wait == 0
         now += wait
         if wait == 0 and admitted % 20 == 0:
-            first.rejected(now, 1.0)
+            first.rejected(now, Rejection(1.0))
     learned = first._governor.state.base_rps
     later = SharedGovernor(LearnedRate(), path)
     assert later.admit(next_at, 1) == 0
@@ -97,7 +98,7 @@ def test_a_run_after_ten_minutes_or_a_reboot_begins_with_the_rate_of_the_earlier
 def test_a_state_that_was_last_used_before_another_machine_learned_its_own_is_discarded(path, minutes, is_kept):
     first = shared(path)
     first.admit(100.0, 1)
-    first.rejected(100.0, 5.0)
+    first.rejected(100.0, Rejection(5.0))
     then = time.time() - 60 * minutes
     os.utime(path, (then, then))
     clock_ahead = time.time() + 86_400
@@ -142,7 +143,7 @@ def test_a_process_stopped_while_it_holds_the_lock_does_not_stop_the_others(path
     with caplog.at_level(logging.WARNING):
         admitted = sum(governor.admit(100.0 + number / 100, 1) == 0 for number in range(1000))
         governor.settle(1, 2, is_answered=True)
-        assert governor.rejected(110.0, 5.0) >= 5
+        assert governor.rejected(110.0, Rejection(5.0)) >= 5
     assert admitted == pytest.approx(100, abs=5), "its own governor paces it"
     assert 5 <= len(pauses) <= 20, "it waits once, and not again for each call"
     assert len(caplog.messages) == 1
@@ -168,7 +169,7 @@ def test_a_process_on_a_full_disk_goes_on_with_its_own_rate_until_there_is_room(
     with caplog.at_level(logging.WARNING), full_disk():
         admitted = sum(governor.admit(100.0 + number / 100, 1) == 0 for number in range(1000))
         governor.settle(1, 2, is_answered=True)
-        assert governor.rejected(110.0, 5.0) >= 5
+        assert governor.rejected(110.0, Rejection(5.0)) >= 5
     assert admitted == pytest.approx(100, abs=5), "its own governor paces it"
     (warning,) = caplog.messages
     assert f"{path}, by which the processes of this machine share their rate, cannot be used" in warning
@@ -194,7 +195,7 @@ def test_a_state_that_is_not_finite_is_discarded(path, value, field):
         file.seek(8 * field)
         file.write(struct.pack("d", value))
     assert governor.admit(100.2, 1) == 0
-    assert governor.rejected(100.3, 1.0) == 1.0
+    assert governor.rejected(100.3, Rejection(1.0)) == 1.0
     assert math.isfinite(sum(struct.unpack("12d", path.read_bytes())))
 
 
@@ -213,7 +214,7 @@ def test_a_debt_does_not_outlive_ten_minutes_of_polling(path):
 
 def test_a_hold_that_no_server_can_cause_is_discarded(path):
     governor = shared(path)
-    governor.rejected(100.0, 1.0)
+    governor.rejected(100.0, Rejection(1.0))
     with path.open("r+b") as file:
         file.seek(8 * 5)
         file.write(struct.pack("d", 1e9))

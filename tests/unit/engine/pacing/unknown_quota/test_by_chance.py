@@ -4,6 +4,7 @@ import statistics
 
 import pytest
 
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.unknown_quota import by_chance
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
@@ -33,7 +34,7 @@ def large_batch(took: float, advised: float | None = 1.0) -> tuple[LearnedRate, 
     rate, now = LearnedRate(), 0.0
     for _ in range(20):
         now = send(rate, now, backlog=4000)
-    return rate, now + took, rate.rejected(now + took, advised, sent_at=now)
+    return rate, now + took, rate.rejected(now + took, Rejection(advised, sent_at=now))
 
 
 @pytest.mark.parametrize("rps", [None, 100.0])
@@ -59,7 +60,7 @@ def test_chance_is_recognised_within_twenty_429s(took):
     for number in range(200):
         now = send(rate, now, backlog=4000)
         if number % 10 == 9 and not rate.state.is_by_chance:
-            rate.rejected(now + took, 1.0, sent_at=now)
+            rate.rejected(now + took, Rejection(1.0, sent_at=now))
             now, rejected = now + took, rejected + 1
     assert rate.state.is_by_chance
     assert rejected <= 20
@@ -76,7 +77,7 @@ def test_requests_in_flight_that_are_admitted_end_the_wait_after_a_429():
 def test_requests_in_flight_that_are_rejected_show_a_quota():
     rate, now, _ = large_batch(0.05)
     for _ in range(10):
-        rate.rejected(now + 0.01, 1.0, sent_at=now - 0.01)
+        rate.rejected(now + 0.01, Rejection(1.0, sent_at=now - 0.01))
     assert send(rate, now) >= now + 1.0
     assert rate.state.evidence == 1 - by_chance.OF_TRIAL
 
@@ -94,7 +95,7 @@ def test_requests_are_sent_at_once_where_too_few_are_in_flight():
 def test_if_these_are_rejected_the_retry_delay_is_observed():
     rate, now, _ = large_batch(0.002)
     while rate.admit(now, 1) == 0:
-        rate.rejected(now + 0.002, 1.0, sent_at=now)
+        rate.rejected(now + 0.002, Rejection(1.0, sent_at=now))
     assert send(rate, now) >= now + 1.0
 
 
@@ -102,7 +103,7 @@ def test_the_first_429_of_a_small_batch_is_obeyed():
     rate, now = LearnedRate(), 0.0
     for _ in range(5):
         now = send(rate, now)
-    assert rate.rejected(now, 1.0) == 1.0
+    assert rate.rejected(now, Rejection(1.0)) == 1.0
     assert send(rate, now) >= now + 1.0
 
 
@@ -117,7 +118,7 @@ def test_a_429_after_many_requests_is_evidence_of_a_quota():
     rate, now = LearnedRate(), 0.0
     for _ in range(int(by_chance.CLOSE_SENDS) + 2):
         now = send(rate, now)
-    assert rate.rejected(now, 1.0) == 1.0
+    assert rate.rejected(now, Rejection(1.0)) == 1.0
     assert rate.state.evidence == -by_chance.OF_TRIAL
 
 
@@ -132,13 +133,13 @@ def test_after_a_trial_the_rate_is_another_one_until_there_is_no_429(base_rps, r
 def test_a_429_within_the_share_holds_nothing():
     rate = chance()
     now = send(rate, 0.0, backlog=4000)
-    assert rate.rejected(now, 1.0) == 0.0
+    assert rate.rejected(now, Rejection(1.0)) == 0.0
     assert rate.state.since < 0
 
 
 def test_more_429s_show_a_quota_below_whose_hold_is_not_that_of_one_request():
     rate, now, number = chance(total=400.0), 0.0, 0
-    while not (seconds := rate.rejected(now, 60.0)):
+    while not (seconds := rate.rejected(now, Rejection(60.0))):
         now, number = send(rate, now, backlog=4000), number + 1
     assert number <= 2 * by_chance.EXCESS
     assert seconds < 1
@@ -148,7 +149,7 @@ def test_more_429s_show_a_quota_below_whose_hold_is_not_that_of_one_request():
 
 def test_a_wrong_decision_is_left_with_the_first_of_these():
     rate, now = chance(), 0.0
-    while not rate.rejected(now, 1.0):
+    while not rate.rejected(now, Rejection(1.0)):
         now = send(rate, now, backlog=4000)
     assert not rate.state.is_by_chance
     assert rate.state.evidence == -by_chance.ENOUGH
@@ -166,7 +167,7 @@ def test_a_quota_is_found_after_rejections_by_chance_have_ended():
     while now < 60:
         now = send(rate, now, backlog=4000)
         if wait := bucket.wait_seconds(now):
-            rate.rejected(now, wait)
+            rate.rejected(now, Rejection(wait))
         else:
             bucket.take(now)
             admitted += 1
@@ -217,6 +218,6 @@ def test_it_is_forgotten_where_requests_are_rejected_by_chance_as_well():
     while not rate.state.is_by_chance and now < 200:
         now, number = send(rate, now, backlog=400), number + 1
         if number % 10 == 0:
-            rate.rejected(now, 1.0, sent_at=now)
+            rate.rejected(now, Rejection(1.0, sent_at=now))
     assert number <= 200
     assert now < 60

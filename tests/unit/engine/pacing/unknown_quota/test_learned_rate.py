@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.unknown_quota import hold, shared_pool
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
@@ -50,13 +51,13 @@ def replay(rate: LearnedRate, events: list[tuple[float, str]]) -> float:
                     now = send(rate, now)
             case "429":
                 now = send(rate, now)
-                rate.rejected(now, None)
+                rate.rejected(now, Rejection())
             case "429 for 3 s":
                 now = send(rate, now)
-                rate.rejected(now, 3.0, chance=0.5)
+                rate.rejected(now, Rejection(3.0, chance=0.5))
             case "429 of a request before":
                 now = send(rate, now)
-                rate.rejected(now + 0.1, None, sent_at=now)
+                rate.rejected(now + 0.1, Rejection(sent_at=now))
             case "pause":
                 now += 600
     return now
@@ -101,7 +102,7 @@ def test_a_quota_of_one_request_per_minute_rejects_few():
         now = send(rate, now)
         if now - admitted < 60:
             rejected += 1
-            rate.rejected(now + 0.1, None, sent_at=now)
+            rate.rejected(now + 0.1, Rejection(sent_at=now))
         else:
             admitted = now
     assert rejected <= 30
@@ -112,7 +113,7 @@ def test_a_retry_delay_is_obeyed_until_a_rate_is_measured(events, delay):
     rate = LearnedRate()
     now = replay(rate, events)
     if not rate.state.base_rps:
-        rate.rejected(now, delay)
+        rate.rejected(now, Rejection(delay))
         assert send(rate, now) >= now + delay - 1e-6 or rate.state.base_rps
 
 
@@ -134,12 +135,12 @@ def test_the_rate_is_that_between_two_429s():
     rate, now = LearnedRate(), 0.0
     for _ in range(50):
         now = send(rate, now)
-    rate.rejected(now, None)
+    rate.rejected(now, Rejection())
     for _ in range(40):
         now = send(rate, now + 0.1)
     since = rate.state.since
     now = send(rate, now)
-    rate.rejected(now, None)
+    rate.rejected(now, Rejection())
     assert rate.state.measured / rate.state.measured_seconds == pytest.approx(40 / (now - since))
 
 
@@ -147,10 +148,10 @@ def test_a_429_of_a_request_before_the_hold_is_no_further_evidence():
     rate = LearnedRate()
     for number in range(10):
         rate.admit(number * 0.1, 1)
-    assert rate.rejected(1.0, 5.0, sent_at=0.9) == 5.0
+    assert rate.rejected(1.0, Rejection(5.0, sent_at=0.9)) == 5.0
     before = dataclasses.replace(rate.state)
-    assert rate.rejected(1.1, 2.0, sent_at=0.9) == pytest.approx(4.9)
-    assert rate.rejected(1.2, 30.0, sent_at=0.9) == pytest.approx(30.0)
+    assert rate.rejected(1.1, Rejection(2.0, sent_at=0.9)) == pytest.approx(4.9)
+    assert rate.rejected(1.2, Rejection(30.0, sent_at=0.9)) == pytest.approx(30.0)
     assert rate.state.first_rps == before.first_rps
 
 
@@ -159,7 +160,7 @@ def test_holds_without_a_retry_delay_meet_the_common_windows():
     rate.admit(now, 1)
     resumed = []
     for _ in range(6):
-        rate.rejected(now, None)
+        rate.rejected(now, Rejection())
         now = send(rate, now)
         resumed.append(now)
     assert resumed == pytest.approx([0.3, 1.1, 4.0, 12.0, 30.0, 61.0], abs=0.01)
@@ -167,18 +168,18 @@ def test_holds_without_a_retry_delay_meet_the_common_windows():
 
 @pytest.mark.parametrize(("delay", "seconds"), [(86_400.0, hold.LONGEST_SECONDS), (0.0, 0.02)])
 def test_a_retry_delay_is_bounded(delay, seconds):
-    assert LearnedRate().rejected(0.0, delay) == seconds
+    assert LearnedRate().rejected(0.0, Rejection(delay)) == seconds
 
 
 def test_machines_that_were_rejected_together_resume_at_most_a_tenth_of_a_second_apart():
-    assert LearnedRate().rejected(0.0, 2.0, chance=1.0) == pytest.approx(2.1)
+    assert LearnedRate().rejected(0.0, Rejection(2.0, chance=1.0)) == pytest.approx(2.1)
 
 
 def test_a_job_whose_first_request_is_rejected_is_not_slow():
     """Others have used the window."""
     rate = LearnedRate()
     rate.admit(0.0, 1)
-    rate.rejected(0.05, 2.0, sent_at=0.0)
+    rate.rejected(0.05, Rejection(2.0, sent_at=0.0))
     now, sent = 2.1, 0
     while now < 30:
         now, sent = send(rate, now), sent + 1
@@ -189,7 +190,7 @@ def test_a_window_that_others_had_used_at_first_is_used_within_a_minute():
     rate, now = LearnedRate(), 0.0
     for _ in range(5):
         now = send(rate, now)
-    rate.rejected(now, 10.0)
+    rate.rejected(now, Rejection(10.0))
     sent, ends = 0, now + 60.0
     while (now := send(rate, now)) < ends:
         sent += 1
@@ -201,11 +202,11 @@ def test_a_quota_refills_the_burst_that_it_admitted_within_a_minute():
     rate, now = LearnedRate(), 0.0
     for _ in range(1200):
         now = send(rate, now, backlog=3000)
-    rate.rejected(now, None)
+    rate.rejected(now, Rejection())
     for _ in range(2):
         now = send(rate, now)
         now = send(rate, now + 0.3)
-        rate.rejected(now, None)
+        rate.rejected(now, Rejection())
     assert rate.state.measured / rate.state.measured_seconds < 10
     assert 0.6 * 1200 / 60 < rate.state.base_rps < 1200 / 60
 
@@ -225,38 +226,38 @@ def test_after_a_hold_that_was_too_long_the_rate_is_that_without_it_until_furthe
     rate, now = LearnedRate(), 0.0
     for _ in range(50):
         now = send(rate, now)
-    rate.rejected(now, 10.0)
+    rate.rejected(now, Rejection(10.0))
     for _ in range(40):
         now = send(rate, now + 0.05)
-    rate.rejected(now, None)
+    rate.rejected(now, Rejection())
     first_rps, slow_rps = rate.state.base_rps, rate.state.measured / rate.state.measured_seconds
     assert first_rps > 2 * slow_rps
     for _ in range(8):
         now = send(rate, now)
-        rate.rejected(now, None)
+        rate.rejected(now, Rejection())
     assert rate.state.base_rps == pytest.approx(slow_rps)
 
 
 def test_a_429_after_the_rate_has_doubled_leaves_it_between_the_measured_rate_and_the_present_one():
     rate, now = measured(0.6 * shared_pool.LEAST_RPS)
     now = send(rate, now)
-    rate.rejected(now, None)
+    rate.rejected(now, Rejection())
     before = rate.state.base_rps
     for _ in range(1000):
         now = send(rate, now)
     last_rps = 1 / (send(rate, now) - now)
-    rate.rejected(now, None)
+    rate.rejected(now, Rejection())
     assert last_rps > 4 * before
     assert before < rate.state.base_rps < 0.8 * last_rps
 
 
 def test_a_pause_is_no_evidence_of_a_larger_quota_or_of_a_smaller_one():
     rate, now = measured(10.0)
-    rate.rejected(now, None)
+    rate.rejected(now, Rejection())
     before = rate.state.measured / rate.state.measured_seconds
     for number in range(30):
         now = send(rate, now + 1000.0 * (number == 20))
-    rate.rejected(now, None)
+    rate.rejected(now, Rejection())
     assert rate.state.measured / rate.state.measured_seconds == pytest.approx(before, rel=0.1)
 
 
@@ -268,7 +269,7 @@ def measured(rps: float) -> tuple[LearnedRate, float]:
         now = send(rate, now)
         wait = bucket.wait_seconds(now)
         if wait:
-            rate.rejected(now, wait)
+            rate.rejected(now, Rejection(wait))
         else:
             bucket.take(now)
     return rate, now
@@ -284,7 +285,7 @@ def test_a_changed_quota_is_relearned_within_thousand_requests(before, after):
         now = send(rate, now)
         wait = bucket.wait_seconds(now)
         if wait:
-            rate.rejected(now, wait)
+            rate.rejected(now, Rejection(wait))
         else:
             bucket.take(now)
             admitted.append(now)
@@ -320,7 +321,7 @@ def run(rate: LearnedRate, now: float, until: float, bucket: Bucket) -> tuple[in
     while now < until:
         now = send(rate, now)
         if wait := bucket.wait_seconds(now):
-            rate.rejected(now, wait)
+            rate.rejected(now, Rejection(wait))
             rejected += 1
         else:
             bucket.take(now)
@@ -339,7 +340,7 @@ def test_after_an_outage_of_ten_minutes_a_quota_is_used_at_its_rate(rps, outage_
         now = send(rate, now)
         wait = 10.0 if now < outage_until else bucket.wait_seconds(now)
         if wait:
-            rate.rejected(now, wait if has_retry_delay else None)
+            rate.rejected(now, Rejection(wait if has_retry_delay else None))
             rejected += 1
         else:
             bucket.take(now)
@@ -352,7 +353,7 @@ def test_the_next_run_goes_on_at_the_learned_rate_after_an_outage_at_its_begin()
     rate = LearnedRate(LearnedRateState(base_rps=0.5, measured=50.0, measured_seconds=100.0, is_next_run=1.0))
     now = 0.0
     while (now := send(rate, now)) < 600:
-        rate.rejected(now, None)
+        rate.rejected(now, Rejection())
     times = [now := send(rate, now) for _ in range(10)]
     assert times[-1] - times[0] >= 10
 
@@ -412,5 +413,5 @@ def test_a_rate_that_nothing_has_measured_is_cut_after_a_hold_that_was_too_short
         started_at=0.0, since=0.0, base_rps=1.0, holds=1.0, resumed_at=10.0, rejection_seconds=0.05
     )
     rate = LearnedRate(state)
-    rate.rejected(10.02, None, sent_at=10.01)
+    rate.rejected(10.02, Rejection(sent_at=10.01))
     assert state.base_rps == pytest.approx(LearnedRate.HOLD_CUT)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.unknown_quota import shared_pool
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
@@ -35,7 +36,7 @@ def send(rate: LearnedRate, now: float) -> float:
 
 def test_a_429_is_tested_with_two_requests_at_once_and_the_third_waits_for_the_result():
     rate = LearnedRate(learned())
-    assert rate.rejected(100.0, None, sent_at=99.99) == 0.0
+    assert rate.rejected(100.0, Rejection(sent_at=99.99)) == 0.0
     times = [send(rate, 100.0), send(rate, 100.0), send(rate, 100.0)]
     assert times[:2] == pytest.approx([100.0, 100.0], abs=1e-6)
     assert times[2] >= 100.02
@@ -43,7 +44,7 @@ def test_a_429_is_tested_with_two_requests_at_once_and_the_third_waits_for_the_r
 
 def test_two_admitted_requests_show_a_pool_and_its_rate_grows_faster():
     rate = LearnedRate(learned())
-    rate.rejected(100.0, None, sent_at=99.99)
+    rate.rejected(100.0, Rejection(sent_at=99.99))
     now = 100.0
     for _ in range(3):
         now = send(rate, now)
@@ -56,9 +57,9 @@ def test_two_admitted_requests_show_a_pool_and_its_rate_grows_faster():
 
 def test_a_rejected_request_shows_a_quota_and_holds_all():
     rate = LearnedRate(learned())
-    rate.rejected(100.0, None, sent_at=99.99)
+    rate.rejected(100.0, Rejection(sent_at=99.99))
     now = send(rate, send(rate, 100.0))
-    assert rate.rejected(now + 0.01, None, sent_at=now) > 0
+    assert rate.rejected(now + 0.01, Rejection(sent_at=now)) > 0
     assert rate.admit(now + 0.011, 1) > 0
     assert not shared_pool.is_pool(rate.state)
 
@@ -76,7 +77,7 @@ def test_a_rejected_request_shows_a_quota_and_holds_all():
 )
 def test_a_429_that_shows_little_is_not_tested(changes):
     rate = LearnedRate(learned(**changes))
-    assert rate.rejected(100.0, None, sent_at=100.0) > 0
+    assert rate.rejected(100.0, Rejection(sent_at=100.0)) > 0
     assert not rate.state.is_pool_tested
 
 
@@ -86,7 +87,7 @@ def test_a_429_early_in_a_run_is_tested():
 
 def test_a_retry_delay_that_suits_the_rate_is_obeyed_without_a_test():
     rate = LearnedRate(learned())
-    rate.rejected(100.0, 0.15, sent_at=99.99)
+    rate.rejected(100.0, Rejection(0.15, sent_at=99.99))
     assert send(rate, 100.0) >= 100.15
 
 
@@ -97,13 +98,13 @@ def pool(**changes: float) -> LearnedRateState:
 
 def test_a_429_of_a_pool_holds_nothing_and_cuts_the_rate_a_little():
     rate = LearnedRate(pool())
-    assert rate.rejected(100.0, 30.0, sent_at=99.99) == 0.0
+    assert rate.rejected(100.0, Rejection(30.0, sent_at=99.99)) == 0.0
     assert 16 < rate.state.base_rps < 20
 
 
 def test_a_pool_obeys_a_retry_delay_that_suits_its_rate():
     rate = LearnedRate(pool())
-    assert rate.rejected(100.0, 0.15, sent_at=99.99) == pytest.approx(0.15)
+    assert rate.rejected(100.0, Rejection(0.15, sent_at=99.99)) == pytest.approx(0.15)
     assert send(rate, 100.0) >= 100.15
 
 
@@ -120,7 +121,7 @@ def test_the_rate_grows_below_the_intended_share_of_429s_and_falls_above_it(send
     for number in range(600):
         now = send(rate, now)
         if number % sends_per_429 == sends_per_429 - 1:
-            rate.rejected(now, None, sent_at=now)
+            rate.rejected(now, Rejection(sent_at=now))
     assert (rate.state.base_rps > 20.0) is grows
 
 
@@ -135,7 +136,7 @@ def test_a_pool_that_admits_nothing_any_more_becomes_a_quota_within_some_seconds
     rate, now, rejected = LearnedRate(pool()), 100.0, 0
     while now < 160:
         now = send(rate, now)
-        rate.rejected(now + 0.01, None, sent_at=now)
+        rate.rejected(now + 0.01, Rejection(sent_at=now))
         rejected += 1
     assert not shared_pool.is_pool(rate.state)
     assert rejected < 40
@@ -164,4 +165,4 @@ def test_the_next_run_begins_as_a_pool():
     now = send(rate, 0.0)
     now = send(rate, now)
     assert shared_pool.is_pool(rate.state)
-    assert rate.rejected(now, None, sent_at=now) == 0.0
+    assert rate.rejected(now, Rejection(sent_at=now)) == 0.0
