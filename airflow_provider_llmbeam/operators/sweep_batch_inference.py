@@ -10,7 +10,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.literal import is_pending, plain
-from airflow_provider_llmbeam.operators.sweep import SweepOperator
+from airflow_provider_llmbeam.operators.sweep_base import SweepOperator
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import Model, model_data, model_problems, parse_model
 
