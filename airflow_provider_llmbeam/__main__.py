@@ -1,6 +1,6 @@
 """`python -m airflow_provider_llmbeam` is the command `llmbeam`."""
 
-from airflow_provider_llmbeam.cli.main import llmbeam
+from airflow_provider_llmbeam.cli import llmbeam
 
 if __name__ == "__main__":
     llmbeam(prog_name="llmbeam")

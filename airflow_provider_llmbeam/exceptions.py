@@ -185,11 +185,9 @@ def error_in(text: str) -> LLMBeamError | None:
     A runner reports an error of a worker in another process as text: Dataflow and Prism with the traceback, Flink
     with that of the root cause, and a local worker process as `RuntimeError(traceback)` (Beam 2.77).
     """
-    found = None
-    for found in _IN_TRACEBACK.finditer(text):  # noqa: B007 - the last one is used
-        pass
-    if found is None:
+    if not (errors := [*_IN_TRACEBACK.finditer(text)]):
         return None
+    found = errors[-1]
     return error_class(found["type"], JobFailedError)(without_step((found["marked"] or found["line"]).strip()))
 
 

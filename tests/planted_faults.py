@@ -192,8 +192,8 @@ PLANTED_FAULTS = {
         area="publish",
         what="a job with too many failed rows ends without the dead letter that says why they failed",
         file="pipeline/transforms/publish.py",
-        old="                move_in({failed: spec.dead_letter_uri})\n                self._check(tally)",
-        new="                self._check(tally)\n                move_in({failed: spec.dead_letter_uri})",
+        old="                move_in({failed: spec.paths.dead_letter_uri})\n                self._check(tally)",
+        new="                self._check(tally)\n                move_in({failed: spec.paths.dead_letter_uri})",
         tests=("tests/unit/pipeline/transforms/test_publish.py", "tests/pipeline/test_no_row_is_lost.py"),
     ),
 }

@@ -40,7 +40,7 @@ def stop_and_cancel(
 
     Args:
         job_id: ID of the job.
-        stop_uri: Stop file of the job, see `spec.JobSpec.stop_uri`.
+        stop_uri: Stop file of the job, see `JobPaths`.
         client: Client of its service.
         open_files: Makes the client that writes the stop file.
         log: Receives a failure to write it, after which the job is cancelled at once.

@@ -56,7 +56,7 @@ class DataflowLauncher(JobLauncher):
 
     def _check(self, spec: JobSpec) -> None:
         """Checks each bucket of the job once; Beam would retry for minutes and report less."""
-        uris = [spec.temp_uri, spec.home_uri, spec.output_uri]
+        uris = [spec.paths.temp_uri, spec.paths.home_uri, spec.paths.output_uri]
         if isinstance(spec.source, FilesSource):
             uris.append(spec.source.uri)
         storage = self._storage(_runner(spec).project)
@@ -73,7 +73,7 @@ class DataflowLauncher(JobLauncher):
             if runner.flex_template is not None:
                 return self._launch(spec, runner, runner.flex_template, hook, storage)
             # For later inspection of the job. If this write is refused, Beam's would be, too, after minutes.
-            storage.write(f"{spec.temp_uri}{dataflow_name(spec)}.json", spec.model_dump_json())
+            storage.write(f"{spec.paths.temp_uri}{dataflow_name(spec)}.json", spec.model_dump_json())
             chain = self._chain if isinstance(self._chain, str) else ",".join(self._chain or ())
             from airflow_provider_llmbeam.hooks.kafka import kafka_environment
 
@@ -86,15 +86,15 @@ class DataflowLauncher(JobLauncher):
     def _launch(
         self, spec: JobSpec, runner: DataflowRunner, template_uri: str, hook: DataflowJobHook, storage: StorageHook
     ) -> str:
-        spec_uri = f"{spec.home_uri}spec.json"
+        spec_uri = f"{spec.paths.home_uri}spec.json"
         storage.write(spec_uri, spec.model_dump_json())
-        storage.write(spec.launch_error_uri, "")  # that of an earlier try
+        storage.write(spec.paths.launch_error_uri, "")  # that of an earlier try
         self._fail_if_killed()
         launched = hook.launch_flex_template(
             template_uri,
             name=dataflow_name(spec),
             parameters={"spec": spec_uri},
-            environment=environment(runner, spec.temp_uri),
+            environment=environment(runner, spec.paths.temp_uri),
             labels=labels(spec),
         )
         return launched.job_id

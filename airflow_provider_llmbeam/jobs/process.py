@@ -8,28 +8,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from airflow_provider_llmbeam.jobs.alert_file import AlertFile
 from airflow_provider_llmbeam.jobs.environment import configured_variables, job_environment
 from airflow_provider_llmbeam.polling.poller import TaskLog
 from airflow_provider_llmbeam.redaction import redact, secrets_of
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
-
-if TYPE_CHECKING:
-    from airflow_provider_llmbeam.spec.evaluation import (
-        AnswerSample,
-        Comparison,
-        Evaluation,
-        GoldenAddition,
-        PreviewSample,
-    )
 
 #: Exit code of the entry point after a SIGTERM or Ctrl-C.
 _EXIT_INTERRUPTED = 130
@@ -42,7 +32,7 @@ class JobProcess:
     dies: the kernel kills it, and it reads a pipe whose other end is held here. (`on_kill` is not called after a
     kill -9.)
 
-    It gets the part of this process's environment that `tasks.environment` allows, and its lines are logged
+    It gets the part of this process's environment that `jobs.environment` allows, and its lines are logged
     without secrets.
 
     Args:
@@ -100,7 +90,7 @@ class JobProcess:
         return self._outcome_of(*(["--defer"] if defers else []))
 
     def submit(self, beam_options: Sequence[str] = ()) -> dict[str, str]:
-        """Submits the job to Dataflow.
+        """Submits the job to Dataflow or Flink.
 
         Returns:
             `id`, `name`, `project` and `location` of the job.
@@ -108,107 +98,32 @@ class JobProcess:
         Raises:
             LLMBeamError: The error class is the one that the child reported.
         """
-        job: dict[str, str] = self._outcome_of("--submit", *beam_options)["job"]
+        job: dict[str, str] = self._outcome_of("--step=submit", *beam_options)["job"]
         return job
 
-    def estimate(self, sample_size: int) -> dict[str, Any]:
-        """Estimates rows, tokens, cost and time of the job.
+    def run_step(self, name: str, given: SpecModel) -> dict[str, Any]:
+        """Does a step of the job, see `spec.protocol.steps`.
 
         Args:
-            sample_size: Number of prompts sent to the model; the job reuses their answers.
+            name: Name of the step.
+            given: What it is asked for.
 
         Returns:
-            The estimate.
+            Its result, as plain data.
 
         Raises:
             LLMBeamError: The error class is the one that the child reported.
         """
-        estimate: dict[str, Any] = self._outcome_of("--estimate", f"--sample-size={sample_size}")["estimate"]
-        return estimate
+        result: dict[str, Any] = self._outcome_of(f"--step={name}", given=given)["result"]
+        return result
 
-    def evaluate(self, evaluation: Evaluation) -> dict[str, Any]:
-        """Evaluates the job on a golden set.
-
-        Args:
-            evaluation: Golden set, metrics and thresholds.
-
-        Returns:
-            The manifest of the evaluation, whether it passed or not.
-
-        Raises:
-            LLMBeamError: The error class is the one that the child reported.
-        """
-        found: dict[str, Any] = self._outcome_of("--evaluate", measured=evaluation)["evaluation"]
-        return found
-
-    def compare(self, comparison: Comparison) -> dict[str, Any]:
-        """Compares the job with another one.
-
-        Args:
-            comparison: What is different in the other job, the sample and the judge.
-
-        Returns:
-            The manifest of the comparison.
-
-        Raises:
-            LLMBeamError: The error class is the one that the child reported.
-        """
-        found: dict[str, Any] = self._outcome_of("--compare", measured=comparison)["comparison"]
-        return found
-
-    def preview(self, sample: PreviewSample) -> dict[str, Any]:
-        """Previews the job.
-
-        Args:
-            sample: The rows, and whether their prompts are sent.
-
-        Returns:
-            The preview as plain data, see `preview.Preview`.
-
-        Raises:
-            LLMBeamError: The error class is the one that the child reported.
-        """
-        found: dict[str, Any] = self._outcome_of("--preview", measured=sample)["preview"]
-        return found
-
-    def sample_answers(self, sample: AnswerSample) -> dict[str, Any]:
-        """Selects answers of the job for a review by people.
-
-        Args:
-            sample: The selection.
-
-        Returns:
-            The manifest with its `reviews`, see `pipeline.review.sample`.
-
-        Raises:
-            LLMBeamError: The error class is the one that the child reported.
-        """
-        found: dict[str, Any] = self._outcome_of("--sample-answers", measured=sample)["review"]
-        return found
-
-    def add_golden_rows(self, addition: GoldenAddition) -> dict[str, Any]:
-        """Makes golden rows of the verdicts of a review.
-
-        Args:
-            addition: The verdicts and the file of the golden set.
-
-        Returns:
-            The manifest, see `pipeline.review.golden`.
-
-        Raises:
-            LLMBeamError: The error class is the one that the child reported.
-        """
-        found: dict[str, Any] = self._outcome_of("--add-golden", measured=addition)["review"]
-        return found
-
-    def _outcome_of(self, *arguments: str, measured: SpecModel | None = None) -> dict[str, Any]:
-        """Runs the child; `measured` is written to a file, whose path is the last of its arguments."""
+    def _outcome_of(self, *arguments: str, given: SpecModel | None = None) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="llmbeam-", ignore_cleanup_errors=True) as directory:
             spec_path, result_path = Path(directory, "spec.json"), Path(directory, "result.json")
             _write_private(spec_path, self._spec)
-            if measured is not None:
-                _write_private(Path(directory, "measured.json"), measured)
-                arguments = (*arguments, f"{directory}/measured.json")
+            if given is not None:
+                _write_private(Path(directory, "input.json"), given)
+                arguments = (*arguments, f"--input={directory}/input.json")
             alerts = AlertFile(Path(directory, "alerts.jsonl"), self._log)
             if self._on_alert is not None:
                 arguments = (*arguments, f"--alerts={alerts.path}")
@@ -273,7 +188,7 @@ class JobProcess:
         if not result_path.exists():
             raise JobFailedError(
                 f"Job {self._spec.name!r} {_exit_words(exit_code)}. What was "
-                f"answered is kept in {self._spec.journal_uri!r}; a retry sends only the rest."
+                f"answered is kept in {self._spec.paths.journal_uri!r}; a retry sends only the rest."
             )
         outcome: dict[str, Any] = json.loads(result_path.read_text())
         if "error" in outcome:
@@ -282,6 +197,36 @@ class JobProcess:
             error.page = found["page"]
             raise error
         return outcome
+
+
+class AlertFile:
+    """Reads the alerts of a process, each once.
+
+    Args:
+        path: The file, which need not exist yet.
+        log: Log of the task.
+    """
+
+    def __init__(self, path: Path, log: TaskLog) -> None:
+        self.path = path
+        self._log = log
+        self._read_bytes = 0
+
+    def new(self) -> Iterator[Alert]:
+        """Yields the alerts since the last call; a line that is not complete is left for the next one."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._read_bytes)
+            whole = file.read().rpartition(b"\n")[0]
+        if not whole:
+            return
+        self._read_bytes += len(whole) + 1
+        for line in whole.decode(errors="replace").splitlines():
+            try:
+                yield Alert.from_json(line)
+            except ValueError as error:
+                self._log.warning("An alert of the job cannot be read: %s", error)
 
 
 def _write_private(path: Path, value: SpecModel) -> None:

@@ -91,13 +91,13 @@ class SubmittedJob:
             name=spec.name,
             rest_url=runner.rest_url if isinstance(runner, FlinkRunner) else "",
             digest=spec_digest(spec),
-            journal_uri=spec.journal_uri,
-            stop_uri=spec.stop_uri,
+            journal_uri=spec.paths.journal_uri,
+            stop_uri=spec.paths.stop_uri,
             progress_prefix=progress_prefix(spec),
-            report_uri=spec.report_uri,
-            skipped_uri=spec.skipped_uri,
-            failed_html_uri=spec.failed_html_uri,
-            launch_error_uri=spec.launch_error_uri if getattr(runner, "flex_template", None) else "",
+            report_uri=spec.paths.report_uri,
+            skipped_uri=spec.paths.skipped_uri,
+            failed_html_uri=spec.paths.failed_html_uri,
+            launch_error_uri=spec.paths.launch_error_uri if getattr(runner, "flex_template", None) else "",
             cancel_on_kill=runner.cancel_on_kill,
             is_attached=is_attached,
         )
@@ -175,7 +175,7 @@ class JobRegistry:
             if reason is None:
                 self._log.info("Attaching to job %r, which an earlier try submitted.", job.job_id)
                 return self.remember(SubmittedJob.of(spec, job.job_id, is_attached=True))
-            self._cancel_and_wait(job, spec.stop_uri, reason)
+            self._cancel_and_wait(job, spec.paths.stop_uri, reason)
         return self._finished(spec)
 
     def cancel_and_wait(self, job: SubmittedJob) -> None:
@@ -283,8 +283,8 @@ class JobRegistry:
             return "is being cancelled"
         if job.name != dataflow_name(spec):
             return "has another specification, and is cancelled now"
-        if self._files.exists(spec.stop_uri):
-            return f"was told to stop by {spec.stop_uri!r}, and is cancelled now"
+        if self._files.exists(spec.paths.stop_uri):
+            return f"was told to stop by {spec.paths.stop_uri!r}, and is cancelled now"
         return None
 
     def _cancel_and_wait(self, job: RemoteJob, stop_uri: str, reason: str) -> None:

@@ -162,13 +162,8 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         from airflow_provider_llmbeam.hooks.privacy import privacy_environment
 
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
-        data = self._identified_data(context, inference)
-        data["model"], secrets = self._connected_model()
-        if self.safety is not None:
-            models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
-            data["safety"] = models.completed_guard(self.safety)
-        spec = _with_end_of_duration(JobSpec.parse(data), context)
-        spec = with_base_urls(spec, os.environ, self.log)
+        spec, secrets = self._connected(self._identified_data(context, inference))
+        spec = _with_end_of_duration(spec, context)
         spec = with_billing_labels(spec, context["ti"].dag_id, context["ti"].task_id)
         environment = secrets | sink_environment(spec.sink) | privacy_environment(spec.safety.privacy)
         environment |= kafka_environment(source=spec.source, sink=spec.sink)
@@ -192,14 +187,22 @@ class InferenceJobOperator(HasLineage, BaseOperator):
             data["runner"] = {**runner, "project": self._launcher(context).project(location)}
         return data
 
-    def _connected_model(self) -> tuple[Any, dict[str, str]]:
-        """Returns the model with the fields of its connection, as plain data, and variables with its secrets."""
+    def _connected(self, data: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
+        """Returns the spec with what connections and the environment give its models, and variables with secrets.
+
+        Raises:
+            JobSpecError: An argument is invalid.
+        """
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 
+        connected, secrets = {**data}, dict[str, str]()
         model = model_data(plain(self.model))
-        if not isinstance(model, Mapping):
-            return model, {}
-        return LLMBeamHook(self.llmbeam_conn_id).complete_model({**model})
+        if isinstance(model, Mapping):
+            connected["model"], secrets = LLMBeamHook(self.llmbeam_conn_id).complete_model({**model})
+        if self.safety is not None:
+            models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
+            connected["safety"] = models.completed_guard(self.safety)
+        return with_base_urls(JobSpec.parse(connected), os.environ, self.log), secrets
 
     def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any]:
         facts = self._facts

@@ -96,7 +96,7 @@ class CompareInferenceOperator(InProcessOperator):
                     data[field] = {**part, "model": models.completed(part["model"], conn_id)}
             comparison = with_base_urls(_kind().parse(data), os.environ, self.log)
             with self._running(spec, environment, comparison.models) as process:
-                found = process.compare(comparison)
+                found = process.run_step("compare", comparison)
         add_manifest(context, self.outlets, found)
         return found
 

@@ -74,8 +74,10 @@ class EstimateInferenceOperator(InProcessOperator):
         return found
 
     def _estimated(self, spec: JobSpec, process: JobProcess) -> dict[str, Any]:
+        from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
+
         try:
-            return process.estimate(self.sample_size)
+            return process.run_step("estimate", EstimateSample(sample_size=self.sample_size))
         except SourceEmptyError as error:
             if spec.source.on_empty != "skip":
                 raise

@@ -124,7 +124,7 @@ class EvaluateInferenceOperator(InProcessOperator):
             if self._facts is not None:
                 self._facts = replace(self._facts, spec=spec)
             with self._running(spec, environment, evaluation.models) as process:
-                found = process.evaluate(evaluation)
+                found = process.run_step("evaluate", evaluation)
         add_manifest(context, self.outlets, found)
         if self.on_failure == "branch":
             self._skip_other_side(found, context)

@@ -130,7 +130,7 @@ def output_url(spec: JobSpec) -> str | None:
         project, dataset, table = spec.sink.table.rsplit(".", 2)
         parts = {"project": project, "ws": f"!1m5!1m4!4m3!1s{project}!2s{dataset}!3s{table}"}
         return f"{CONSOLE}/bigquery?{urlencode(parts)}"
-    uri = spec.sink.uri if spec.sink.type in ("files", "milvus") else spec.output_uri
+    uri = spec.sink.uri if spec.sink.type in ("files", "milvus") else spec.paths.output_uri
     if uri.startswith("gs://"):
         return f"{CONSOLE}/storage/browser/{quote(uri.removeprefix('gs://').rstrip('/'))}"
     return uri if uri.startswith(("http://", "https://")) else None

@@ -92,7 +92,7 @@ class SampleAnswersOperator(InProcessOperator):
             sample = _kind("AnswerSample").parse(self._sample_data())
             places = (sample.golden, sample.review_uri)
             with self._running(spec, environment, places=places) as process:
-                found = process.sample_answers(sample)
+                found = process.run_step("sample_answers", sample)
         reviews: list[str] = found.pop("reviews")
         context["ti"].xcom_push(key="manifest", value=found)
         return reviews
@@ -163,7 +163,7 @@ class AddGoldenRowsOperator(InProcessOperator):
             addition = _kind("GoldenAddition").parse({"golden_uri": self.golden_uri, "verdicts": [*verdicts]})
             places = (addition.golden_uri, *(verdict.review_uri for verdict in addition.verdicts))
             with self._running(spec, environment, places=places) as process:
-                return process.add_golden_rows(addition)
+                return process.run_step("add_golden", addition)
 
     def _own_job_name(self, ti: Any) -> str:
         return name_in_every_run(ti)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -36,7 +35,6 @@ from airflow_provider_llmbeam.operators.links import (
 from airflow_provider_llmbeam.operators.notify import notify
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.protocol.manifest import ERROR_KEY, PAGE_KEY
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
@@ -162,10 +160,9 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
         sample = PreviewSample.parse({"rows": rows, "by": by, "seed": seed, "keys": tuple(keys), "sends": sends})
         data = self._spec_data(self.job_name or "preview", with_stand_in(self.inference, None))
-        data["model"], secrets = self._connected_model()
-        spec = with_base_urls(JobSpec.parse(data), os.environ, self.log)
+        spec, secrets = self._connected(data)
         with google_credentials(spec, self.gcp_conn_id):
-            return Preview.of(JobProcess(spec, secrets, self.log).preview(sample))
+            return Preview.of(JobProcess(spec, secrets, self.log).run_step("preview", sample))
 
     def continue_batch(
         self, context: Context, event: dict[str, Any], started_at: float | None = None

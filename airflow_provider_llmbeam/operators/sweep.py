@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.endpoints.platforms.factory import ENDPOINT_TYPES, platform_factory
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
+from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, sweep_lineage
 from airflow_provider_llmbeam.operators.arguments import check_arguments
-from airflow_provider_llmbeam.operators.errors import reading_for_removal
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow, reading_for_removal
 from airflow_provider_llmbeam.operators.literal import is_pending
-from airflow_provider_llmbeam.operators.sweep_base import SweepOperator
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Context
+
     from airflow_provider_llmbeam.polling.poller import TaskLog
     from airflow_provider_llmbeam.sweepers.sweeper import SweepManifest
 
@@ -23,7 +29,36 @@ if TYPE_CHECKING:
 MAX_JOB_AGE_SECONDS = 3 * 86_400.0
 
 
-class SweepEndpointsOperator(SweepOperator):
+class _SweepOperator(HasLineage, BaseOperator):
+    """Base of the operators that sweep; each has a method that does it, and an error for what may be left."""
+
+    ui_color = "#fce8e6"
+    _manifest: dict[str, Any] | None = None
+
+    @abstractmethod
+    def _sweep(self) -> SweepManifest: ...
+
+    @abstractmethod
+    def _error(self, message: str) -> LLMBeamError: ...
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Sweeps, and returns the manifest."""
+        with errors_of_airflow():
+            manifest = self._sweep()
+            self.log.info("%s", manifest)
+            self._manifest = manifest.plain()
+            if manifest.failed:
+                raise self._error(
+                    f"{len(manifest.cancelled)} cancelled, {len(manifest.deleted)} deleted, "
+                    f"{len(manifest.failed)} not: {' '.join(manifest.failed)}"
+                )
+            return self._manifest
+
+    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
+        return sweep_lineage(self._manifest)
+
+
+class SweepEndpointsOperator(_SweepOperator):
     """Deletes this package's endpoints, services and models that are past their expiry; cancels forgotten jobs.
 
     Intended for a separate Dag: a teardown does not run while its Dag is paused, or if its scheduler never

@@ -1,4 +1,4 @@
-"""The form of a job's answers, which answers from the journal need as well."""
+"""The form and the age of the answers that a job takes, also from the journal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.output import VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.pipeline.context import RunContext
+from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import Embedding
+
+_DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -75,3 +79,20 @@ class AnswerForm:
         except RequestError:
             return False
         return True
+
+
+def answer_form(spec: JobSpec, context: RunContext) -> AnswerForm:
+    """Returns the form of the answers of a job.
+
+    With `limits.retry_refused`, answers that were refused in an earlier run are requested again. This run begins
+    with its pilot, before the launch.
+    """
+    launches = (each for each in (context.started_at, context.batch_since) if each is not None)
+    refused_since = min(launches) if spec.limits.retry_refused else 0.0
+    return AnswerForm.of(spec.embedding, spec.prompt.output_schema, spec.prompt.max_repairs, refused_since)
+
+
+def oldest_useful_at(spec: JobSpec, now: float) -> float:
+    """Returns the Unix time before which answers are requested again."""
+    max_age_days = spec.cache.max_age_days if spec.cache else None
+    return 0.0 if max_age_days is None else now - max_age_days * _DAY_SECONDS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,22 +9,19 @@ import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult, RunInference
 
 from airflow_provider_llmbeam.engine.outcome import Completion
-from airflow_provider_llmbeam.pipeline.batch_inference.end_of_flex import end_of_flex
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.conversation.handler import handler_of
+from airflow_provider_llmbeam.pipeline.context import RunContext
+from airflow_provider_llmbeam.pipeline.conversation.handler import ConversationHandler
 from airflow_provider_llmbeam.pipeline.conversation.store import WriteHistory
 from airflow_provider_llmbeam.pipeline.conversation.transform import HISTORY, FanOutTurns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.further_requests.altered import without_altered
-from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
-from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
-from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
 from airflow_provider_llmbeam.pipeline.measure.estimate.accuracy import estimate_accuracy
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.moderation.stages import Results, moderation_stages
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
-from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
+from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
 from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
@@ -43,22 +39,18 @@ if TYPE_CHECKING:
 def build(
     root: beam.Pipeline,
     spec: JobSpec,
-    progress_prefix: str | None = None,
-    launcher: Launcher | None = None,
+    context: RunContext,
     batch: BatchManifest | None = None,
     cache: PrefixCache | None = None,
-    mark: LaunchMark | None = None,
 ) -> beam.PCollection:
     """Adds the steps of a job to a pipeline.
 
     Args:
         root: The pipeline.
         spec: The job.
-        progress_prefix: See `CountingDoFn`.
-        launcher: Process whose end ends the job, see `LLMModelHandler`.
+        context: Its run.
         batch: The batch inference of this run, whose answers are in the journal; `None` without any.
         cache: What the provider has stored of the prompts; `None` for nothing.
-        mark: File by which workers elsewhere see that they have the disk of the launch.
 
     Returns:
         A collection with one element: the report as JSON text.
@@ -67,34 +59,21 @@ def build(
         JobSpecError: The source has nothing to read, or the sink cannot store the answers.
     """
     check(spec)
-    started_at = time.time()
-    deadline = batch.deadline_at if batch is not None else deadline_at(spec, started_at)
-    moderation = moderation_stages(spec, started_at, progress_prefix, launcher)
-    batch_since = None if batch is None else batch.created_at
+    deadline = batch.deadline_at if batch is not None else deadline_at(spec, context.started_at)
+    moderation = moderation_stages(spec, context)
     moderate = moderation.of_prompts if moderation is not None and moderation.judges_prompts else None
-    prompts = read_prompts(root, spec, started_at, progress_prefix, batch_since, moderate, mark)
-    handler = handler_of_job(
-        spec,
-        prompts.oldest_at,
-        started_at,
-        progress_prefix=progress_prefix,
-        launcher=launcher,
-        cached_head=None if cache is None else cache.cached_head,
-        run_began_at=batch_since,
-        service_tier=spec.inference.service_tier,
-        flex_until=end_of_flex(spec, batch, started_at),
-        handler=LLMModelHandler if spec.conversation is None else handler_of(spec.conversation),
-    )
+    prompts = read_prompts(root, spec, context, moderate)
+    handler = (JobHandler[Request] if spec.conversation is None else ConversationHandler)(spec, context)
     fan_out = FanOut() if spec.conversation is None else FanOutTurns()
     inferred = (
-        after_sink_check(root, prompts.unanswered, spec, mark)
+        after_sink_check(root, prompts.unanswered, spec, context)
         | "RunInference" >> RunInference(handler)
         | "FanOut" >> beam.ParDo(fan_out).with_outputs(FAILED, HISTORY, main="answered")
     )
     results = Results(
         [inferred["answered"], *prompts.reused], [*prompts.failed, inferred[FAILED]], prompts.tallies
     )
-    results = without_altered(results, spec, handler, started_at)
+    results = without_altered(results, spec, context)
     if moderation is not None:
         results = moderation.of_answers(results)
     fitting, misfits = without_misfits(results.answered, spec)
@@ -103,14 +82,14 @@ def build(
 
     file_format, shards = staged_as(spec.sink)
     answer_files = restored(answered, spec) | "WriteAnswers" >> WriteStaged(
-        spec.staging_uri,
+        spec.paths.staging_uri,
         "answers",
         file_format=file_format,
         shards=shards,
         columns=OutputColumns.of(spec),
     )
     failed_files = (failed,) | "WriteDeadLetter" >> WriteStaged(
-        spec.staging_uri,
+        spec.paths.staging_uri,
         "dead_letter",
         file_format="jsonl",
         is_private=True,  # it has all columns of the source
@@ -140,7 +119,7 @@ def build(
         | "Once" >> beam.Impulse()
         | "Publish"
         >> beam.ParDo(
-            Publish(spec, started_at, estimate_accuracy, cache, batch, deadline),
+            Publish(spec, context.started_at, estimate_accuracy, cache, batch, deadline),
             tally=beam.pvalue.AsSingleton(tally, Tally()),
             answer_files=beam.pvalue.AsList(answer_files),
             failed_files=beam.pvalue.AsList(failed_files),

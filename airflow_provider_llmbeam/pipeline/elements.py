@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import apache_beam as beam
 
@@ -34,6 +33,14 @@ FLAG = "\0moderation_input"
 #: A row and the text, system text, media and tokens of media of its prompt. A plain tuple: it crosses a shuffle,
 #: and Beam's own coder takes 0.9 µs for one, and 6 µs for a custom class, which it pickles.
 RenderedRow = tuple[Row, str, str | None, tuple[tuple[str, str | None], ...], int]
+
+
+class RowPrompt(NamedTuple):
+    """A row, masked if its job masks rows, and its prompt."""
+
+    row: Row
+    fingerprint: str
+    prompt: Prompt
 
 
 @value()
@@ -126,33 +133,3 @@ def refused_row(answered: AnsweredRow, failure: Failure) -> FailedRow:
         failure, **paid_for([answer]), failed_at=answer.answered_at, service_tier=answer.service_tier
     )
     return FailedRow(answered.row, with_cost, "fresh" if answered.origin == "repaired" else answered.origin)
-
-
-def prompt_of_example(example: Any, prompt_of: Callable[[Any], object] | None) -> Prompt | Failure:
-    """Returns the prompt of an example of `RunInference`, or why it has none.
-
-    Args:
-        example: The example.
-        prompt_of: See `LLMModelHandler`.
-    """
-    try:
-        found = prompt_of(example) if prompt_of else example
-    except Exception as error:  # noqa: BLE001 - it may raise anything, and only this example fails
-        return Failure(kind="template_error", message=f"`prompt_of` raised {type(error).__name__}: {error}")
-    if isinstance(found, Prompt):
-        return found
-    if isinstance(found, str):
-        return Prompt(found)
-    return Failure(
-        kind="template_error",
-        message=f"the prompt must be a `str` or a `Prompt`, not a value of type {type(found).__name__!r}: pass "
-        "`prompt_of`, or, for pairs of a key and a prompt, wrap the handler in `KeyedModelHandler`",
-    )
-
-
-def characters_of(element: Any, prompt_of: Callable[[Any], object] | None) -> int:
-    """Counts the characters of a prompt; an element of `KeyedModelHandler` is a pair of a key and an example."""
-    found = prompt_of_example(element, prompt_of)
-    if isinstance(found, Failure) and isinstance(element, tuple) and len(element) == 2:
-        found = prompt_of_example(element[1], prompt_of)
-    return found.characters if isinstance(found, Prompt) else 0

@@ -5,21 +5,17 @@ from __future__ import annotations
 import gc
 import logging
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model, check_privacy
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
-from airflow_provider_llmbeam.spec.identity import spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.parameters import ignored
 from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner, workers_have_keys
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
 
@@ -27,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
     from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
     from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
+    from airflow_provider_llmbeam.pipeline.prepared_job import PreparedJob
 
 _log = logging.getLogger("llmbeam")
 
@@ -50,7 +47,7 @@ def run(
         JobError: The job failed, or no row was answered.
         BatchPendingError: Batch inference has not ended, and this process does not wait for it.
     """
-    with _pipeline(spec, beam_options, waits=waits) as (pipeline, workers, batch):
+    with _prepared(spec, beam_options, waits=waits) as prepared:
         from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
         from airflow_provider_llmbeam.pipeline.alerts.watch import watched_by
         from airflow_provider_llmbeam.pipeline.reporting.known_rows import known_rows_told
@@ -58,16 +55,17 @@ def run(
         from airflow_provider_llmbeam.pipeline.reporting.report import Report
 
         raised = RaisedAlerts(spec, alerts_path)
+        batch = prepared.batch
         watches = (known_rows_told(spec), watched_by(spec.alerts, _run_facts(spec, batch), raised))
-        progress = shown_progress(others=workers.counts, watches=watches)
+        progress = shown_progress(others=prepared.workers.counts, watches=watches)
         budget = nullcontext() if batch is None else batch.counted_in_budget()
-        with workers, progress, _with_failed_report(spec, raised), budget, errors_of_job(spec):
-            _wait(_started(pipeline, spec), spec)
+        with prepared.workers, progress, _with_failed_report(spec, raised), budget, errors_of_job(spec):
+            _wait(_started(prepared.pipeline, spec), spec)
         if batch is not None:
             batch.clean_up()
         from airflow_provider_llmbeam.pipeline import storage
 
-        uri = spec.skipped_uri if storage.exists(spec.skipped_uri) else spec.report_uri
+        uri = spec.paths.skipped_uri if storage.exists(spec.paths.skipped_uri) else spec.paths.report_uri
     report = Report.model_validate_json(storage.read(uri))
     raised.raise_new(report.alerts)
     raised.forget()
@@ -93,146 +91,41 @@ def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
             f"`runner.type`: only a job with runner 'dataflow' or 'flink' can be submitted; got "
             f"{spec.runner.type!r}. Nothing was sent or billed."
         )
-    with _pipeline(spec, beam_options) as (pipeline, workers, batch):
-        submitted = _submitted(pipeline, workers, spec)
-        if batch is not None:  # of an earlier try; a later run does not count its answers again
-            batch.clean_up()
+    with _prepared(spec, beam_options) as prepared:
+        submitted = _submitted(prepared, spec)
+        if prepared.batch is not None:  # of an earlier try; a later run does not count its answers again
+            prepared.batch.clean_up()
     return submitted
 
 
-def _submitted(pipeline: Any, workers: Any, spec: JobSpec) -> dict[str, str]:
+def _submitted(prepared: PreparedJob, spec: JobSpec) -> dict[str, str]:
     if isinstance(spec.runner, FlinkRunner):
         from airflow_provider_llmbeam.pipeline.launch.flink import submit_once
 
-        workers.remove_earlier()
+        prepared.workers.remove_earlier()
         with errors_of_job(spec):
-            return {"id": submit_once(pipeline, spec, spec.runner), "rest_url": spec.runner.rest_url}
+            return {"id": submit_once(prepared.pipeline, spec, spec.runner), "rest_url": spec.runner.rest_url}
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
-    cloud = pipeline.options.view_as(GoogleCloudOptions)
-    started = _started(pipeline, spec)
+    cloud = prepared.pipeline.options.view_as(GoogleCloudOptions)
+    started = _started(prepared.pipeline, spec)
     # With this option, which Google's launcher of Flex Templates passes, Beam submits no job: it writes one to a
     # file, which the launcher submits. Source: `DataflowApplicationClient.create_job` of Beam 2.77.
     job = {"template": cloud.template_location} if cloud.template_location else {"id": started.job_id()}
     return {**job, "name": cloud.job_name, "project": cloud.project, "location": cloud.region}
 
 
-@contextmanager
-def _pipeline(spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True) -> Iterator[tuple[Any, Any, Any]]:
-    """Builds the pipeline of a job, which can run in the body; an invalid job is rejected before.
-
-    Batch inference comes before the pipeline, which uses its answers.
-
-    Yields:
-        The pipeline, the `ProgressReader` of its workers, and the `BatchInference` or `None`.
-    """
+def _prepared(
+    spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True
+) -> AbstractContextManager[PreparedJob]:
+    """Prepares a job, see `prepared_job`. Beam imports in a second; an invalid place is rejected without it."""
     from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 
     check_reachable(spec)
-    # Beam takes a second to import; an invalid spec is rejected without it.
     with importing_beam():
-        import apache_beam as beam
+        from airflow_provider_llmbeam.pipeline.prepared_job import prepared_job
 
-        from airflow_provider_llmbeam.pipeline import sinks, storage
-        from airflow_provider_llmbeam.pipeline.audit.load import check as check_audit
-        from airflow_provider_llmbeam.pipeline.audit.load import loaded
-        from airflow_provider_llmbeam.pipeline.batch_inference.manifest import manifest_uri
-        from airflow_provider_llmbeam.pipeline.build import build
-        from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
-        from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
-        from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
-        from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
-        from airflow_provider_llmbeam.pipeline.lease import leased
-        from airflow_provider_llmbeam.pipeline.media.uploads import uploads_deleted
-        from airflow_provider_llmbeam.pipeline.prefix_cache import prefix_cache
-        from airflow_provider_llmbeam.pipeline.reporting.progress_objects import ProgressReader
-        from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
-
-        is_on_dataflow = isinstance(spec.runner, DataflowRunner)
-        is_detached = isinstance(spec.runner, DetachedRunner)
-        if not workers_have_keys(spec.runner):
-            check_model(spec)
-            check_guard(spec)
-            check_privacy(spec)
-        for uri in spec.private_uris:
-            storage.make_private(uri)
-        sinks.check(spec)
-        check_audit(spec)
-        if not is_on_dataflow:
-            check_writable(spec)
-    with ExitStack() as until_end:
-        directory = until_end.enter_context(tempfile.TemporaryDirectory(prefix="llmbeam-"))
-        package = build_worker_package(Path(directory), spec) if is_on_dataflow else None
-        runner, options = runner_of(spec, beam_options, package)
-        try:
-            pipeline = beam.Pipeline(runner=runner, options=options)
-        except (ValueError, ImportError, AttributeError) as error:  # of a runner that does not exist
-            reason = str(error).rstrip(".")
-            raise JobSpecError(f"The options of Beam: {reason}. Nothing was sent or billed.") from error
-        are_elsewhere = workers_are_elsewhere(spec, runner, options)
-        workers = ProgressReader(
-            spec.progress_uri if are_elsewhere else None, spec_digest(spec) if is_detached else None
-        )
-        with preparation(spec):
-            # Dataflow, and the submission to Flink, run one job of a name at a time
-            launcher = None if is_detached else until_end.enter_context(leased(spec))
-            until_end.enter_context(loaded(spec))
-            for uri in (spec.stop_uri, spec.skipped_uri, spec.failed_uri, spec.failed_html_uri):
-                if storage.exists(uri):  # of an earlier job, which has ended
-                    storage.delete([uri])
-            # The manifest is of a try whose `inference.mode` was another one.
-            begins = spec.inference.needs_pilot or storage.exists(manifest_uri(spec))
-        batch, manifest = None, None
-        if begins:
-            from airflow_provider_llmbeam.pipeline.batch_inference.run import begin
-
-            with errors_of_job(spec):
-                batch, manifest = begin(spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits)
-        if manifest is not None:
-            spec = manifest.left_of(spec)
-        # After batch inference only its rest is left, of a few rows, unless the mode is 'online' now.
-        has_rest = manifest is not None and manifest.files and spec.inference.mode != "online"
-        until_end.enter_context(uploads_deleted(spec))
-        cache = None if has_rest else until_end.enter_context(prefix_cache(spec))
-        with preparation(spec):
-            build(
-                pipeline,
-                spec,
-                workers.prefix,
-                launcher if are_elsewhere else None,
-                manifest,
-                cache,
-                LaunchMark.of(spec),
-            )
-            (refuse_other_owner if is_detached else claim)(spec)
-        for name in ignored(spec.generation, spec.model):
-            _log.warning("%s %s ignores `generation.%s`.", spec.model.type, spec.model.name, name)
-        _log.info(
-            "Job %r: %s %s, server %s, journal %s",
-            spec.name,
-            spec.model.type,
-            spec.model.name,
-            spec.server,
-            spec.journal_uri,
-        )
-        yield pipeline, workers, batch
-
-
-@contextmanager
-def preparation(spec: JobSpec) -> Iterator[None]:
-    """Reports a fault of the body, which sends nothing, such as a missing bucket; only a 4xx is final."""
-    from airflow_provider_llmbeam.pipeline.launch.writable import is_final, service_error
-
-    try:
-        yield
-    except LLMBeamError:
-        raise
-    except Exception as raised:
-        error = service_error(raised)
-        message = f"{type(error).__name__}: {error}".rstrip(".")
-        raise (JobSpecError if is_final(error) else JobFailedError)(
-            f"Job {spec.name!r} could not be prepared: {message}. Nothing was sent or billed."
-        ) from raised
+    return prepared_job(spec, beam_options, waits=waits)
 
 
 @contextmanager
@@ -244,11 +137,11 @@ def _with_failed_report(spec: JobSpec, raised: RaisedAlerts) -> Iterator[None]:
     try:
         yield
     except LLMBeamError as error:
-        if storage.exists(spec.failed_uri):
-            raised.raise_new(Report.model_validate_json(storage.read(spec.failed_uri)).alerts)
-        if storage.exists(spec.failed_html_uri):
-            _log.info("Report of the failed run: %s", spec.failed_html_uri)
-            error.page = page_at(spec.failed_html_uri)
+        if storage.exists(spec.paths.failed_uri):
+            raised.raise_new(Report.model_validate_json(storage.read(spec.paths.failed_uri)).alerts)
+        if storage.exists(spec.paths.failed_html_uri):
+            _log.info("Report of the failed run: %s", spec.paths.failed_html_uri)
+            error.page = page_at(spec.paths.failed_html_uri)
         raise
 
 

@@ -188,6 +188,7 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
     def _demand(self, ti: Any) -> dict[str, Any]:
         """Returns the demand of a whole job in numbers."""
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+        from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
 
         data = self._job_data(job_name(ti, self.job_task_id))
         data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**data["model"]})
@@ -195,7 +196,8 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
         self._process = JobProcess(spec, environment, self.log)
         try:
             with google_credentials(spec, self.gcp_conn_id):
-                demand: dict[str, Any] = self._process.estimate(0)["demand"]
+                nothing = EstimateSample(sample_size=0)
+                demand: dict[str, Any] = self._process.run_step("estimate", nothing)["demand"]
         except SourceEmptyError:
             if spec.source.on_empty == "fail":
                 raise

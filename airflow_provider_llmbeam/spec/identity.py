@@ -71,7 +71,7 @@ def flink_name(spec: JobSpec) -> str:
 
 def progress_prefix(spec: JobSpec) -> str:
     """Returns the beginning of the addresses of the counts that the workers of a job elsewhere write."""
-    return f"{spec.progress_uri}{spec_digest(spec)}-"
+    return f"{spec.paths.progress_uri}{spec_digest(spec)}-"
 
 
 def labels(spec: JobSpec) -> dict[str, str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.model.price import Price
+from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError, SpecModel
+from airflow_provider_llmbeam.spec.model.price import Price, price_of
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.spec.model import Model
 
 #: Powers of two: at most 28 % waste per class whatever the lengths (limit of a geometric ratio of 2,
 #: 1 - 1/(2 ln 2)), and 12 classes reach any model's context.
@@ -102,3 +105,15 @@ class Batching(SpecModel):
     def resolved_boundaries(self) -> tuple[int, ...]:
         """The given boundaries, or the default."""
         return self.bucket_boundaries or DEFAULT_BUCKET_BOUNDARIES
+
+
+def unpriced_fault(model: Model, limits: Limits) -> FieldFaultError | None:
+    """Returns the fault of a model with a budget whose price is not known, or `None`."""
+    if limits.budget_usd is None or price_of(model, limits.price) is not None:
+        return None
+    return FieldFaultError(
+        "limits.price",
+        f"this field is needed with `budget_usd`, as the price of {model.type} model {model.name!r} is not known",
+        NOT_SHOWN,
+        model.name,
+    )

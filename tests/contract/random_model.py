@@ -31,8 +31,8 @@ def write_model(path: str) -> None:
     writer.add_rope_dimension_count(WIDTH // HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
     kinds = gguf.TokenType
-    # The tokenizer writes a space as U+2581. As three bytes it would be read as that character, which the grammar of a
-    # JSON schema does not take after the prompt.
+    # The tokenizer writes a space as U+2581. As three bytes it would be read as that character, which the grammar
+    # of a JSON schema does not take after the prompt.
     space = "\u2581".encode()
     tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256)), space]
     writer.add_tokenizer_model("llama")

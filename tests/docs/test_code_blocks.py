@@ -19,7 +19,7 @@ from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, Pa
 from apache_beam.yaml import main as yaml_main
 
 from airflow_provider_llmbeam import spec
-from airflow_provider_llmbeam.cli.main import llmbeam
+from airflow_provider_llmbeam.cli import llmbeam
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator

@@ -5,14 +5,16 @@ The first small job of a process takes 0.34 s of CPU time, and after this 0.19 s
 
 import logging
 import tempfile
+import time
 from pathlib import Path
 
 import apache_beam as beam
 from apache_beam.runners.portability import fn_api_runner, prism_runner  # noqa: F401
 
-from airflow_provider_llmbeam.pipeline import in_process, job  # noqa: F401
+from airflow_provider_llmbeam.pipeline import command  # noqa: F401
 from airflow_provider_llmbeam.pipeline.alerts import raised, watch  # noqa: F401
 from airflow_provider_llmbeam.pipeline.build import build
+from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.launch import reachable, runner, worker_package  # noqa: F401
 from airflow_provider_llmbeam.pipeline.reporting import known_rows  # noqa: F401
 from airflow_provider_llmbeam.pipeline.reporting.page import render
@@ -29,7 +31,7 @@ with tempfile.TemporaryDirectory() as directory:
         "sink": {"uri": str(Path(directory, "out"))},
     }
     pipeline = beam.Pipeline()
-    build(pipeline, JobSpec.parse(spec))
+    build(pipeline, JobSpec.parse(spec), RunContext(started_at=time.time()))
     pipeline.to_runner_api()
 render._template()
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from llmbeam_sandbox import Fault
 from waiting import until
 
-from airflow_provider_llmbeam.cli.main import llmbeam
+from airflow_provider_llmbeam.cli import llmbeam
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.exceptions import JobSpecError

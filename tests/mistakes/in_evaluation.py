@@ -97,7 +97,10 @@ MISTAKES = (
         evaluation={"metrics": {"grade": JUDGE | {"rubric": "Is {{ answer }} right?"}}},
     ),
     mistake(
-        ("`limits.budget_usd`: the price of openai model 'm' is not known; set `limits.price`."),
+        (
+            "`metrics.grade.limits.price`: this field is needed with `budget_usd`, as the price of openai model "
+            "'m' is not known."
+        ),
         evaluation={
             "metrics": {
                 "grade": JUDGE

@@ -62,11 +62,11 @@ def run(mistake: Mistake, sandbox: Sandbox, directory: Path) -> Ended:
     if mistake.found == "evaluation":
         evaluation = directory / "evaluation.json"
         evaluation.write_text(json.dumps(mistake.evaluation_spec))
-        arguments.append(f"--evaluate={evaluation}")
+        arguments += ["--step=evaluate", f"--input={evaluation}"]
     if mistake.found == "review":
         sample = directory / "sample.json"
         sample.write_text(json.dumps(mistake.sample))
-        arguments.append(f"--sample-answers={sample}")
+        arguments += ["--step=sample_answers", f"--input={sample}"]
     code = main(arguments)
     message = json.loads(result.read_text()).get("error", {}).get("message", "")
     return Ended(code, message, len(sandbox.requests))

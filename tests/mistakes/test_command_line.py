@@ -8,7 +8,7 @@ import pytest
 from llmbeam_sandbox import Sandbox
 
 from airflow_provider_llmbeam.operators.literal import literal_problems
-from airflow_provider_llmbeam.pipeline.__main__ import EXIT_BAD_SPEC, EXIT_FAILED
+from airflow_provider_llmbeam.pipeline.command import EXIT_BAD_SPEC, EXIT_FAILED
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.mistakes.mistake import Mistake
 from tests.mistakes.running import MODELS, run

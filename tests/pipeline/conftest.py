@@ -11,7 +11,9 @@ import pytest
 
 from airflow_provider_llmbeam.pipeline.batch_inference import decide
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.steps import run_step
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
 
 
 @dataclass
@@ -129,3 +131,8 @@ def quick_batch_polls(monkeypatch):
     """Shortens the interval between polls of batch-inference jobs."""
     monkeypatch.setattr(decide, "MIN_POLL_SECONDS", 0.05)
     monkeypatch.setattr(decide, "MAX_POLL_SECONDS", 0.05)
+
+
+def estimate(spec, sample_size):
+    """Estimates a job as its process does; returns the estimate as plain data."""
+    return run_step("estimate", spec, EstimateSample(sample_size=sample_size))

@@ -55,7 +55,7 @@ class Cloud:
         )
 
     def submit(self, spec: dict[str, Any] | str) -> str:
-        done = self.run_command(spec, "--submit")
+        done = self.run_command(spec, "--step=submit")
         assert done.returncode == 0, done.stderr
         return str(json.loads(done.stdout)["id"])
 

@@ -67,7 +67,7 @@ def test_answers_that_have_drifted_are_not_published_and_are_kept(job, sandbox, 
     changed = {"type": "echo"}
     assert alerts_of(job, DriftError, **fails, model=changed) == ["model_version", "drift"]
     assert not Path(f"{job.out}-2", "answers-00000-of-00001.jsonl").exists()
-    failed = Path(JobSpec.parse(job.spec | fails).failed_html_uri).read_text()
+    failed = Path(JobSpec.parse(job.spec | fails).paths.failed_html_uri).read_text()
     assert "Failed, and published no answers" in failed
     assert "PSI" in failed
     paid = len(sandbox.requests)

@@ -147,13 +147,13 @@ def test_a_table_that_cannot_be_loaded_keeps_the_answers_back_and_the_records(cl
 def test_a_record_that_was_cut_off_is_left_out_with_one_warning(client, sandbox, tmp_path, caplog, complete):
     spec = spec_of(safety=TO_TABLE, state_uri=f"{tmp_path}/state/", sink={"uri": f"{tmp_path}/out"})
     line = b'{"record_id": "%d", "at": "2026-01-01T00:00:00Z"}\n'
-    Path(spec.audit_uri).mkdir(parents=True)
+    Path(spec.paths.audit_uri).mkdir(parents=True)
     for name in ("job-a", "job-b"):
         content = b"".join(line % number for number in range(complete)) + line[:20]
-        (Path(spec.audit_uri) / f"{name}.jsonl").write_bytes(content)
+        (Path(spec.paths.audit_uri) / f"{name}.jsonl").write_bytes(content)
     load(spec)
     assert caplog.text.count("cut off, and that are not loaded: 2") == 1
-    assert not list(Path(spec.audit_uri).iterdir())
+    assert not list(Path(spec.paths.audit_uri).iterdir())
     run(spec)
     assert len(records(client)) == 2 * complete + 5
 

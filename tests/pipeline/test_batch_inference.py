@@ -29,7 +29,7 @@ from airflow_provider_llmbeam.exceptions import (
     error_class,
 )
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.__main__ import EXIT_FAILED, EXIT_PENDING, main
+from airflow_provider_llmbeam.pipeline.__main__ import main
 from airflow_provider_llmbeam.pipeline.batch_inference import decide, monitor
 from airflow_provider_llmbeam.pipeline.batch_inference import run as batch_run
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import Sums, read_manifest, write_manifest
@@ -37,6 +37,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.batch_inference.turnaround import PRIOR
+from airflow_provider_llmbeam.pipeline.command import EXIT_FAILED, EXIT_PENDING
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import SampleUsage, read_estimate
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
@@ -148,7 +149,7 @@ def test_every_row_is_answered_once_at_half_the_price(job, sandbox):
     assert answers == {"batch": ROWS - PILOT_ROWS, "standard": PILOT_ROWS}
     report = report_of(manifest)
     assert report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
-    assert storage.match(f"{spec.home_uri}batch/**") == []
+    assert storage.match(f"{spec.paths.home_uri}batch/**") == []
 
 
 def test_rows_that_the_batch_does_not_answer_are_sent_online(job, sandbox):
@@ -377,7 +378,7 @@ def test_a_try_that_ends_at_any_moment_is_continued_by_the_next_one_which_pays_f
     batch = 0 if is_cancelled else ROWS - PILOT_ROWS
     assert answers == {"standard": ROWS - batch} | ({"batch": batch} if batch else {})
     assert sum(request.method == "vertex.batchPredictionJobs.create" for request in sandbox.requests) == 1
-    assert storage.match(f"{spec.home_uri}batch/**") == []
+    assert storage.match(f"{spec.paths.home_uri}batch/**") == []
 
 
 @pytest.mark.full
@@ -720,7 +721,7 @@ def test_a_changed_provider_cancels_the_batch_of_the_earlier_try_at_the_earlier_
     assert manifest["rows"]["answered"] == ROWS
     assert open_provider(spec.model, output_uri="").get(job.name).state == "cancelled"
     assert f"Batch-inference job {job.name} ({job.display_name}) was cancelled." in caplog.text
-    assert storage.match(f"{spec.home_uri}batch/**") == []
+    assert storage.match(f"{spec.paths.home_uri}batch/**") == []
 
 
 @pytest.mark.parametrize(("outcome", "from_batch"), [("succeeded", ROWS - PILOT_ROWS), ("stuck", 0)])
@@ -744,7 +745,7 @@ def test_a_job_that_is_online_now_ends_the_batch_of_the_earlier_try_and_sends_on
     assert open_provider(spec.model, output_uri="").get(job.name).has_ended
     used, cancelled = (job.name, "none") if from_batch else ("none", job.name)
     assert f"answers are used: {used}. Jobs that run, and are to be cancelled: {cancelled}." in caplog.text
-    assert storage.match(f"{spec.home_uri}batch/**") == []
+    assert storage.match(f"{spec.paths.home_uri}batch/**") == []
 
 
 @pytest.mark.full

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from llmbeam_sandbox.models.answers import answer_text
 
-from airflow_provider_llmbeam.cli.main import llmbeam
+from airflow_provider_llmbeam.cli import llmbeam
 
 pytestmark = [pytest.mark.full, pytest.mark.promise(2), pytest.mark.slow]
 ROWS, GOLDEN, SAMPLE, SHOWN = 2000, 100, 200, 3

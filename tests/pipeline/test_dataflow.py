@@ -84,7 +84,7 @@ def test_a_job_carries_its_labels_and_no_key(cloud, submitted):
 
 
 def test_only_a_job_for_dataflow_is_submitted(cloud):
-    done = cloud.run_command(cloud.spec("direct", runner={"type": "direct"}), "--submit")
+    done = cloud.run_command(cloud.spec("direct", runner={"type": "direct"}), "--step=submit")
     assert done.returncode == 2
     refusal = "`runner.type`: only a job with runner 'dataflow' or 'flink' can be submitted; got 'direct'."
     assert f"{refusal} Nothing was sent or billed." in done.stderr
@@ -120,7 +120,7 @@ def test_the_command_line_waits_for_the_job_and_another_job_of_its_sink_is_refus
     assert json.loads(done.stdout)["rows"]["answered"] == ROWS
     assert "JOB_STATE_DONE" in done.stderr
     jobs = len(cloud.sandbox.dataflow.jobs)
-    done = cloud.run_command(cloud.spec("other", sink=sink, owner="etl.judge[1]"), "--submit")
+    done = cloud.run_command(cloud.spec("other", sink=sink, owner="etl.judge[1]"), "--step=submit")
     assert done.returncode == 2
     assert (
         "belongs to 'etl.judge[0]'; 'etl.judge[1]' would replace its answers. Put `{{ ti.map_index }}`"

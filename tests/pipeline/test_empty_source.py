@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
-from airflow_provider_llmbeam.pipeline.__main__ import EXIT_BAD_SPEC, EXIT_SKIPPED, main
+from airflow_provider_llmbeam.pipeline.__main__ import main
+from airflow_provider_llmbeam.pipeline.command import EXIT_BAD_SPEC, EXIT_SKIPPED
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines

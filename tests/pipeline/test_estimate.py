@@ -21,9 +21,9 @@ from llmbeam_sandbox import Fault, ModelSettings, Quota, Sandbox
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import main
-from airflow_provider_llmbeam.pipeline.in_process import estimate
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.pipeline.conftest import estimate
 
 GENERATE = "gemini.generateContent"
 CATALOGUE = {
@@ -251,7 +251,7 @@ def test_the_error_of_an_unrecorded_sample_warns_of_billing(job, sandbox, monkey
 
 def test_a_journal_that_cannot_be_written_is_refused_before_a_request(job, sandbox):
     job.write(numbered(20))
-    journal = Path(JobSpec.parse(job.spec).journal_uri)
+    journal = Path(JobSpec.parse(job.spec).paths.journal_uri)
     journal.parent.mkdir(parents=True)
     journal.write_text("in the way")
     with pytest.raises(JobSpecError, match=r"File exists.*Nothing was sent or billed"):
@@ -386,16 +386,17 @@ def test_the_estimate_of_another_job_is_not_compared(job, sandbox):
     assert job.run().report["estimate"] is None
 
 
-def test_the_command_line_logs_the_estimate_and_writes_it_as_json(job, sandbox, tmp_path, capfd):
+def test_the_command_line_logs_the_estimate_and_writes_it_as_json(job, sandbox, tmp_path):
     job.write(numbered(40))
-    spec, result = tmp_path / "spec.json", tmp_path / "result.json"
+    spec, sample, result = (tmp_path / f"{name}.json" for name in ("spec", "sample", "result"))
     spec.write_text(json.dumps(job.spec | {"limits": {"requests_per_minute": 600}}))
-    options = [f"--spec={spec}", f"--result={result}", "--estimate", "--sample-size=5"]
+    sample.write_text('{"sample_size": 5}')
+    options = [f"--spec={spec}", "--step=estimate", f"--input={sample}", f"--result={result}"]
     command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", *options]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     assert "Rows      40 = 35 requests + 0 duplicate + 5 answered already + 0 for the dead letter" in lines
     assert "as `limits.requests_per_minute` allows no more" in lines
-    assert json.loads(result.read_text())["estimate"]["requests"] == 35
-    with pytest.raises(SystemExit):
-        main(["--spec", str(spec), "--estimate", "--sample-size", "-1"])
-    assert "expected a number of prompts, 0 or more; got '-1'" in capfd.readouterr().err
+    assert json.loads(result.read_text())["result"]["requests"] == 35
+    sample.write_text('{"sample_size": -1}')
+    assert main(options) == 2
+    assert "`sample_size`" in json.loads(result.read_text())["error"]["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.measure.evaluation.compare import compare
 from airflow_provider_llmbeam.pipeline.measure.evaluation.run import evaluate
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
+from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from tests.processes import until_job
 
 GENERATE = "gemini.generateContent"
@@ -62,7 +64,12 @@ def golden():
 
 
 def of(golden, metrics=None, **others):
-    return Evaluation.parse({"golden": golden, "metrics": metrics or {"mood": "exact"}} | others)
+    evaluation = Evaluation.parse({"golden": golden, "metrics": metrics or {"mood": "exact"}} | others)
+    return with_base_urls(evaluation, os.environ)
+
+
+def comparison_of(**parts):
+    return with_base_urls(Comparison.parse(parts), os.environ)
 
 
 def with_prompt(spec, prompt):
@@ -82,10 +89,10 @@ def test_a_good_prompt_passes_and_a_bad_one_fails_with_its_cases(spec, golden):
     assert len(bad.wrong) == 5 < bad.wrong_count
     case = bad.wrong[0]
     assert case.answer["mood"] != case.expected["mood"]
-    text = Path(spec.home_uri, "evaluation.txt").read_text()
+    text = Path(spec.paths.home_uri, "evaluation.txt").read_text()
     assert "NOT passed" in text
     assert f"Row {case.key}\n  answered   {json.dumps(case.answer)}\n  mood       expected" in text
-    saved = json.loads(Path(spec.home_uri, "evaluation.json").read_text())
+    saved = json.loads(Path(spec.paths.home_uri, "evaluation.json").read_text())
     assert saved["faults"] == bad.faults
 
 
@@ -124,7 +131,13 @@ def test_after_a_kill_a_retry_sends_only_what_was_not_answered(spec, golden, san
     job, evaluation = tmp_path / "job.json", tmp_path / "evaluation.json"
     job.write_text(spec.model_dump_json())
     evaluation.write_text(of(golden).model_dump_json())
-    command = ["-m", "airflow_provider_llmbeam.pipeline", f"--spec={job}", f"--evaluate={evaluation}"]
+    command = [
+        "-m",
+        "airflow_provider_llmbeam.pipeline",
+        f"--spec={job}",
+        "--step=evaluate",
+        f"--input={evaluation}",
+    ]
     hold = sandbox.faults.hold(GENERATE, "review", after=30)
     with subprocess.Popen([sys.executable, *command]) as started:
         until_job(started, lambda: hold.waiting == 10 and recorded(spec) == 30)
@@ -135,7 +148,7 @@ def test_after_a_kill_a_retry_sends_only_what_was_not_answered(spec, golden, san
 
 def recorded(spec):
     """Number of answers in the journal."""
-    return sum(len(path.read_text().splitlines()) for path in Path(spec.journal_uri).rglob("*.jsonl"))
+    return sum(len(path.read_text().splitlines()) for path in Path(spec.paths.journal_uri).rglob("*.jsonl"))
 
 
 def test_a_refused_answer_is_wrong_and_shown_with_its_reason(spec, golden, sandbox):
@@ -155,7 +168,7 @@ def test_an_answer_with_half_of_a_surrogate_pair_is_reported(echo_job, metric):
     assert [case.answer for case in found.wrong] == [{"mood": "\ufffd"}]
     echo_job.write(rows)
     other = {"prompt": {"template": '{{ row.text and \'{"mood": "good"}\' }}', "output_schema": schema}}
-    compared = compare(spec, Comparison.parse({"other": other, "sample_size": 1}))
+    compared = compare(spec, comparison_of(other=other, sample_size=1))
     assert [case.job for case in compared.differences] == [{"mood": "\ufffd"}]
 
 
@@ -192,11 +205,11 @@ def test_null_in_a_field_equals_the_text_of_it_as_a_csv_file_has_it(echo_job, ex
 
 def test_a_score_that_drops_below_the_last_accepted_one_is_refused_on_the_same_golden_set_only(spec, golden):
     assert evaluate(spec, of(golden, max_drop=0.0)).accepted_at is None
-    accepted = json.loads(Path(spec.home_uri, "accepted.json").read_text())
+    accepted = json.loads(Path(spec.paths.home_uri, "accepted.json").read_text())
     bad = evaluate(with_prompt(spec, BAD), of(golden, max_drop=0.05))
     assert bad.accepted_at == accepted["made_at"]
     assert "the last accepted evaluation had 1.000" in bad.faults[0]
-    assert json.loads(Path(spec.home_uri, "accepted.json").read_text()) == accepted, "a refused one is not"
+    assert json.loads(Path(spec.paths.home_uri, "accepted.json").read_text()) == accepted, "a refused one is not"
     smaller = golden | {"rows": golden["rows"][:20]}
     assert evaluate(with_prompt(spec, BAD), of(smaller, max_drop=0.0)).passed
 
@@ -254,18 +267,18 @@ def test_the_command_line_evaluates_and_says_by_its_exit_code_whether_the_scores
     def exit_code(job, **changes):
         files["job"].write_text(job.model_dump_json())
         files["evaluation"].write_text(of(golden, minimum={"mood": 0.9}, **changes).model_dump_json())
-        return main(["--spec", str(files["job"]), "--evaluate", str(files["evaluation"])])
+        return main(["--spec", str(files["job"]), "--step=evaluate", "--input", str(files["evaluation"])])
 
     bad = with_prompt(spec, BAD)
     assert [exit_code(spec), exit_code(bad)] == [0, 1]
     assert [exit_code(bad, on_failure=policy) for policy in ("skip", "report")] == [99, 0]
     assert '"passed": true' in capsys.readouterr().out
     files["evaluation"].write_text("{")
-    assert main(["--spec", str(files["job"]), "--evaluate", str(files["evaluation"])]) == 2
+    assert main(["--spec", str(files["job"]), "--step=evaluate", "--input", str(files["evaluation"])]) == 2
 
 
 def test_two_prompts_are_compared_on_the_same_rows_tonight_and_tomorrow(job, spec, sandbox):
-    comparison = Comparison.parse({"other": {"prompt": BAD}, "sample_size": 30, "judge": PAIRS})
+    comparison = comparison_of(other={"prompt": BAD}, sample_size=30, judge=PAIRS)
     first = compare(spec, comparison)
     differing = first.difference_count
     assert first.requests == len(sandbox.requests) == 60 + 2 * differing
@@ -277,7 +290,7 @@ def test_two_prompts_are_compared_on_the_same_rows_tonight_and_tomorrow(job, spe
     job.write(reviews()[::-1])  # another order, and the same rows
     second = compare(spec, comparison)
     assert (second.requests, second.differences) == (0, first.differences)
-    text = Path(spec.home_uri, "comparison.txt").read_text()
+    text = Path(spec.paths.home_uri, "comparison.txt").read_text()
     assert f"Row {first.differences[0].key}\n  job        " in text
     job.write([*reviews(), {"id": 100, "text": "one more"}])
     assert compare(spec, comparison).requests <= 4, "at most one row of the sample is another"
@@ -288,7 +301,7 @@ def test_verdicts_on_a_minority_of_the_pairs_are_none_if_one_order_of_each_is_mi
     echo_job.write(reviews(4))
     job = JobSpec.parse(echo_job.spec | {"prompt": {"template": "{{ row.text and 'good' }}"}})
     other = {"prompt": {"template": "{{ row.text and 'bad' }}"}}
-    comparison = Comparison.parse({"other": other, "judge": JUDGE | {"rubric": rubric}})
+    comparison = comparison_of(other=other, judge=JUDGE | {"rubric": rubric})
     with pytest.raises(PermanentFailureError, match=r"no verdict on 4 of 4 pairs of answers, so there is no"):
         compare(job, comparison)
 
@@ -327,6 +340,6 @@ def test_the_price_of_the_job_is_not_that_of_another_model(spec, tmp_path):
     job, comparison, result = (tmp_path / name for name in ("job.json", "comparison.json", "result.json"))
     job.write_text(spec.model_dump_json())
     comparison.write_text(json.dumps({"other": other, "sample_size": 10}))
-    assert main([f"--spec={job}", f"--compare={comparison}", f"--result={result}"]) == 0
-    found = json.loads(result.read_text())["comparison"]
+    assert main([f"--spec={job}", "--step=compare", f"--input={comparison}", f"--result={result}"]) == 0
+    found = json.loads(result.read_text())["result"]
     assert found["job"]["usd_per_thousand_rows"] > 1000 * found["other"]["usd_per_thousand_rows"]

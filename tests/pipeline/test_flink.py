@@ -58,7 +58,9 @@ def test_a_job_is_submitted_once_monitored_and_collected(spec, sandbox):
     manifest = launcher.collect(job, result)
     assert manifest["rows"] == {"read": 30, "answered": 30, "dead_letter": 0}
     assert len(sandbox.flink.jobs.all()) == 1
-    client = FlinkClient(job.rest_url, files_at(spec.progress_uri, "g"), spec.progress_uri, spec.stop_uri)
+    client = FlinkClient(
+        job.rest_url, files_at(spec.paths.progress_uri, "g"), spec.paths.progress_uri, spec.paths.stop_uri
+    )
     assert client.counts(job.id, running=False).rows == 30
     (answers,) = manifest["answers_uris"]
     with open(answers) as lines:  # noqa: PTH123

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llmbeam_sandbox import Fault
 
-from airflow_provider_llmbeam.cli.main import llmbeam
+from airflow_provider_llmbeam.cli import llmbeam
 from airflow_provider_llmbeam.exceptions import JobFailedError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, write_manifest

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.in_process import estimate
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.pipeline.conftest import estimate
 
 pytestmark = pytest.mark.promise(2)
 
@@ -25,7 +25,7 @@ ROWS = [{"id": number, "text": f"text {number}"} for number in range(10)]
 
 
 def directory_of(job: Any, **changes: Any) -> Path:
-    return Path(JobSpec.parse(job.spec | changes).journal_uri)
+    return Path(JobSpec.parse(job.spec | changes).paths.journal_uri)
 
 
 def entries_of(directory: Path) -> list[dict[str, Any]]:

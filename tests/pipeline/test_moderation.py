@@ -174,7 +174,7 @@ def test_a_stopped_job_asks_the_guard_for_the_rest_alone(moderated, sandbox, mon
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run, spec)
         until(lambda: hold.waiting, "requests to the guard are held")
-        Path(spec.stop_uri).touch()
+        Path(spec.paths.stop_uri).touch()
         until(stopped.is_set, "the engine is told to end")
         hold.release()
         with pytest.raises(JobCancelledError):

@@ -349,7 +349,7 @@ def test_too_many_failed_rows_fail_the_job_and_keep_the_previous_output(job, san
         run(JobSpec.parse(job.spec | {"limits": {"max_dead_letter_ratio": 0.2}}))
     assert read_lines(job.out / "answers-00000-of-00001.jsonl") == before
     assert len(read_lines(job.out / "dead_letter-00000-of-00001.jsonl")) == 5
-    failed = Path(JobSpec.parse(job.spec).failed_html_uri)
+    failed = Path(JobSpec.parse(job.spec).paths.failed_html_uri)
     assert "5 of 20 rows ended in the dead letter" in failed.read_text()
     assert Report.model_validate_json(failed.with_suffix(".json").read_text()).rows.dead_letter == 5
     assert raised.value.page == encoded_page(failed.read_text(), str(failed))

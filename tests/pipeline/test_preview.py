@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from llmbeam_sandbox import Fault
 
-from airflow_provider_llmbeam.cli.main import llmbeam
+from airflow_provider_llmbeam.cli import llmbeam
 
 GEMINI = "gemini.generateContent"
 ROWS = [{"id": number, "text": "word " * number} for number in range(1, 41)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from tests.outcomes import answers_by_tier
 
 FULL = pytest.mark.full
@@ -36,7 +38,7 @@ def crowded():
 def job(model, folder, tier="priority", **changes):
     rows = folder / "in.jsonl"
     rows.write_text("".join(json.dumps({"id": n, "text": f"text {n}"}) + "\n" for n in range(ROWS)))
-    return JobSpec.parse(
+    spec = JobSpec.parse(
         {
             "name": "noon",
             "source": {"uri": str(rows), "key": ["id"]},
@@ -49,6 +51,7 @@ def job(model, folder, tier="priority", **changes):
         }
         | changes
     )
+    return with_base_urls(spec, os.environ)
 
 
 def model_of(api, sandbox, monkeypatch, project=None):

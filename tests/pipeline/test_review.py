@@ -204,14 +204,14 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(spec, job):
 
 
 def test_the_command_line_samples_answers_and_adds_golden_rows(spec, job, capsys):
-    def run(option, data):
+    def run(step, data):
         (job.directory / "job.json").write_text(json.dumps(job.spec))
         (job.directory / "step.json").write_text(json.dumps(data))
-        options = ["--spec", f"{job.directory}/job.json", option, f"{job.directory}/step.json"]
+        options = ["--spec", f"{job.directory}/job.json", f"--step={step}", f"--input={job.directory}/step.json"]
         assert main(options) == 0
         return json.loads(capsys.readouterr().out)
 
-    found = run("--sample-answers", {"rows": 3})
+    found = run("sample_answers", {"rows": 3})
     verdicts = [verdict(json.loads(review)) for review in found["reviews"]]
     golden = f"{job.directory}/golden.jsonl"
-    assert run("--add-golden", {"golden_uri": golden, "verdicts": verdicts})["accepted"] == 3
+    assert run("add_golden", {"golden_uri": golden, "verdicts": verdicts})["accepted"] == 3

@@ -10,8 +10,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that
 from llmbeam_sandbox import Fault
 
+from airflow_provider_llmbeam.beam import LLMModelHandler
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
-from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.spec import Batching, EchoModel, GeminiModel, Limits
 
 ROWS = 200

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from waiting import until
 
+from airflow_provider_llmbeam.beam import LLMModelHandler
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import JobCancelledError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.in_process import estimate
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.pipeline.run_inference import CANCELLATION_SECONDS, LLMModelHandler
+from airflow_provider_llmbeam.pipeline.run_inference import CANCELLATION_SECONDS
 from airflow_provider_llmbeam.spec import GeminiModel, JobSpec, Limits
+from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+from tests.pipeline.conftest import estimate
 
 pytestmark = pytest.mark.promise(2)
 GEMINI = "gemini.generateContent"
@@ -51,14 +54,14 @@ def test_a_stopped_job_records_what_is_in_flight_and_a_later_run_pays_for_the_re
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run, spec)
         until(lambda: hold.waiting, "requests are held")
-        Path(spec.stop_uri).touch()
+        Path(spec.paths.stop_uri).touch()
         until(stopped.is_set, "the engine is told to end")
         hold.release()
         with pytest.raises(JobCancelledError, match=r"nothing more is sent or billed"):
             running.result()
     assert len(sandbox.requests) == 20 + 8  # answered before, and in flight
     assert len(job.run().answers) == len(sandbox.requests) == 60
-    assert not Path(spec.stop_uri).exists()
+    assert not Path(spec.paths.stop_uri).exists()
 
 
 def test_a_batch_waits_for_the_cancellation_of_its_job_when_what_was_in_flight_is_recorded(
@@ -75,9 +78,9 @@ def test_a_batch_waits_for_the_cancellation_of_its_job_when_what_was_in_flight_i
         GeminiModel(type="gemini", base_url=sandbox.gemini_url),
         limits=Limits(max_in_flight=8),
         journal_uri=f"{tmp_path}/journal/",
-        stop_uri=f"{tmp_path}/stop",
-        awaits_cancellation=True,
     )
+    handler.context = replace(handler.context, stop_uri=f"{tmp_path}/stop")
+    handler.spec = handler.spec.model_copy(update={"runner": FlinkRunner.model_construct()})
     hold = sandbox.faults.hold(GEMINI, "row", after=20)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(lambda: handler.run_inference([row["text"] for row in ROWS], handler.load_model()))
@@ -98,8 +101,8 @@ def test_a_stopped_worker_stores_its_answers_before_the_requests_in_flight_are_a
         GeminiModel(type="gemini", base_url=sandbox.gemini_url),
         limits=Limits(max_in_flight=64),  # so that four of twenty answers wait for others to be stored with
         journal_uri="gs://rows/journal/",
-        stop_uri=f"{tmp_path}/stop",
     )
+    handler.context = replace(handler.context, stop_uri=f"{tmp_path}/stop")
 
     def stored() -> int:
         return sum(len(storage.open(uri).readlines()) for uri in storage.match("gs://rows/journal/*"))
@@ -125,6 +128,6 @@ def test_a_stopped_worker_stores_its_answers_before_the_requests_in_flight_are_a
 def test_an_estimate_is_not_ended_by_the_stop_file_of_an_earlier_job(job, sandbox, quick_poll):
     job.write(ROWS)
     spec = JobSpec.parse(job.spec)
-    Path(spec.stop_uri).parent.mkdir(parents=True)
-    Path(spec.stop_uri).touch()
+    Path(spec.paths.stop_uri).parent.mkdir(parents=True)
+    Path(spec.paths.stop_uri).touch()
     assert estimate(spec, 4)["sample_usage"]["requests"] == 4

@@ -13,11 +13,11 @@ from google.auth.exceptions import RefreshError, TransportError
 from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
-from airflow_provider_llmbeam.pipeline.in_process import estimate
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.launch import reachable
 from airflow_provider_llmbeam.pipeline.launch.writable import is_final
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.pipeline.conftest import estimate
 
 pytestmark = [pytest.mark.full, pytest.mark.promise(2)]
 

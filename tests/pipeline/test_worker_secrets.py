@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 import apache_beam as beam
 import psycopg
@@ -13,6 +14,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from google.cloud import secretmanager, storage
 
 from airflow_provider_llmbeam.pipeline.build import build
+from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.privacy.detection import detection_of
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.model import media
@@ -53,7 +55,7 @@ def spec(google, sandbox, database, monkeypatch):
 def run(spec):
     """Builds the graph as for Dataflow and runs it in this process, which is launcher and worker."""
     pipeline = beam.Pipeline(runner=FnApiRunner())
-    build(pipeline, spec)
+    build(pipeline, spec, RunContext(started_at=time.time()))
     assert not [name for name in KEYS if name in os.environ], "building needs no key"
     pipeline.run().wait_until_finish()
 
@@ -106,7 +108,7 @@ def test_workers_that_cannot_mask_personal_data_fail_the_job_before_any_request(
         monkeypatch.setitem(sys.modules, "presidio_analyzer", None)
         detection_of.cache_clear()
     pipeline = beam.Pipeline(runner=FnApiRunner())
-    build(pipeline, JobSpec.parse(plain))
+    build(pipeline, JobSpec.parse(plain), RunContext(started_at=time.time()))
     with pytest.raises(Exception, match=error):
         pipeline.run().wait_until_finish()
     assert "gemini.generateContent" not in methods(sandbox)

@@ -58,7 +58,7 @@ def outputs_of(facts: JobFacts) -> list[OutputDataset]:
     if not facts.has_outputs:
         return []
     spec, rows = facts.spec, facts.manifest["rows"] if facts.manifest is not None else {}
-    found = [_output(file_name(spec.dead_letter_uri), {}, rows.get("dead_letter"))]
+    found = [_output(file_name(spec.paths.dead_letter_uri), {}, rows.get("dead_letter"))]
     if (name := sink_name(spec.sink, facts.postgres_dsn)) is not None:
         facets: dict[str, DatasetFacet] = {"schema": _schema(sink_columns(spec))}
         if (source := source_name(spec.source)) is not None:

@@ -52,9 +52,9 @@ def inference_values(spec: JobSpec) -> dict[str, Any]:
         "inferenceMode": spec.inference.mode,
         "runner": spec.runner.type,
         "region": spec.runner.location if isinstance(spec.runner, DataflowRunner) else None,
-        "journalUri": spec.journal_uri,
-        "reportUri": spec.report_uri,
-        "deadLetterUri": spec.dead_letter_uri,
+        "journalUri": spec.paths.journal_uri,
+        "reportUri": spec.paths.report_uri,
+        "deadLetterUri": spec.paths.dead_letter_uri,
     }
 
 

@@ -27,7 +27,7 @@ class RaisedAlerts:
     """
 
     def __init__(self, spec: JobSpec, path: Path | None) -> None:
-        self._uri = spec.alerts_uri
+        self._uri = spec.paths.alerts_uri
         self._path = path
         self._keys = self._read()
 

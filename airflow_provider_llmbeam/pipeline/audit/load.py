@@ -66,7 +66,7 @@ def check(spec: JobSpec) -> None:
     subject = f"`safety.audit.table` {audit.table!r}"
     with before_the_model(subject), connect(audit.project or target.project) as client:
         dataset = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id))
-        check_bucket(str(spec.audit_uri), "state_uri", client, dataset.location)
+        check_bucket(str(spec.paths.audit_uri), "state_uri", client, dataset.location)
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def load(spec: JobSpec) -> None:
     Raises:
         JobFailedError: BigQuery does not load them; they stay where they are.
     """
-    audit, directory = spec.safety.audit, spec.audit_uri
+    audit, directory = spec.safety.audit, spec.paths.audit_uri
     if not isinstance(audit, BigQueryAudit) or directory is None:
         return
     record = f"{directory}load.json"

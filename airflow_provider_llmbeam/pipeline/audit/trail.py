@@ -55,7 +55,7 @@ class AuditTrail:
     @classmethod
     def of(cls, spec: JobSpec) -> Self | None:
         """Returns the trail of a job, which this process launches; `None` without an audit."""
-        audit, directory = spec.safety.audit, spec.audit_uri
+        audit, directory = spec.safety.audit, spec.paths.audit_uri
         if audit is None or directory is None:
             return None
         return cls(

@@ -7,7 +7,7 @@ import re
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, batch_uri
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.providers.batch import BatchProvider, open_provider
 from airflow_provider_llmbeam.providers.batch_job import BatchJob
 from airflow_provider_llmbeam.providers.uploads import delete_uploads
@@ -34,7 +34,7 @@ def discard(spec: JobSpec, manifest: BatchManifest) -> None:
     if not manifest.is_published:
         _log.info("The job has changed since its batch inference began, whose answers are not used.")
         _cancel_jobs(spec, manifest)
-    storage.delete(storage.match(f"{batch_uri(spec)}**"))
+    storage.delete(storage.match(f"{spec.paths.batch_uri}**"))
 
 
 def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:

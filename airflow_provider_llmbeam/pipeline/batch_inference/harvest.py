@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.batch_inference import AuditResults
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, Sums, batch_uri
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, Sums
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
 from airflow_provider_llmbeam.providers.batch_formats import batch_format
 from airflow_provider_llmbeam.redaction import redact
@@ -79,7 +79,7 @@ def harvest(
     else:
         lines = lines | "ByKey" >> beam.GroupByKey() | "Best" >> beam.FlatMap(_best)
     if (trail := AuditTrail.of(spec)) is not None:
-        lines |= "Audit" >> AuditResults(trail, batch_uri(spec), job_id, file.rows, since)
+        lines |= "Audit" >> AuditResults(trail, spec.paths.batch_uri, job_id, file.rows, since)
     sums = lines | "Record" >> beam.ParDo(_Record(spec)) | "Sum" >> beam.CombineGlobally(Sums.total)
     _ = sums | "WriteSums" >> beam.Map(lambda total: storage.replace(uri, total.model_dump_json().encode()))
 
@@ -236,6 +236,6 @@ class _Record(beam.DoFn):
         if not self._lines:
             return
         name = SegmentName(shard_set(fingerprint for fingerprint, _ in self._lines), int(time.time()))
-        uri = f"{self._spec.journal_uri}{name.text(self._spec.name, uuid.uuid4().hex)}"
+        uri = f"{self._spec.paths.journal_uri}{name.text(self._spec.name, uuid.uuid4().hex)}"
         storage.replace(uri, b"".join(line for _, line in self._lines))
         self._lines.clear()

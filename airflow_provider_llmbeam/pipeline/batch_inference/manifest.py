@@ -189,16 +189,6 @@ def _names(name: str) -> tuple[str, str, str]:
     return side, group, of
 
 
-def manifest_uri(spec: JobSpec) -> str:
-    """Returns the address of the manifest of a job."""
-    return f"{batch_uri(spec)}manifest.json"
-
-
-def batch_uri(spec: JobSpec) -> str:
-    """Returns the directory of the request and result files of a job."""
-    return f"{spec.home_uri}batch/"
-
-
 def digest_of(spec: JobSpec) -> str:
     """Returns a digest of what decides the prompts of a job, and the model that answers them.
 
@@ -220,7 +210,7 @@ def digest_of(spec: JobSpec) -> str:
 
 def read_manifest(spec: JobSpec) -> BatchManifest | None:
     """Returns the manifest of an earlier run that has not published; `None` if there is none that can be read."""
-    uri = manifest_uri(spec)
+    uri = spec.paths.manifest_uri
     if not storage.exists(uri):
         return None
     try:
@@ -238,4 +228,4 @@ def read_manifest(spec: JobSpec) -> BatchManifest | None:
 
 def write_manifest(spec: JobSpec, manifest: BatchManifest) -> None:
     """Writes the manifest; a reader finds the old one or the new one."""
-    storage.replace(manifest_uri(spec), manifest.model_dump_json(indent=1).encode())
+    storage.replace(spec.paths.manifest_uri, manifest.model_dump_json(indent=1).encode())

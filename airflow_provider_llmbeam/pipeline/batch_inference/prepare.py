@@ -14,7 +14,8 @@ import apache_beam as beam
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.batch_inference import IndexRows
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, batch_uri
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile
+from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.moderation.stages import moderation_stages
 from airflow_provider_llmbeam.pipeline.moderation.usage import USAGE_GROUPS
@@ -58,33 +59,28 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: f
         limits: Limits of one file.
         since: Unix time at which the batch inference of this run began.
     """
-    now = time.time()
-    moderation = moderation_stages(spec, now)
+    context = RunContext(started_at=time.time(), batch_since=since, stop_uri=spec.paths.stop_uri)
+    moderation = moderation_stages(spec, context)
     moderate = moderation.of_prompts if moderation is not None and moderation.judges_prompts else None
-    prompts = read_prompts(pipeline, spec, now, batch_since=since, moderate=moderate)
+    prompts = read_prompts(pipeline, spec, context, moderate)
     if moderate is not None:
         usage = prompts.tallies | "Tallies" >> beam.Flatten() | "AddUpTallies" >> beam.CombineGlobally(add_up)
-        _ = usage | "WriteGuardUsage" >> beam.Map(_write_guard_usage, guard_usage_uri(spec))
+        _ = usage | "WriteGuardUsage" >> beam.Map(_write_guard_usage, spec.paths.guard_usage_uri)
     lines = prompts.unanswered | "Encode" >> beam.ParDo(_Encode(spec))
     sizes = lines | "Sizes" >> beam.Map(_size) | "Sum" >> beam.CombineGlobally(_add_up)
     files = (
         lines
         | "AssignFile" >> beam.Map(_with_file, limits, beam.pvalue.AsSingleton(sizes))
         | "ByFile" >> beam.GroupByKey()
-        | "WriteFiles" >> beam.ParDo(_WriteFiles(batch_uri(spec), limits))
+        | "WriteFiles" >> beam.ParDo(_WriteFiles(spec.paths.batch_uri, limits))
     )
     if spec.safety.audit is not None:
-        _ = prompts.unanswered | "IndexRows" >> beam.ParDo(IndexRows(batch_uri(spec), spec.source.key))
+        _ = prompts.unanswered | "IndexRows" >> beam.ParDo(IndexRows(spec.paths.batch_uri, spec.source.key))
     _ = (
         pipeline
         | "Once" >> beam.Impulse()
-        | "ListFiles" >> beam.Map(_list, prepared_uri(spec), beam.pvalue.AsList(files))
+        | "ListFiles" >> beam.Map(_list, spec.paths.prepared_uri, beam.pvalue.AsList(files))
     )
-
-
-def guard_usage_uri(spec: JobSpec) -> str:
-    """Returns the address of the numbers of the requests to a guard model."""
-    return f"{batch_uri(spec)}guard.json"
 
 
 def read_guard_usage(spec: JobSpec) -> Counter[str]:
@@ -92,17 +88,12 @@ def read_guard_usage(spec: JobSpec) -> Counter[str]:
     moderation = spec.safety.moderation
     if moderation is None or "input" not in moderation.on:
         return Counter()
-    return Counter(json.loads(storage.read(guard_usage_uri(spec))))
-
-
-def prepared_uri(spec: JobSpec) -> str:
-    """Returns the address of the list of request files."""
-    return f"{batch_uri(spec)}prepared.jsonl"
+    return Counter(json.loads(storage.read(spec.paths.guard_usage_uri)))
 
 
 def read_prepared(spec: JobSpec) -> list[RequestFile]:
     """Returns the request files that `prepare` wrote, the smallest digest first."""
-    found = [RequestFile.model_validate_json(line) for line in storage.read(prepared_uri(spec)).splitlines()]
+    found = [RequestFile.model_validate_json(line) for line in storage.read(spec.paths.prepared_uri).splitlines()]
     return sorted(found, key=lambda each: each.digest)
 
 

@@ -20,9 +20,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     Sums,
-    batch_uri,
     digest_of,
-    manifest_uri,
     read_manifest,
     write_manifest,
 )
@@ -82,7 +80,7 @@ class BatchInference:
         self._spec = spec
         self._new_pipeline = new_pipeline
         self._provider = provider or open_provider(
-            spec.model, output_uri=f"{batch_uri(spec)}results/", embeds=spec.embedding is not None
+            spec.model, output_uri=f"{spec.paths.batch_uri}results/", embeds=spec.embedding is not None
         )
         self._prefix = display_name_prefix(spec)
         self._monitor = Monitor(spec, self._provider, waits=waits, clock=clock, sleep=sleep)
@@ -118,7 +116,9 @@ class BatchInference:
             self._harvest(self.manifest)
         except JobRefusedError as error:
             names = ", ".join(self._running(manifest)) or "none"
-            instead = f" To send every row online instead, delete {batch_uri(self._spec)!r}." if is_online else ""
+            instead = (
+                f" To send every row online instead, delete {self._spec.paths.batch_uri!r}." if is_online else ""
+            )
             raise JobRefusedError(
                 f"{error} Batch-inference jobs that were submitted, and may run and bill: {names}. Clear the task "
                 f"when the access is restored: it takes their answers, and submits nothing again.{instead}"
@@ -192,8 +192,8 @@ class BatchInference:
             delete_uploads(self._provider, self._prefix, manifest.files.keys() - running)
         except BatchError as error:
             faults.append(str(error))
-        kept = manifest_uri(self._spec)
-        storage.delete([uri for uri in storage.match(f"{batch_uri(self._spec)}**") if uri != kept])
+        kept = self._spec.paths.manifest_uri
+        storage.delete([uri for uri in storage.match(f"{self._spec.paths.batch_uri}**") if uri != kept])
         if faults:
             raise BatchError(" ".join(faults))
         storage.delete([kept])
@@ -235,7 +235,7 @@ class BatchInference:
             deadline_text,
         )
         if manifest.is_over and not any(manifest.submits.values()):
-            storage.delete(storage.match(f"{batch_uri(self._spec)}**"))
+            storage.delete(storage.match(f"{self._spec.paths.batch_uri}**"))
             return None
         is_later = (math.inf if deadline is None else deadline) > (math.inf if before is None else before)
         # With more time, the decision to cancel is taken anew; what has ended has ended.
@@ -264,7 +264,7 @@ class BatchInference:
         files = {f"{self._prefix}{file.digest}": file for file in read_prepared(spec)}
         manifest = manifest.changed(files=files, guard=dict(read_guard_usage(spec) + Counter(manifest.guard)))
         if not files:  # the guard has blocked the rest
-            storage.delete(storage.match(f"{batch_uri(spec)}**"))
+            storage.delete(storage.match(f"{spec.paths.batch_uri}**"))
             return manifest
         # The intent, before the first job is submitted.
         write_manifest(spec, manifest)
@@ -313,8 +313,8 @@ class BatchInference:
             file = manifest.files[display_name]
             if spec.inference.mode != "online" or job.phase != "cancelled":  # its turnaround is not known
                 record_turnaround(spec, job, file.rows)
-            if results := result_files(self._provider, job, f"{batch_uri(spec)}results-{display_name}"):
-                uri = f"{batch_uri(spec)}sums-{file.digest}.json"
+            if results := result_files(self._provider, job, f"{spec.paths.batch_uri}results-{display_name}"):
+                uri = f"{spec.paths.batch_uri}sums-{file.digest}.json"
                 pipeline = self._new_pipeline()
                 harvest(pipeline, spec, file, results, uri, job.name, manifest.created_at)
                 pipeline.run().wait_until_finish()

@@ -113,7 +113,7 @@ def oldest_turn_at(spec: JobSpec, ttl_days: float, started_at: float) -> float:
     Raises:
         JobSpecError: The file with the time of the first attempt was changed.
     """
-    uri = _first_attempt_uri(spec)
+    uri = spec.paths.first_attempt_uri
     if not storage.exists(uri):
         storage.replace(uri, json.dumps({"started_at": started_at}).encode())
         return started_at - ttl_days * _DAY_SECONDS
@@ -132,7 +132,7 @@ class WriteHistory(beam.PTransform):
 
     def __init__(self, spec: JobSpec) -> None:
         super().__init__()
-        self._directory = unpublished_directory(spec)
+        self._directory = spec.paths.new_turns_uri
 
     def expand(self, lines: beam.PCollection) -> beam.PCollection:
         """Brings all lines together."""
@@ -165,18 +165,9 @@ def publish_history(spec: JobSpec, ttl_days: float, written: Iterable[str], now:
     move_in({uri: f"{directory}{uri.rpartition('/')[2]}" for uri in written})
     oldest = now - ttl_days * _DAY_SECONDS - _GRACE_SECONDS
     storage.delete([uri for uri in storage.match(f"{directory}*.jsonl") if _written_at(uri, now) < oldest])
-    storage.delete([*storage.match(f"{unpublished_directory(spec)}*"), *storage.match(_first_attempt_uri(spec))])
+    storage.delete([*storage.match(f"{spec.paths.new_turns_uri}*"), *storage.match(spec.paths.first_attempt_uri)])
 
 
 def _written_at(uri: str, unknown: float) -> float:
     digits = uri.rpartition("/")[2].partition("-")[0]
     return float(digits) if digits.isdecimal() else unknown
-
-
-def unpublished_directory(spec: JobSpec) -> str:
-    """Returns the directory of the new turns of a job until they are published; ends in `/`."""
-    return f"{spec.home_uri}conversation/"
-
-
-def _first_attempt_uri(spec: JobSpec) -> str:
-    return f"{spec.home_uri}conversation.json"

@@ -11,6 +11,8 @@ from apache_beam.ml.inference.base import PredictionResult
 
 from airflow_provider_llmbeam.engine.journal.segment_name import half_of
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
+from airflow_provider_llmbeam.pipeline.answer_form import answer_form
+from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.conversation.order import conversation_of, fault_of, position_of, turn_name
 from airflow_provider_llmbeam.pipeline.conversation.store import encode_turn, oldest_turn_at, read_history
 from airflow_provider_llmbeam.pipeline.conversation.turns import AskedTurn, Conversation, RowTurn, StoredTurn
@@ -25,7 +27,7 @@ from airflow_provider_llmbeam.pipeline.elements import (
 from airflow_provider_llmbeam.pipeline.privacy.vault import with_sealed
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
-from airflow_provider_llmbeam.pipeline.transforms.reuse import EarlierOutcomes, answer_form, read_journal
+from airflow_provider_llmbeam.pipeline.transforms.reuse import EarlierOutcomes, read_journal
 from airflow_provider_llmbeam.spec.conversation import Conversation as ConversationSpec
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -39,9 +41,7 @@ def conversations(
     spec: JobSpec,
     conversation: ConversationSpec,
     duplicate_keys: beam.pvalue.AsList | None,
-    oldest_at: float,
-    started_at: float,
-    progress_prefix: str | None = None,
+    context: RunContext,
 ) -> tuple[beam.PCollection, beam.PCollection]:
     """Brings the rows of each conversation together, with their history and their answers in the journal.
 
@@ -51,29 +51,27 @@ def conversations(
         spec: The job.
         conversation: Its `conversation`.
         duplicate_keys: Duplicate keys, which fail the job here, before anything is sent.
-        oldest_at: Unix time; older answers are requested again.
-        started_at: Unix time of the launch.
-        progress_prefix: See `CountingDoFn`.
+        context: Its run.
 
     Returns:
         The `Conversation`s, and the `FailedRow`s that are no turns.
     """
-    keyed = rendered | "TurnOfRow" >> beam.ParDo(
-        KeyTurns(conversation, spec.source.key, progress_prefix)
-    ).with_outputs(FAILED, main="turns")
+    keyed = rendered | "TurnOfRow" >> beam.ParDo(KeyTurns(conversation, spec.source.key, context)).with_outputs(
+        FAILED, main="turns"
+    )
     by_conversation = "ByConversation" >> beam.Map(lambda entry: (half_of(entry[0]), (entry[0], *entry[1])))
     guard = () if duplicate_keys is None else (duplicate_keys,)
     collected = (
         {
             "rows": keyed["turns"],
-            "journal": read_journal(root, spec, oldest_at) | by_conversation,
-            "history": read_history(root, spec, oldest_turn_at(spec, conversation.ttl_days, started_at)),
+            "journal": read_journal(root, spec, context) | by_conversation,
+            "history": read_history(root, spec, oldest_turn_at(spec, conversation.ttl_days, context.started_at)),
         }
         | "CollectTurns" >> beam.CoGroupByKey()
         | "MakeConversation"
         >> beam.ParDo(
             MakeConversation(
-                conversation, spec.source.key, EarlierOutcomes(spec.name, answer_form(spec, started_at))
+                conversation, spec.source.key, EarlierOutcomes(spec.name, answer_form(spec, context))
             ),
             *guard,
         )
@@ -87,13 +85,11 @@ class KeyTurns(CountingDoFn):
     Args:
         conversation: The `conversation` of the job.
         key: Key columns of the rows.
-        progress_prefix: See `CountingDoFn`.
+        context: The run.
     """
 
-    def __init__(
-        self, conversation: ConversationSpec, key: tuple[str, ...], progress_prefix: str | None = None
-    ) -> None:
-        super().__init__(progress_prefix)
+    def __init__(self, conversation: ConversationSpec, key: tuple[str, ...], context: RunContext = NO_RUN) -> None:
+        super().__init__(context)
         self._conversation, self._key = conversation, key
 
     def process(

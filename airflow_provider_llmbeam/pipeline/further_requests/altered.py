@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
+from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, FLAG, AnsweredRow, FailedRow, Request
 from airflow_provider_llmbeam.pipeline.further_requests.ask import Ask, Asked
-from airflow_provider_llmbeam.pipeline.further_requests.handler import RepairHandler
 from airflow_provider_llmbeam.pipeline.moderation.stages import Results
-from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
 from airflow_provider_llmbeam.pipeline.privacy.repair import altered_row, repair_fingerprint, repair_text, repaired
 from airflow_provider_llmbeam.pipeline.privacy.usage import returned_of
+from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
-from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
-from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
+from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 _ALTERED, _TALLIES = "altered", "tallies"
 
 
-def without_altered(
-    results: Results, spec: JobSpec, handler: LLMModelHandler[Request], started_at: float
-) -> Results:
+def without_altered(results: Results, spec: JobSpec, context: RunContext) -> Results:
     """Applies `privacy.on_altered` to the answers of a job.
 
     Args:
         results: The answers, not yet restored.
         spec: The job.
-        handler: Handler of its prompts.
-        started_at: Unix time of the launch.
+        context: Its run, whose budget is also that of the repairs.
     """
     privacy = spec.safety.privacy
     if privacy is None or privacy.on_altered == "keep":
@@ -50,7 +48,7 @@ def without_altered(
         return Results([found["answered"]], [*results.failed, found[FAILED]], results.tallies)
     settled = (
         found[_ALTERED]
-        | "Repair" >> Ask(spec, RepairHandler.beside(handler), started_at)
+        | "Repair" >> Ask(RepairHandler(spec, context))
         | "Repaired" >> beam.ParDo(_Settle()).with_outputs(FAILED, _TALLIES, main="answered")
     )
     return Results(
@@ -58,6 +56,14 @@ def without_altered(
         [*results.failed, found[FAILED], settled[FAILED]],
         [*results.tallies, settled[_TALLIES]],
     )
+
+
+class RepairHandler(JobHandler[Request]):
+    """Handler of requests that repair answers: their cost counts, and their rows have been counted before."""
+
+    def count(self, counts: Counts) -> None:
+        """Counts what was sent and billed."""
+        super().count(replace(counts, answered=0, failed=0))
 
 
 class _FailAltered(beam.DoFn):
@@ -81,10 +87,7 @@ class _AskAgain(beam.DoFn):
 
     def setup(self) -> None:
         """Reads the key, loads the detectors and compiles the templates, once per worker."""
-        privacy = self._spec.safety.privacy
-        assert privacy is not None
-        self._masker = Masker(self._spec, privacy)
-        self._renderer = PromptRenderer(self._spec.prompt)
+        self._prompts = RowPrompts(self._spec)
 
     def process(self, answered: AnsweredRow) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
         found = returned_of(answered)
@@ -93,13 +96,12 @@ class _AskAgain(beam.DoFn):
             return
         # Answers do not carry their prompt: it is rendered again, and has the same placeholders as before.
         row = {column: value for column, value in answered.row.items() if column != FLAG}
-        try:
-            _, prompt = self._masker.prompt(row, self._renderer.render(row))
-        except Exception as error:  # noqa: BLE001 - e.g. the time limit of a pattern; only this row fails
-            action = f"its prompt could not be rendered again for a repair ({type(error).__name__})"
+        asked = self._prompts.render(row)
+        if isinstance(asked, FailedRow):  # e.g. by the time limit of a pattern
+            action = f"its prompt could not be rendered again for a repair ({asked.failure.message})"
             yield beam.pvalue.TaggedOutput(FAILED, altered_row(answered, found, action))
             return
-        question = repair_text(prompt.text, found), prompt.system, answered
+        question = repair_text(asked.prompt.text, found), asked.prompt.system, answered
         yield beam.pvalue.TaggedOutput(_ALTERED, (repair_fingerprint(answered.fingerprint), question))
 
 

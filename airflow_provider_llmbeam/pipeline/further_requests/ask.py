@@ -13,13 +13,12 @@ from apache_beam.ml.inference.base import PredictionResult, RunInference
 from airflow_provider_llmbeam.engine.journal.journal import better
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
+from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm, answer_form
 from airflow_provider_llmbeam.pipeline.audit.record import audited_row
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Request, Row
-from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
+from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
-from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, oldest_useful_at, read_journal
-from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.pipeline.transforms.reuse import read_journal
 
 _KNOWN = "known"
 #: Column of a row of a request with the element that it is made for, beside what the audit needs of its row.
@@ -47,9 +46,7 @@ class Ask(beam.PTransform):
     An element is an `AnsweredRow` or a `(fingerprint, RenderedRow)`.
 
     Args:
-        spec: The job that sends the requests, see `guard_job`.
-        handler: Its handler.
-        started_at: Unix time of the launch.
+        handler: Handler of the job that sends the requests.
         gate: Delays the requests until the rows and the sink are checked.
         duplicate_keys: Duplicate keys, which fail the job before anything is sent.
         is_verdict: Whether the outcomes are verdicts on the elements, which the journal then names.
@@ -57,35 +54,28 @@ class Ask(beam.PTransform):
 
     def __init__(
         self,
-        spec: JobSpec,
-        handler: LLMModelHandler[Request],
-        started_at: float,
+        handler: JobHandler[Request],
         gate: Callable[[beam.PCollection], beam.PCollection] = lambda requests: requests,
         duplicate_keys: beam.pvalue.AsList | None = None,
         *,
         is_verdict: bool = False,
     ) -> None:
         super().__init__()
-        self._spec = spec
         self._handler = handler
-        self._started_at = started_at
         self._gate = gate
         self._duplicate_keys = duplicate_keys
         self._is_verdict = is_verdict
 
     def expand(self, elements: beam.PCollection) -> beam.PCollection:
         """Looks up the outcomes in the journal, and asks for the rest."""
-        spec, started_at = self._spec, self._started_at
+        spec, context = self._handler.spec, self._handler.context
         checks = () if self._duplicate_keys is None else (self._duplicate_keys,)
         looked_up = (
-            {
-                "asked": elements,
-                "journal": read_journal(elements.pipeline, spec, oldest_useful_at(spec, started_at)),
-            }
+            {"asked": elements, "journal": read_journal(elements.pipeline, spec, context)}
             | "ByFingerprint" >> beam.CoGroupByKey()
             | "LookUp"
             >> beam.ParDo(
-                _LookUp(spec.source.key, answer_form(spec, started_at), self._is_verdict), *checks
+                _LookUp(spec.source.key, answer_form(spec, context), self._is_verdict), *checks
             ).with_outputs(_KNOWN, main="requests")
         )
         asked = (

@@ -60,8 +60,8 @@ def submit_once(pipeline: beam.Pipeline, spec: JobSpec) -> DataflowPipelineResul
         ) from None
     except OSError as error:
         raise JobFailedError(
-            f"Job {spec.name!r} was not submitted, since its files could not be uploaded to {spec.temp_uri!r}: "
-            f"{sentence(error)} Nothing was sent or billed; a retry submits it again."
+            f"Job {spec.name!r} was not submitted, since its files could not be uploaded to "
+            f"{spec.paths.temp_uri!r}: {sentence(error)} Nothing was sent or billed; a retry submits it again."
         ) from None
 
 

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, error_in, without_step
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, error_in, without_step
 from airflow_provider_llmbeam.pipeline.launch.interruption import raise_if_signalled
 from airflow_provider_llmbeam.providers.errors import BatchPendingError
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -40,8 +40,8 @@ def errors_of_job(spec: JobSpec) -> Iterator[None]:
         # Beam re-raises through some thirty frames of its own; the last frames locate the error.
         _log.error("%s", "".join(traceback.format_exception(cause, limit=-4, chain=False)).rstrip())
         raise JobFailedError(
-            f"Job {spec.name!r} failed: {sentence(error)} The answers so far are in {spec.journal_uri!r}; a retry "
-            "sends only the rest."
+            f"Job {spec.name!r} failed: {sentence(error)} The answers so far are in {spec.paths.journal_uri!r}; a "
+            "retry sends only the rest."
         ) from error
 
 
@@ -87,3 +87,20 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if isinstance(error, BaseExceptionGroup):
             earlier = error.exceptions[0]
+
+
+@contextmanager
+def preparation(spec: JobSpec) -> Iterator[None]:
+    """Reports a fault of the body, which sends nothing, such as a missing bucket; only a 4xx is final."""
+    from airflow_provider_llmbeam.pipeline.launch.writable import is_final, service_error
+
+    try:
+        yield
+    except LLMBeamError:
+        raise
+    except Exception as raised:
+        error = service_error(raised)
+        message = f"{type(error).__name__}: {error}".rstrip(".")
+        raise (JobSpecError if is_final(error) else JobFailedError)(
+            f"Job {spec.name!r} could not be prepared: {message}. Nothing was sent or billed."
+        ) from raised

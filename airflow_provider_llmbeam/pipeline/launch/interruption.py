@@ -108,7 +108,7 @@ def what_remains(spec: JobSpec | None) -> str:
             f"The job may be running, and billing, on the Flink cluster at {spec.runner.rest_url}: its page, or "
             "PATCH /jobs/ID?mode=cancel, ends it."
         )
-    rest = f"The answers so far are in {spec.journal_uri!r}; the same command sends only the rest."
+    rest = f"The answers so far are in {spec.paths.journal_uri!r}; the same command sends only the rest."
     if spec.inference.mode != "online":
         rest += " Batch-inference jobs go on, and bill: the same command finds them and uses their answers."
     return rest

@@ -32,11 +32,11 @@ class LaunchMark:
             OSError: The file cannot be read or written.
         """
         is_on_dataflow = isinstance(spec.runner, DataflowRunner)
-        if is_on_dataflow or not workers_have_keys(spec.runner) or not storage.is_local(spec.launch_uri):
+        if is_on_dataflow or not workers_have_keys(spec.runner) or not storage.is_local(spec.paths.launch_uri):
             return None
-        if storage.exists(spec.launch_uri):
-            return cls(spec.launch_uri, storage.read(spec.launch_uri).decode())
-        mark = cls(spec.launch_uri, uuid.uuid4().hex)
+        if storage.exists(spec.paths.launch_uri):
+            return cls(spec.paths.launch_uri, storage.read(spec.paths.launch_uri).decode())
+        mark = cls(spec.paths.launch_uri, uuid.uuid4().hex)
         storage.replace(mark.uri, mark.text.encode())
         return mark
 

@@ -32,9 +32,9 @@ def check_writable(spec: JobSpec, *, publishes: bool = True) -> None:
         JobSpecError: A directory cannot be written, and a retry would not change that.
         JobFailedError: It cannot be written now, e.g. because its disk is full.
     """
-    outputs = (spec.output_uri, spec.staging_uri) if publishes else (spec.output_uri,)
+    outputs = (spec.paths.output_uri, spec.paths.staging_uri) if publishes else (spec.paths.output_uri,)
     fields = dict.fromkeys(outputs, "sink.uri" if isinstance(spec.sink, FilesSink) else "state_uri")
-    fields[spec.journal_uri] = "sink.uri" if spec.state_uri is None else "state_uri"
+    fields[spec.paths.journal_uri] = "sink.uri" if spec.state_uri is None else "state_uri"
     if isinstance(spec.safety.audit, FilesAudit):
         fields[spec.safety.audit.uri] = "safety.audit.uri"
     for uri in {_place(uri): uri for uri in reversed(fields)}.values():

@@ -36,8 +36,8 @@ def leased(spec: JobSpec) -> Iterator[Launcher | None]:
     Raises:
         JobFailedError: Another process runs the job.
     """
-    with _held(spec, spec.lease_uri) as lease_id:
-        yield None if lease_id is None else Launcher(spec.lease_uri, lease_id)
+    with _held(spec, spec.paths.lease_uri) as lease_id:
+        yield None if lease_id is None else Launcher(spec.paths.lease_uri, lease_id)
 
 
 @contextmanager
@@ -50,10 +50,10 @@ def merging(spec: JobSpec) -> Iterator[None]:
         JobFailedError: Other jobs have merged into the sink for `MERGE_SECONDS`.
     """
     held = (
-        f"`sink.uri` {spec.output_uri!r}: other jobs have been writing to it for {MERGE_SECONDS:.0f} s. Nothing "
-        "was published; a retry sends nothing to the model."
+        f"`sink.uri` {spec.paths.output_uri!r}: other jobs have been writing to it for {MERGE_SECONDS:.0f} s. "
+        "Nothing was published; a retry sends nothing to the model."
     )
-    with waiting_for(spec, f"{spec.output_uri}.llmbeam/_merge", held):
+    with waiting_for(spec, f"{spec.paths.output_uri}.llmbeam/_merge", held):
         yield
 
 

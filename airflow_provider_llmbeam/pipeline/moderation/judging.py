@@ -10,7 +10,7 @@ import apache_beam as beam
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.further_requests.ask import Ask
-from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
+from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety.moderation import PLACE, Moderation
 
@@ -19,27 +19,23 @@ class AskGuard(beam.PTransform):
     """Turns `(text, element)` into `Asked` elements with the verdicts.
 
     Args:
-        guard: The guard's job, see `guard_job`.
+        handler: Handler of the guard's job, the same for both sides, which then share its budget.
         moderation: The moderation.
-        handler: Handler of the guard, the same for both sides, which then share its budget.
-        started_at: Unix time of the launch.
         gate: See `Ask`.
         duplicate_keys: See `Ask`.
     """
 
     def __init__(
         self,
-        guard: JobSpec,
+        handler: JobHandler[Request],
         moderation: Moderation,
-        handler: LLMModelHandler[Request],
-        started_at: float,
         gate: Callable[[beam.PCollection], beam.PCollection] = lambda requests: requests,
         duplicate_keys: beam.pvalue.AsList | None = None,
     ) -> None:
         super().__init__()
-        self._guard = guard
+        self._guard = handler.spec
         self._moderation = moderation
-        self._ask = Ask(guard, handler, started_at, gate, duplicate_keys, is_verdict=True)
+        self._ask = Ask(handler, gate, duplicate_keys, is_verdict=True)
 
     def expand(self, elements: beam.PCollection) -> beam.PCollection:
         """Makes the questions, and asks them."""

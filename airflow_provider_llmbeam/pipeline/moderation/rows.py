@@ -11,6 +11,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
 from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import (
     FAILED,
     FLAG,
@@ -35,13 +36,13 @@ class _Decide(CountingDoFn):
 
     Args:
         moderation: The moderation.
-        progress_prefix: See `CountingDoFn`.
+        context: Its run.
     """
 
     side: Side
 
-    def __init__(self, moderation: Moderation, progress_prefix: str | None = None) -> None:
-        super().__init__(progress_prefix)
+    def __init__(self, moderation: Moderation, context: RunContext = NO_RUN) -> None:
+        super().__init__(context)
         self._moderation = moderation
         self._numbers: Counter[tuple[str, str, str]] = Counter()
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import apache_beam as beam
 
-from airflow_provider_llmbeam.pipeline.elements import FAILED
-from airflow_provider_llmbeam.pipeline.further_requests.handler import FurtherHandler
-from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
-from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
+from airflow_provider_llmbeam.pipeline.context import RunContext
+from airflow_provider_llmbeam.pipeline.elements import FAILED, Request
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.moderation.judging import AskGuard
 from airflow_provider_llmbeam.pipeline.moderation.rows import (
@@ -20,9 +19,10 @@ from airflow_provider_llmbeam.pipeline.moderation.rows import (
     DecideOnPrompts,
     with_flag,
 )
+from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
 from airflow_provider_llmbeam.pipeline.transforms.read_prompts import ModeratedPrompts
-from airflow_provider_llmbeam.pipeline.transforms.reuse import oldest_useful_at
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 from airflow_provider_llmbeam.spec.safety.moderation import Moderation
 
 
@@ -41,35 +41,28 @@ class Results:
     tallies: Sequence[beam.PCollection]
 
 
+class GuardHandler(JobHandler[Request]):
+    """Handler of the requests to a guard, which are not among the counts of the job that the progress shows."""
+
+    def count(self, counts: Counts) -> None:
+        """Counts nothing."""
+
+
 class ModerationStages:
     """The stages of a job.
 
     Args:
         spec: The job.
         moderation: Its moderation.
-        started_at: Unix time of the launch.
-        progress_prefix: See `CountingDoFn`.
-        launcher: See `LLMModelHandler`.
-
-    Raises:
-        JobSpecError: The guard's budget needs a price.
+        context: Its run.
     """
 
-    def __init__(
-        self,
-        spec: JobSpec,
-        moderation: Moderation,
-        started_at: float,
-        progress_prefix: str | None = None,
-        launcher: Launcher | None = None,
-    ) -> None:
+    def __init__(self, spec: JobSpec, moderation: Moderation, context: RunContext) -> None:
         self._moderation = moderation
-        self._guard = guard_job(spec, moderation)
-        self._started_at = started_at
-        self._progress_prefix = progress_prefix
-        self._handler = handler_of_job(
-            self._guard, oldest_useful_at(spec, started_at), started_at, launcher=launcher, handler=FurtherHandler
-        )
+        self._context = context
+        # The guard has a budget of its own, and prompts that the provider has not stored.
+        of_guard = replace(context, run=uuid.uuid4().hex, cached_head=None)
+        self._handler = GuardHandler(guard_job(spec, moderation), of_guard)
 
     @property
     def judges_prompts(self) -> bool:
@@ -94,7 +87,7 @@ class ModerationStages:
             | "TextOfPrompt" >> beam.Map(lambda prompt: (prompt[1][1], prompt))
             | "ModeratePrompts" >> self._asking(gate, duplicate_keys)
             | "DecideOnPrompts"
-            >> beam.ParDo(DecideOnPrompts(self._moderation, self._progress_prefix)).with_outputs(
+            >> beam.ParDo(DecideOnPrompts(self._moderation, self._context)).with_outputs(
                 FAILED, REPLACED, TALLIES, main="passed"
             )
         )
@@ -109,7 +102,7 @@ class ModerationStages:
                 | "TextOfAnswer" >> beam.Map(lambda answered: (answered.completion.text, answered))
                 | "ModerateAnswers" >> self._asking(lambda requests: requests, None)
                 | "DecideOnAnswers"
-                >> beam.ParDo(DecideOnAnswers(self._moderation, self._progress_prefix)).with_outputs(
+                >> beam.ParDo(DecideOnAnswers(self._moderation, self._context)).with_outputs(
                     FAILED, TALLIES, main="passed"
                 )
             )
@@ -127,14 +120,10 @@ class ModerationStages:
     def _asking(
         self, gate: Callable[[beam.PCollection], beam.PCollection], duplicate_keys: beam.pvalue.AsList | None
     ) -> AskGuard:
-        return AskGuard(self._guard, self._moderation, self._handler, self._started_at, gate, duplicate_keys)
+        return AskGuard(self._handler, self._moderation, gate, duplicate_keys)
 
 
-def moderation_stages(
-    spec: JobSpec, started_at: float, progress_prefix: str | None = None, launcher: Launcher | None = None
-) -> ModerationStages | None:
+def moderation_stages(spec: JobSpec, context: RunContext) -> ModerationStages | None:
     """Returns the stages of a job, see `ModerationStages`; `None` for a job without a guard."""
     moderation = spec.safety.moderation
-    if moderation is None:
-        return None
-    return ModerationStages(spec, moderation, started_at, progress_prefix, launcher)
+    return None if moderation is None else ModerationStages(spec, moderation, context)

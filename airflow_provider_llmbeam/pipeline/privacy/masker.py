@@ -52,7 +52,8 @@ ItemT = TypeVar("ItemT")
 Inspect = Callable[[Collection[Cell]], Mapping[Cell, Inspected]]
 
 
-def _itself(item: Any) -> Any:
+def itself(item: Any) -> Any:
+    """Returns an item that is a row."""
     return item
 
 
@@ -124,7 +125,7 @@ class Masker:
         return tuple(recorded)
 
     def inspected(
-        self, items: Iterable[ItemT], row_of: Callable[[ItemT], Row | FailedRow] = _itself
+        self, items: Iterable[ItemT], row_of: Callable[[ItemT], Row | FailedRow] = itself
     ) -> Iterator[ItemT]:
         """Yields items whose rows were inspected together, in few requests; `row` does not ask for them again.
 

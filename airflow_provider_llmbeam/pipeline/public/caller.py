@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
-from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
+from airflow_provider_llmbeam.pipeline.public.handler import LLMModelHandler
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE
 
@@ -74,7 +74,7 @@ class LLMCaller(Caller, Generic[ExampleT]):
                 "`handler`: must be an `LLMModelHandler` itself, not one of Beam's handlers around it; got a "
                 f"value of type {type(handler).__name__!r}. Nothing was sent or billed."
             )
-        if handler.has_journal:
+        if handler.journal_uri is not None:
             raise JobSpecError(
                 "`handler`: `LLMCaller` takes a handler without `journal_uri`, as each call would write a file of "
                 "its own. Leave it out, or use `RunInference`. Nothing was sent or billed."
@@ -185,7 +185,7 @@ _open_lock = threading.Lock()
 
 def _calls_of(handler: LLMModelHandler[Any]) -> _Calls:
     """Returns the calls of all copies of a handler in this process."""
-    run = handler._run
+    run = handler.context.run
     with _open_lock:
         calls = _OPEN.pop(run, None) or _Calls(handler.load_model())
         _OPEN[run] = calls

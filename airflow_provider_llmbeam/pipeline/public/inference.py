@@ -20,11 +20,10 @@ from airflow_provider_llmbeam.pipeline.elements import (
 )
 from airflow_provider_llmbeam.pipeline.public.answer_fields import AnswerFields
 from airflow_provider_llmbeam.pipeline.public.event_time import BatchInPlace, Carry, FanOutInPlace, in_place
+from airflow_provider_llmbeam.pipeline.public.handler import LLMModelHandler, pipeline_job
 from airflow_provider_llmbeam.pipeline.public.rows import RenderRows, Rows
-from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
-from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.transforms.reuse import MakeRequest
-from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import IdentifyMedia
 from airflow_provider_llmbeam.spec.sink import AnswerColumns
 
 #: Tag of the rows with answers, if failed rows have an output; that of Beam's exception handling.
@@ -71,17 +70,8 @@ class LLMInference(beam.PTransform):
     ) -> None:
         super().__init__()
         parts = {"generation": generation, "limits": limits, "batching": batching}
-        self._spec = JobSpec.parse(
-            {
-                # What a job has besides, and a transform has not.
-                "name": "pipeline",
-                "source": {"type": "rows", "rows": [], "key": "row"},
-                "sink": {"uri": "."},
-                "prompt": prompt,
-                "model": model,
-                **{name: part for name, part in parts.items() if part is not None},
-            }
-        )
+        given = {name: part for name, part in parts.items() if part is not None}
+        self._spec = pipeline_job(prompt, model, **given)
         extras = self._spec.generation.extra_columns
         self._answer = AnswerFields.of(self._spec.prompt.output_schema, answer_columns, extras)
         self._errors = _error_output(error_handling)

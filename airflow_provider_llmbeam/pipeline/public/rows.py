@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, RenderedRow, Row
 from airflow_provider_llmbeam.pipeline.public.answer_fields import AnswerFields
-from airflow_provider_llmbeam.pipeline.transforms.render import Render
+from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import Render
 
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 

@@ -15,8 +15,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 def position_uri(spec: JobSpec) -> str:
     """Returns the address of the position of a job, which all its runs share."""
-    directory = spec.state_uri or f"{spec.output_uri}.llmbeam/"
-    return f"{directory}queues/{identity(spec.owner or spec.name, spec.deployment)}.json"
+    return f"{spec.paths.shared_uri}queues/{identity(spec.owner or spec.name, spec.deployment)}.json"
 
 
 def run_of(spec: JobSpec) -> str:

@@ -94,8 +94,7 @@ class History(_Part):
 
 def history_uri(spec: JobSpec) -> str:
     """Returns the address of the history of a task: below `state_uri`, or below the files sink."""
-    directory = spec.state_uri or f"{spec.output_uri}.llmbeam/"
-    return f"{directory}history/{identity(spec.owner or spec.name, spec.deployment)}.json"
+    return f"{spec.paths.shared_uri}history/{identity(spec.owner or spec.name, spec.deployment)}.json"
 
 
 def run_of(spec: JobSpec, started_at: float) -> str:
@@ -167,7 +166,8 @@ def read_history(spec: JobSpec, *, is_needed: bool = False) -> History:
             raise JobFailedError(
                 f"The answers cannot be compared with those of earlier runs, as {uri!r} cannot be read: {error}. "
                 "`alerts.on_drift` is 'fail', so no answer was published, and the previous output was kept. The "
-                f"answers are in {spec.journal_uri!r}: a retry compares and publishes them, and sends nothing."
+                f"answers are in {spec.paths.journal_uri!r}: a retry compares and publishes them, and sends "
+                "nothing."
             ) from error
         _log.warning("This run is not compared with earlier ones, as %r cannot be read: %s", uri, error)
         return History()

@@ -14,6 +14,7 @@ from apache_beam.metrics import Metrics
 from airflow_provider_llmbeam.engine.bill import charged_nano_usd
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
 from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
 from airflow_provider_llmbeam.spec.model.price import Price
@@ -108,20 +109,20 @@ class CountingDoFn(beam.DoFn):
     """A `DoFn` that counts its rows; counters are updated once per 1,000 calls, as an update takes 2 µs.
 
     Args:
-        progress_prefix: See `progress_objects.publish_progress`.
+        context: The run, whose counts these are.
     """
 
     UPDATE_EVERY = 1000
 
-    def __init__(self, progress_prefix: str | None = None) -> None:
+    def __init__(self, context: RunContext = NO_RUN) -> None:
         super().__init__()
-        self._progress_prefix = progress_prefix
+        self._context = context
         self._pending: dict[Count, int] = {}
         self._calls = 0
 
     def start_bundle(self) -> None:
         """Resets the counts, as those of a failed bundle do not count."""
-        publish_progress(self._progress_prefix)
+        publish_progress(self._context.progress_prefix)
         self._pending, self._calls = {}, 0
 
     def finish_bundle(self) -> Iterable[Any] | None:

@@ -120,7 +120,7 @@ class ProgressReader:
     The objects of an earlier run of the job are deleted at the start, and ignored if its workers write them later.
 
     Args:
-        progress_uri: See `spec.JobSpec.progress_uri`; `None` if there are no other workers.
+        progress_uri: See `JobPaths.progress_uri`; `None` if there are no other workers.
         run: Name of the run in the addresses of its objects, for readers elsewhere; by default a random one.
 
     Attributes:

@@ -55,7 +55,7 @@ def check_here(spec: JobSpec) -> None:
     """
     match spec.sink:
         case BigQuerySink():
-            bigquery.check(spec.sink, OutputColumns.of(spec), spec.staging_uri)
+            bigquery.check(spec.sink, OutputColumns.of(spec), spec.paths.staging_uri)
         case PostgresSink():
             postgres.check(spec.sink, OutputColumns.of(spec))
         case FilesSink(on_existing="merge"):
@@ -84,7 +84,7 @@ def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
     """
     match spec.sink:
         case FilesSink(on_existing="merge"):
-            return merge_files.publish(spec.sink, OutputColumns.of(spec), staged, spec.staging_uri)
+            return merge_files.publish(spec.sink, OutputColumns.of(spec), staged, spec.paths.staging_uri)
         case FilesSink():
             check_still_owner(spec)
             return files.publish(spec.sink, staged)
@@ -95,6 +95,6 @@ def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
         case MilvusSink():
             return milvus.publish(spec.sink, spec.source.key, staged)
         case KafkaSink():
-            return kafka.publish(spec.sink, spec.source.key, job_identity(spec), staged, spec.sent_uri)
+            return kafka.publish(spec.sink, spec.source.key, job_identity(spec), staged, spec.paths.sent_uri)
         case PubSubSink():
-            return pubsub.publish(spec.sink, spec.source.key, staged, spec.sent_uri)
+            return pubsub.publish(spec.sink, spec.source.key, staged, spec.paths.sent_uri)

@@ -51,8 +51,8 @@ def refuse_other_owner(spec: JobSpec) -> None:
     """
     if not isinstance(spec.sink, FilesSink) or spec.sink.on_existing != "replace":
         return
-    assert spec.owner_uri is not None
-    found, own = _read(spec.owner_uri), Owner.of(spec)
+    assert spec.paths.owner_uri is not None
+    found, own = _read(spec.paths.owner_uri), Owner.of(spec)
     if found not in (None, own):
         raise JobSpecError(f"{_conflict(spec.sink.uri, found, own)} Nothing was sent or billed.")
 
@@ -63,7 +63,7 @@ def claim(spec: JobSpec) -> None:
     Raises:
         JobSpecError: Another job owns it; the message has both names.
     """
-    uri = spec.owner_uri
+    uri = spec.paths.owner_uri
     if uri is None or not isinstance(spec.sink, FilesSink):
         return
     own = Owner.of(spec)
@@ -78,8 +78,12 @@ def claim(spec: JobSpec) -> None:
 
 def release(spec: JobSpec) -> None:
     """Forgets the owner of a sink without answers, if it is this job, which has had nothing to publish."""
-    uri = spec.owner_uri
-    if uri is not None and _read(uri) == Owner.of(spec) and not storage.has_match(f"{spec.output_uri}answers-*"):
+    uri = spec.paths.owner_uri
+    if (
+        uri is not None
+        and _read(uri) == Owner.of(spec)
+        and not storage.has_match(f"{spec.paths.output_uri}answers-*")
+    ):
         storage.delete([uri])
 
 
@@ -89,14 +93,14 @@ def check_still_owner(spec: JobSpec) -> None:
     Raises:
         JobFailedError: Another job has.
     """
-    uri = spec.owner_uri
+    uri = spec.paths.owner_uri
     if uri is None or not isinstance(spec.sink, FilesSink) or spec.sink.on_existing == "merge":
         return
     found, own = _read(uri), Owner.of(spec)
     if found not in (None, own):
         raise JobFailedError(
             f"{_conflict(spec.sink.uri, found, own)} It was taken over while this job ran, so its files were left "
-            f"as they are. The answers of this job are in {spec.journal_uri!r}."
+            f"as they are. The answers of this job are in {spec.paths.journal_uri!r}."
         )
 
 

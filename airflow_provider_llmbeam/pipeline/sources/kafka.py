@@ -81,7 +81,7 @@ def take(spec: JobSpec, source: KafkaSource) -> str:
 
 def _messages_uri(spec: JobSpec, taken: Range) -> str:
     digest = hashlib.sha256(taken.model_dump_json(exclude={"is_published"}).encode()).hexdigest()[:12]
-    return f"{spec.export_uri}messages-{digest}.jsonl"
+    return f"{spec.paths.export_uri}messages-{digest}.jsonl"
 
 
 @contextmanager

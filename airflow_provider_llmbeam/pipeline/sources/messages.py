@@ -32,7 +32,7 @@ def complete_uri(messages_uri: str) -> str:
 def discard(spec: JobSpec) -> None:
     """Deletes the messages that a run has taken: first what says that they are complete."""
     for pattern in ("*.complete", "*"):
-        storage.delete(storage.match(f"{spec.export_uri}{pattern}"))
+        storage.delete(storage.match(f"{spec.paths.export_uri}{pattern}"))
 
 
 def encode_message(columns: Mapping[str, Any], value: bytes | None) -> bytes:

@@ -64,7 +64,7 @@ def take(spec: JobSpec, source: PubSubSource) -> str:
             names = tuple(state.pending(batches.files()))
         batches.begin(names)
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:12]
-    uri = f"{spec.export_uri}messages-{digest}.jsonl"
+    uri = f"{spec.paths.export_uri}messages-{digest}.jsonl"
     if storage.exists(complete_uri(uri)):  # an earlier attempt may still read it
         return uri
     with storage.create(uri, is_private=True) as file:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline import sinks
-from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
+from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.ownership import claim
@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.spec.runner.worker_secrets import sink_needs_worke
 
 
 def after_sink_check(
-    root: beam.Pipeline, requests: beam.PCollection, spec: JobSpec, mark: LaunchMark | None
+    root: beam.Pipeline, requests: beam.PCollection, spec: JobSpec, context: RunContext
 ) -> beam.PCollection:
     """Delays the requests until a worker has checked that it can store the answers.
 
@@ -25,7 +25,7 @@ def after_sink_check(
     """
     if isinstance(spec.runner, LocalRunner):
         return requests
-    checked = root | "BeforeTheModel" >> beam.Impulse() | "CheckSink" >> beam.ParDo(CheckSink(spec, mark))
+    checked = root | "BeforeTheModel" >> beam.Impulse() | "CheckSink" >> beam.ParDo(CheckSink(spec, context))
     passed = beam.Map(lambda request, _: request, beam.pvalue.AsSingleton(checked))
     return requests | "SinkIsChecked" >> passed.with_output_types(requests.element_type)
 
@@ -38,9 +38,9 @@ class CheckSink(beam.DoFn):
         JobFailedError: A filesystem or the sink does not answer.
     """
 
-    def __init__(self, spec: JobSpec, mark: LaunchMark | None) -> None:
+    def __init__(self, spec: JobSpec, context: RunContext) -> None:
         self._spec = spec
-        self._mark = mark
+        self._mark = context.mark
 
     def setup(self) -> None:
         """Sets the keys of the sink."""

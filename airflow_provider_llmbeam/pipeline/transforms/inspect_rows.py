@@ -88,7 +88,7 @@ def _stored(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
     """Reads what earlier runs and estimates have found, as `Found`; there may be nothing."""
     return (
         root
-        | "FindingsPattern" >> beam.Create([pattern_of(spec.inspections_uri)])
+        | "FindingsPattern" >> beam.Create([pattern_of(spec.paths.inspections_uri)])
         | "MatchFindings" >> fileio.MatchAll(fileio.EmptyMatchTreatment.ALLOW)
         | "ReadFindings" >> beam.FlatMap(lambda metadata: read_findings(metadata.path))
     )

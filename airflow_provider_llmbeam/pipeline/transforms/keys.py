@@ -9,6 +9,7 @@ from functools import partial
 import apache_beam as beam
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, Row, failed_row
 from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_record
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
@@ -22,14 +23,14 @@ _NAMED = 5
 
 
 def unique(
-    rows: beam.PCollection, source: Source, progress_prefix: str | None = None
+    rows: beam.PCollection, source: Source, context: RunContext = NO_RUN
 ) -> tuple[beam.PCollection, beam.pvalue.AsList | None, list[beam.PCollection]]:
     """Applies `on_duplicate_key`.
 
     Args:
         rows: The rows.
         source: Their source.
-        progress_prefix: See `CountingDoFn`.
+        context: The run.
 
     Returns:
         The rows to answer; the duplicate keys, if they fail the job; and the rows for the dead letter, in zero or
@@ -40,7 +41,7 @@ def unique(
             return rows, beam.pvalue.AsList(rows | "DuplicateKeys" >> DuplicateKeys(source.key)), []
         case "dead_letter":
             by_key = rows | "KeyOf" >> beam.Map(lambda row: (encode_equal_key(row, source.key), row))
-            pick = beam.ParDo(PickOne(progress_prefix)).with_outputs(FAILED, main="rows")
+            pick = beam.ParDo(PickOne(context)).with_outputs(FAILED, main="rows")
             picked = by_key | "ByKey" >> beam.GroupByKey() | pick
             return picked["rows"], None, [picked[FAILED]]
         case "allow":

@@ -1,19 +1,15 @@
-"""Steps of the graph: rows are masked after they are read, and answers restored before they are written."""
+"""Restores the answers of a job with privacy before they are written."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import apache_beam as beam
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Row
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow
 from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError
-from airflow_provider_llmbeam.pipeline.privacy.dlp.table import Cell, Inspected
-from airflow_provider_llmbeam.pipeline.privacy.masker import Inspect, Masker
-from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
-from airflow_provider_llmbeam.pipeline.transforms.inspect_rows import inspected_rows, required_store
+from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import Privacy
 
@@ -27,77 +23,6 @@ def restored(answered: tuple[beam.PCollection, ...], spec: JobSpec) -> tuple[bea
         rows | f"Restore{number}" >> beam.ParDo(RestoreAnswers(spec, privacy))
         for number, rows in enumerate(answered)
     )
-
-
-def masked_rows(
-    rows: beam.PCollection, spec: JobSpec, privacy: Privacy, progress_prefix: str | None
-) -> tuple[beam.pvalue.DoOutputsTuple, list[beam.PCollection]]:
-    """Masks rows, and has their texts inspected before if there is a detector of type `dlp`.
-
-    Args:
-        rows: `Row`s, and `FailedRow`s that could not be read.
-        spec: The job.
-        privacy: Its `safety.privacy`.
-        progress_prefix: See `CountingDoFn`.
-
-    Returns:
-        The outputs `rows` and `failed`, and the `Tally`s of the inspection in zero or one collections.
-    """
-    if privacy.dlp is None:
-        mask = beam.ParDo(MaskRows(spec, privacy, progress_prefix))
-        return rows | "MaskRows" >> mask.with_outputs(FAILED, main="rows"), []
-    groups, tallies = inspected_rows(rows, spec, privacy)
-    mask = beam.ParDo(MaskInspectedRows(spec, privacy, progress_prefix))
-    return groups | "MaskRows" >> mask.with_outputs(FAILED, main="rows"), [tallies]
-
-
-class _Mask(CountingDoFn):
-    def __init__(self, spec: JobSpec, privacy: Privacy, progress_prefix: str | None = None) -> None:
-        super().__init__(progress_prefix)
-        self._spec, self._privacy = spec, privacy
-
-    def setup(self) -> None:
-        """Reads the key and loads the detectors, once per worker."""
-        self._masker = Masker(self._spec, self._privacy)
-
-    def _masked(
-        self, row: Row | FailedRow, inspect: Inspect | None = None
-    ) -> Iterator[Row | beam.pvalue.TaggedOutput]:
-        masked = self._masker.row(row, inspect)
-        if not isinstance(masked, FailedRow):
-            yield masked
-            return
-        if not isinstance(row, FailedRow):
-            self.count("failed")
-        yield beam.pvalue.TaggedOutput(FAILED, masked)
-
-
-class MaskRows(_Mask):
-    """Masks rows; those that are not sent are output as `failed`, masked as well."""
-
-    def process(self, row: Row | FailedRow) -> Iterator[Row | beam.pvalue.TaggedOutput]:
-        """Masks one row."""
-        yield from self._masked(row)
-
-
-class MaskInspectedRows(_Mask):
-    """Does the same with rows whose texts a service has inspected; an element is a group of `inspected_rows`."""
-
-    def setup(self) -> None:
-        """Reads the key and loads the detectors, once per worker."""
-        super().setup()
-        self._store = required_store(self._spec)
-
-    def process(self, group: tuple[bytes, Any]) -> Iterator[Row | beam.pvalue.TaggedOutput]:
-        """Masks the rows of one group, which are equal."""
-        _, joined = group
-        found = dict(joined["found"])
-
-        def inspect(cells: Collection[Cell]) -> dict[Cell, Inspected]:
-            return {cell: found.get(self._store.name_of(cell), ()) for cell in cells}
-
-        for unmasked in joined["rows"]:
-            yield from self._masked(unmasked.value, inspect)
 
 
 class RestoreAnswers(beam.DoFn):

@@ -32,6 +32,7 @@ from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
 from airflow_provider_llmbeam.pipeline.privacy.errors import errors_masked
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
+from airflow_provider_llmbeam.pipeline.prompt_of_row import selection
 from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
 from airflow_provider_llmbeam.pipeline.reporting.history import (
     RunSummary,
@@ -49,7 +50,6 @@ from airflow_provider_llmbeam.pipeline.sinks.ownership import release
 from airflow_provider_llmbeam.pipeline.sinks.staged import write_file
 from airflow_provider_llmbeam.pipeline.sources import bigquery, queue
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count, name_of
-from airflow_provider_llmbeam.pipeline.transforms.select import selection
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
@@ -126,12 +126,12 @@ class Publish(beam.DoFn):
         if not tally.read and (spec.source.on_empty != "write" or self._was_published):
             why = "has no rows of this run any more: they are published" if self._was_published else "has no rows"
             reason = f"{name_of(spec.source)} {why}, so the output was left as it is."
-            report = self._report(tally, [], spec.skipped_uri, None, skipped_because=reason)
+            report = self._report(tally, [], spec.paths.skipped_uri, None, skipped_because=reason)
             self._clean_up()
             release(spec)
             check_count(tally.read, spec.source)
             text = report.model_dump_json(indent=2)
-            self._publish_text(text, spec.skipped_uri)
+            self._publish_text(text, spec.paths.skipped_uri)
             return text
         check_count(tally.read, spec.source)
         (failed,) = self._every_shard(failed_files, "dead_letter", 1, "jsonl").values()
@@ -144,7 +144,7 @@ class Publish(beam.DoFn):
             if spec.merges_by_key:
                 text = self._publish_merged(tally, staged, failed, file_format, publish)
             else:
-                move_in({failed: spec.dead_letter_uri})
+                move_in({failed: spec.paths.dead_letter_uri})
                 self._check(tally)
                 text = self._write_report(tally, publish())
         self._clean_up()
@@ -153,15 +153,17 @@ class Publish(beam.DoFn):
     def _check(self, tally: Tally) -> None:
         spec = self._spec
         try:
-            check_ratio(tally, spec.limits.max_dead_letter_ratio, spec.dead_letter_uri, spec.max_output_tokens)
+            check_ratio(
+                tally, spec.limits.max_dead_letter_ratio, spec.paths.dead_letter_uri, spec.max_output_tokens
+            )
             if spec.alerts.on_drift == "fail":
-                report, _ = self._compared(self._report(tally, [], spec.report_uri, None), is_needed=True)
-                check_drift(report.alerts, spec.journal_uri)
+                report, _ = self._compared(self._report(tally, [], spec.paths.report_uri, None), is_needed=True)
+                check_drift(report.alerts, spec.paths.journal_uri)
         except (JobSpecError, TooManyFailedRowsError, DriftError) as error:
             try:
                 self._write_failed_report(tally, str(error))
             except Exception:  # noqa: BLE001 - the failed rows are the error of the job
-                _log.exception("The report of the failed run could not be written to %r.", spec.failed_uri)
+                _log.exception("The report of the failed run could not be written to %r.", spec.paths.failed_uri)
             raise
 
     def _published_answers(self, staged: Mapping[int, str], history_files: Iterable[str]) -> list[str]:
@@ -173,7 +175,7 @@ class Publish(beam.DoFn):
 
     def _published_before(self, staged: Mapping[int, str]) -> list[str]:
         """Returns the addresses in the report of an earlier attempt, which has deleted the staged files."""
-        uri = self._spec.report_uri
+        uri = self._spec.paths.report_uri
         if not all(map(storage.exists, staged.values())) and storage.exists(uri):
             with suppress(ValidationError):  # for a report of an earlier release
                 report = Report.model_validate_json(storage.read(uri))
@@ -194,9 +196,9 @@ class Publish(beam.DoFn):
             return self._write_report(tally, publish())
         merge = partial(
             merge_dead_letter,
-            spec.dead_letter_uri,
+            spec.paths.dead_letter_uri,
             failed,
-            spec.staging_uri,
+            spec.paths.staging_uri,
             columns,
             file_format=file_format,
             plain=plain_rows(spec),
@@ -206,29 +208,29 @@ class Publish(beam.DoFn):
             self._check(tally)
         except (JobSpecError, TooManyFailedRowsError, DriftError):
             # Answers that are not published leave their rows in the dead letter.
-            move_in({merge(done=()): spec.dead_letter_uri})
+            move_in({merge(done=()): spec.paths.dead_letter_uri})
             raise
         merged = merge(done=read_rows(staged, file_format))
         text = self._write_report(tally, publish())
-        move_in({merged: spec.dead_letter_uri})
+        move_in({merged: spec.paths.dead_letter_uri})
         return text
 
     def _write_report(self, tally: Tally, answers_uris: list[str]) -> str:
         spec = self._spec
-        report = self._report(tally, answers_uris, spec.report_uri, spec.report_html_uri)
+        report = self._report(tally, answers_uris, spec.paths.report_uri, spec.paths.report_html_uri)
         report, summary = self._compared(report)
-        report = self._with_page(report, spec.report_html_uri)
+        report = self._with_page(report, spec.paths.report_html_uri)
         text = report.model_dump_json(indent=2)
-        self._publish_text(text, spec.report_uri)  # the last file: whoever finds it finds all others
+        self._publish_text(text, spec.paths.report_uri)  # the last file: whoever finds it finds all others
         add_to_history(spec, summary)
         return text
 
     def _write_failed_report(self, tally: Tally, reason: str) -> None:
         spec = self._spec
-        report = self._report(tally, [], spec.failed_uri, spec.failed_html_uri, failed_because=reason)
+        report = self._report(tally, [], spec.paths.failed_uri, spec.paths.failed_html_uri, failed_because=reason)
         report, _ = self._compared(report)
-        report = self._with_page(report, spec.failed_html_uri)
-        self._publish_text(report.model_dump_json(indent=2), spec.failed_uri)
+        report = self._with_page(report, spec.paths.failed_html_uri)
+        self._publish_text(report.model_dump_json(indent=2), spec.paths.failed_uri)
 
     def _report(
         self,
@@ -246,7 +248,7 @@ class Publish(beam.DoFn):
             spec,
             tally=tally,
             answers_uris=answers_uris,
-            dead_letter_uri=spec.dead_letter_uri,
+            dead_letter_uri=spec.paths.dead_letter_uri,
             report_uri=uri,
             report_html_uri=html_uri,
             started_at=self._started_at,
@@ -290,16 +292,16 @@ class Publish(beam.DoFn):
 
     def _publish_text(self, text: str, uri: str) -> None:
         mime_type = "text/html; charset=utf-8" if uri.endswith(".html") else "application/json"
-        staged = f"{self._spec.staging_uri}{uri.rpartition('/')[2]}"
+        staged = f"{self._spec.paths.staging_uri}{uri.rpartition('/')[2]}"
         with storage.create(staged, is_private=True, mime_type=mime_type) as file:
             file.write(text.encode())
         move_in({staged: uri})
 
     def _clean_up(self) -> None:
         queue.after_publication(self._spec)
-        storage.delete(storage.match(f"{self._spec.staging_uri}*"))
+        storage.delete(storage.match(f"{self._spec.paths.staging_uri}*"))
         if isinstance(self._spec.source, BigQuerySource):
-            bigquery.discard(self._spec.export_uri)
+            bigquery.discard(self._spec.paths.export_uri)
         if isinstance(self._spec.runner, DetachedRunner):
             delete_uploads(self._spec)
 
@@ -309,7 +311,7 @@ class Publish(beam.DoFn):
         """Adds an empty file per missing shard, so that a run without rows has an answer file."""
         files = dict(written)
         for shard in set(range(shards)) - files.keys():
-            files[shard] = f"{self._spec.staging_uri}{prefix}-{shard}-empty.{file_format}"
+            files[shard] = f"{self._spec.paths.staging_uri}{prefix}-{shard}-empty.{file_format}"
             write_file(
                 files[shard],
                 (),

@@ -7,17 +7,21 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 
+from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.conversation.transform import conversations
 from airflow_provider_llmbeam.pipeline.elements import FAILED
-from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
-from airflow_provider_llmbeam.pipeline.transforms.identify_media import IdentifyMedia
+from airflow_provider_llmbeam.pipeline.transforms.inspect_rows import inspected_rows
 from airflow_provider_llmbeam.pipeline.transforms.keys import unique
-from airflow_provider_llmbeam.pipeline.transforms.personal_data import masked_rows
-from airflow_provider_llmbeam.pipeline.transforms.read import TALLIES, ReadRows
-from airflow_provider_llmbeam.pipeline.transforms.render import Render
-from airflow_provider_llmbeam.pipeline.transforms.reuse import oldest_useful_at, reuse
+from airflow_provider_llmbeam.pipeline.transforms.read import ReadRows
+from airflow_provider_llmbeam.pipeline.transforms.reuse import reuse
+from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import (
+    TALLIES,
+    IdentifyMedia,
+    MaskInspectedRows,
+    Render,
+)
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
@@ -31,7 +35,6 @@ class Prompts:
         replaced: `AnsweredRow`s with the replacement of an unsafe prompt, in zero or one collections.
         failed: `FailedRow`s: rows that become no prompt, and those whose refused answer is in the journal.
         tallies: `Tally`s of the rows read, and of the moderation of their prompts.
-        oldest_at: Unix time; older answers are requested again.
     """
 
     unanswered: beam.PCollection
@@ -39,7 +42,6 @@ class Prompts:
     replaced: list[beam.PCollection]
     failed: list[beam.PCollection]
     tallies: list[beam.PCollection]
-    oldest_at: float
 
 
 @dataclass(frozen=True)
@@ -68,39 +70,32 @@ ModeratePrompts = Callable[
 
 
 def read_prompts(
-    root: beam.Pipeline,
-    spec: JobSpec,
-    started_at: float,
-    progress_prefix: str | None = None,
-    batch_since: float | None = None,
-    moderate: ModeratePrompts | None = None,
-    mark: LaunchMark | None = None,
+    root: beam.Pipeline, spec: JobSpec, context: RunContext, moderate: ModeratePrompts | None = None
 ) -> Prompts:
     """Reads the rows, renders their prompts, and looks these up in the journal.
 
     Args:
         root: The pipeline.
         spec: The job.
-        started_at: Unix time of the launch.
-        progress_prefix: See `CountingDoFn`.
-        batch_since: Unix time at which the batch inference of this run began; `None` without any.
+        context: Its run.
         moderate: Adds the moderation of the prompts; `None` for none.
-        mark: See `build`.
     """
-    source = root | "Read" >> ReadRows(spec, progress_prefix)
+    source = root | "Read" >> ReadRows(spec, context)
     every, unreadable, tallies = source["rows"], source[FAILED], [source[TALLIES]]
-    if (privacy := spec.safety.privacy) is not None:
+    if (privacy := spec.safety.privacy) is not None and privacy.dlp is not None:
         read = (every, unreadable) | "AllRows" >> beam.Flatten()
-        masked, inspections = masked_rows(read, spec, privacy, progress_prefix)
-        every, unreadable, tallies = masked["rows"], masked[FAILED], [*tallies, *inspections]
-    rows, duplicate_keys, duplicates = unique(every, spec.source, progress_prefix)
-    rendered = rows | "Render" >> beam.ParDo(Render(spec, progress_prefix)).with_outputs(FAILED, main="rows")
+        groups, inspections = inspected_rows(read, spec, privacy)
+        mask = beam.ParDo(MaskInspectedRows(spec, context))
+        masked = groups | "MaskRows" >> mask.with_outputs(FAILED, main="rows")
+        every, unreadable, tallies = masked["rows"], masked[FAILED], [*tallies, inspections]
+    rows, duplicate_keys, duplicates = unique(every, spec.source, context)
+    rendered = rows | "Render" >> beam.ParDo(Render(spec, context)).with_outputs(FAILED, main="rows")
     prompts, refused = rendered["rows"], [rendered[FAILED]]
     if spec.prompt.media:
         identified = (
             prompts
             | "BatchMedia" >> beam.BatchElements(min_batch_size=16, max_batch_size=64)
-            | "IdentifyMedia" >> beam.ParDo(IdentifyMedia(spec, progress_prefix)).with_outputs(FAILED, main="rows")
+            | "IdentifyMedia" >> beam.ParDo(IdentifyMedia(spec, context)).with_outputs(FAILED, main="rows")
         )
         prompts, refused = identified["rows"], [*refused, identified[FAILED]]
     replaced = list[beam.PCollection]()
@@ -108,22 +103,16 @@ def read_prompts(
 
         def checked(requests: beam.PCollection) -> beam.PCollection:
             (requests,) = after_row_check([requests], (every, unreadable), spec)
-            return after_sink_check(root, requests, spec, mark)
+            return after_sink_check(root, requests, spec, context)
 
         judged = moderate(prompts, checked, duplicate_keys)
         prompts, replaced = judged.passed, [judged.replaced]
         refused, tallies = [*refused, judged.failed], [*tallies, judged.tallies]
-    oldest_at = oldest_useful_at(spec, started_at)
     if spec.conversation is not None:
-        times = oldest_at, started_at
-        requests, no_turns = conversations(
-            root, prompts, spec, spec.conversation, duplicate_keys, *times, progress_prefix
-        )
+        requests, no_turns = conversations(root, prompts, spec, spec.conversation, duplicate_keys, context)
         reused, known_refusals = list[beam.PCollection](), [no_turns]
     else:
-        requests, reused, known_refusals = reuse(
-            root, prompts, spec, duplicate_keys, oldest_at, started_at, progress_prefix, batch_since
-        )
+        requests, reused, known_refusals = reuse(root, prompts, spec, duplicate_keys, context)
     requests, *reused = after_row_check((requests, *reused), (every, unreadable), spec)
     failed = [unreadable, *duplicates, *refused, *known_refusals]
-    return Prompts(requests, reused, replaced, failed, tallies, oldest_at)
+    return Prompts(requests, reused, replaced, failed, tallies)

@@ -14,7 +14,8 @@ from airflow_provider_llmbeam.engine.journal.journal import better
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
+from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm, answer_form, oldest_useful_at
+from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import (
     FAILED,
     AnsweredRow,
@@ -31,7 +32,6 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 _log = logging.getLogger(__name__)
 
 REUSED = "reused"
-_DAY_SECONDS = 86_400.0
 
 
 def reuse(
@@ -39,10 +39,7 @@ def reuse(
     rendered: beam.PCollection,
     spec: JobSpec,
     duplicate_keys: beam.pvalue.AsList | None,
-    oldest_at: float = 0.0,
-    started_at: float = 0.0,
-    progress_prefix: str | None = None,
-    batch_since: float | None = None,
+    context: RunContext,
 ) -> tuple[beam.PCollection, list[beam.PCollection], list[beam.PCollection]]:
     """Separates rows with an answer in the journal, or a refused one, from rows that need a request.
 
@@ -53,10 +50,7 @@ def reuse(
         rendered: `(fingerprint, RenderedRow)`.
         spec: The job.
         duplicate_keys: Duplicate keys, which fail the job here, before anything is sent.
-        oldest_at: Unix time; older answers are requested again.
-        started_at: Unix time of the launch.
-        progress_prefix: See `CountingDoFn`.
-        batch_since: Unix time at which the batch inference of this run began; `None` without any.
+        context: Its run.
 
     Returns:
         One `Request` per fingerprint, with all its rows; and the `AnsweredRow`s and the `FailedRow`s from the
@@ -65,26 +59,27 @@ def reuse(
     guard = () if duplicate_keys is None else (duplicate_keys,)
     if not any(map(storage.has_match, _patterns(spec))):
         groups = rendered | "ByFingerprint" >> beam.GroupByKey()
-        return groups | "MakeRequest" >> beam.ParDo(MakeRequest(progress_prefix), *guard), [], []
+        return groups | "MakeRequest" >> beam.ParDo(MakeRequest(context), *guard), [], []
     decided = (
-        {"rows": rendered, "journal": read_journal(root, spec, oldest_at)}
+        {"rows": rendered, "journal": read_journal(root, spec, context)}
         | "ByFingerprint" >> beam.CoGroupByKey()
         | "Reuse"
-        >> beam.ParDo(
-            Reuse(spec.name, answer_form(spec, started_at, batch_since), progress_prefix, batch_since), *guard
-        ).with_outputs(REUSED, FAILED, main="requests")
+        >> beam.ParDo(Reuse(spec.name, answer_form(spec, context), context), *guard).with_outputs(
+            REUSED, FAILED, main="requests"
+        )
     )
     return decided["requests"], [decided[REUSED]], [decided[FAILED]]
 
 
-def read_journal(root: beam.Pipeline, spec: JobSpec, oldest_at: float) -> beam.PCollection:
+def read_journal(root: beam.Pipeline, spec: JobSpec, context: RunContext) -> beam.PCollection:
     """Reads the journal of a job in the graph, as `(fingerprint, (job, outcome))`; it may be empty.
 
     Args:
         root: The pipeline.
         spec: The job.
-        oldest_at: Unix time; older answers are passed over.
+        context: Its run. Answers that are too old for it are passed over.
     """
+    oldest_at = oldest_useful_at(spec, context.started_at)
     return (
         root
         | "JournalPatterns" >> beam.Create(_patterns(spec))
@@ -93,12 +88,6 @@ def read_journal(root: beam.Pipeline, spec: JobSpec, oldest_at: float) -> beam.P
         | "Recent" >> beam.Filter(lambda metadata: metadata.last_updated_in_seconds >= oldest_at)
         | "JournalEntries" >> beam.FlatMap(lambda metadata: _keyed_entries(metadata.path, oldest_at))
     )
-
-
-def oldest_useful_at(spec: JobSpec, now: float) -> float:
-    """Returns the Unix time before which answers are requested again."""
-    max_age_days = spec.cache.max_age_days if spec.cache else None
-    return 0.0 if max_age_days is None else now - max_age_days * _DAY_SECONDS
 
 
 def journal_entries(spec: JobSpec, oldest_at: float) -> Iterator[Entry]:
@@ -112,32 +101,8 @@ def journal_entries(spec: JobSpec, oldest_at: float) -> Iterator[Entry]:
                 yield from _entries(metadata.path, oldest_at)
 
 
-def refused_since(spec: JobSpec, started_at: float, run_began_at: float | None = None) -> float:
-    """Returns the Unix time before which a refused answer is one of an earlier run, which is requested again.
-
-    Args:
-        spec: The job.
-        started_at: Unix time of the launch.
-        run_began_at: Unix time of the pilot of this run, which has paid for the refused answers since then; `None`
-            without one.
-    """
-    if not spec.limits.retry_refused:
-        return 0.0
-    return started_at if run_began_at is None else min(started_at, run_began_at)
-
-
-def answer_form(spec: JobSpec, started_at: float, run_began_at: float | None = None) -> AnswerForm:
-    """Returns the form of the answers of a job; for the arguments see `refused_since`."""
-    return AnswerForm.of(
-        spec.embedding,
-        spec.prompt.output_schema,
-        spec.prompt.max_repairs,
-        refused_since(spec, started_at, run_began_at),
-    )
-
-
 def _patterns(spec: JobSpec) -> list[str]:
-    return [f"{uri}*.jsonl" for uri in spec.journal_uris]
+    return [f"{uri}*.jsonl" for uri in spec.paths.journal_uris]
 
 
 def _keyed_entries(uri: str, oldest_at: float) -> Iterator[tuple[str, tuple[str, Outcome]]]:
@@ -233,19 +198,12 @@ class Reuse(MakeRequest):
     Args:
         job: See `EarlierOutcomes`.
         form: See `EarlierOutcomes`.
-        progress_prefix: See `CountingDoFn`.
-        batch_since: See `EarlierOutcomes`.
+        context: The run.
     """
 
-    def __init__(
-        self,
-        job: str,
-        form: AnswerForm,
-        progress_prefix: str | None = None,
-        batch_since: float | None = None,
-    ) -> None:
-        super().__init__(progress_prefix)
-        self._earlier = EarlierOutcomes(job, form, batch_since)
+    def __init__(self, job: str, form: AnswerForm, context: RunContext = NO_RUN) -> None:
+        super().__init__(context)
+        self._earlier = EarlierOutcomes(job, form, context.batch_since)
 
     def process(
         self,

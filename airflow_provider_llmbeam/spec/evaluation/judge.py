@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.limits import Limits
+from airflow_provider_llmbeam.spec.limits import Limits, unpriced_fault
 from airflow_provider_llmbeam.spec.model import Generation, Model
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 from airflow_provider_llmbeam.spec.prompt.names import missing_variable
@@ -40,6 +40,12 @@ class Judge(SpecModel):
         if (fault := missing_variable(rubric, {})) is not None:
             raise ValueError(fault)
         return rubric
+
+    @model_validator(mode="after")
+    def _budget_has_price(self) -> Self:
+        if fault := unpriced_fault(self.model, self.limits):
+            raise fault
+        return self
 
     def prompt(self, verdict: dict[str, object], system: str) -> PromptTemplate:
         """Returns the prompt of the judge, whose answer is a verdict of the given schema."""

@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 def display_name_prefix(spec: JobSpec) -> str:
     """Returns the beginning of the display names of one job: batch-inference jobs, and cached contents."""
-    identity = _digest(f"{spec.deployment}\n{spec.name}\n{spec.home_uri}", 12)
+    identity = _digest(f"{spec.deployment}\n{spec.name}\n{spec.paths.home_uri}", 12)
     return f"{deployment_prefix(spec.deployment)}{identity}-"
 
 

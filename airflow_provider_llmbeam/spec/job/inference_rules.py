@@ -188,12 +188,12 @@ def _job_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
             mode,
             spec.runner.type,
         )
-    if isinstance(spec.model, GeminiModel) and spec.model.project and not spec.home_uri.startswith("gs://"):
+    if isinstance(spec.model, GeminiModel) and spec.model.project and not spec.paths.home_uri.startswith("gs://"):
         return FieldFaultError(
             "state_uri",
             "must start with gs://, or a files sink must: Vertex AI reads request files from Cloud Storage alone",
             spec.state_uri,
-            spec.home_uri,
+            spec.paths.home_uri,
         )
     return None
 

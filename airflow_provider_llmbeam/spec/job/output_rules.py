@@ -44,7 +44,7 @@ def milvus_fault(spec: JobSpec) -> FieldFaultError | None:
 
 def reads_own_dead_letter(spec: JobSpec) -> bool:
     """Returns whether the source of a job is, or contains, the dead letter that it will publish."""
-    return isinstance(spec.source, FilesSource) and matches(spec.source.uri, spec.dead_letter_uri)
+    return isinstance(spec.source, FilesSource) and matches(spec.source.uri, spec.paths.dead_letter_uri)
 
 
 def _source_problem(spec: JobSpec) -> str | None:

@@ -71,12 +71,12 @@ def _state_fault(spec: JobSpec) -> FieldFaultError | None:
         return FieldFaultError(
             "state_uri", "this field is needed with `cache`: the shared answers are written there", None
         )
-    if isinstance(spec.source, BigQuerySource) and not spec.export_uri.startswith("gs://"):
+    if isinstance(spec.source, BigQuerySource) and not spec.paths.export_uri.startswith("gs://"):
         return FieldFaultError(
             "source.export_uri",
             "must start with gs://, or `state_uri` must: BigQuery exports to Cloud Storage alone",
             spec.source.export_uri,
-            spec.export_uri,
+            spec.paths.export_uri,
         )
     return None
 
@@ -221,12 +221,12 @@ def _local_file_fault(spec: JobSpec) -> FieldFaultError | None:
             NOT_SHOWN,
             *local.values(),
         )
-    if spec.runner.temp_uri is None and not spec.home_uri.startswith("gs://"):
+    if spec.runner.temp_uri is None and not spec.paths.home_uri.startswith("gs://"):
         return FieldFaultError(
             "runner.temp_uri",
             "this field, or a `state_uri` that starts with gs://, is needed: Dataflow stages files there",
             None,
-            spec.home_uri,
+            spec.paths.home_uri,
         )
     return None
 

@@ -62,7 +62,7 @@ def with_base_urls(value: SpecT, environment: Mapping[str, str], log: _Log | Non
     """Returns a job, or another value, with the address of the environment in each of its models.
 
     A job whose guard, judge or other model keeps no address would keep its answers as those of the provider, see
-    `JobSpec.journal_uri`, and the handler would ask the server of the environment.
+    `JobPaths.journal_uri`, and its handler would ask the server of the environment.
 
     Args:
         value: The value; the models may be in its parts, e.g. in `safety.moderation`.

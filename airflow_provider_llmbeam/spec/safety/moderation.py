@@ -8,9 +8,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError, SpecModel
-from airflow_provider_llmbeam.spec.limits import Limits
+from airflow_provider_llmbeam.spec.limits import Limits, unpriced_fault
 from airflow_provider_llmbeam.spec.model import Generation, Model
-from airflow_provider_llmbeam.spec.model.price import price_of
 
 #: What a guard judges: the prompt of a row before it is sent, or its answer before it is published.
 Side = Literal["input", "output"]
@@ -80,14 +79,8 @@ class Moderation(SpecModel):
             )
         if self.replaces and self.replacement is None:
             raise FieldFaultError("replacement", "this field is needed with the action 'replace'", NOT_SHOWN)
-        if self.limits.budget_usd is not None and price_of(self.model, self.limits.price) is None:
-            raise FieldFaultError(
-                "limits.price",
-                f"this field is needed with `budget_usd`, as the price of {self.model.type} model "
-                f"{self.model.name!r} is not known",
-                NOT_SHOWN,
-                self.model.name,
-            )
+        if fault := unpriced_fault(self.model, self.limits):
+            raise fault
         return self
 
     @property

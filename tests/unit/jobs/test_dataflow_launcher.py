@@ -144,11 +144,11 @@ def test_a_job_elsewhere_whose_state_cannot_be_read_is_named_or_looked_for_again
 @pytest.mark.parametrize("has_page", [True, False])
 def test_the_error_of_a_job_whose_rows_failed_has_the_page_of_its_report(task, google, spec, has_page):
     if has_page:
-        StorageHook(google.project).write(spec.failed_html_uri, "<p>5 of 20 rows")
+        StorageHook(google.project).write(spec.paths.failed_html_uri, "<p>5 of 20 rows")
     ended = JobResult("failed", "1", "FAILED", message="5 of 20 rows", error_type="TooManyFailedRowsError")
     with pytest.raises(TooManyFailedRowsError) as raised:
         task.collect(SubmittedJob.of(spec, "1", is_attached=False), ended)
-    assert raised.value.page == (encoded_page("<p>5 of 20 rows", spec.failed_html_uri) if has_page else None)
+    assert raised.value.page == (encoded_page("<p>5 of 20 rows", spec.paths.failed_html_uri) if has_page else None)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_the_error_of_a_job_that_its_template_did_not_start_is_that_of_the_launc
     runner = spec.runner.model_copy(update={"flex_template": "gs://rows/t.json"})
     spec = spec.model_copy(update={"runner": runner})
     if left is not None:
-        StorageHook(google.project).write(spec.launch_error_uri, left)
+        StorageHook(google.project).write(spec.paths.launch_error_uri, left)
     ended = JobResult("failed", "1", "FAILED", message="See console logs.", error_type="JobFailedError")
     with pytest.raises(error) as raised:
         task.collect(SubmittedJob.of(spec, "1", is_attached=False), ended)

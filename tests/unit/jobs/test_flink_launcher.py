@@ -74,7 +74,7 @@ def test_a_job_with_another_specification_is_cancelled_before_the_next_is_submit
     other = sandbox.flink.jobs.add(f"{job_identity(spec)}-0badcafe")
     assert not launcher.obtain(spec).is_attached
     assert other.state == "CANCELED"
-    assert files_at(spec.stop_uri, "g").exists(spec.stop_uri)
+    assert files_at(spec.paths.stop_uri, "g").exists(spec.paths.stop_uri)
 
 
 def of_run(spec, run_id, template):
@@ -104,7 +104,7 @@ def test_no_stop_file_is_written_for_a_job_that_has_ended(launcher, spec, submit
     for state in ("CANCELED", "FINISHED"):
         sandbox.flink.jobs.move(sandbox.flink.jobs.all()[0], state)
         launcher.abandon(job, REASON)
-        assert not files_at(spec.stop_uri, "g").exists(spec.stop_uri)
+        assert not files_at(spec.paths.stop_uri, "g").exists(spec.paths.stop_uri)
 
 
 def test_a_job_whose_state_cannot_be_read_is_cancelled(launcher, spec, submitted, sandbox):
@@ -112,7 +112,7 @@ def test_a_job_whose_state_cannot_be_read_is_cancelled(launcher, spec, submitted
     sandbox.faults.queue("flink.jobs.get", Fault(kind="error", http_status=503))
     launcher.abandon(job, REASON)
     assert sandbox.flink.jobs.all()[0].state == "CANCELED"
-    assert files_at(spec.stop_uri, "g").exists(spec.stop_uri)
+    assert files_at(spec.paths.stop_uri, "g").exists(spec.paths.stop_uri)
 
 
 def test_a_cluster_that_refuses_is_a_mistake_and_nothing_is_submitted(launcher, spec, submitted, sandbox):
@@ -125,10 +125,10 @@ def test_a_cluster_that_refuses_is_a_mistake_and_nothing_is_submitted(launcher, 
 def test_the_report_of_a_finished_job_is_its_manifest(launcher, spec, submitted):
     job = launcher.obtain(spec)
     report = {"rows": {"read": 3, "answered": 3, "dead_letter": 0}, "spec": {"name": "nightly"}}
-    files_at(spec.report_uri, "g").write(spec.report_uri, json.dumps(report))
+    files_at(spec.paths.report_uri, "g").write(spec.paths.report_uri, json.dumps(report))
     manifest = launcher.collect(job, JobResult("succeeded", job.id, "FINISHED", message="done"))
     assert manifest["rows"]["read"] == 3
-    assert launcher.page(job, spec.failed_html_uri) is None
+    assert launcher.page(job, spec.paths.failed_html_uri) is None
 
 
 @pytest.mark.parametrize("cancels", [True, False])
@@ -141,7 +141,7 @@ def test_a_killed_task_cancels_its_job_or_says_how_to(launcher, spec, submitted,
     assert log.lines[-1].startswith(f"{REASON} Flink job '{job.id}' ")
     assert ("curl -X PATCH" in log.lines[-1]) != cancels
     # Flink keeps the workers of a cancelled job.
-    assert files_at(spec.stop_uri, "g").exists(spec.stop_uri) == cancels
+    assert files_at(spec.paths.stop_uri, "g").exists(spec.paths.stop_uri) == cancels
 
 
 def test_a_task_that_was_killed_submits_no_job(launcher, spec, submitted):
@@ -163,11 +163,11 @@ def test_jobs_whose_id_is_not_known_any_more_are_found_by_their_names(launcher, 
 
 
 def test_the_counts_of_all_workers_are_added_up(spec):
-    prefix, files = progress_prefix(spec), files_at(spec.progress_uri, "g")
-    client = FlinkClient("http://127.0.0.1:9", files, prefix, spec.stop_uri)
+    prefix, files = progress_prefix(spec), files_at(spec.paths.progress_uri, "g")
+    client = FlinkClient("http://127.0.0.1:9", files, prefix, spec.paths.stop_uri)
     assert client.counts("1", running=True) == Counts()
     files.write(f"{prefix}a.json", '{"rows": 3, "answered": 1}')
     files.write(f"{prefix}b.json", '{"rows": 4}')
     files.write(f"{prefix}c.json", '{"rows": ')
-    files.write(f"{spec.progress_uri}another-run.json", '{"rows": 100}')
+    files.write(f"{spec.paths.progress_uri}another-run.json", '{"rows": 100}')
     assert client.counts("1", running=True) == Counts(rows=7, answered=1)

@@ -146,7 +146,7 @@ def test_the_job_of_another_task_is_neither_found_nor_cancelled(jobs, dataflow, 
 def test_a_job_of_another_spec_is_stopped_and_cancelled_first(jobs, dataflow, log, spec):
     dataflow.add(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "{{ row.another }}"}}), "1")
     assert jobs.find(spec) is None
-    assert (dataflow.written, dataflow.cancelled) == ([spec.stop_uri], ["1"])
+    assert (dataflow.written, dataflow.cancelled) == ([spec.paths.stop_uri], ["1"])
     assert dataflow.jobs["1"].is_over
     assert "has another specification" in log.lines[0]
 
@@ -159,11 +159,11 @@ def test_a_job_that_is_being_cancelled_is_waited_for(jobs, dataflow, spec):
 
 def test_a_job_with_a_stop_file_is_ended_and_not_attached_to(jobs, dataflow, log, spec):
     dataflow.add(spec, "1")
-    dataflow.write(spec.stop_uri, "", 1.0)
+    dataflow.write(spec.paths.stop_uri, "", 1.0)
     assert jobs.find(spec) is None
     assert dataflow.cancelled == ["1"]
     assert dataflow.jobs["1"].is_over
-    assert f"was told to stop by {spec.stop_uri!r}" in log.lines[0]
+    assert f"was told to stop by {spec.paths.stop_uri!r}" in log.lines[0]
 
 
 def test_a_conflicting_job_that_does_not_end_is_an_error(dataflow, store, log, spec):
@@ -227,7 +227,7 @@ def test_an_intended_job_that_did_not_succeed_is_not_collected(jobs, dataflow, s
 
 
 def test_the_report_of_a_skipped_job_is_collected(jobs, dataflow, spec):
-    dataflow.written.append(spec.skipped_uri)
+    dataflow.written.append(spec.paths.skipped_uri)
     job = SubmittedJob.of(spec, "1", is_attached=False)
     assert jobs.collect(job)["skipped_because"] == "no rows"
 

@@ -284,11 +284,9 @@ def test_a_guard_a_judge_and_the_other_model_of_a_task_have_the_address_of_the_e
         def __init__(self, spec: JobSpec, *_: Any) -> None:
             seen.extend(spec.models)
 
-        def measure(self, measured: Any) -> dict[str, Any]:
-            seen.extend(getattr(measured, "models", ()))
+        def run_step(self, name: str, given: Any) -> dict[str, Any]:
+            seen.extend(getattr(given, "models", ()))
             return {"passed": True, "rows": [], "requests": 0}
-
-        evaluate = compare = preview = measure
 
     monkeypatch.setattr("airflow_provider_llmbeam.operators.in_process.JobProcess", Process)
     monkeypatch.setattr("airflow_provider_llmbeam.operators.run_inference.JobProcess", Process)

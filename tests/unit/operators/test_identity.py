@@ -37,7 +37,7 @@ def test_two_airflows_with_the_same_dag_have_other_jobs_and_journals_below_one_s
     def of(deployment):
         monkeypatch.setenv("AIRFLOW__LLMBEAM__DEPLOYMENT", deployment)
         spec = JobSpec.parse({**SPEC, "name": job_name(task())})
-        return spec.name, spec.journal_uri, spec.staging_uri
+        return spec.name, spec.paths.journal_uri, spec.paths.staging_uri
 
     assert all(a != b for a, b in zip(of("development"), of("production"), strict=True))
     assert of("production") == of("production")

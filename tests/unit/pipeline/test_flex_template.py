@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from airflow_provider_llmbeam.pipeline import flex_template
-from airflow_provider_llmbeam.spec.job.job import LAUNCH_ERROR_NAME
+from airflow_provider_llmbeam.pipeline.command import Command
+from airflow_provider_llmbeam.spec.job.paths import LAUNCH_ERROR_NAME
 
 
 def run(monkeypatch, tmp_path, command):
-    """Runs the entry point with another command line; returns the status and the error that it left."""
-    monkeypatch.setattr(flex_template, "run_command", command)
+    """Runs the entry point with another `execute`; returns the status and the error that it left."""
+    monkeypatch.setattr(flex_template, "execute", command)
     status = flex_template.main([f"--spec={tmp_path}/spec.json", "--runner=DataflowRunner"])
     error = tmp_path / LAUNCH_ERROR_NAME
     return status, error.read_text() if error.exists() else None
@@ -21,22 +19,20 @@ def run(monkeypatch, tmp_path, command):
 
 def test_a_job_that_was_written_leaves_no_error(monkeypatch, tmp_path):
     seen = []
-    assert run(monkeypatch, tmp_path, lambda argv: seen.append(argv) or 0) == (0, None)
-    assert seen[0][:3] == [f"--spec={tmp_path}/spec.json", "--runner=DataflowRunner", "--submit"]
+    assert run(monkeypatch, tmp_path, lambda command: seen.append(command) or (0, {"job": {}})) == (0, None)
+    assert seen == [Command(spec=f"{tmp_path}/spec.json", step="submit", beam_options=["--runner=DataflowRunner"])]
 
 
 def test_an_error_of_this_package_is_left_beside_the_spec_with_its_class(monkeypatch, tmp_path):
-    def refuse(argv):
-        outcome = {"error": {"type": "JobSpecError", "message": "No column 'x'.", "page": None}}
-        Path(argv[-1].partition("=")[2]).write_text(json.dumps(outcome))
-        return 2
+    def refuse(command):
+        return 2, {"error": {"type": "JobSpecError", "message": "No column 'x'.", "page": None}}
 
     left = "airflow_provider_llmbeam.exceptions.JobSpecError: No column 'x'."
     assert run(monkeypatch, tmp_path, refuse) == (2, left)
 
 
 def test_any_other_error_is_left_as_its_traceback(monkeypatch, tmp_path, capsys):
-    def fail(argv):
+    def fail(command):
         raise ImportError("no module named 'torch'")
 
     status, left = run(monkeypatch, tmp_path, fail)
@@ -51,6 +47,7 @@ def test_a_submission_names_the_job_or_in_a_template_the_file_that_describes_it(
     from apache_beam.runners.dataflow.dataflow_runner import DataflowPipelineResult
 
     from airflow_provider_llmbeam.pipeline import job
+    from airflow_provider_llmbeam.pipeline.prepared_job import PreparedJob
     from airflow_provider_llmbeam.spec import JobSpec
 
     class Pipeline:
@@ -75,4 +72,4 @@ def test_a_submission_names_the_job_or_in_a_template_the_file_that_describes_it(
     )
     where = {"name": "n", "project": "p", "location": "r"}
     expected = {"template": "gs://rows/staging/job_object"} if given else {"id": "2026-01"}
-    assert job._submitted(Pipeline, None, spec) == expected | where
+    assert job._submitted(PreparedJob(Pipeline, None, None), spec) == expected | where

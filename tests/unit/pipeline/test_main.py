@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.__main__ import (
-    EXIT_BAD_SPEC,
-    _parser,
-    _write_outcome,
-    main,
-)
-from airflow_provider_llmbeam.pipeline.job import check_model
+from airflow_provider_llmbeam.pipeline import steps
+from airflow_provider_llmbeam.pipeline.__main__ import _parser, main, write_outcome
+from airflow_provider_llmbeam.pipeline.command import EXIT_BAD_SPEC
+from airflow_provider_llmbeam.pipeline.launch.client import check_model
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
+from airflow_provider_llmbeam.spec.protocol.steps import STEPS
 
 
 @pytest.fixture(autouse=True)
@@ -30,18 +28,18 @@ def _log_levels() -> Iterator[None]:
 def test_the_outcome_is_written_to_its_file_atomically(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text("old")
-    _write_outcome(path, {"report": {"name": "ä"}})
+    write_outcome(path, {"report": {"name": "ä"}})
     assert json.loads(path.read_text()) == {"report": {"name": "ä"}}
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_without_a_file_the_report_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    _write_outcome(None, {"report": {"name": "nightly"}})
+    write_outcome(None, {"report": {"name": "nightly"}})
     assert json.loads(capsys.readouterr().out) == {"name": "nightly"}
 
 
 def test_without_a_file_an_error_is_not_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
-    _write_outcome(None, {"error": {"type": "JobSpecError", "message": "no"}})
+    write_outcome(None, {"error": {"type": "JobSpecError", "message": "no"}})
     assert capsys.readouterr().out == ""
 
 
@@ -90,12 +88,42 @@ def test_an_unknown_runner_exits_with_2_and_a_message(job, tmp_path: Path, runne
     assert "onsense" in message
 
 
-def test_the_size_of_a_sample_without_an_estimate_does_not_run_the_job(job, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", ["evaluate", "compare", "forget", "diff"])
+def test_a_step_without_its_input_says_what_is_missing_and_does_not_run_the_job(
+    job, tmp_path: Path, step: str
+) -> None:
     spec, result = tmp_path / "job.json", tmp_path / "result.json"
     spec.write_text(job(sink={"uri": str(tmp_path / "out")}).model_dump_json())
-    assert main([f"--spec={spec}", f"--result={result}", "--sample-size=3"]) == EXIT_BAD_SPEC
-    assert json.loads(result.read_text())["error"]["message"].startswith("`--sample-size`: only an estimate")
+    assert main([f"--spec={spec}", f"--result={result}", f"--step={step}"]) == EXIT_BAD_SPEC
+    assert "Nothing was sent or billed." in json.loads(result.read_text())["error"]["message"]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--input=rows.json"], "`--input`: step 'run' takes none."),
+        (["--step=submit", "--input=rows.json"], "`--input`: step 'submit' takes none."),
+        (
+            ["--step=estimate", "--sample-size=5"],
+            "`--sample-size`: step 'estimate' takes `--input`, and no options of Beam.",
+        ),
+        (["--step=diff", "--input=missing.json"], "'missing.json' cannot be read: No such file or directory."),
+    ],
+)
+def test_an_input_or_an_option_that_would_be_ignored_or_is_missing_ends_the_command_with_one_sentence(
+    job, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    spec, result = tmp_path / "job.json", tmp_path / "result.json"
+    spec.write_text(job(sink={"uri": str(tmp_path / "out")}).model_dump_json())
+    assert main([f"--spec={spec}", f"--result={result}", *arguments]) == EXIT_BAD_SPEC
+    message = json.loads(result.read_text())["error"]["message"]
+    assert message == f"{sentence} Nothing was sent or billed."
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_step_has_a_function() -> None:
+    assert steps._FUNCTIONS.keys() == STEPS.keys()
 
 
 @pytest.mark.parametrize("name", ["missing/result.json", "."])

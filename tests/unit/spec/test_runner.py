@@ -73,7 +73,7 @@ def test_a_valid_runner_is_accepted(job):
     runner = JobSpec.parse(job(**ON_STORAGE, runner=DATAFLOW | fields)).runner
     assert isinstance(runner, DataflowRunner)
     assert runner.temp_uri == "gs://b/temp/"
-    assert JobSpec.parse(job(**ON_STORAGE, runner=runner.model_dump())).temp_uri == "gs://b/temp/"
+    assert JobSpec.parse(job(**ON_STORAGE, runner=runner.model_dump())).paths.temp_uri == "gs://b/temp/"
 
 
 @pytest.mark.parametrize(
@@ -113,5 +113,7 @@ def test_dataflow_needs_a_staging_path_on_cloud_storage(job):
     ):
         JobSpec.parse(job(**elsewhere, runner=DATAFLOW))
     spec = JobSpec.parse(job(**elsewhere, runner=DATAFLOW | {"temp_uri": "gs://b/temp"}))
-    assert spec.temp_uri == "gs://b/temp/"
-    assert JobSpec.parse(job(**ON_STORAGE, runner=DATAFLOW)).temp_uri == "gs://b/out/.llmbeam/nightly/dataflow/"
+    assert spec.paths.temp_uri == "gs://b/temp/"
+    assert (
+        JobSpec.parse(job(**ON_STORAGE, runner=DATAFLOW)).paths.temp_uri == "gs://b/out/.llmbeam/nightly/dataflow/"
+    )

@@ -105,7 +105,7 @@ def test_a_job_above_its_budget_is_told_to_stop_and_cancelled(trigger, sandbox, 
     found = asyncio.run(result_of(trigger(job, budget_usd=1.0)))
     assert found.outcome == "over_budget"
     assert job.state == "CANCELED"
-    assert Path(spec.stop_uri).exists()
+    assert Path(spec.paths.stop_uri).exists()
 
 
 def test_a_task_that_is_marked_cancels_the_job(trigger, in_state, sandbox, spec):
@@ -113,4 +113,4 @@ def test_a_task_that_is_marked_cancels_the_job(trigger, in_state, sandbox, spec)
     made = in_state(trigger(job), "failed")
     asyncio.run(made.on_kill())
     assert job.state == "CANCELED"
-    assert Path(spec.stop_uri).exists()
+    assert Path(spec.paths.stop_uri).exists()

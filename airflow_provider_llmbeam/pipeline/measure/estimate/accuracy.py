@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate, estimate_uri, read_estimate
+from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate, read_estimate
 from airflow_provider_llmbeam.pipeline.reporting.report import ComparedFigure, EstimateAccuracy, RunUsage
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -24,7 +24,9 @@ def estimate_accuracy(spec: JobSpec, usage: RunUsage) -> EstimateAccuracy | None
     try:
         estimate = read_estimate(spec)
     except Exception as error:  # noqa: BLE001 - a filesystem may raise anything, and the answers are worth more
-        _log.warning("%r is not compared with this run: %s", estimate_uri(spec), str(error).partition("\n")[0])
+        _log.warning(
+            "%r is not compared with this run: %s", spec.paths.estimate_uri, str(error).partition("\n")[0]
+        )
         return None
     return None if estimate is None else compare(estimate, usage)
 

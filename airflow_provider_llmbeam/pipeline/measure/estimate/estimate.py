@@ -263,14 +263,9 @@ _LIMITS = {
 }
 
 
-def estimate_uri(spec: JobSpec) -> str:
-    """Returns the address of the estimate of a job."""
-    return f"{spec.output_uri}estimate.json"
-
-
 def write_estimate(spec: JobSpec, estimate: Estimate) -> None:
     """Writes the estimate beside the report, replacing an existing one atomically."""
-    staged, uri = f"{spec.staging_uri}estimate.json", estimate_uri(spec)
+    staged, uri = f"{spec.paths.staging_uri}estimate.json", spec.paths.estimate_uri
     with storage.create(staged, is_private=True) as file:
         file.write(estimate.model_dump_json(indent=2).encode())
     move_in({staged: uri})
@@ -282,7 +277,7 @@ def read_estimate(spec: JobSpec) -> Estimate | None:
     Raises:
         ValueError: The file is incomplete, or of another job.
     """
-    uri = estimate_uri(spec)
+    uri = spec.paths.estimate_uri
     if not storage.exists(uri):
         return None
     found = Estimate.model_validate(json.loads(storage.read(uri)))

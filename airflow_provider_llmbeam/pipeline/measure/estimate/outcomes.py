@@ -10,10 +10,11 @@ from airflow_provider_llmbeam.engine.journal.journal import better
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError
+from airflow_provider_llmbeam.pipeline.answer_form import answer_form, oldest_useful_at
+from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import Request, Row
-from airflow_provider_llmbeam.pipeline.job_handler import handler_of_job
-from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
-from airflow_provider_llmbeam.pipeline.transforms.reuse import answer_form, journal_entries, oldest_useful_at
+from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
+from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
 
@@ -27,7 +28,7 @@ def earlier_outcomes(spec: JobSpec, fingerprints: Container[str]) -> tuple[dict[
     """
     now = time.time()
     known: dict[str, Outcome] = {}
-    recorded, form = 0, answer_form(spec, now)
+    recorded, form = 0, answer_form(spec, RunContext(started_at=now))
     for entry in journal_entries(spec, oldest_useful_at(spec, now)):
         recorded += 1
         if entry.fingerprint in fingerprints and form.accepts(entry.outcome):
@@ -39,17 +40,6 @@ def online_latencies(outcomes: Iterable[Outcome]) -> list[float]:
     """Returns the latencies of answers, in seconds, without those of batch inference, which have none."""
     completions = (each for each in outcomes if isinstance(each, Completion))
     return [each.latency_seconds for each in completions if each.service_tier != "batch"]
-
-
-def handler_in_process(spec: JobSpec) -> LLMModelHandler[Request]:
-    """Returns the handler that `send` uses.
-
-    Raises:
-        JobSpecError: The limits need a price that is not known.
-    """
-    now = time.time()
-    tier = ordinary_tier(spec.inference.service_tier)
-    return handler_of_job(spec, oldest_useful_at(spec, now), now, can_stop=False, service_tier=tier)
 
 
 def send(
@@ -76,7 +66,9 @@ def send(
         Request(each, tuple(rows.get(each, ())), prompt, tuple(dict.fromkeys(about.get(each, ()))))
         for each, prompt in prompts.items()
     ]
-    handler = handler_in_process(spec)
+    inference = spec.inference.model_copy(update={"service_tier": ordinary_tier(spec.inference.service_tier)})
+    context = RunContext(started_at=time.time())
+    handler = JobHandler[Request](spec.model_copy(update={"inference": inference}), context)
     try:
         results = handler.run_inference(requests, handler.load_model())
     except LLMBeamError:
@@ -85,6 +77,6 @@ def send(
         raise JobFailedError(
             f"The {len(requests)} prompts of job {spec.name!r} could not all be sent or recorded: "
             f"{type(error).__name__}: {error} Sent requests may be billed. The answers so far are in "
-            f"{spec.journal_uri!r}; a retry, or the job, sends only the rest."
+            f"{spec.paths.journal_uri!r}; a retry, or the job, sends only the rest."
         ) from error
     return {result.example.fingerprint: result.inference for result in results}

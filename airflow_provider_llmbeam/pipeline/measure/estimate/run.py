@@ -24,7 +24,6 @@ from airflow_provider_llmbeam.pipeline.batch_inference.ways import Work
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import (
     Estimate,
     SampleUsage,
-    estimate_uri,
     write_estimate,
 )
 from airflow_provider_llmbeam.pipeline.measure.estimate.guard import GuardSample
@@ -151,10 +150,10 @@ def _save(spec: JobSpec, estimate: Estimate) -> None:
     except Exception as error:
         usage = estimate.sample_usage
         raise JobFailedError(
-            f"The estimate of job {spec.name!r} could not be written to {estimate_uri(spec)!r}: "
+            f"The estimate of job {spec.name!r} could not be written to {spec.paths.estimate_uri!r}: "
             f"{type(error).__name__}: {error} {usage.requests} prompts were sent for it, and "
             f"{usage.input_tokens + usage.output_tokens:,} tokens were billed. The answers are in "
-            f"{spec.journal_uri!r}; another estimate, or the job, sends only the rest."
+            f"{spec.paths.journal_uri!r}; another estimate, or the job, sends only the rest."
         ) from error
 
 
@@ -207,7 +206,7 @@ def _estimated(
     latency = fmean(latencies) if latencies else None
     # Machines share a quota, and how many there will be is not known.
     is_one_machine = isinstance(spec.runner, LocalRunner)
-    learned = learned_rate(spec.model, spec.limits, spec.rates_uri) if is_one_machine else None
+    learned = learned_rate(spec.model, spec.limits, spec.paths.rates_uri) if is_one_machine else None
     seconds, limited_by = sending_seconds(
         requests,
         input_tokens + output_tokens,

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.audit.record import audited_row
-from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, RowPrompt
 from airflow_provider_llmbeam.pipeline.measure.estimate.sampling import Portion, read_portions
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.moderation.judging import Questions
-from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
-from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
+from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
+from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_record
 from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
-from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIdentifier
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
-from airflow_provider_llmbeam.pipeline.transforms.read import with_key
-from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
-from airflow_provider_llmbeam.pipeline.transforms.select import selection
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import (
     BigQuerySource,
@@ -98,8 +93,9 @@ def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
     Raises:
         JobSpecError: The source is empty, or has duplicate keys that the spec does not allow.
     """
-    size, portions = read_source(spec.source, spec.export_uri, max_bytes)
-    counter = _Sampler(spec)
+    prompts = RowPrompts(spec)
+    size, portions = read_source(prompts, spec.paths.export_uri, max_bytes)
+    counter = _Sampler(spec, prompts)
     spans: list[tuple[float, float]] = []
     for portion in portions:
         spans.append((portion.size, float(counter.add(portion.rows))))
@@ -111,11 +107,13 @@ def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
     return found
 
 
-def read_source(source: Source, export_uri: str, max_bytes: int = MAX_BYTES) -> tuple[float, Iterable[Portion]]:
+def read_source(
+    prompts: RowPrompts, export_uri: str, max_bytes: int = MAX_BYTES
+) -> tuple[float, Iterable[Portion]]:
     """Reads the selected rows of a source, or of portions of a large one; see `sampling.read_portions`.
 
     Args:
-        source: The source.
+        prompts: Selects the rows of its source.
         export_uri: Directory for the export of a BigQuery source.
         max_bytes: A larger source is read in portions.
 
@@ -125,10 +123,8 @@ def read_source(source: Source, export_uri: str, max_bytes: int = MAX_BYTES) -> 
     Raises:
         JobSpecError: The source does not exist.
     """
-    size, portions = _read_all(source, export_uri, max_bytes)
-    if (is_selected := selection(source)) is None:
-        return size, portions
-    return size, (Portion(list(filter(is_selected, portion.rows)), portion.size) for portion in portions)
+    size, portions = _read_all(prompts.source, export_uri, max_bytes)
+    return size, (Portion(list(filter(prompts.selects, portion.rows)), portion.size) for portion in portions)
 
 
 def _read_all(source: Source, export_uri: str, max_bytes: int) -> tuple[float, Iterable[Portion]]:
@@ -157,14 +153,11 @@ def _read_all(source: Source, export_uri: str, max_bytes: int) -> tuple[float, I
 
 
 class _Sampler:
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, prompts: RowPrompts) -> None:
         self._source = spec.source
         self._is_audited = spec.safety.audit is not None
-        self._masker = masker_of(spec)
-        self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
-        self._fingerprint = spec.fingerprinter()
-        self._identifier = MediaIdentifier(spec) if spec.prompt.media else None
-        self._unidentified: list[Prompt] = []
+        self._prompts = prompts
+        self._unidentified: list[RowPrompt | FailedRow] = []
         self._found = SourceSample()
         self._moderation = spec.safety.moderation
         self._questions = None
@@ -178,18 +171,16 @@ class _Sampler:
     def add(self, rows: Iterable[Row | FailedRow]) -> int:
         """Adds rows; returns their tokens."""
         tokens = 0
-        for read in rows if self._masker is None else self._masker.inspected(rows):
+        for read in self._prompts.inspected(rows):
             self._found.rows += 1
-            row = with_key(read, self._source.key)
-            if self._masker is not None:
-                row = self._masker.row(row)
+            row = self._prompts.prepare(read)
             if isinstance(row, FailedRow):
                 self._fail(row.failure.message)
             elif self._source.on_duplicate_key == "dead_letter":
                 tokens += self._pick(row)
             else:
                 if self._source.on_duplicate_key == "error":
-                    self._check_key(encode_key(row, self._source.key))
+                    self._check_key(encode_equal_key(row, self._source.key))
                 tokens += self._render(row)
         return tokens + self._identify()
 
@@ -197,7 +188,8 @@ class _Sampler:
         for _, row in self._picked.values():
             self._render(row)
         self._identify()
-        self._found.inspected_bytes = 0 if self._masker is None else self._masker.text_bytes
+        masker = self._prompts.masker
+        self._found.inspected_bytes = 0 if masker is None else masker.text_bytes
         refuse_duplicates(list(self._repeated_keys))
         return self._found
 
@@ -212,7 +204,7 @@ class _Sampler:
 
     def _pick(self, row: Row) -> int:
         """Keeps the row of a key that the job selects: the first by its record."""
-        key, record = encode_key(row, self._source.key), encode_record(row)
+        key, record = encode_equal_key(row, self._source.key), encode_record(row)
         if key in self._picked:
             self._fail(f"another row has the key {key.decode('utf-8', 'replace').strip()}")
             if self._picked[key][0] <= record:
@@ -221,37 +213,23 @@ class _Sampler:
         return len(record)
 
     def _render(self, row: Row) -> int:
-        try:
-            prompt = self._renderer.render(row)
-            if self._masker is not None:
-                row, prompt = self._masker.prompt(row, prompt)
-        except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
-            message = f"{type(error).__name__}: {error}"
-            self._fail(message if self._masker is None else self._masker.message(message))
-            return 0
-        if self._is_audited:
-            audited = audited_row(row, self._source.key)
-            self._found.keys.setdefault((prompt.text, prompt.system), []).append(audited)
-        if self._identifier is not None:
-            self._unidentified.append(prompt)
-            return self._identify() if len(self._unidentified) == _MEDIA_AT_ONCE else 0
-        return self._add(self._fingerprint(prompt.text, prompt.system), prompt)
+        found = self._prompts.render(row)
+        if self._is_audited and isinstance(found, RowPrompt):
+            audited = audited_row(found.row, self._source.key)
+            self._found.keys.setdefault((found.prompt.text, found.prompt.system), []).append(audited)
+        self._unidentified.append(found)
+        return self._identify() if len(self._unidentified) == _MEDIA_AT_ONCE else 0
 
     def _identify(self) -> int:
         """Identifies the files of some prompts, several at once; returns their tokens."""
         prompts, self._unidentified = self._unidentified, []
-        if self._identifier is None or not prompts:
-            return 0
-        tokens = 0
-        with ThreadPoolExecutor(16) as threads:
-            for found in threads.map(self._identifier.identified, prompts):
-                if isinstance(found, str):
-                    self._fail(found)
-                else:
-                    tokens += self._add(*found)
-        return tokens
+        return sum(map(self._add, self._prompts.identify(prompts)))
 
-    def _add(self, fingerprint: str, prompt: Prompt) -> int:
+    def _add(self, of_row: RowPrompt | FailedRow) -> int:
+        if isinstance(of_row, FailedRow):
+            self._fail(of_row.failure.message)
+            return 0
+        _, fingerprint, prompt = of_row
         found = self._found
         if fingerprint in found.tokens:
             found.repeats[fingerprint] = found.repeats.get(fingerprint, 1) + 1

@@ -18,11 +18,6 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 _log = logging.getLogger("llmbeam")
 
 
-def turnaround_uri(spec: JobSpec) -> str:
-    """Returns the address of the file, in the directory of the journal."""
-    return f"{spec.journal_uri}turnaround.json"
-
-
 def expected_turnaround(spec: JobSpec, rows: int, now: float) -> Turnaround:
     """Returns the distribution of the turnaround of a job with this number of rows."""
     return _read(spec).turnaround(spec.model.name, _location(spec), rows, now)
@@ -49,18 +44,18 @@ def record_turnaround(spec: JobSpec, job: BatchJob, rows: int) -> None:
             outcome="answered" if job.phase in ("succeeded", "partial") else "unfinished",
             ended_at=job.ended_at,
         )
-        change(turnaround_uri(spec), added)
+        change(spec.paths.turnaround_uri, added)
     except Exception as error:  # noqa: BLE001 - times of the provider may be anything, and the next job is recorded
         _log.debug("The turnaround of %s was not recorded: %s", job.name, error)
 
 
 def _read(spec: JobSpec) -> TurnaroundHistory:
     try:
-        if not storage.exists(turnaround_uri(spec)):
+        if not storage.exists(spec.paths.turnaround_uri):
             return TurnaroundHistory()
-        return TurnaroundHistory.decode(storage.read(turnaround_uri(spec)))
+        return TurnaroundHistory.decode(storage.read(spec.paths.turnaround_uri))
     except Exception as error:  # noqa: BLE001 - filesystems have errors of their own
-        _log.warning("The turnaround of earlier jobs in %r is not used: %s", turnaround_uri(spec), error)
+        _log.warning("The turnaround of earlier jobs in %r is not used: %s", spec.paths.turnaround_uri, error)
         return TurnaroundHistory()
 
 

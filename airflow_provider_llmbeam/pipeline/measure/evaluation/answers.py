@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, REFUSED, Completion, Failure, Outcome
-from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, PermanentFailureError
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, RowPrompt
 from airflow_provider_llmbeam.pipeline.measure.estimate.outcomes import earlier_outcomes, send
 from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import KeyedRows
-from airflow_provider_llmbeam.pipeline.privacy.masker import PersonalDataError, masker_of
+from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.records import answer_value
-from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIdentifier
-from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -32,10 +29,9 @@ _OF_THE_ROW: frozenset[FailureKind] = REFUSED | {
     "media_error",
     "personal_data",
 }
-_MEDIA_THREADS = 16
 
-#: A fingerprint with its prompt, or why a row becomes none.
-Rendered = tuple[str, Prompt] | Failure
+#: The prompt of a row, or why it has none.
+Rendered = RowPrompt | Failure
 
 
 @dataclass(frozen=True)
@@ -79,30 +75,11 @@ class Answers:
 
 def rendered(spec: JobSpec, rows: KeyedRows) -> dict[str, Rendered]:
     """Renders the prompts of rows; nothing is sent."""
-    renderer, masker = PromptRenderer(spec.prompt), masker_of(spec)
-    prompts: dict[str, Prompt] = {}
-    found: dict[str, Rendered] = {}
-    for key, row in rows.items():
-        try:
-            prompt = renderer.render(row)
-            if masker is not None:
-                _, prompt = masker.prompt(row, prompt)
-            prompts[key] = prompt
-        except PersonalDataError as error:
-            found[key] = Failure(kind="personal_data", message=str(error))
-        except Exception as error:  # noqa: BLE001 - a template may raise anything, and only this row fails
-            message = f"{type(error).__name__}: {error}"
-            found[key] = Failure(
-                kind="template_error", message=message if masker is None else masker.message(message)
-            )
-    if not spec.prompt.media:
-        fingerprint = spec.fingerprinter()
-        return found | {key: (fingerprint(each.text, each.system), each) for key, each in prompts.items()}
-    with ThreadPoolExecutor(_MEDIA_THREADS) as threads:
-        identified = threads.map(MediaIdentifier(spec).identified, prompts.values())
-        for key, one in zip(prompts, identified, strict=True):
-            found[key] = Failure(kind="media_error", message=one) if isinstance(one, str) else one
-    return found
+    prompts = RowPrompts(spec)
+    found = prompts.identify([*map(prompts.render, rows.values())])
+    return {
+        key: each.failure if isinstance(each, FailedRow) else each for key, each in zip(rows, found, strict=True)
+    }
 
 
 def answered(
@@ -121,16 +98,18 @@ def answered(
         JobFailedError: The server left rows unanswered, perhaps temporarily; a retry sends only those.
         PermanentFailureError: It left them unanswered for a reason that a retry repeats.
     """
-    wanted = dict(each for each in prompts.values() if not isinstance(each, Failure))
+    wanted = {each.fingerprint: each.prompt for each in prompts.values() if isinstance(each, RowPrompt)}
     known, _ = earlier_outcomes(spec, wanted)
-    fingerprints = {key: each[0] for key, each in prompts.items() if not isinstance(each, Failure)}
+    fingerprints = {key: each.fingerprint for key, each in prompts.items() if isinstance(each, RowPrompt)}
     named: dict[str, list[str]] = {}
     for key, fingerprint in fingerprints.items():
         named.setdefault(fingerprint, []).extend(about.get(key, ()))
     fresh = send(spec, {each: prompt for each, prompt in wanted.items() if each not in known}, about=named)
     outcomes = known | fresh
     _refuse_faults_of_the_server(spec, outcomes)
-    by_key = {key: each if isinstance(each, Failure) else outcomes[each[0]] for key, each in prompts.items()}
+    by_key = {
+        key: each if isinstance(each, Failure) else outcomes[each.fingerprint] for key, each in prompts.items()
+    }
     return Answers(by_key, tuple(fresh.values()), fingerprints, spec.prompt.output_schema is not None)
 
 
@@ -148,7 +127,7 @@ def answers_are_kept(spec: JobSpec) -> Iterator[None]:
     except Exception as error:
         raise JobFailedError(
             f"Job {spec.name!r}: {type(error).__name__}: {str(error).rstrip('.')}. The answers so far are in "
-            f"{spec.journal_uri!r}; a retry pays for none of them again."
+            f"{spec.paths.journal_uri!r}; a retry pays for none of them again."
         ) from error
 
 
@@ -161,8 +140,8 @@ def _refuse_faults_of_the_server(spec: JobSpec, outcomes: Mapping[str, Outcome])
     is_permanent = all(each.kind in PERMANENT for each in failures)
     raise (PermanentFailureError if is_permanent else JobFailedError)(
         f"{len(failures)} of {len(outcomes)} prompts have no answer ({kinds}), so there is no score: "
-        f"{faults[0].message.rstrip('.')}. The answers so far are in {spec.journal_uri!r}; a retry sends only the "
-        "rest."
+        f"{faults[0].message.rstrip('.')}. The answers so far are in {spec.paths.journal_uri!r}; a retry sends "
+        "only the rest."
     )
 
 

@@ -162,6 +162,6 @@ class ComparisonReport(BaseModel):
     def manifest(self, spec: JobSpec) -> dict[str, Any]:
         """Returns the summary for Airflow: the same without the differences, and the addresses of the files."""
         return self.model_dump(mode="json", exclude={"differences"}) | {
-            "report_uri": f"{spec.home_uri}comparison.json",
-            "text_uri": f"{spec.home_uri}comparison.txt",
+            "report_uri": f"{spec.paths.home_uri}comparison.json",
+            "text_uri": f"{spec.paths.home_uri}comparison.txt",
         }

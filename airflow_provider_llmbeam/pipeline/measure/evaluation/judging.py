@@ -9,7 +9,6 @@ from typing import Any, Literal
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.exceptions import PermanentFailureError
 from airflow_provider_llmbeam.pipeline.launch.client import check_model
-from airflow_provider_llmbeam.pipeline.measure.estimate.outcomes import handler_in_process
 from airflow_provider_llmbeam.pipeline.measure.evaluation.answers import Answers, answered, rendered
 from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import KeyedRows
 from airflow_provider_llmbeam.pipeline.measure.evaluation.scores import Mark
@@ -60,14 +59,13 @@ def pair_job(spec: JobSpec, judge: Judge) -> JobSpec:
 
 
 def check_job(spec: JobSpec) -> None:
-    """Opens the client of a job's model, and checks that the price is known that a budget needs; sends nothing.
+    """Opens the client of a job's model, unless only the workers have its key; sends nothing.
 
     Raises:
-        JobSpecError: A key or the price is missing.
+        JobSpecError: A key is missing.
     """
     if not spec.environment_secrets:
         check_model(spec)
-    handler_in_process(spec)
 
 
 def grades(job: JobSpec, rows: KeyedRows, judged: Answers) -> tuple[dict[str, Mark], Answers]:

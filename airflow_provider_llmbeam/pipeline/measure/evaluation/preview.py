@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.audit.record import audited_row
-from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.elements import Row, RowPrompt
 from airflow_provider_llmbeam.pipeline.measure.estimate.outcomes import earlier_outcomes, send
 from airflow_provider_llmbeam.pipeline.measure.estimate.projection import spread_over
 from airflow_provider_llmbeam.pipeline.measure.evaluation.answers import Rendered, rendered
 from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import KeyedRows, salt_of, sampled_rows
-from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
-from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
@@ -46,11 +44,11 @@ def make_preview(spec: JobSpec, sample: PreviewSample) -> Preview:
     if sample.by == "length" and not sample.keys:
         by_length = sorted(prompts, key=lambda key: (_tokens(prompts[key]), key))
         prompts = {key: prompts[key] for key in spread_over(by_length, sample.rows)}
-    wanted = dict(each for each in prompts.values() if not isinstance(each, Failure))
+    wanted = {each.fingerprint: each.prompt for each in prompts.values() if isinstance(each, RowPrompt)}
     known, _ = earlier_outcomes(spec, wanted)
     new = {each: prompt for each, prompt in wanted.items() if each not in known} if sample.sends else {}
-    sent = {key: found[0] for key, found in prompts.items() if not isinstance(found, Failure) and found[0] in new}
-    fresh = send(spec, new, _audited_rows(spec, read, sent))
+    sent = [each for each in prompts.values() if isinstance(each, RowPrompt) and each.fingerprint in new]
+    fresh = send(spec, new, _audited_rows(spec, sent))
     costs = [outcome.cost_nano_usd for outcome in fresh.values()]
     return Preview(
         job=spec.name,
@@ -60,15 +58,11 @@ def make_preview(spec: JobSpec, sample: PreviewSample) -> Preview:
     )
 
 
-def _audited_rows(spec: JobSpec, rows: KeyedRows, fingerprints: Mapping[str, str]) -> dict[str, list[Row]]:
+def _audited_rows(spec: JobSpec, sent: Iterable[RowPrompt]) -> dict[str, list[Row]]:
     """Returns what an audit needs of rows, by the fingerprint of their prompts; nothing for a job without one."""
     found: dict[str, list[Row]] = {}
     if spec.safety.audit is not None:
-        masker, renderer = masker_of(spec), PromptRenderer(spec.prompt)
-        for key, fingerprint in fingerprints.items():
-            row = rows[key]
-            if masker is not None:
-                row, _ = masker.prompt(row, renderer.render(row))
+        for row, fingerprint, _ in sent:
             found.setdefault(fingerprint, []).append(audited_row(row, spec.source.key))
     return found
 
@@ -113,7 +107,7 @@ def _list(text: str) -> str:
 
 
 def _tokens(each: Rendered) -> int:
-    return 0 if isinstance(each, Failure) else prompt_tokens(each[1])
+    return 0 if isinstance(each, Failure) else prompt_tokens(each.prompt)
 
 
 def _previewed(
@@ -121,7 +115,7 @@ def _previewed(
 ) -> PreviewedRow:
     if isinstance(each, Failure):
         return PreviewedRow(key=key, failure=each.message)
-    fingerprint, prompt = each
+    _, fingerprint, prompt = each
     outcome = known.get(fingerprint) or fresh.get(fingerprint)
     completion = outcome if isinstance(outcome, Completion) else None
     cost = None if outcome is None else outcome.cost_nano_usd

@@ -119,8 +119,8 @@ class EvaluationReport(BaseModel):
             del score["labels"]
         return fields | {
             "passed": self.passed,
-            "report_uri": f"{spec.home_uri}evaluation.json",
-            "text_uri": f"{spec.home_uri}evaluation.txt",
+            "report_uri": f"{spec.paths.home_uri}evaluation.json",
+            "text_uri": f"{spec.paths.home_uri}evaluation.txt",
         }
 
 
@@ -149,18 +149,13 @@ def write_report(spec: JobSpec, name: str, report: BaseModel, lines: Iterator[st
     text = list(lines)
     for line in text:
         _log.info("%s", line)
-    storage.replace(f"{spec.home_uri}{name}.json", report.model_dump_json(indent=2).encode())
-    storage.replace(f"{spec.home_uri}{name}.txt", "\n".join([*text, ""]).encode(errors="replace"))
-
-
-def accepted_uri(spec: JobSpec) -> str:
-    """Returns the address of the last accepted evaluation of a job."""
-    return f"{spec.home_uri}accepted.json"
+    storage.replace(f"{spec.paths.home_uri}{name}.json", report.model_dump_json(indent=2).encode())
+    storage.replace(f"{spec.paths.home_uri}{name}.txt", "\n".join([*text, ""]).encode(errors="replace"))
 
 
 def read_accepted(spec: JobSpec) -> EvaluationReport | None:
     """Reads the last accepted evaluation of a job; `None` if there is none that can be read."""
-    uri = accepted_uri(spec)
+    uri = spec.paths.accepted_uri
     if not storage.exists(uri):
         return None
     try:

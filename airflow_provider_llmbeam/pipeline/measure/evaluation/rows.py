@@ -13,10 +13,9 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import MAX_BYTES, read_source
-from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
+from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts, with_key
 from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import name_of
-from airflow_provider_llmbeam.pipeline.transforms.read import with_key
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
 
@@ -70,13 +69,12 @@ def rows_so_far(spec: JobSpec, golden: Source) -> KeyedRows:
 def _all_rows(spec: JobSpec, golden: Source, expected: Collection[str] = ()) -> KeyedRows:
     rows: dict[str, Row] = {}
     repeated: list[str] = []
-    masker = masker_of(spec, golden.key, expected)
-    with _of_golden_set(), _read(spec, golden) as (found, reading):
-        for number, row in enumerate(found if masker is None else masker.inspected(found), 1):
+    prompts = RowPrompts(spec, golden, expected)
+    with _of_golden_set(), _read(spec, prompts) as (found, reading):
+        for number, read in enumerate(prompts.inspected(found), 1):
             if number > MAX_ROWS:
                 raise _too_large(f"more than {MAX_ROWS:,} rows")
-            if masker is not None:
-                row = masker.row(row)
+            row = prompts.prepare(read)
             if isinstance(row, FailedRow):
                 raise JobSpecError(f"`golden`: row {number}: {row.failure.message}. Nothing was sent or billed.")
             key = _text(encode_key(row, golden.key))
@@ -125,26 +123,20 @@ def sampled_rows(
                 key = encode_key(row, spec.source.key)
                 yield hashlib.sha256(salt + key).digest(), _text(key), row
 
-    with _read(spec, spec.source) as (found, reading):
+    prompts = RowPrompts(spec)
+    with _read(spec, prompts) as (found, reading):
         picked = heapq.nsmallest(size, hashed(found), key=lambda each: each[:2])
     if not picked and not failed:
         raise JobSpecError(f"{name_of(spec.source)} has no rows. Nothing was sent or billed.")
-    masker, refused = masker_of(spec), ""
-    if masker is not None:
-        read = masker.inspected(picked, lambda each: each[2])
-        masked = [(order, masker.row(row)) for order, _, row in read]
-        refused = next((row.failure.message for _, row in masked if isinstance(row, FailedRow)), "")
-        picked = [
-            (order, _text(encode_key(row, spec.source.key)), row)
-            for order, row in masked
-            if not isinstance(row, FailedRow)
-        ]
-    if not picked:
+    prepared = [prompts.prepare(row) for row in prompts.inspected([row for *_, row in picked])]
+    selected = {_text(encode_key(row, spec.source.key)): row for row in prepared if not isinstance(row, FailedRow)}
+    if not selected:
+        refused = next((row.failure.message for row in prepared if isinstance(row, FailedRow)), "")
         message = refused or failed.get("missing_key") or next(iter(failed.values()))
-        if masker is not None:
-            message = masker.message(message)
+        if prompts.masker is not None:
+            message = prompts.masker.message(message)
         raise JobSpecError(f"`source`: none of its rows can be sent: {message}. Nothing was sent or billed.")
-    return RowSample({key: row for _, key, row in picked}, count, reading.is_partial)
+    return RowSample(selected, count, reading.is_partial)
 
 
 @contextmanager
@@ -164,24 +156,24 @@ class _Reading:
 
 
 @contextmanager
-def _read(spec: JobSpec, source: Source) -> Iterator[tuple[Iterator[Row | FailedRow], _Reading]]:
+def _read(spec: JobSpec, prompts: RowPrompts) -> Iterator[tuple[Iterator[Row | FailedRow], _Reading]]:
     # Runs that overlap must not delete the export of each other.
-    export_uri = f"{spec.export_uri}{uuid.uuid4().hex}/"
+    export_uri = f"{spec.paths.export_uri}{uuid.uuid4().hex}/"
     reading = _Reading()
 
     def rows() -> Iterator[Row | FailedRow]:
-        size, portions = read_source(source, export_uri, MAX_BYTES)
+        size, portions = read_source(prompts, export_uri, MAX_BYTES)
         read = 0.0
         for portion in portions:
             read += portion.size
             for row in portion.rows:
-                yield with_key(row, source.key)
+                yield with_key(row, prompts.source.key)
         reading.is_partial = size - read > 1e-9 * size
 
     try:
         yield rows(), reading
     finally:
-        if isinstance(source, BigQuerySource):
+        if isinstance(prompts.source, BigQuerySource):
             from airflow_provider_llmbeam.pipeline.sources.bigquery import discard
 
             discard(export_uri)

@@ -24,7 +24,6 @@ from airflow_provider_llmbeam.pipeline.measure.evaluation.marks import NO_ANSWER
 from airflow_provider_llmbeam.pipeline.measure.evaluation.report import (
     EvaluationReport,
     WrongAnswer,
-    accepted_uri,
     read_accepted,
     write_report,
 )
@@ -81,7 +80,7 @@ def evaluate(spec: JobSpec, evaluation: Evaluation) -> EvaluationReport:
         report = _report(spec, evaluation, rows, answers, marks, judged)
         write_report(spec, "evaluation", report, report.lines())
         if report.passed:
-            storage.replace(accepted_uri(spec), report.model_dump_json(indent=2).encode())
+            storage.replace(spec.paths.accepted_uri, report.model_dump_json(indent=2).encode())
     return report
 
 

@@ -9,20 +9,17 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.record import key_hash
-from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, RowPrompt
 from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import read_source
 from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.measure.forget.rewrite import rows_of
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
+from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts, with_key
 from airflow_provider_llmbeam.pipeline.records import with_types
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard
-from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIdentifier
-from airflow_provider_llmbeam.pipeline.transforms.read import with_key
-from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink
@@ -60,62 +57,34 @@ def find_prompts(spec: JobSpec, keys: NamedKeys, fingerprints: Iterable[str]) ->
         fingerprints: Fingerprints that are known already.
     """
     found = FoundPrompts({*fingerprints})
-    renderer = _Renderer(spec)
+    prompts = RowPrompts(spec)
     others: set[int] = set()
-    prompts: set[Prompt] = set()
-    for row, is_in_source in renderer.inspected(_rows(spec)):
+    named: dict[str, RowPrompt] = {}
+    for row, is_in_source in prompts.inspected(_rows(spec, prompts), lambda each: each[0]):
         key = keys.of_row(row)
-        if (prompt := renderer.prompt(row)) is None:
+        of_row = prompts.prompt_of_row(row)
+        if isinstance(of_row, FailedRow):  # a row that becomes no prompt has no answer
             continue
         if key is not None:
             found.in_source |= {key} if is_in_source else set()
-            prompts.add(prompt)
+            named[of_row.fingerprint] = of_row
         else:
-            others.add(hash(prompt))
-    for prompt in prompts:
-        if (fingerprint := renderer.fingerprint(prompt)) is not None:
-            found.fingerprints.add(fingerprint)
-            if hash(prompt) in others:
-                found.shared.add(fingerprint)
+            others.add(hash(of_row.fingerprint))
+    for before, identified in zip(named, prompts.identify([*named.values()]), strict=True):
+        if isinstance(identified, RowPrompt):
+            found.fingerprints.add(identified.fingerprint)
+            if hash(before) in others:
+                found.shared.add(identified.fingerprint)
     _add_answered(spec, keys, found)
     _add_audited(spec, keys, found)
     return found
 
 
-class _Renderer:
-    def __init__(self, spec: JobSpec) -> None:
-        self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
-        self._fingerprint = spec.fingerprinter()
-        self._media = MediaIdentifier(spec) if spec.prompt.media else None
-        self._masker = masker_of(spec)
-
-    def inspected(self, rows: Iterable[tuple[Row, bool]]) -> Iterable[tuple[Row, bool]]:
-        """Returns the rows, whose texts a detector of type `dlp` inspects together."""
-        return rows if self._masker is None else self._masker.inspected(rows, lambda each: each[0])
-
-    def prompt(self, row: Row) -> Prompt | None:
-        try:
-            if self._masker is None:
-                return self._renderer.render(row)
-            masked = self._masker.row(row)
-            if isinstance(masked, FailedRow):
-                return None
-            return self._masker.prompt(masked, self._renderer.render(masked))[1]
-        except Exception:  # noqa: BLE001 - a row that becomes no prompt has no answer
-            return None
-
-    def fingerprint(self, prompt: Prompt) -> str | None:
-        if self._media is None:
-            return self._fingerprint(prompt.text, prompt.system)
-        identified = self._media.identified(prompt)
-        return None if isinstance(identified, str) else identified[0]
-
-
-def _rows(spec: JobSpec) -> Iterator[tuple[Row, bool]]:
+def _rows(spec: JobSpec, prompts: RowPrompts) -> Iterator[tuple[Row, bool]]:
     """Yields the rows of the source, and those of the dead letter, which may have left it."""
-    export_uri, plain = f"{spec.export_uri}{uuid.uuid4().hex}/", plain_rows(spec)
+    export_uri, plain = f"{spec.paths.export_uri}{uuid.uuid4().hex}/", plain_rows(spec)
     try:
-        _, portions = read_source(spec.source, export_uri, sys.maxsize)
+        _, portions = read_source(prompts, export_uri, sys.maxsize)
         for portion in portions:
             for read in portion.rows:
                 row = with_key(read, spec.source.key)
@@ -126,8 +95,8 @@ def _rows(spec: JobSpec) -> Iterator[tuple[Row, bool]]:
     finally:
         if isinstance(spec.source, BigQuerySource):
             discard(export_uri)
-    if storage.exists(spec.dead_letter_uri):
-        for row in rows_of(spec.dead_letter_uri):
+    if storage.exists(spec.paths.dead_letter_uri):
+        for row in rows_of(spec.paths.dead_letter_uri):
             yield {name: value for name, value in plain(with_types(row)).items() if name != "llmbeam_error"}, False
 
 

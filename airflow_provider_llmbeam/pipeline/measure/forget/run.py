@@ -16,10 +16,9 @@ from urllib.parse import urlsplit
 from airflow_provider_llmbeam.engine.journal.segment_name import job_prefix
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import batch_uri, read_manifest
-from airflow_provider_llmbeam.pipeline.conversation.store import unpublished_directory
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import read_manifest
 from airflow_provider_llmbeam.pipeline.lease import leased, merging
-from airflow_provider_llmbeam.pipeline.measure.evaluation.report import accepted_uri, read_accepted
+from airflow_provider_llmbeam.pipeline.measure.evaluation.report import read_accepted
 from airflow_provider_llmbeam.pipeline.measure.forget.history import TurnsToForget
 from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.measure.forget.outcome import Forgotten, Removed
@@ -117,24 +116,24 @@ class _Removal:
         for uri, count in self._turns.remove(dry_run=self._dry_run):
             self._count("history", count, "turns", uri)
         for job in self._jobs:
-            self._delete("staged files", f"{job.staging_uri}**")
-            self._delete("staged files", f"{unpublished_directory(job)}**")
-            self._delete("batch inference", f"{batch_uri(job)}**")
-            self._delete("export", f"{job.export_uri}**")
+            self._delete("staged files", f"{job.paths.staging_uri}**")
+            self._delete("staged files", f"{job.paths.new_turns_uri}**")
+            self._delete("batch inference", f"{job.paths.batch_uri}**")
+            self._delete("export", f"{job.paths.export_uri}**")
             for name in _QUOTING:
-                self._delete("report", f"{job.home_uri}{name}")
+                self._delete("report", f"{job.paths.home_uri}{name}")
             self._remove_cases(job)
-        for uri in (self._spec.report_uri, self._spec.report_html_uri):
+        for uri in (self._spec.paths.report_uri, self._spec.paths.report_html_uri):
             self._delete("report", uri)
         if isinstance(self._spec.sink, FilesSink):
             for uri in sorted(storage.match(f"{self._spec.sink.uri}answers-*")):
-                removed = rows_removed(uri, self._spec.staging_uri, self._is_row, dry_run=self._dry_run)
+                removed = rows_removed(uri, self._spec.paths.staging_uri, self._is_row, dry_run=self._dry_run)
                 self._count("answers", removed, "rows", uri)
-        if storage.exists(uri := self._spec.dead_letter_uri):
+        if storage.exists(uri := self._spec.paths.dead_letter_uri):
             plain = plain_rows(self._spec)
             removed = rows_removed(
                 uri,
-                self._spec.staging_uri,
+                self._spec.paths.staging_uri,
                 lambda row: self._is_row(plain(row)),
                 dry_run=self._dry_run,
                 is_private=True,
@@ -174,8 +173,8 @@ class _Removal:
         if accepted is not None and accepted.wrong:
             if not self._dry_run:
                 text = accepted.model_copy(update={"wrong": []}).model_dump_json(indent=2)
-                storage.replace(accepted_uri(job), text.encode())
-            self._count("evaluation", len(accepted.wrong), "rows", accepted_uri(job))
+                storage.replace(job.paths.accepted_uri, text.encode())
+            self._count("evaluation", len(accepted.wrong), "rows", job.paths.accepted_uri)
 
     def _delete(self, place: str, pattern: str) -> None:
         uris = storage.match(pattern)
@@ -195,7 +194,7 @@ class _Removal:
 
     def _unreached(self, named: tuple[str, ...]) -> Iterator[str]:
         spec = self._spec
-        uri = spec.dead_letter_uri
+        uri = spec.paths.dead_letter_uri
         if storage.exists(uri) and (unread := sum("llmbeam_raw" in row for row in rows_of(uri))):
             yield f"{unread} rows of the dead letter {uri!r} that could not be read, and so have no key"
         if spec.conversation is not None:
@@ -210,9 +209,10 @@ class _Removal:
         audit = spec.safety.audit
         if audit is not None:
             texts = "with the texts (`include_text`)" if audit.include_text else "without texts"
-            yield f"audit records in {spec.audit_uri!r}, {texts}: they end with their retention"
+            yield f"audit records in {spec.paths.audit_uri!r}, {texts}: they end with their retention"
         if isinstance(spec.runner, DataflowRunner):
-            yield f"files of Dataflow in {spec.temp_uri!r}, and its logs; no lease says whether the job runs there"
+            place = f"files of Dataflow in {spec.paths.temp_uri!r}, and its logs"
+            yield f"{place}; no lease says whether the job runs there"
         if spec.airflow_run is not None or spec.owner:
             yield _PAGES
         if buckets := sorted({*self._buckets()}):
@@ -224,14 +224,14 @@ class _Removal:
 
     def _buckets(self) -> Iterator[str]:
         """Yields the buckets in which files of the jobs are, or were."""
-        for uri in (self._spec.output_uri, *(job.home_uri for job in self._jobs)):
+        for uri in (self._spec.paths.output_uri, *(job.paths.home_uri for job in self._jobs)):
             if uri.startswith("gs://"):
                 yield f"gs://{urlsplit(uri).netloc}"
 
 
 def _journal_directories(spec: JobSpec) -> Iterator[str]:
     """Yields the directories of a job's journals: one for each server, and that of the cache."""
-    home = spec.model_copy(update={"cache": None}).journal_uris[-1].rstrip("/")
+    home = spec.model_copy(update={"cache": None}).paths.journal_uris[-1].rstrip("/")
     journals = [home] if spec.cache is None else [home, f"{spec.state_uri}cache/{spec.cache.scope}"]
     for journal in journals:
         names = {uri.rpartition("/")[0] for uri in storage.match(f"{journal}*/*.jsonl")}
@@ -240,11 +240,13 @@ def _journal_directories(spec: JobSpec) -> Iterator[str]:
 
 def _other_jobs(spec: JobSpec) -> list[JobSpec]:
     """Returns the jobs whose state is beside that of a job, e.g. those of earlier Dag runs."""
-    parent = spec.home_uri.removesuffix(f"{spec.name}/")
+    parent = spec.paths.home_uri.removesuffix(f"{spec.name}/")
     names = {uri.removeprefix(parent).partition("/")[0] for uri in storage.match(f"{parent}**")}
     found = (spec.model_copy(update={"name": name}) for name in sorted(names - {spec.name, *_SHARED}))
     return [
-        job for job in found if storage.has_match(f"{job.home_uri}*") or storage.has_match(f"{job.home_uri}**")
+        job
+        for job in found
+        if storage.has_match(f"{job.paths.home_uri}*") or storage.has_match(f"{job.paths.home_uri}**")
     ]
 
 

@@ -63,7 +63,7 @@ def sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
     if len(picked) < sample.rows:
         _log.warning("Only %d answers are to be reviewed, and `rows` is %d.", len(picked), sample.rows)
     names = sample.fields or fields.names
-    review_uri = sample.review_uri or f"{spec.home_uri}review.jsonl"
+    review_uri = sample.review_uri or f"{spec.paths.home_uri}review.jsonl"
     records = [golden_record(rows[key], {name: values[key][name] for name in names}) for key in picked]
     storage.replace(review_uri, b"".join(map(encode_record, records)))
     _log.info("%d answers to be reviewed are in %r.", len(picked), review_uri)
@@ -135,15 +135,17 @@ def _answers(spec: JobSpec, rows: KeyedRows) -> dict[str, Any]:
     Raises:
         JobSpecError: There are none.
     """
-    prompts = {key: each[0] for key, each in rendered(spec, rows).items() if not isinstance(each, Failure)}
+    prompts = {
+        key: each.fingerprint for key, each in rendered(spec, rows).items() if not isinstance(each, Failure)
+    }
     known, _ = earlier_outcomes(spec, {*prompts.values()})
     outcomes: dict[str, Outcome] = {
         key: known[fingerprint] for key, fingerprint in prompts.items() if fingerprint in known
     }
     if not any(isinstance(outcome, Completion) for outcome in outcomes.values()):
         raise JobSpecError(
-            f"The journal {spec.journal_uri!r} has no answer to these rows. Give this task the arguments of the "
-            "run whose answers are reviewed, and its manifest. Nothing was sent or billed."
+            f"The journal {spec.paths.journal_uri!r} has no answer to these rows. Give this task the arguments of "
+            "the run whose answers are reviewed, and its manifest. Nothing was sent or billed."
         )
     return Answers(outcomes, (), has_schema=spec.prompt.output_schema is not None).values()
 

@@ -74,4 +74,4 @@ def store_of(spec: JobSpec) -> FindingStore | None:
     privacy = spec.safety.privacy
     if privacy is None or privacy.dlp is None:
         return None
-    return FindingStore(spec.inspections_uri, privacy.dlp, cipher_of(privacy.key_env))
+    return FindingStore(spec.paths.inspections_uri, privacy.dlp, cipher_of(privacy.key_env))

@@ -39,30 +39,30 @@ def test_an_alert_is_a_warning_and_a_line_and_is_not_repeated_by_the_next_try(sp
     assert [record.message for record in caplog.records] == ["Alert: half"]
     raised.raise_new([HALF, DRIFT])
     assert lines(tmp_path / "second") == [DRIFT]
-    assert stat.S_IMODE(Path(spec.alerts_uri).parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(Path(spec.paths.alerts_uri).parent.stat().st_mode) == 0o700
 
 
 def test_the_next_run_of_the_same_name_raises_its_own(spec, tmp_path):
     raised = RaisedAlerts(spec, None)
     raised.raise_new([HALF])
     raised.forget()
-    assert not Path(spec.alerts_uri).exists()
+    assert not Path(spec.paths.alerts_uri).exists()
     RaisedAlerts(spec, tmp_path / "next").raise_new([HALF])
     assert lines(tmp_path / "next") == [HALF]
 
 
 @pytest.mark.parametrize("content", ["", "[", "1"])
 def test_a_torn_file_repeats_an_alert_and_fails_nothing(spec, tmp_path, content, caplog):
-    Path(spec.alerts_uri).parent.mkdir(parents=True)
-    Path(spec.alerts_uri).write_text(content)
+    Path(spec.paths.alerts_uri).parent.mkdir(parents=True)
+    Path(spec.paths.alerts_uri).write_text(content)
     RaisedAlerts(spec, tmp_path / "alerts").raise_new([HALF])
     assert lines(tmp_path / "alerts") == [HALF]
     assert "could not be read" in caplog.text
 
 
 def test_a_directory_that_cannot_be_written_fails_nothing(spec, tmp_path, caplog):
-    Path(spec.alerts_uri).parent.parent.parent.mkdir(parents=True)
-    Path(spec.alerts_uri).parent.parent.write_text("a file where the directory would be")
+    Path(spec.paths.alerts_uri).parent.parent.parent.mkdir(parents=True)
+    Path(spec.paths.alerts_uri).parent.parent.write_text("a file where the directory would be")
     raised = RaisedAlerts(spec, tmp_path / "alerts")
     raised.raise_new([HALF])
     raised.forget()
@@ -79,7 +79,7 @@ def test_the_counts_of_a_running_job_raise_alerts(spec, tmp_path, caplog):
         "Alert: The answers have cost $0.50, 50% of the budget of $1.00.",
         "Alert: The answers have cost $0.90, 90% of the budget of $1.00.",
     ]
-    assert json.loads(Path(spec.alerts_uri).read_text()) == ["budget 0.5", "budget 0.8"]
+    assert json.loads(Path(spec.paths.alerts_uri).read_text()) == ["budget 0.5", "budget 0.8"]
 
 
 def test_a_full_disk_of_the_worker_fails_nothing_and_leaves_the_alert_in_the_log(spec, tmp_path, caplog):

@@ -10,7 +10,6 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     RequestFile,
     Sums,
-    batch_uri,
     read_manifest,
     write_manifest,
 )
@@ -69,7 +68,7 @@ def spec(tmp_path):
             "sink": {"uri": f"{tmp_path}/out/"},
         }
     )
-    Path(batch_uri(found)).mkdir(parents=True)
+    Path(found.paths.batch_uri).mkdir(parents=True)
     return found
 
 

@@ -51,7 +51,7 @@ def harvested(tmp_path):
         with Pipeline(runner=FnApiRunner()) as pipeline:
             harvest(pipeline, spec, FILE, uris, f"{tmp_path}/sums.json", "job", 0.0)
         found = {}
-        for uri in storage.match(f"{spec.journal_uri}*.jsonl"):
+        for uri in storage.match(f"{spec.paths.journal_uri}*.jsonl"):
             for entry in read_segment(uri, storage.open):
                 found.setdefault(entry.fingerprint, []).append(entry.outcome)
         return Sums.model_validate_json((tmp_path / "sums.json").read_bytes()), found

@@ -9,7 +9,6 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     RequestFile,
     Sums,
     digest_of,
-    manifest_uri,
     read_manifest,
     write_manifest,
 )
@@ -33,7 +32,7 @@ def job(tmp_path):
 @pytest.fixture
 def spec(job):
     found = JobSpec.parse(job)
-    Path(manifest_uri(found)).parent.mkdir(parents=True)
+    Path(found.paths.manifest_uri).parent.mkdir(parents=True)
     return found
 
 
@@ -53,13 +52,13 @@ def test_a_manifest_is_read_as_it_was_written(spec):
 
 
 def test_a_manifest_of_an_earlier_version_has_no_model(spec):
-    Path(manifest_uri(spec)).write_bytes(b'{"version": 1, "prompts": "p", "created_at": 1.0}')
+    Path(spec.paths.manifest_uri).write_bytes(b'{"version": 1, "prompts": "p", "created_at": 1.0}')
     assert read_manifest(spec) == BatchManifest(prompts="p", created_at=1.0, model=None)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 1}', b'{"prompts": 1, "created_at": "x"}'])
 def test_a_manifest_that_cannot_be_read_is_passed_over_with_a_warning(spec, content, caplog):
-    Path(manifest_uri(spec)).write_bytes(content)
+    Path(spec.paths.manifest_uri).write_bytes(content)
     assert read_manifest(spec) is None
     assert "cannot be read and is passed over" in caplog.text
 

@@ -10,7 +10,6 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     RequestFile,
     Sums,
-    batch_uri,
     digest_of,
     read_manifest,
     write_manifest,
@@ -125,7 +124,7 @@ def spec(tmp_path):
             "sink": {"uri": f"{tmp_path}/out/"},
         }
     )
-    Path(batch_uri(found)).mkdir(parents=True)
+    Path(found.paths.batch_uri).mkdir(parents=True)
     return found
 
 
@@ -217,7 +216,7 @@ def test_a_job_that_cannot_be_deleted_keeps_no_prompts_and_no_other_job(spec, pr
     clock.now = provider.ends_at
     provider.jobs = {f"batch_{name}": job(name, "succeeded") for name in "ab"}
     manifest_of(spec, "a", "b", is_published=True)
-    requests = Path(batch_uri(spec)) / "requests-0.jsonl"
+    requests = Path(spec.paths.batch_uri) / "requests-0.jsonl"
     requests.write_text("prompts")
     provider.broken.add("batch_a")
     batch = BatchInference(spec, None, provider=provider, clock=clock, sleep=clock.sleep)

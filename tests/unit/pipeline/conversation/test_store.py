@@ -82,7 +82,7 @@ def test_all_attempts_of_a_run_have_the_same_history(spec: JobSpec) -> None:
 
 def test_a_changed_time_of_the_first_attempt_is_an_error(spec: JobSpec) -> None:
     oldest_turn_at(spec, 30, 40 * DAY)
-    Path(f"{spec.home_uri}conversation.json").write_text("[]")
+    Path(f"{spec.paths.home_uri}conversation.json").write_text("[]")
     with pytest.raises(JobSpecError, match=r"delete it\. Nothing was sent or billed\."):
         oldest_turn_at(spec, 30, 40 * DAY)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -14,12 +15,13 @@ from apache_beam.runners.worker import statesampler
 from apache_beam.utils.counters import CounterFactory
 from llmbeam_sandbox import Fault
 
+from airflow_provider_llmbeam.beam import LLMModelHandler
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.build import build
+from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, CountingDoFn, count, counts_of
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
-from airflow_provider_llmbeam.pipeline.run_inference import LLMModelHandler
 from airflow_provider_llmbeam.spec import EchoModel, JobSpec, Limits, Price
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
 from tests.outcomes import completion
@@ -138,14 +140,14 @@ def test_counters_are_updated_while_a_batch_runs(bundle: Bundle, monkeypatch: py
 
 def run(spec: JobSpec) -> tuple[Counts, dict[str, Any]]:
     pipeline = beam.Pipeline(runner="apache_beam.runners.portability.fn_api_runner.FnApiRunner")
-    build(pipeline, spec)
+    build(pipeline, spec, RunContext(started_at=time.time()))
     result = pipeline.run()
     result.wait_until_finish()
     counters: dict[str, int] = {}
     for found in result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]:
         name = found.key.metric.name
         counters[name] = counters.get(name, 0) + found.committed
-    return named(counters), json.loads(Path(spec.output_uri, "report.json").read_text())
+    return named(counters), json.loads(Path(spec.paths.output_uri, "report.json").read_text())
 
 
 def agrees(counts: Counts, report: dict[str, Any]) -> None:

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.pipeline.elements import FailedRow
+from airflow_provider_llmbeam.pipeline.prompt_of_row import PromptRenderer, with_key
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.sources.files import parse_csv, parse_json_line, parse_table
-from airflow_provider_llmbeam.pipeline.transforms.read import with_key
-from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 from tests.hostile import altered, encoded, examples, letters, odd
 

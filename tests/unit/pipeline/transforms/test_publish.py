@@ -119,12 +119,12 @@ class Job:
         self.started_at = started_at
 
     def stage(self) -> None:
-        Path(self.spec.staging_uri).mkdir(parents=True)
+        Path(self.spec.paths.staging_uri).mkdir(parents=True)
         Path(self.staged[0][1]).write_text('{"id": 1, "answer": "a"}\n')
 
     @property
     def staged(self) -> list[tuple[int, str]]:
-        return [(0, f"{self.spec.staging_uri}answers-0.jsonl")]
+        return [(0, f"{self.spec.paths.staging_uri}answers-0.jsonl")]
 
     def publish(self, tally: Tally) -> Report:
         (text,) = Publish(self.spec, self.started_at).process(b"", tally, self.staged, [])

@@ -8,7 +8,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import apache_beam as beam
 import fastavro
 import pyarrow as pa
 import pytest
@@ -16,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow
+from airflow_provider_llmbeam.pipeline.elements import FailedRow
+from airflow_provider_llmbeam.pipeline.prompt_of_row import with_key
 from airflow_provider_llmbeam.pipeline.records import encode_record, failed_record
-from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.pipeline.sources import files
 from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
 from airflow_provider_llmbeam.pipeline.sources.files import (
@@ -28,7 +27,6 @@ from airflow_provider_llmbeam.pipeline.sources.files import (
     parse_table,
 )
 from airflow_provider_llmbeam.pipeline.sources.lines import Line
-from airflow_provider_llmbeam.pipeline.transforms.read import TALLIES, _CheckKey, with_key
 
 BOM = b"\xef\xbb\xbf"
 AVRO_SCHEMA = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]}
@@ -330,77 +328,6 @@ def test_an_avro_file_with_a_codec_that_is_installed_is_accepted(codec: str, tmp
 def test_a_source_on_an_unknown_filesystem_is_refused() -> None:
     with pytest.raises(JobSpecError, match=r"`source\.uri` 'nope://a/b' cannot be listed: "):
         check_source("nope://a/b", "jsonl")
-
-
-def check_key(*key: str, row: Any) -> Any:
-    step = _CheckKey(key)
-    step.start_bundle()
-    (found,) = step.process(row)
-    list(step.finish_bundle())
-    return found
-
-
-def test_each_bundle_has_the_number_of_its_rows_with_and_without_a_key() -> None:
-    step, found = _CheckKey(("id",)), []
-    for rows in ([{"id": 1}, {"text": "a"}, {"id": 2}], [], [{"id": 3}] * 1500):
-        step.start_bundle()
-        for row in rows:
-            list(step.process(row))
-        (tallied,) = step.finish_bundle()
-        assert tallied.tag == TALLIES
-        found.append(tallied.value.value.read)
-    assert found == [3, 0, 1500]
-    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().failed) == (1503, 1)
-
-
-def test_a_row_with_its_key_is_passed_on() -> None:
-    row = {"id": 0, "part": "", "text": None}
-    assert check_key("id", "part", row=row) is row
-    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().failed) == (1, 0)
-
-
-@pytest.mark.parametrize("row", [{"text": "a"}, {"id": None, "text": "a"}])
-def test_a_row_without_a_key_fails_and_lists_its_columns(row: dict[str, Any]) -> None:
-    found = check_key("id", row=row)
-    assert isinstance(found, beam.pvalue.TaggedOutput)
-    assert found.tag == FAILED
-    assert found.value.row is row
-    assert found.value.failure.kind == "missing_key"
-    assert found.value.failure.message == f"no value in key column 'id'; the row has {sorted(row)}"
-    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().failed) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    "value", [float("nan"), float("inf"), -float("inf"), [1, float("nan")], {"a": float("nan")}]
-)
-def test_a_row_whose_key_is_no_number_fails(value: Any) -> None:
-    """NaN equals no other key, itself included, and neither is a number of JSON."""
-    found = check_key("id", row={"id": value})
-    assert found.value.failure.kind == "missing_key"
-    assert found.value.failure.message == f"no number in key column 'id' but {value!r}"
-
-
-@pytest.mark.parametrize("value", [1.5, -0.0, [1, "a", None], {"a": [True]}, 10**30])
-def test_a_row_with_any_other_key_is_passed_on(value: Any) -> None:
-    row = {"id": value}
-    assert check_key("id", row=row) is row
-
-
-@pytest.mark.parametrize("levels", [101, 900, 100_000])
-def test_a_row_of_any_source_that_is_nested_too_deep_fails(levels: int) -> None:
-    deep: Any = []
-    for _ in range(levels):
-        deep = [deep]
-    found = check_key("id", row={"id": 7, "deep": deep})
-    assert found.value.failure.kind == "unreadable_row"
-    assert found.value.failure.message == "nested more than 100 levels deep; it has ['deep', 'id']"
-    assert json.loads(found.value.row["llmbeam_raw"])["id"] == 7
-
-
-def test_an_unreadable_line_is_passed_on_unchanged() -> None:
-    failed = read_line(b"{")
-    assert check_key("id", row=failed).value is failed
-    assert (PROGRESS.snapshot().rows, PROGRESS.snapshot().failed) == (1, 1)
 
 
 def test_a_header_that_names_a_column_twice_stops_the_job_before_anything_is_sent() -> None:

@@ -164,7 +164,7 @@ def test_a_job_needs_each_of_its_parts(job, part: str) -> None:
     ],
 )
 def test_the_journal_lies_below_the_state_or_the_sink(job, state_uri: str | None, expected: str) -> None:
-    assert JobSpec.parse(job(state_uri=state_uri)).journal_uri == expected
+    assert JobSpec.parse(job(state_uri=state_uri)).paths.journal_uri == expected
 
 
 @pytest.mark.parametrize("text", ["", "{", b"\xff\xfe\xfa", "{'name': 1}"])
@@ -217,7 +217,7 @@ def test_other_signs_are_part_of_a_directory(job, uri: str) -> None:
 def journal_of(job):
     def found(**change: Any) -> tuple[str, tuple[str, ...]]:
         spec = JobSpec.parse(job(**{"state_uri": "s", "model": {"type": "gemini"}, **change}))
-        return spec.journal_uri, spec.journal_uris
+        return spec.paths.journal_uri, spec.paths.journal_uris
 
     return found
 

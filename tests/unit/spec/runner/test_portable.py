@@ -22,7 +22,7 @@ JOB = {
 
 
 def test_a_disk_that_all_workers_mount_is_accepted_and_a_relative_path_is_not() -> None:
-    assert JobSpec.parse({**JOB, "runner": PORTABLE}).launch_uri == "/mnt/out/.llmbeam/n/launch"
+    assert JobSpec.parse({**JOB, "runner": PORTABLE}).paths.launch_uri == "/mnt/out/.llmbeam/n/launch"
     with pytest.raises(JobSpecError, match=r"`sink\.uri`: must be an address that all workers reach"):
         JobSpec.parse({**JOB, "sink": {"uri": "out"}, "runner": PORTABLE})
 

@@ -32,15 +32,15 @@ def problem(audit: Any, **changes: Any) -> str:
 def test_the_field_names_the_kind_of_audit() -> None:
     files = JobSpec.parse(with_audit({"uri": "gs://audit/llm"}))
     assert files.safety.audit == FilesAudit(uri="gs://audit/llm/")
-    assert files.audit_uri == "gs://audit/llm/"
+    assert files.paths.audit_uri == "gs://audit/llm/"
     table = JobSpec.parse(with_audit({"table": "p:d.t"}))
     assert table.safety.audit == BigQueryAudit(table="p.d.t")
-    assert table.audit_uri == "gs://b/state/job/audit/"
-    assert JobSpec.parse(JOB).audit_uri is None
+    assert table.paths.audit_uri == "gs://b/state/job/audit/"
+    assert JobSpec.parse(JOB).paths.audit_uri is None
 
 
 def test_the_directory_of_an_audit_is_private() -> None:
-    assert "gs://audit/llm/" in JobSpec.parse(with_audit({"uri": "gs://audit/llm"})).private_uris
+    assert "gs://audit/llm/" in JobSpec.parse(with_audit({"uri": "gs://audit/llm"})).paths.private_uris
 
 
 @pytest.mark.parametrize(

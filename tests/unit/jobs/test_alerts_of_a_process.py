@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from airflow_provider_llmbeam.jobs.alert_file import AlertFile
+from airflow_provider_llmbeam.jobs.process import AlertFile
 
 LINE = '{"kind": "drift", "message": "%s", "value": 0.5, "threshold": 0.25, "job": "job"}\n'
 

@@ -1,20 +1,30 @@
 from __future__ import annotations
 
 import datetime
+import pickle
+from dataclasses import replace
 from typing import Any
 
-import apache_beam as beam
 import jinja2
 import pytest
+from apache_beam.pvalue import TaggedOutput
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.elements import FAILED
-from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
-from airflow_provider_llmbeam.pipeline.transforms.render import PromptRenderer, Render
-from airflow_provider_llmbeam.spec import Media, PromptTemplate
-from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import sample_source
+from airflow_provider_llmbeam.pipeline.measure.evaluation.answers import rendered
+from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import golden_rows
+from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
+from airflow_provider_llmbeam.pipeline.measure.forget.prompts import find_prompts
+from airflow_provider_llmbeam.pipeline.prompt_of_row import PromptRenderer
+from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
+from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import IdentifyMedia, Render, TakeRows
+from airflow_provider_llmbeam.spec import JobSpec, Media, PromptTemplate
+from tests.hostile import altered, encoded, examples
+from tests.unit.pipeline.conftest import job_of
 
 
 def render(template: str, row: dict[str, Any] | None = None, **variables: Any) -> str:
@@ -142,38 +152,80 @@ def test_half_a_surrogate_pair_does_not_leave_a_template(template: str) -> None:
     assert prompt == Prompt("\ufffd", "\ufffd", (("\ufffd", "image/png"),))
 
 
-def test_a_row_that_asks_for_too_much_fails_and_the_next_one_is_rendered(job) -> None:
-    step = Render(job(prompt={"template": "{{ 'ab' * row.n }}"}))
-    step.setup()
-    step.start_bundle()
-    (output,) = step.process({"n": 10**10})
-    ((_, rendered),) = step.process({"n": 2})
-    step.finish_bundle()
-    assert output.value.failure.kind == "template_error"
-    assert output.value.failure.message == (
-        "TemplateLimitError: a text of 20,000,000,000 characters; at most 67,108,864"
-    )
-    assert rendered[1] == "abab"
+DIGITS = {"type": "custom", "name": "NUMBER", "pattern": r"\d{6}"}
+LINE = {"id": 7, "text": "Größe 123456", "other": [1, {"a": None}], "at": "2026-01-01"}
+JOBS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "masked": {"safety": {"privacy": {"detectors": [DIGITS]}}},
+    "masked in a column": {"safety": {"privacy": {"detectors": [DIGITS], "columns": ["text"]}}},
+    "never with a number": {"safety": {"privacy": {"detectors": [DIGITS], "actions": {"NUMBER": "fail"}}}},
+    "with files": {
+        "prompt": {"template": "{{ row.text }}", "media": [{"uri": "https://example.com/{{ row.id }}.png"}]}
+    },
+    "of a half": {"source": {"share": [0, 0.5]}},
+}
 
 
-def test_the_step_names_a_row_by_its_fingerprint(job) -> None:
-    spec = job()
-    step = Render(spec)
-    step.setup()
-    ((fingerprint, rendered),) = step.process({"id": 1, "text": "hi"})
-    assert rendered == ({"id": 1, "text": "hi"}, "Say hi", None, (), 0)
-    assert fingerprint == Fingerprinter(spec.model, spec.generation, None)("Say hi", None)
+class EveryKey(NamedKeys):
+    """Names all rows."""
+
+    def of_row(self, row: Any) -> str:
+        return "named"
 
 
-def test_a_row_that_cannot_be_rendered_becomes_a_failed_row(job) -> None:
-    step = Render(job(prompt={"template": "{{ 1 / row.count }}"}))
-    step.setup()
-    step.start_bundle()
-    (output,) = step.process({"count": 0})
-    step.finish_bundle()
-    assert isinstance(output, beam.pvalue.TaggedOutput)
-    assert output.tag == FAILED
-    assert output.value.row == {"count": 0}
-    assert output.value.failure.kind == "template_error"
-    assert output.value.failure.message == "ZeroDivisionError: division by zero"
-    assert PROGRESS.snapshot().failed == 1
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "the secret of the tests")
+
+
+def found_by_the_graph(spec: JobSpec, line: bytes) -> list[Any]:
+    """Takes the rows of a line through the steps of the graph, each in a worker of its own."""
+    found: list[Any] = list(parse_json_line(line))
+    for step in (TakeRows(spec), Render(spec), *([IdentifyMedia(spec)] if spec.prompt.media else [])):
+        step.setup()
+        step.start_bundle()
+        rows, found = found, []
+        for row in rows:
+            is_failed = isinstance(row, TaggedOutput)
+            batch = [row] if isinstance(step, IdentifyMedia) else row
+            found += [row] if is_failed else pickle.loads(pickle.dumps([*step.process(batch)]))
+        list(step.finish_bundle() or ())
+    return [
+        each.value.failure if isinstance(each, TaggedOutput) else (each[0], Prompt(*each[1][1:])) for each in found
+    ]
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("kind", JOBS)
+@examples(0.2)
+@given(value=altered(LINE))
+def test_the_estimate_the_evaluation_and_forget_find_the_prompt_of_the_graph_or_its_failure(
+    kind: str, value: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    path.write_bytes(encoded(value))
+    given_parts = {"prompt": "{{ row.text }} {{ row.other | length }} {{ row.id | tojson }}", **JOBS[kind]}
+    source = {"uri": str(path), "key": ["id"], **given_parts.pop("source", {})}
+    spec = job_of(source=source, sink={"uri": f"{path.parent}/out/"}, **given_parts)
+    in_graph = found_by_the_graph(spec, path.read_bytes())
+    if not in_graph:  # it is in the other half
+        return
+    (expected,) = in_graph
+
+    sample = sample_source(spec)
+    assert sample.rows == 1
+    try:
+        of_evaluation = next(iter(rendered(spec, golden_rows(spec, spec.source)).values()))
+    except JobSpecError as error:
+        of_evaluation = error
+    forgotten = find_prompts(spec, EveryKey((), ("id",)), ())
+    if isinstance(expected, Failure):
+        assert (sample.failed, sample.first_message, sample.tokens) == (1, expected.message, {})
+        assert of_evaluation == expected or f"row 1: {expected.message}" in str(of_evaluation)
+        assert forgotten.fingerprints == set()
+    else:
+        fingerprint, _ = expected
+        prompts = [(key, replace(each, audio_tokens=0)) for key, each in sample.candidates.items()]
+        assert prompts == [expected]
+        assert (of_evaluation.fingerprint, replace(of_evaluation.prompt, audio_tokens=0)) == expected
+        assert forgotten.fingerprints == {fingerprint}

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-import apache_beam as beam
 
 from airflow_provider_llmbeam.engine.media.data_uri import data_uri
 from airflow_provider_llmbeam.engine.media.file import open_media
 from airflow_provider_llmbeam.engine.media.loader import NOT_SENT
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from airflow_provider_llmbeam.pipeline.elements import FAILED, RenderedRow, failed_row
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, RowPrompt, failed_row
 from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia
-from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.media import (
     MediaError,
@@ -29,9 +24,6 @@ from airflow_provider_llmbeam.spec.model.media import (
 from airflow_provider_llmbeam.spec.model.media_tokens import audio_share, media_tokens
 from airflow_provider_llmbeam.spec.prompt import Media
 from airflow_provider_llmbeam.spec.runner import LocalRunner
-
-#: Number of files that are looked up at once: one of Cloud Storage takes a round trip of some 30 ms.
-_THREADS = 16
 
 
 class MediaIdentifier:
@@ -49,15 +41,13 @@ class MediaIdentifier:
         self._files = StoredMedia()
         self._fingerprint = spec.fingerprinter()
 
-    def identified(self, prompt: Prompt) -> tuple[str, Prompt] | str:
-        """Returns the fingerprint of a prompt, and the prompt with plain addresses and the tokens of its files.
-
-        Returns:
-            Both; or why the prompt cannot be sent.
+    def identified(self, found: RowPrompt) -> RowPrompt | FailedRow:
+        """Returns a prompt with plain addresses and the tokens of its files; a failed row if it cannot be sent.
 
         Raises:
             JobFailedError: Cloud Storage does not answer.
         """
+        prompt = found.prompt
         identities: list[tuple[str, str | None]] = []
         media: list[tuple[str, str | None]] = []
         tokens = audio_tokens = 0
@@ -79,11 +69,10 @@ class MediaIdentifier:
                     "the rest."
                 ) from error
             except MediaError as error:
-                return f"`prompt.media.{index}`: {error} {NOT_SENT}"
-        return (
-            self._fingerprint(prompt.text, prompt.system, identities),
-            Prompt(prompt.text, prompt.system, tuple(media), tokens, audio_tokens=audio_tokens),
-        )
+                return failed_row(found.row, "media_error", f"`prompt.media.{index}`: {error} {NOT_SENT}")
+        fingerprint = self._fingerprint(prompt.text, prompt.system, identities)
+        sent = Prompt(prompt.text, prompt.system, tuple(media), tokens, audio_tokens=audio_tokens)
+        return RowPrompt(found.row, fingerprint, sent)
 
     def _allowed(self, uri: str, media: Media) -> str:
         """Returns the address of a file that rows may name; that of a local one is absolute.
@@ -132,35 +121,3 @@ def _absolute(path: Path) -> Path:
         return path.resolve()  # `..` and links are followed
     except (OSError, RuntimeError, ValueError) as error:
         raise MediaError(f"the file {shortened(str(path))!r} cannot be read: {error}.") from None
-
-
-class IdentifyMedia(CountingDoFn):
-    """Converts batches of `(fingerprint, RenderedRow)`; a row whose files cannot be sent is output as `failed`."""
-
-    def __init__(self, spec: JobSpec, progress_prefix: str | None = None) -> None:
-        super().__init__(progress_prefix)
-        self._spec = spec
-
-    def setup(self) -> None:
-        """Starts the threads, once per worker."""
-        self._identifier = MediaIdentifier(self._spec)
-        self._threads = ThreadPoolExecutor(_THREADS)
-
-    def teardown(self) -> None:
-        """Ends the threads."""
-        self._threads.shutdown()
-
-    def process(
-        self, batch: Sequence[tuple[str, RenderedRow]]
-    ) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
-        """Identifies the files of some rows, several at once."""
-        rows = [row for _, row in batch]
-        prompts = [Prompt(text, system, media, tokens) for _, text, system, media, tokens in rows]
-        found = self._threads.map(self._identifier.identified, prompts)
-        for (row, *_), one in zip(rows, found, strict=True):
-            if isinstance(one, str):
-                self.count("failed")
-                yield beam.pvalue.TaggedOutput(FAILED, failed_row(row, "media_error", one))
-                continue
-            fingerprint, prompt = one
-            yield fingerprint, (row, prompt.text, prompt.system, prompt.media, prompt.media_tokens)

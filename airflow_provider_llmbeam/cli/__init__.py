@@ -1,1 +1,0 @@
-"""The command `llmbeam`: jobs from a shell, without Airflow."""

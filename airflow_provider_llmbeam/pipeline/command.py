@@ -1,0 +1,172 @@
+"""A command with a job: run it, submit it, or do a step of it. What `__main__` and `llmbeam` call."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, error_name
+from airflow_provider_llmbeam.pipeline.job import page_at, run, submit
+from airflow_provider_llmbeam.pipeline.launch.interruption import signals_handled, what_remains
+from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
+from airflow_provider_llmbeam.pipeline.steps import run_step
+from airflow_provider_llmbeam.providers.errors import BatchPendingError
+from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model import key_variables
+from airflow_provider_llmbeam.spec.model.environment import with_base_urls
+from airflow_provider_llmbeam.spec.protocol.steps import STEPS
+
+_log = logging.getLogger("llmbeam")
+
+EXIT_OK, EXIT_FAILED, EXIT_BAD_SPEC = 0, 1, 2
+#: As EX_TEMPFAIL of sysexits.h.
+EXIT_PENDING = 75
+EXIT_INTERRUPTED = 128 + signal.SIGINT  # as of a shell
+#: As the default of `skip_on_exit_code` of Airflow's BashOperator.
+EXIT_SKIPPED = 99
+#: Exit codes of an evaluation that did not pass, by its `on_failure`.
+_EXITS = {"fail": EXIT_FAILED, "skip": EXIT_SKIPPED, "report": EXIT_OK}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What is done with a job.
+
+    Attributes:
+        spec: Address of its spec, a local file or one on gs://.
+        step: `run`, `submit`, or a key of `STEPS`.
+        given: What a step is asked for: plain data, or the address of a file with its JSON. `None`: its defaults.
+        beam_options: Options of Beam, of `run` and `submit`.
+        defers: Whether `run` ends while batch inference goes on, with `EXIT_PENDING`.
+        alerts_path: File to which `run` adds a line for each alert.
+        is_child: Whether a task waits for it, which shows the page of the report.
+    """
+
+    spec: str
+    step: str = "run"
+    given: Mapping[str, Any] | str | None = None
+    beam_options: Sequence[str] = ()
+    defers: bool = False
+    alerts_path: Path | None = None
+    is_child: bool = False
+
+
+def execute(command: Command) -> tuple[int, dict[str, Any]]:
+    """Executes a command; errors and interruptions are logged, without secrets.
+
+    Returns:
+        The exit code, and the outcome: `result` of a step, `job` of a submission, `report` and `page` of a run,
+        `batch` with `wait_seconds` if it is to be continued, `error`, or nothing after an interruption. The exit
+        code is 0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did not
+        pass; 2 if it could not start; 99 if it was skipped, since its source has no rows or its evaluation says
+        so; 75 if it is to be continued; 130 after Ctrl-C or SIGTERM.
+    """
+    redactor = Redactor()
+    configure_logging(redactor, with_time=not command.is_child)
+    spec = None
+    try:
+        spec = _spec(command.spec)
+        given = _given(command)
+        others = given.models if isinstance(given, Evaluation | Comparison) else ()
+        redactor.variables = (*spec.secret_variables, *(name for model in others for name in key_variables(model)))
+        with signals_handled():
+            outcome = _outcome(command, spec, given)
+    except LLMBeamError as error:
+        message = redactor(str(error))
+        _log.error("%s", message)
+        code = EXIT_BAD_SPEC if isinstance(error, JobSpecError) else EXIT_FAILED
+        return code, {"error": {"type": error_name(error), "message": message, "page": error.page}}
+    except KeyboardInterrupt:
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it names each request in flight
+        _log.error("Interrupted. %s", redactor(what_remains(spec)))
+        return EXIT_INTERRUPTED, {}
+    if "batch" in outcome:
+        return EXIT_PENDING, outcome
+    if isinstance(given, Evaluation) and not outcome["result"]["passed"]:
+        return _EXITS[given.on_failure], outcome
+    if reason := outcome.get("report", {}).get("skipped_because"):
+        _log.warning("Skipped: %s", redactor(reason))
+        return EXIT_SKIPPED, outcome
+    return EXIT_OK, outcome
+
+
+def _outcome(command: Command, spec: JobSpec, given: SpecModel | None) -> dict[str, Any]:
+    if given is not None:
+        return {"result": run_step(command.step, spec, given)}
+    if command.step == "submit":
+        return {"job": submit(spec, command.beam_options)}
+    try:
+        report = run(spec, command.beam_options, waits=not command.defers, alerts_path=command.alerts_path)
+    except BatchPendingError as pending:
+        return {"batch": {"wait_seconds": pending.wait_seconds}}
+    uri = report["report_html_uri"]
+    return {"report": report, "page": page_at(uri) if command.is_child and uri is not None else None}
+
+
+def _spec(address: str) -> JobSpec:
+    return with_base_urls(JobSpec.from_json(_content("--spec", address)), os.environ, _log)
+
+
+def _given(command: Command) -> SpecModel | None:
+    """Reads what a step is asked for; `None` for a job that is run or submitted.
+
+    Raises:
+        JobSpecError: It is not valid; or it, or an option, would be ignored, and more be sent than was meant.
+    """
+    if (step := STEPS.get(command.step)) is None:
+        if command.given is not None:
+            raise JobSpecError(f"`--input`: step {command.step!r} takes none. Nothing was sent or billed.")
+        return None
+    if command.beam_options:
+        option = command.beam_options[0].partition("=")[0]
+        raise JobSpecError(
+            f"`{option}`: step {command.step!r} takes `--input`, and no options of Beam. "
+            "Nothing was sent or billed."
+        )
+    given = {} if command.given is None else command.given
+    if isinstance(given, str):
+        content = _content("--input", given)
+        try:
+            given = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise JobSpecError(
+                f"{command.given!r} cannot be read as JSON: {error}. Nothing was sent or billed."
+            ) from error
+    return with_base_urls(step.input.parse(given), os.environ, _log)
+
+
+def _content(option: str, address: str) -> bytes:
+    if address.startswith("gs://"):
+        from airflow_provider_llmbeam.pipeline.launch.reachable import check_uri_reachable
+
+        check_uri_reachable(option, address)
+    try:
+        return _read(address) if "://" in address else Path(address).read_bytes()
+    except OSError as error:
+        raise JobSpecError(
+            f"{address!r} cannot be read: {error.strerror or error}. Nothing was sent or billed."
+        ) from error
+    except Exception as raised:  # of a service, or of Beam for a filesystem that it lacks
+        from airflow_provider_llmbeam.pipeline.launch.writable import is_final, service_error
+
+        found = service_error(raised)
+        is_service = address.startswith("gs://") and not is_final(found)
+        raise (JobFailedError if is_service else JobSpecError)(
+            f"`{option}` {address!r} cannot be read: {str(found).rstrip('.')}. Expected a file, local or on "
+            "gs://. Nothing was sent or billed."
+        ) from raised
+
+
+def _read(uri: str) -> bytes:
+    from apache_beam.io.filesystems import FileSystems
+
+    with FileSystems.open(uri) as file:
+        return bytes(file.read())

@@ -1,0 +1,176 @@
+"""What precedes the run of a job: its checks, its lease, its batch inference, and its pipeline."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import apache_beam as beam
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import sinks, storage
+from airflow_provider_llmbeam.pipeline.audit.load import check as check_audit
+from airflow_provider_llmbeam.pipeline.audit.load import loaded
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
+from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference, begin
+from airflow_provider_llmbeam.pipeline.batch_inference.ways import flex_until, moment
+from airflow_provider_llmbeam.pipeline.build import build
+from airflow_provider_llmbeam.pipeline.context import RunContext
+from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model, check_privacy
+from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job, preparation
+from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
+from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
+from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
+from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
+from airflow_provider_llmbeam.pipeline.lease import leased
+from airflow_provider_llmbeam.pipeline.media.uploads import uploads_deleted
+from airflow_provider_llmbeam.pipeline.prefix_cache import prefix_cache
+from airflow_provider_llmbeam.pipeline.reporting.progress_objects import ProgressReader
+from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
+from airflow_provider_llmbeam.spec.identity import spec_digest
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.parameters import ignored
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner, workers_have_keys
+
+_log = logging.getLogger("llmbeam")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedJob:
+    """A job that can run.
+
+    Attributes:
+        pipeline: Its pipeline.
+        workers: Progress of its workers elsewhere.
+        batch: Its batch inference; `None` without any.
+    """
+
+    pipeline: beam.Pipeline
+    workers: ProgressReader
+    batch: BatchInference | None
+
+
+@contextmanager
+def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> Iterator[PreparedJob]:
+    """Builds the pipeline of a job, which can run in the body; an invalid job is rejected before.
+
+    Batch inference comes before the pipeline, which uses its answers.
+
+    Args:
+        spec: The job.
+        beam_options: Options of Beam.
+        waits: Whether batch inference is waited for in this process.
+    """
+    _check(spec)
+    is_detached = isinstance(spec.runner, DetachedRunner)
+    with ExitStack() as until_end:
+        directory = until_end.enter_context(tempfile.TemporaryDirectory(prefix="llmbeam-"))
+        package = build_worker_package(Path(directory), spec) if isinstance(spec.runner, DataflowRunner) else None
+        runner, options = runner_of(spec, beam_options, package)
+        try:
+            pipeline = beam.Pipeline(runner=runner, options=options)
+        except (ValueError, ImportError, AttributeError) as error:  # of a runner that does not exist
+            reason = str(error).rstrip(".")
+            raise JobSpecError(f"The options of Beam: {reason}. Nothing was sent or billed.") from error
+        are_elsewhere = workers_are_elsewhere(spec, runner, options)
+        workers = ProgressReader(
+            spec.paths.progress_uri if are_elsewhere else None, spec_digest(spec) if is_detached else None
+        )
+        with preparation(spec):
+            # Dataflow, and the submission to Flink, run one job of a name at a time
+            launcher = None if is_detached else until_end.enter_context(leased(spec))
+            until_end.enter_context(loaded(spec))
+            paths = spec.paths
+            for uri in (paths.stop_uri, paths.skipped_uri, paths.failed_uri, paths.failed_html_uri):
+                if storage.exists(uri):  # of an earlier job, which has ended
+                    storage.delete([uri])
+            # The manifest is of a try whose `inference.mode` was another one.
+            begins = spec.inference.needs_pilot or storage.exists(spec.paths.manifest_uri)
+        batch, manifest = None, None
+        if begins:
+            with errors_of_job(spec):
+                batch, manifest = begin(spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits)
+        if manifest is not None:
+            spec = manifest.left_of(spec)
+        # After batch inference only its rest is left, of a few rows, unless the mode is 'online' now.
+        has_rest = manifest is not None and manifest.files and spec.inference.mode != "online"
+        until_end.enter_context(uploads_deleted(spec))
+        cache = None if has_rest else until_end.enter_context(prefix_cache(spec))
+        with preparation(spec):
+            now = time.time()
+            context = RunContext(
+                started_at=now,
+                batch_since=None if manifest is None else manifest.created_at,
+                progress_prefix=workers.prefix,
+                launcher=launcher if are_elsewhere else None,
+                mark=LaunchMark.of(spec),
+                cached_head=None if cache is None else cache.cached_head,
+                flex_until=_end_of_flex(spec, manifest, now),
+                stop_uri=spec.paths.stop_uri,
+            )
+            build(pipeline, spec, context, manifest, cache)
+            (refuse_other_owner if is_detached else claim)(spec)
+        for name in ignored(spec.generation, spec.model):
+            _log.warning("%s %s ignores `generation.%s`.", spec.model.type, spec.model.name, name)
+        _log.info(
+            "Job %r: %s %s, server %s, journal %s",
+            spec.name,
+            spec.model.type,
+            spec.model.name,
+            spec.server,
+            spec.paths.journal_uri,
+        )
+        yield PreparedJob(pipeline, workers, batch)
+
+
+def _check(spec: JobSpec) -> None:
+    """Refuses a job that cannot start, and makes its directories.
+
+    Raises:
+        JobSpecError: It cannot start; nothing was sent.
+    """
+    if not workers_have_keys(spec.runner):
+        check_model(spec)
+        check_guard(spec)
+        check_privacy(spec)
+    for uri in spec.paths.private_uris:
+        storage.make_private(uri)
+    sinks.check(spec)
+    check_audit(spec)
+    if not isinstance(spec.runner, DataflowRunner):
+        check_writable(spec)
+
+
+def _end_of_flex(spec: JobSpec, manifest: BatchManifest | None, now: float) -> float:
+    """Returns the Unix time from which on rows are sent at the standard tier alone; infinity without a deadline.
+
+    Args:
+        spec: The job.
+        manifest: What the pilot has shown; `None` without one.
+        now: Unix time.
+    """
+    if spec.inference.service_tier != "flex_then_standard" or manifest is None or manifest.deadline_at is None:
+        return math.inf
+    end = flex_until(manifest.deadline_at, manifest.online_seconds)
+    deadline = moment(manifest.deadline_at)
+    if end <= now:
+        online = manifest.online_seconds
+        takes = "an unknown time" if online is None else f"about {online:,.0f} s"
+        _log.info(
+            "No row is sent at the flex tier: the rows take %s at the standard tier, and are needed by %s.",
+            takes,
+            deadline,
+        )
+    else:
+        _log.info(
+            "Rows are sent at the flex tier until %s, and after that at the standard tier: they are needed by %s.",
+            moment(end),
+            deadline,
+        )
+    return end

@@ -1,0 +1,129 @@
+"""The steps of `spec.protocol.steps`: what is done with a job in this process, without a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from airflow_provider_llmbeam.pipeline.job import importing_beam
+from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model, check_privacy
+from airflow_provider_llmbeam.pipeline.launch.failure import preparation
+from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.evaluation import (
+    AnswerSample,
+    Comparison,
+    Evaluation,
+    GoldenAddition,
+    PreviewSample,
+)
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.steps import STEPS, EstimateSample
+from airflow_provider_llmbeam.spec.safety import RowsToForget
+
+
+def run_step(name: str, spec: JobSpec, given: SpecModel) -> dict[str, Any]:
+    """Does a step of a job; an invalid job is rejected before.
+
+    Args:
+        name: Name of the step, a key of `STEPS`.
+        spec: The job.
+        given: What the step is asked for, of its input type.
+
+    Returns:
+        The result as plain data.
+
+    Raises:
+        JobSpecError: The job or the input does not fit, e.g. there is no such row; nothing was sent.
+        JobFailedError: The server left rows unanswered, so that a retry sends only the rest; or rows are to be
+            forgotten while the job is running.
+        NothingAnsweredError: The model answered none of the prompts.
+    """
+    sends = STEPS[name].sends(given)
+    with _in_process(spec, sends=sends):
+        if name == "estimate" and sends and not spec.environment_secrets:
+            check_guard(spec)
+        return _FUNCTIONS[name](spec, given)
+
+
+def _estimate(spec: JobSpec, sample: EstimateSample) -> dict[str, Any]:
+    from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
+
+    return make_estimate(spec, sample.sample_size).model_dump(mode="json")
+
+
+def _evaluate(spec: JobSpec, evaluation: Evaluation) -> dict[str, Any]:
+    from airflow_provider_llmbeam.pipeline.measure.evaluation.run import evaluate
+
+    return evaluate(spec, evaluation).manifest(spec)
+
+
+def _compare(spec: JobSpec, comparison: Comparison) -> dict[str, Any]:
+    from airflow_provider_llmbeam.pipeline.measure.evaluation.compare import compare
+
+    return compare(spec, comparison).manifest(spec)
+
+
+def _preview(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
+    from airflow_provider_llmbeam.pipeline.measure.evaluation.preview import make_preview
+
+    return make_preview(spec, sample).plain()
+
+
+def _sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
+    from airflow_provider_llmbeam.pipeline.measure.review.sample import sample_answers
+
+    return sample_answers(spec, sample)
+
+
+def _add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
+    from airflow_provider_llmbeam.pipeline.measure.review.golden import add_golden_rows
+
+    return add_golden_rows(spec, addition)
+
+
+def _diff(spec: JobSpec, old: JobSpec) -> dict[str, Any]:
+    from airflow_provider_llmbeam.pipeline.measure.evaluation.difference import difference
+
+    return difference(old, spec).plain()
+
+
+def _forget(spec: JobSpec, rows: RowsToForget) -> dict[str, Any]:
+    from airflow_provider_llmbeam.pipeline.measure.forget.run import forget
+
+    return forget(spec, rows).model_dump(mode="json")
+
+
+_FUNCTIONS: dict[str, Callable[[JobSpec, Any], dict[str, Any]]] = {
+    "estimate": _estimate,
+    "evaluate": _evaluate,
+    "compare": _compare,
+    "preview": _preview,
+    "sample_answers": _sample_answers,
+    "add_golden": _add_golden_rows,
+    "diff": _diff,
+    "forget": _forget,
+}
+
+
+@contextmanager
+def _in_process(spec: JobSpec, *, sends: bool) -> Iterator[None]:
+    """Prepares for requests in this process."""
+    from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
+
+    check_reachable(spec)
+    with importing_beam():
+        from airflow_provider_llmbeam.pipeline import storage
+        from airflow_provider_llmbeam.pipeline.audit.load import loaded
+        from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
+
+    if not spec.environment_secrets:
+        if sends:
+            check_model(spec)
+        check_privacy(spec)
+    for uri in spec.paths.private_uris:
+        storage.make_private(uri)
+    if sends:
+        check_writable(spec, publishes=False)
+    with loaded(spec) if sends else nullcontext(), preparation(spec):
+        yield
