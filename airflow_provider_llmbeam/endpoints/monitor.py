@@ -37,9 +37,7 @@ from airflow_provider_llmbeam.exceptions import (
     JobSpecError,
     LLMBeamError,
 )
-from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.result import TaskResult
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog, TaskResult, Wait
 from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
 
 #: Time that `abandon` waits for a poll of another thread to finish, in seconds.

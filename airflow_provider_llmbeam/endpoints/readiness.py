@@ -8,8 +8,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError
 from airflow_provider_llmbeam.hooks.llmbeam import open_model
-from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.result import PollResult
+from airflow_provider_llmbeam.polling.poller import PollResult, Wait
 from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, VertexEndpointModel

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform, SentRequests
 from airflow_provider_llmbeam.endpoints.resource import Resource, RunningOperation, still_billing
 from airflow_provider_llmbeam.exceptions import CloudError, CloudNotFoundError
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog
 
 #: Interval between two rounds of a removal, in seconds.
 ROUND_SECONDS = 5.0

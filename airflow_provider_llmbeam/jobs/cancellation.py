@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.jobs.client import Files, JobClient
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.jobs.registry import SubmittedJob

@@ -21,8 +21,7 @@ from airflow_provider_llmbeam.jobs.state_machine import (
     JobStateMachine,
     OverBudget,
 )
-from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog, Wait
 from airflow_provider_llmbeam.spec.protocol.counts import Counts, progress_line, usd
 from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 

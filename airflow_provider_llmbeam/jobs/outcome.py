@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, error_class, error_in
 from airflow_provider_llmbeam.jobs.state_machine import JobEnded, JobOutcome
-from airflow_provider_llmbeam.polling.result import TaskResult
+from airflow_provider_llmbeam.polling.poller import TaskResult
 from airflow_provider_llmbeam.spec.remote_job import JobAddress
 
 _NOTHING_SENT = re.compile(r"Nothing was sent (?:or billed|to the model)")

@@ -15,7 +15,7 @@ from typing import Any
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.jobs.environment import configured_variables, job_environment
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog
 from airflow_provider_llmbeam.redaction import redact, secrets_of
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.job import JobSpec

@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.polling.task_log import TaskLog
+    from airflow_provider_llmbeam.polling.poller import TaskLog
 
 #: Key of the job in the task's state store (Airflow 3.3), which outlives retries and clears.
 STORE_KEY = "llmbeam_job"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
 #: The `reference_type` of each of Airflow's references that a task can compute, the same from 3.1 to 3.3.

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 
 if TYPE_CHECKING:

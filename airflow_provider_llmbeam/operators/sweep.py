@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
-    from airflow_provider_llmbeam.polling.task_log import TaskLog
+    from airflow_provider_llmbeam.polling.poller import TaskLog
     from airflow_provider_llmbeam.sweepers.sweeper import SweepManifest
 
 #: Age above which a running job of an LLM is considered forgotten, in seconds.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_provider_llmbeam.polling.schedule import backoff_seconds
@@ -63,11 +63,7 @@ class ConsecutiveFailures:
         longest = max(poll_interval_seconds, max_wait_seconds)
         return min(backoff_seconds(self.count, poll_interval_seconds), longest)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the fields as plain JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Reads what `to_dict` returned."""
+        """Reads the fields as plain JSON."""
         return cls(**data)

@@ -1,13 +1,61 @@
-"""The poller protocol, and the loop that polls in the worker."""
+"""The poller protocol, its results, the log that it writes to, and the loop that polls in the worker."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from airflow_provider_llmbeam.polling.result import PollResult
+from airflow_provider_llmbeam.exceptions import LLMBeamError, error_class
+
+
+class TaskLog(Protocol):
+    """A logger: `logging.Logger`, or Airflow's own."""
+
+    def log(self, level: int, event: str, *args: Any) -> Any:
+        """Writes a line at a level of `logging`."""
+
+    def info(self, event: str, *args: Any) -> Any:
+        """Writes a line of information."""
+
+    def warning(self, event: str, *args: Any) -> Any:
+        """Writes a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class PollResult:
+    """Result of a poll that ends the wait. Each poller has a subclass whose fields are plain JSON."""
+
+    def to_event(self) -> dict[str, Any]:
+        """Returns the fields as plain JSON, for the event of a trigger."""
+        return asdict(self)
+
+    @classmethod
+    def from_event(cls, event: dict[str, Any]) -> Self:
+        """Reads what `to_event` returned."""
+        return cls(**event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult(PollResult):
+    """Poll result that decides whether the task succeeds or raises.
+
+    Attributes:
+        message: Sentence for the task log or for the error; empty if there is nothing to report.
+        error_type: Name of a class in `exceptions`; `None` if the task succeeds.
+    """
+
+    #: Class of the error if `error_type` is unknown, e.g. because another version of this package wrote the event.
+    default_error: ClassVar[type[LLMBeamError]] = LLMBeamError
+
+    message: str = ""
+    error_type: str | None = None
+
+    @property
+    def error(self) -> LLMBeamError | None:
+        """The error that the task raises; `None` if it succeeds."""
+        return None if self.error_type is None else error_class(self.error_type, self.default_error)(self.message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,34 +7,20 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
-from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.result import PollResult
-from airflow_provider_llmbeam.polling.task_log import TaskLog
-from airflow_provider_llmbeam.probe.prober import Probe, Prober
+from airflow_provider_llmbeam.polling.poller import PollResult, TaskLog, Wait
+from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.quota.health import QuotaHealth
 from airflow_provider_llmbeam.quota.hook import QuotaHook
 from airflow_provider_llmbeam.quota.recommendation import Fit, best, fit, may_start, recommended_limits
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 
-
-class Judge(Protocol):
-    """Methods of `quota.hook.QuotaHook` that the poller uses."""
-
-    def health(self, location: str = "", probe: Probe | None = None) -> QuotaHealth:
-        """Judges one location."""
-
-
 #: Timeout of one request: a poll of two locations, with 8 requests each, ends within `sensors.base.GRACE_SECONDS`.
 REPLY_SECONDS = 15.0
-
-#: Sends a number of requests in a location, for at most an amount in US dollars.
-Try = Callable[[str, int, float], Probe]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,31 +69,38 @@ class QuotaResult(PollResult):
     result: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaCheck:
-    """A complete question, the judge, and the function that sends probe requests."""
-
-    question: QuotaQuestion
-    judge: Judge
-    attempt: Try
-
-
 class QuotaPoller:
     """Polls the quota of all locations of a question. Blocks the calling thread.
 
     Args:
-        connect: Completes the question at the first poll, when the Airflow connections are read.
+        question: A `spec.QuotaQuestion` as plain data; it is completed at the first poll, when the Airflow
+            connections are read.
+        llmbeam_conn_id: Connection with key, base URL, project and location.
+        gcp_conn_id: Connection with the credentials for metrics, quotas, and models of Google Cloud.
+        impersonation_chain: Service account to impersonate, or a chain of them.
         log: Receives a sentence for each location that is not chosen.
         now: Seconds of the Unix epoch.
     """
 
     def __init__(
-        self, connect: Callable[[], QuotaCheck], *, log: TaskLog, now: Callable[[], float] = time.time
+        self,
+        question: Mapping[str, Any],
+        *,
+        llmbeam_conn_id: str,
+        gcp_conn_id: str,
+        impersonation_chain: str | Sequence[str] | None,
+        log: TaskLog,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        self._connect = connect
+        self._question = question
+        self._llmbeam_conn_id = llmbeam_conn_id
+        self._gcp_conn_id = gcp_conn_id
+        self._chain = impersonation_chain
         self._log = log
         self._now = now
-        self._check: QuotaCheck | None = None
+        self._connected: tuple[QuotaQuestion, QuotaHook] | None = None
+        self._environment: dict[str, str] = {}
+        self._probers: dict[str, Prober] = {}
         self._probe_usd = 0.0
 
     def poll(self) -> Wait | QuotaResult:
@@ -117,18 +110,49 @@ class QuotaPoller:
             JobSpecError: Every location refuses every request, and waiting will not resolve this.
             LLMBeamError: There are no credentials, or no project.
         """
-        check, self._check = self._check or self._connect(), None
-        answer = self._answer(check)
+        connected, self._connected = self._connected or self._connect(), None
+        question, hook = connected
+        answer = self._answer(question, hook)
         if answer.health.verdict != "unknown":
-            self._check = check  # otherwise the connections are read again: a key may have been changed meanwhile
+            self._connected = connected  # otherwise they are read again: a key may have been changed meanwhile
         if not answer.may_start:
             return Wait(0.0, answer.sentence)
-        return QuotaResult(self._result(check.question, answer))
+        return QuotaResult(self._result(question, answer))
 
-    def _answer(self, check: QuotaCheck) -> QuotaAnswer:
+    def _connect(self) -> tuple[QuotaQuestion, QuotaHook]:
+        """Reads the connections, and returns the complete question, and the hook that answers it."""
+        data = dict(self._question)
+        if data.get("model") is not None:
+            data["model"], self._environment = LLMBeamHook(self._llmbeam_conn_id).complete_model({**data["model"]})
+        question = QuotaQuestion.parse(data)
+        self._probers = {}
+        return question, QuotaHook(
+            question.model,
+            question.endpoint,
+            question.limits,
+            gcp_conn_id=self._gcp_conn_id,
+            impersonation_chain=self._chain,
+        )
+
+    def _prober(self, question: QuotaQuestion, place: str) -> Prober:
+        """Returns the prober of a location, made once."""
+        if place not in self._probers:
+            model = question.model_at(place)
+            assert model is not None
+            self._probers[place] = Prober(
+                model,
+                authenticate=ModelAuthentication(
+                    model, self._environment, gcp_conn_id=self._gcp_conn_id, impersonation_chain=self._chain
+                ),
+                embeds=question.asks_for_vectors,
+                price=question.limits.price,
+                reply_seconds=REPLY_SECONDS,
+            )
+        return self._probers[place]
+
+    def _answer(self, question: QuotaQuestion, hook: QuotaHook) -> QuotaAnswer:
         """Judges all locations, and chooses one."""
-        question = check.question
-        found = {place: self._health(check, place) for place in question.places}
+        found = {place: self._health(question, hook, place) for place in question.places}
         healths = [each for each in found.values() if isinstance(each, QuotaHealth)]
         if not healths:
             raise JobSpecError(f"{' '.join(map(str, found.values()))} Nothing of the job was sent or billed.")
@@ -143,18 +167,18 @@ class QuotaPoller:
             others=tuple(health for health in healths if health is not chosen),
         )
 
-    def _health(self, check: QuotaCheck, place: str) -> QuotaHealth | str:
+    def _health(self, question: QuotaQuestion, hook: QuotaHook, place: str) -> QuotaHealth | str:
         """Judges a location; returns a message if its model refuses every request for good."""
-        question = check.question
         if question.model is None or not question.probe_requests or not question.max_probe_usd:
-            return check.judge.health(place)
-        probe = check.attempt(place, question.probe_requests, question.max_probe_usd - self._probe_usd)
+            return hook.health(place)
+        max_usd = question.max_probe_usd - self._probe_usd
+        probe = self._prober(question, place).probe(question.probe_requests, max_usd)
         self._probe_usd += probe.cost_usd or 0.0
         if (refusal := probe.refusal) is not None and refusal.is_final and not probe.answered:
             where = f" in {place!r}" if place else ""
             name = question.model.name
             return f"{name}{where} refuses every request, and waiting will not resolve this: {refusal.message}"
-        return check.judge.health(place, probe)
+        return hook.health(place, probe)
 
     def _result(self, question: QuotaQuestion, answer: QuotaAnswer) -> dict[str, Any]:
         health = answer.health
@@ -175,57 +199,6 @@ class QuotaPoller:
             "probe_usd": round(self._probe_usd, 6),
             "at": self._now(),
         }
-
-
-def quota_poller(
-    question: Mapping[str, Any],
-    *,
-    llmbeam_conn_id: str,
-    gcp_conn_id: str,
-    impersonation_chain: str | Sequence[str] | None,
-    log: TaskLog,
-) -> QuotaPoller:
-    """Returns a poller that uses the connections of a task.
-
-    Args:
-        question: A `spec.QuotaQuestion` as plain data.
-        llmbeam_conn_id: Connection with key, base URL, project and location.
-        gcp_conn_id: Connection with the credentials for metrics, quotas, and models of Google Cloud.
-        impersonation_chain: Service account to impersonate, or a chain of them.
-        log: Receives a sentence for each location that is not chosen.
-    """
-
-    def connect() -> QuotaCheck:
-        data, environment = dict(question), dict[str, str]()
-        if data.get("model") is not None:
-            data["model"], environment = LLMBeamHook(llmbeam_conn_id).complete_model({**data["model"]})
-        parsed = QuotaQuestion.parse(data)
-        hook = QuotaHook(
-            parsed.model,
-            parsed.endpoint,
-            parsed.limits,
-            gcp_conn_id=gcp_conn_id,
-            impersonation_chain=impersonation_chain,
-        )
-
-        @cache
-        def prober(place: str) -> Prober:
-            model = parsed.model_at(place)
-            assert model is not None
-            authenticate = ModelAuthentication(
-                model, environment, gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain
-            )
-            return Prober(
-                model,
-                authenticate=authenticate,
-                embeds=parsed.asks_for_vectors,
-                price=parsed.limits.price,
-                reply_seconds=REPLY_SECONDS,
-            )
-
-        return QuotaCheck(parsed, hook, lambda place, requests, max_usd: prober(place).probe(requests, max_usd))
-
-    return QuotaPoller(connect, log=log)
 
 
 def _hours(seconds: float) -> str:

@@ -20,9 +20,8 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_llmbeam.hooks.connections import HasConnections
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
-from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.schedule import PollSchedule
-from airflow_provider_llmbeam.polling.scheduled import ScheduledPoller, SensorResult
+from airflow_provider_llmbeam.polling.poller import Poller, PollResult, Wait
+from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller, SensorResult
 from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
 
@@ -37,7 +36,7 @@ GRACE_SECONDS = 300.0
 class PollingSensor(HasConnections, BaseSensorOperator):
     """Polls once in the worker, and then waits without a worker slot.
 
-    Each sensor has a `SensorTrigger` of its own, which makes the poller, and returns its XCom from `conclude`.
+    Each sensor has a poller of its own, a `SensorTrigger` that makes the same, and a `conclude` for its XCom.
     With `deferrable=False` it behaves like Airflow's own sensors, with their `mode`.
 
     `soft_fail` skips the task if the condition is not met within `timeout`. A refusal that waiting will not
@@ -72,8 +71,12 @@ class PollingSensor(HasConnections, BaseSensorOperator):
         self._last_message = ""
 
     @abstractmethod
+    def make_poller(self) -> Poller[PollResult]:
+        """Returns the poller of the condition in the worker."""
+
+    @abstractmethod
     def trigger(self, schedule: PollSchedule) -> SensorTrigger:
-        """Returns the trigger, which makes the poller for the worker and the triggerer."""
+        """Returns the trigger, which makes the poller of the condition in the triggerer."""
 
     @abstractmethod
     def conclude(self, result: SensorResult, context: Context) -> Any:
@@ -85,7 +88,7 @@ class PollingSensor(HasConnections, BaseSensorOperator):
             if not self.deferrable:
                 return self._conclude(self._poked(context), context)
             schedule = self._schedule(time.time(), self.timeout)
-            poller = self.trigger(schedule).make_poller(self.log)
+            poller = ScheduledPoller(self.make_poller(), schedule, log=self.log)
             result = poller.poll()
             if isinstance(result, Wait):
                 self.defer(
@@ -101,7 +104,7 @@ class PollingSensor(HasConnections, BaseSensorOperator):
             first = context["ti"].get_first_reschedule_date(context)
             schedule = self._schedule(time.time() if first is None else first.timestamp(), None)
             schedule = replace(schedule, polls=int(context.get("task_reschedule_count") or 0))
-            self._poller = self.trigger(schedule).make_poller(self.log)
+            self._poller = ScheduledPoller(self.make_poller(), schedule, log=self.log)
         result = self._poller.poll()
         if isinstance(result, Wait):
             self._last_message = result.message or ""

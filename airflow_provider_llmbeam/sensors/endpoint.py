@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.links import EndpointLink, StoresLinks, endpoint_url
 from airflow_provider_llmbeam.operators.literal import is_pending, plain
-from airflow_provider_llmbeam.polling.schedule import PollSchedule
-from airflow_provider_llmbeam.polling.scheduled import SensorResult
+from airflow_provider_llmbeam.polling.schedule import PollSchedule, SensorResult
 from airflow_provider_llmbeam.sensors.base import PollingSensor
 from airflow_provider_llmbeam.spec.model import Model, model_data, model_problems
 from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
+
+    from airflow_provider_llmbeam.endpoints.readiness import ReadinessPoller
 
 
 class EndpointReadySensor(StoresLinks, PollingSensor):
@@ -74,8 +75,17 @@ class EndpointReadySensor(StoresLinks, PollingSensor):
         if problems := [problem for problem in model_problems(self.model) if not is_pending(problem.got)]:
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
 
+    def make_poller(self) -> ReadinessPoller:
+        """Returns the poller, which sends one request per poll."""
+        from airflow_provider_llmbeam.endpoints.readiness import readiness_poller
+
+        self.model = model_data(self.model)  # as Airflow rendered it
+        return readiness_poller(
+            self.model, max_latency_seconds=self.max_latency_seconds, embeds=self.embeds, **self.connections
+        )
+
     def trigger(self, schedule: PollSchedule) -> EndpointReadyTrigger:
-        """Returns the trigger, which makes the poller for the worker and the triggerer."""
+        """Returns the trigger, which sends the same request."""
         self.model = model_data(self.model)  # as Airflow rendered it
         return EndpointReadyTrigger(
             model=self.model,

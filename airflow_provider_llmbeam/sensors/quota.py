@@ -14,8 +14,7 @@ from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.identity import job_name
 from airflow_provider_llmbeam.operators.links import QuotaLink, StoresLinks, quota_url
 from airflow_provider_llmbeam.operators.literal import literal_problems, plain
-from airflow_provider_llmbeam.polling.schedule import PollSchedule
-from airflow_provider_llmbeam.polling.scheduled import SensorResult
+from airflow_provider_llmbeam.polling.schedule import PollSchedule, SensorResult
 from airflow_provider_llmbeam.sensors.base import PollingSensor
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -27,6 +26,7 @@ from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
+    from airflow_provider_llmbeam.quota.poller import QuotaPoller
     from airflow_provider_llmbeam.spec.demand import Demand
     from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
     from airflow_provider_llmbeam.spec.limits import Limits
@@ -165,13 +165,15 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
         if self._process is not None:
             self._process.stop()
 
+    def make_poller(self) -> QuotaPoller:
+        """Returns the poller, which logs the state of each location that it does not choose."""
+        from airflow_provider_llmbeam.quota.poller import QuotaPoller
+
+        return QuotaPoller(self._question(), **self.connections, log=self.log)
+
     def trigger(self, schedule: PollSchedule) -> QuotaTrigger:
-        """Returns the trigger, which makes the poller for the worker and the triggerer."""
-        return QuotaTrigger(
-            question=self._question(),
-            schedule=schedule.to_dict(),
-            **self.connections,
-        )
+        """Returns the trigger, which asks the same question."""
+        return QuotaTrigger(question=self._question(), schedule=schedule.to_dict(), **self.connections)
 
     def conclude(self, result: SensorResult, context: Context) -> dict[str, Any]:
         """Returns the verdict with the limits for the job."""

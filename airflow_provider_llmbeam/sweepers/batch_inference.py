@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog
 from airflow_provider_llmbeam.providers.batch_client import BatchProvider
 from airflow_provider_llmbeam.providers.batch_job import BatchJob, UploadedFile
 from airflow_provider_llmbeam.providers.errors import BatchNotFoundError

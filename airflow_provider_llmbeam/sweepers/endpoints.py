@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform
 from airflow_provider_llmbeam.endpoints.resource import Resource
 from airflow_provider_llmbeam.endpoints.teardown import Keep, removal_round, remove
 from airflow_provider_llmbeam.exceptions import StillBillingError
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL
 from airflow_provider_llmbeam.spec.remote_job import RemoteJob

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from airflow_provider_llmbeam.exceptions import LLMBeamError
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog
 
 #: Why something that was due was not removed: it is in use again, or somebody else has removed it.
 Reason = Literal["kept", "gone"]

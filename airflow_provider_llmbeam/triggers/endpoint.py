@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import Provisioner, ProvisioningHistory
 from airflow_provider_llmbeam.hooks.connections import plain_chain
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
 from airflow_provider_llmbeam.triggers.base import PollingTrigger

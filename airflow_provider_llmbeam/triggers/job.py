@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.jobs.client import JobClient, open_client, open_fi
 from airflow_provider_llmbeam.jobs.monitor import JobMonitor
 from airflow_provider_llmbeam.jobs.registry import SubmittedJob
 from airflow_provider_llmbeam.jobs.state_machine import JobStateMachine
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import TaskLog
 from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
 
 if TYPE_CHECKING:
@@ -27,6 +27,6 @@ class QuotaTrigger(SensorTrigger):
     def make_condition_poller(self, log: TaskLog) -> QuotaPoller:
         """Returns a new poller that logs the state of each location that it does not choose."""
         # Imported here, so that a Dag file that defers does not load Google's clients.
-        from airflow_provider_llmbeam.quota.poller import quota_poller
+        from airflow_provider_llmbeam.quota.poller import QuotaPoller
 
-        return quota_poller(self.question, **self.connections, log=log)
+        return QuotaPoller(self.question, **self.connections, log=log)

@@ -8,11 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_llmbeam.hooks.connections import HasConnections, plain_chain
-from airflow_provider_llmbeam.polling.poller import Poller
-from airflow_provider_llmbeam.polling.result import PollResult
-from airflow_provider_llmbeam.polling.schedule import PollSchedule
-from airflow_provider_llmbeam.polling.scheduled import ScheduledPoller
-from airflow_provider_llmbeam.polling.task_log import TaskLog
+from airflow_provider_llmbeam.polling.poller import Poller, PollResult, TaskLog
+from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 #: Random part of the first wait: prevents sensors that were deferred at once from polling at once.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from itertools import accumulate
 
 from hypothesis import given
@@ -61,4 +62,4 @@ def test_the_wait_stays_between_the_interval_and_the_longest_wait(count, interva
 
 def test_failures_round_trip_through_json():
     counted = failures(CloudUnavailableError, AccessDeniedError)
-    assert ConsecutiveFailures.from_dict(json.loads(json.dumps(counted.to_dict()))) == counted
+    assert ConsecutiveFailures.from_dict(json.loads(json.dumps(asdict(counted)))) == counted

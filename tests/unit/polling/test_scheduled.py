@@ -5,10 +5,8 @@ import logging
 from dataclasses import dataclass
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
-from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.result import PollResult
-from airflow_provider_llmbeam.polling.schedule import PollSchedule
-from airflow_provider_llmbeam.polling.scheduled import ScheduledPoller, SensorResult
+from airflow_provider_llmbeam.polling.poller import PollResult, Wait
+from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller, SensorResult
 
 log = logging.getLogger(__name__)
 START = 1_000.0

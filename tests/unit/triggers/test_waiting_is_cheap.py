@@ -13,8 +13,7 @@ import pytest
 from airflow.sdk.bases.hook import BaseHook
 from urllib3.connection import HTTPSConnection
 
-from airflow_provider_llmbeam.polling.schedule import PollSchedule
-from airflow_provider_llmbeam.polling.scheduled import ScheduledPoller
+from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller
 from airflow_provider_llmbeam.triggers import base
 from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
 from bench.exhausted_cloud import MODEL, exhausted_cloud

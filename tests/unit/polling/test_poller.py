@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.polling.result import TaskResult
+from airflow_provider_llmbeam.polling.poller import TaskResult
 
 
 @dataclass(frozen=True, slots=True)
