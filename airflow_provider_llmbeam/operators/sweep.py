@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_JOB_AGE_SECONDS = 3 * 86_400.0
 
 
-class SweepOperator(HasLineage, BaseOperator):
+class _SweepOperator(HasLineage, BaseOperator):
     """Base of the operators that sweep; each has a method that does it, and an error for what may be left."""
 
     ui_color = "#fce8e6"
@@ -58,7 +58,7 @@ class SweepOperator(HasLineage, BaseOperator):
         return sweep_lineage(self._manifest)
 
 
-class SweepEndpointsOperator(SweepOperator):
+class SweepEndpointsOperator(_SweepOperator):
     """Deletes this package's endpoints, services and models that are past their expiry; cancels forgotten jobs.
 
     Intended for a separate Dag: a teardown does not run while its Dag is paused, or if its scheduler never

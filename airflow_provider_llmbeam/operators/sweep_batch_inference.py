@@ -10,7 +10,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.literal import is_pending, plain
-from airflow_provider_llmbeam.operators.sweep import SweepOperator
+from airflow_provider_llmbeam.operators.sweep import _SweepOperator
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import Model, model_data, model_problems, parse_model
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OLDER_THAN_SECONDS = 2 * 86_400.0
 
 
-class SweepBatchInferenceOperator(SweepOperator):
+class SweepBatchInferenceOperator(_SweepOperator):
     """Cancels forgotten batch-inference jobs, and deletes ended ones and uploaded files that belong to no job.
 
     Intended for a separate Dag: the jobs of a task that is marked as failed, or whose Dag run is deleted, go on

@@ -20,6 +20,8 @@ from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import Le
 from bench.simulation import __doc__ as description
 from bench.simulation.bounds import TABLES, lines_of
 from bench.simulation.cases import SHAPES, Case, CaseResult, run_twice
+from bench.simulation.chances import cases as chance_cases
+from bench.simulation.chances import chances_table, simulate_chance
 from bench.simulation.hours import hours_table, simulate_hour
 from bench.simulation.outages import cases as outage_cases
 from bench.simulation.outages import outages_table, simulate_outage
@@ -40,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests-only", action="store_true", help="a law that counts requests only")
     parser.add_argument("--machines", type=int, nargs="+", metavar="N", help="simulate an hour of each number")
     parser.add_argument("--outages", action="store_true", help="servers that reject all requests for some time")
+    parser.add_argument(
+        "--chances", action="store_true", help="servers that reject a share by chance, at any rate"
+    )
     parser.add_argument("--bounds", action="store_true", help="check the bounds of all tables; takes two minutes")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="plot the rate over time for three servers")
     parser.add_argument("--all", action="store_true", help="print every case that misses a bound")
@@ -55,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.outages:
             sys.stdout.write(outages_table([*run(simulate_outage, *zip(*outage_cases(), strict=True))]) + "\n")
+            return 0
+        if options.chances:
+            sys.stdout.write(chances_table([*run(simulate_chance, chance_cases())]) + "\n")
             return 0
         draw = TokenCase.draw if options.tokens else Case.draw
         make_rate = RequestsOnly if options.requests_only else LearnedRate

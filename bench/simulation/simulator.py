@@ -16,6 +16,7 @@ from llmbeam_sandbox.models.quota import Quota, QuotaLedger
 
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.pacing.gate import Admission, Gate
+from airflow_provider_llmbeam.engine.retry import LONGEST_ADVISED_SECONDS
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import governor_of
 from airflow_provider_llmbeam.spec.limits import Limits
 from bench.jobs import Job
@@ -182,19 +183,25 @@ class Simulation:
             )
         )
 
-        def complete(answered_at: float) -> None:
+        def resend(at: float) -> None:
             client.free += 1
+            client.put_back(request)
+            self._sender(client)(at)
+
+        def complete(answered_at: float) -> None:
             if rejection is None:
+                client.free += 1
                 self._ledger.charge_output(answered_at, request.output_tokens)
                 client.buckets.learn(request.input_tokens, request.output_tokens)
                 used = request.input_tokens + request.output_tokens
                 client.governor.settle(reserved, used, is_answered=True)
             else:
-                client.put_back(request)
                 client.governor.settle(reserved, 0)
                 advice = rejection.retry_delay_seconds
                 unit = rejection.unit if isinstance(rejection, servers.Rejection) else None
                 client.governor.rejected(answered_at, advice, self._rng.random(), now, reserved, unit)
+                # As in the engine, the request waits as it was told, and keeps its slot.
+                self._at(answered_at + min(LONGEST_ADVISED_SECONDS, advice or 0.0), resend)
             self._sender(client)(answered_at)
 
         self._at(now + latency, complete)

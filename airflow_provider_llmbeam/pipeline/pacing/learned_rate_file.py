@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.shared_pool import is_pool
@@ -29,14 +30,21 @@ class _Record(BaseModel):
     model_config = ConfigDict(allow_inf_nan=False)
 
     learned_at: float = Field(ge=0, le=END_OF_TIME)
-    requests_per_second: float = Field(gt=0, le=1e6)
-    measured: float = Field(ge=1, le=1e6)
+    requests_per_second: float = Field(ge=0, le=1e6)
+    measured: float = Field(ge=0, le=1e6)
     rejection_seconds: float = Field(ge=0.002, le=1)
     trust: float = Field(ge=0, le=1)
     burst: float = Field(ge=0, le=MOST_BURST)
     chance: float = Field(default=LearnedRateState().chance, ge=0, le=1)
     unit_tokens: float = Field(default=0.0, ge=0, le=1e8)
     tokens_evidence: float = Field(default=LearnedRateState().tokens_evidence, ge=-10, le=10)
+    share: float = Field(default=0.0, ge=0, le=0.9)
+
+    @model_validator(mode="after")
+    def _has_learned(self) -> Self:
+        if not (self.share or (self.requests_per_second and self.measured >= 1)):
+            raise ValueError("`requests_per_second` must be > 0, and `measured` >= 1, unless there is a `share`")
+        return self
 
 
 class LearnedRateFile:
@@ -89,6 +97,7 @@ class LearnedRateFile:
             chance=found.chance,
             unit_tokens=found.unit_tokens,
             tokens_evidence=found.tokens_evidence,
+            share=found.share,
         ).for_next_run()
 
     def _found(self) -> _Record | None:
@@ -105,7 +114,8 @@ class LearnedRateFile:
         """
         now, learned = self._now(), state.for_next_run()
         is_known = self.learned_at > 0 and state.is_next_run > 0 and not is_pool(state)
-        if learned.base_rps <= 0 or is_known or learned == self._written or now - self._written_at < WRITE_SECONDS:
+        has_learned = learned.base_rps > 0 or learned.is_by_chance
+        if not has_learned or is_known or learned == self._written or now - self._written_at < WRITE_SECONDS:
             return
         record = _Record.model_construct(
             learned_at=now,
@@ -117,6 +127,7 @@ class LearnedRateFile:
             chance=learned.chance,
             unit_tokens=learned.unit_tokens,
             tokens_evidence=learned.tokens_evidence,
+            share=learned.share,
         )
         try:
             storage.replace(self._uri, record.model_dump_json().encode())

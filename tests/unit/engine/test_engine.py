@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError, RetryPolicy
@@ -804,3 +805,20 @@ def test_a_row_that_waits_as_it_was_told_does_not_delay_the_end_of_a_job(run: Ru
         return now() - started
 
     assert run(main()) == pytest.approx(1.0)
+
+
+def test_a_slow_rate_of_an_earlier_run_does_not_last_where_streams_break(run: Run) -> None:
+    """A rate of 0.8 requests per second, where 20 % of the streams broke, took over 240 s for 400 rows."""
+    texts = [prompt.text for prompt in many(400)]
+    script = {text: [error("garbage")] for text in texts[::5]}
+    state = LearnedRateState(base_rps=0.8, measured=50.0, burst=5.0).for_next_run()
+
+    async def main() -> tuple[list[Outcome], float]:
+        started = now()
+        engine = engine_of(FakeBackend(script, seconds=0.05), governor=LearnedRate(state), max_in_flight=64)
+        outcomes = await engine.answer(prompts(*texts))
+        return outcomes, now() - started
+
+    outcomes, seconds = run(main())
+    assert all(isinstance(outcome, Completion) for outcome in outcomes)
+    assert seconds < 60

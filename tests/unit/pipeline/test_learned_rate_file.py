@@ -289,3 +289,14 @@ def test_without_a_journal_nothing_is_kept(machine: Any) -> None:
 def test_jobs_of_one_server_share_its_quota_whatever_their_labels():
     models = [GeminiModel(project="p", labels=labels) for labels in ({}, {"llmbeam-dag": "one"})]
     assert len({identity_of(model, UNKNOWN) for model in models}) == 1
+
+
+def test_the_next_run_knows_what_share_is_rejected_by_chance(directory: str, clock: Clock) -> None:
+    """The rate of an earlier run, which was learned from such rejections, is replaced."""
+    LearnedRateFile(directory, "a", clock).write(LEARNED)
+    clock.now += 60
+    state = LearnedRateState(share=0.1)
+    LearnedRateFile(directory, "a", clock).write(state)
+    found = LearnedRateFile(directory, "a", clock).read()
+    assert (found.share, found.base_rps, found.is_by_chance) == (0.1, 0.0, True)
+    assert LearnedRateFile(directory, "a", clock).rate() is None

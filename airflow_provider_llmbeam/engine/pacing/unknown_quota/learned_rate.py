@@ -48,7 +48,7 @@ Of 3,000 cases of any size (this law: 82 and 88 %, 96 and 87 % in the next run):
 
 from __future__ import annotations
 
-from airflow_provider_llmbeam.engine.pacing.unknown_quota import hold, interval, quota_unit, shared_pool
+from airflow_provider_llmbeam.engine.pacing.unknown_quota import by_chance, hold, interval, quota_unit, shared_pool
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.transport.server_reply import QuotaUnit
 
@@ -82,6 +82,8 @@ class LearnedRate:
     UNMEASURED_SECONDS, UNMEASURED_DOUBLES_SECONDS = 5.0, 5.0
     #: Time without a request that is no part of an interval: nothing waited.
     PAUSE_SECONDS = 2.0
+    #: A slower rate of an earlier run doubles as fast as an unknown one: 429s by chance may have shown it.
+    SLOW_RPS = 4.0
     #: Share of the burst of an earlier run that is sent at once, and time at its rate without a 429 after which
     #: the quota has grown.
     BURST_RATIO, NEXT_RUN_GROWTH_SECONDS = 0.8, 10.0
@@ -100,9 +102,11 @@ class LearnedRate:
         Returns:
             0 if the request is admitted, and counted; else the seconds after which to try again.
         """
-        state = self.state
+        self.state = state = by_chance.decided(self.state, now)
         if state.started_at < 0:
             state.started_at = state.grown_at = state.request_line = now
+        if (awaited := state.trial_until - now) > self.CLOCK_SECONDS and not state.trial_unsent:
+            return awaited
         if state.is_next_run and state.since < 0 and state.sent >= self.BURST_RATIO * state.burst:
             quota_unit.begin_interval(state, now)  # the rest of the run is at the rate of the earlier one
         if (held := hold.ends_at(state) - now) > self.CLOCK_SECONDS:
@@ -131,6 +135,7 @@ class LearnedRate:
             state.growth_seconds += now - state.grown_at
         if not state.resumed:
             state.resumed_at = now
+        by_chance.sent(state, now)
         state.grown_at = now
         state.request_line = line + gap
         state.sent += cost
@@ -173,6 +178,14 @@ class LearnedRate:
         took = min(1.0, max(0.002, now - sent_at))
         state.rejection_seconds += (1.0 if state.since < 0 else 0.2) * (took - state.rejection_seconds)
         state.grown_at = now
+        cost = quota_unit.cost(state, tokens)
+        is_of_hold = state.since >= 0 and sent_at < state.resumed_at
+        if not is_of_hold and by_chance.explains(state, now, sent_at, retry_after_seconds):
+            state.total = max(0.0, state.total - cost)
+            quota_unit.refund(state, tokens)
+            return 0.0
+        if state.is_by_chance:
+            retry_after_seconds = None  # each request waits as it was told
         # Until the first of them could be rejected, one request is sent after a hold.
         is_first = sent_at < state.resumed_at + state.rejection_seconds and state.holds > 0
         is_new = state.since < 0 or (sent_at >= state.resumed_at and not is_first)
@@ -206,6 +219,9 @@ class LearnedRate:
         return self._hold(now, retry_after_seconds, chance, cost)
 
     def _rps(self, backlog: float, cost: float = 1.0) -> float:
+        return by_chance.rps(self.state, self._law_rps(backlog, cost))
+
+    def _law_rps(self, backlog: float, cost: float) -> float:
         state = self.state
         if state.since < 0:
             return max(self.START_RPS, self.START_SHARE * backlog) + self.START_GROWTH * state.sent
@@ -225,7 +241,9 @@ class LearnedRate:
         rps = self._known_rps()
         uncertainty = 1 / self._evidence()
         creep = (uncertainty + self.CREEP) * min(1.0, state.sent / self._growth_sends())
-        seconds = self.GROWTH_DOUBLES_SECONDS if state.base_rps else self.UNMEASURED_DOUBLES_SECONDS
+        is_slow = state.is_next_run and state.base_rps < self.SLOW_RPS
+        is_sure = state.base_rps and not is_slow
+        seconds = self.GROWTH_DOUBLES_SECONDS if is_sure else self.UNMEASURED_DOUBLES_SECONDS
         doubled: float = 2.0 ** min(40.0, state.growth_seconds / seconds)
         return rps * (1 + creep) * doubled
 
@@ -254,7 +272,8 @@ class LearnedRate:
     def _is_by_chance(self, now: float, sent_at: float, retry_after_seconds: float | None, cost: float) -> bool:
         """Whether a 429 holds nothing, as most requests that were sent after the rejected one may be admitted."""
         state = self.state
-        if not hold.is_obeyed(state, retry_after_seconds, cost) and shared_pool.is_tested(state, now, sent_at):
+        is_doubted = not (state.is_by_chance or hold.is_obeyed(state, retry_after_seconds, cost))
+        if is_doubted and shared_pool.is_tested(state, now, sent_at):
             self._measure(sent_at)
             shared_pool.begin_test(state, now)
             return True

@@ -56,6 +56,16 @@ class LearnedRateState:
         last_tps: Its tokens per second.
         last_sends: Number of its requests; 0 if there is none.
         unknown_sends: Number of requests of the interval whose tokens are not known, and which are not answered.
+        evidence: Evidence that requests are rejected by chance.
+        apart_sends: Number of requests since the last 429.
+        apart_at: Time of the first of them.
+        trial_until: Time until which the 429s of requests in flight are awaited; negative if none are.
+        trial_sends: Number of these requests.
+        trial_rejected: Number of them that were rejected.
+        trial_unsent: Number of them that are still to be sent.
+        trials: Number of successive trials that have passed.
+        share: Share of the requests that is rejected by chance, at any rate; 0 if none is known.
+        excess: Number of 429s beyond the share.
     """
 
     started_at: float = -1.0
@@ -97,9 +107,26 @@ class LearnedRateState:
     last_tps: float = 0.0
     last_sends: float = 0.0
     unknown_sends: float = 0.0
+    evidence: float = 0.0
+    apart_sends: float = 0.0
+    apart_at: float = -1e9
+    trial_until: float = -1.0
+    trial_sends: float = 0.0
+    trial_rejected: float = 0.0
+    trial_unsent: float = 0.0
+    trials: float = 0.0
+    share: float = 0.0
+    excess: float = 0.0
+
+    @property
+    def is_by_chance(self) -> bool:
+        """Whether the server rejects a share of the requests by chance."""
+        return self.share > 0
 
     def for_next_run(self) -> LearnedRateState:
         """Returns the state with which a later run begins: what was learned, as weaker evidence."""
+        if self.is_by_chance:  # a quota below is soon found again, and a rate that is too low is not
+            return LearnedRateState(share=self.share)
         if self.base_rps <= 0 or self.measured < 1:
             return LearnedRateState()
         measured = min(self.measured, NEXT_RUN_SENDS)
