@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_log
 from airflow_provider_llmbeam.pipeline.steps import run_step
 from airflow_provider_llmbeam.providers.errors import BatchPendingError
 from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
+from airflow_provider_llmbeam.spec.evaluation import Evaluation
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import key_variables
 from airflow_provider_llmbeam.spec.model.environment import with_base_urls
@@ -75,7 +75,7 @@ def execute(command: Command) -> tuple[int, dict[str, Any]]:
     try:
         spec = _spec(command.spec)
         given = _given(command)
-        others = given.models if isinstance(given, Evaluation | Comparison) else ()
+        others = getattr(given, "models", ())
         redactor.variables = (*spec.secret_variables, *(name for model in others for name in key_variables(model)))
         with signals_handled():
             outcome = _outcome(command, spec, given)

@@ -39,16 +39,15 @@ def run_step(name: str, spec: JobSpec, given: SpecModel) -> dict[str, Any]:
             forgotten while the job is running.
         NothingAnsweredError: The model answered none of the prompts.
     """
-    sends = STEPS[name].sends(given)
-    with _in_process(spec, sends=sends):
-        if name == "estimate" and sends and not spec.environment_secrets:
-            check_guard(spec)
+    with _in_process(spec, sends=STEPS[name].sends(given)):
         return _FUNCTIONS[name](spec, given)
 
 
 def _estimate(spec: JobSpec, sample: EstimateSample) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 
+    if sample.sample_size > 0 and not spec.environment_secrets:
+        check_guard(spec)
     return make_estimate(spec, sample.sample_size).model_dump(mode="json")
 
 

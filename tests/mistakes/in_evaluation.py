@@ -118,10 +118,7 @@ MISTAKES = (
         files=golden({"text": "a"}),
     ),
     mistake(
-        (
-            "`golden`: row {\"id\": 1} becomes no prompt: UndefinedError: no column 'text'; there "
-            "are ['expected_mood', 'id']."
-        ),
+        ("`golden`: row {\"id\": 1} becomes no prompt: no column 'text'; there are ['expected_mood', 'id']."),
         about="a golden row without the column of the prompt",
         files=golden({"id": 1, "expected_mood": "a"}),
     ),
