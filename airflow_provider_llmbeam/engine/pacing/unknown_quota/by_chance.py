@@ -15,11 +15,9 @@ law of quotas is told of one 429; so it finds a quota below, and a pool that was
 
 docs/pacing.md has what was measured. Refused:
 
-- half the rate after each trial (of 50 pools, 66 % had few 429s, not 80 %), or always a higher one, except in the
-  first burst (of 71 pools 70 %, not 77 %)
 - evidence from the 429s of pools, whose rate each of them hardly cuts (of 50 pools, 48 % had few 429s, not 66 %)
 - to measure the share at the rate of a quota below: any share explained itself, and 36 % of 429s remained
-- a share of 100 requests, or 8 429s beyond it: of 24 servers without a quota, 4 to 6 were lost again
+- a share of 100 requests, or 8 429s beyond it: 3 or 4 of 24 servers without a quota were lost again
 """
 
 from __future__ import annotations
