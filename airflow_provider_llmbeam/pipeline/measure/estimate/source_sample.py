@@ -214,7 +214,9 @@ class _Sampler:
 
     def _render(self, row: Row) -> int:
         found = self._prompts.render(row)
-        if self._is_audited and isinstance(found, RowPrompt):
+        if isinstance(found, FailedRow):
+            return self._add(found)
+        if self._is_audited:
             audited = audited_row(found.row, self._source.key)
             self._found.keys.setdefault((found.prompt.text, found.prompt.system), []).append(audited)
         self._unidentified.append(found)
