@@ -63,8 +63,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_provider_llmbeam.triggers.job",
                     "airflow_provider_llmbeam.triggers.endpoint",
-                    "airflow_provider_llmbeam.triggers.quota",
-                    "airflow_provider_llmbeam.triggers.endpoint_ready",
+                    "airflow_provider_llmbeam.triggers.sensor",
                 ],
             }
         ],

@@ -36,7 +36,7 @@ PLANTED_FAULTS = {
         area="deciders",
         what="a Dataflow job above its budget is waited for, and never cancelled",
         file="jobs/state_machine.py",
-        old="return Wait(CANCELLING_SECONDS) if job.is_cancelling else OverBudget(cost_usd)",
+        old='return Wait(CANCELLING_SECONDS) if job.phase == "cancelling" else OverBudget(cost_usd)',
         new="return Wait(CANCELLING_SECONDS)",
         tests=("tests/unit/jobs/test_moments.py",),
     ),

@@ -37,7 +37,7 @@ from airflow_provider_llmbeam.exceptions import (
     JobSpecError,
     LLMBeamError,
 )
-from airflow_provider_llmbeam.polling.poller import TaskLog, TaskResult, Wait
+from airflow_provider_llmbeam.polling.poller import PollResult, TaskLog, Wait
 from airflow_provider_llmbeam.spec.endpoint.identity import TRY_LABEL
 
 #: Time that `abandon` waits for a poll of another thread to finish, in seconds.
@@ -52,7 +52,7 @@ _ERRORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ProvisioningResult(TaskResult):
+class ProvisioningResult(PollResult):
     """Result of provisioning an endpoint.
 
     Attributes:

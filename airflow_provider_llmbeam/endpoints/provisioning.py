@@ -118,7 +118,7 @@ class ProvisioningHistory:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Reads what `to_dict` returned."""
         faults = tuple((str(where), str(kind), str(text)) for where, kind, text in data.get("faults", ()))
-        failures = ConsecutiveFailures.from_dict(data.get("failures", {}))
+        failures = ConsecutiveFailures(**data.get("failures", {}))
         lost = LostReply(**data["lost"]) if data.get("lost") else None
         return cls(**{**data, "faults": faults, "failures": failures, "lost": lost})
 

@@ -1,14 +1,14 @@
-"""Polls a model until it answers within a latency limit."""
+"""The condition of the readiness sensor: a model answers within a latency limit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError
 from airflow_provider_llmbeam.hooks.llmbeam import open_model
-from airflow_provider_llmbeam.polling.poller import PollResult, Wait
+from airflow_provider_llmbeam.polling.poller import TaskLog, Wait
 from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, VertexEndpointModel
@@ -17,44 +17,62 @@ from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel,
 MIN_REPLY_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class ReadinessResult(PollResult):
-    """The model answered in time.
-
-    Attributes:
-        latency_seconds: Time from the request to the end of the answer.
-    """
-
-    latency_seconds: float
-
-
-class ReadinessPoller:
-    """Sends a model one request of one output token per poll. Blocks the calling thread.
+class ReadinessCondition:
+    """A model that answers within a latency limit; each check sends one request of one output token.
 
     Args:
-        connect: Makes the prober at the first poll, when the Airflow connections are read.
+        model: A model spec as plain data, without its key, which is read from the connection.
         max_latency_seconds: Longest time for the whole answer; a slower one is not ready yet.
+        embeds: Whether the request asks for a vector.
+        llmbeam_conn_id: Connection with key, base URL, project and location.
+        gcp_conn_id: Connection with the credentials for Google Cloud.
+        impersonation_chain: Service account to impersonate, or a chain of them.
     """
 
-    def __init__(self, connect: Callable[[], tuple[Model, Prober]], max_latency_seconds: float) -> None:
-        self._connect = connect
+    def __init__(
+        self,
+        model: Mapping[str, Any],
+        *,
+        max_latency_seconds: float = 30.0,
+        embeds: bool = False,
+        llmbeam_conn_id: str = "llmbeam_default",
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
+    ) -> None:
         self._max_latency_seconds = max_latency_seconds
-        self._connected: tuple[Model, Prober] | None = None
+        self._embeds = embeds
+        self._open_model = partial(
+            open_model,
+            model,
+            llmbeam_conn_id=llmbeam_conn_id,
+            gcp_conn_id=gcp_conn_id,
+            impersonation_chain=impersonation_chain,
+        )
+        self._name = ""
+        self._prober: Prober | None = None
 
-    def poll(self) -> Wait | ReadinessResult:
+    def check(self, log: TaskLog) -> Wait | dict[str, Any]:
         """Sends one request.
+
+        Args:
+            log: Unused: the message of the `Wait` says all.
+
+        Returns:
+            `latency_seconds`: the time from the request to the end of the answer.
 
         Raises:
             LLMBeamError: There is no API key or token, or waiting will not resolve the refusal.
         """
-        if self._connected is None:
-            self._connected = self._connect()
-        model, prober = self._connected
-        (reply,) = prober.probe(1).replies
-        return judged(reply, named(model), self._max_latency_seconds)
+        if self._prober is None:  # the first check reads the Airflow connections
+            model, authenticate = self._open_model()
+            seconds = max(MIN_REPLY_SECONDS, 2 * self._max_latency_seconds)
+            self._name = named(model)
+            self._prober = Prober(model, authenticate=authenticate, embeds=self._embeds, reply_seconds=seconds)
+        (reply,) = self._prober.probe(1).replies
+        return judge_reply(reply, self._name, self._max_latency_seconds)
 
 
-def judged(reply: ProbeReply, name: str, max_latency_seconds: float) -> Wait | ReadinessResult:
+def judge_reply(reply: ProbeReply, name: str, max_latency_seconds: float) -> Wait | dict[str, Any]:
     """Returns what a reply means for the sensor.
 
     Args:
@@ -79,40 +97,7 @@ def judged(reply: ProbeReply, name: str, max_latency_seconds: float) -> Wait | R
             f"{name} is slow: its answer took {reply.seconds:.1f} s, and `max_latency_seconds` allows "
             f"{max_latency_seconds:g} s.",
         )
-    return ReadinessResult(round(reply.seconds, 3))
-
-
-def readiness_poller(
-    model: Mapping[str, Any],
-    *,
-    max_latency_seconds: float,
-    embeds: bool,
-    llmbeam_conn_id: str,
-    gcp_conn_id: str,
-    impersonation_chain: str | Sequence[str] | None,
-) -> ReadinessPoller:
-    """Returns a poller that uses the connections of a task.
-
-    Args:
-        model: A model spec as plain data.
-        max_latency_seconds: Longest time for the whole answer; a slower one is not ready yet.
-        embeds: Whether the request asks for a vector.
-        llmbeam_conn_id: Connection with key, base URL, project and location.
-        gcp_conn_id: Connection with the credentials for Google Cloud.
-        impersonation_chain: Service account to impersonate, or a chain of them.
-    """
-
-    def connect() -> tuple[Model, Prober]:
-        parsed, authenticate = open_model(
-            model,
-            llmbeam_conn_id=llmbeam_conn_id,
-            gcp_conn_id=gcp_conn_id,
-            impersonation_chain=impersonation_chain,
-        )
-        reply_seconds = max(MIN_REPLY_SECONDS, 2 * max_latency_seconds)
-        return parsed, Prober(parsed, authenticate=authenticate, embeds=embeds, reply_seconds=reply_seconds)
-
-    return ReadinessPoller(connect, max_latency_seconds)
+    return {"latency_seconds": round(reply.seconds, 3)}
 
 
 def named(model: Model) -> str:

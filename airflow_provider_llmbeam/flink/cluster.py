@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import requests
@@ -18,16 +19,32 @@ from airflow_provider_llmbeam.exceptions import (
     RequestRefusedError,
 )
 from airflow_provider_llmbeam.spec.endpoint.identity import RUN_LABEL
-from airflow_provider_llmbeam.spec.remote_job import RemoteJob
+from airflow_provider_llmbeam.spec.remote_job import Phase, RemoteJob, newest_first
 
+#: All states of `JobStatus` in Flink 2.2.
+PHASES: Mapping[str, Phase] = MappingProxyType(
+    {
+        "INITIALIZING": "running",
+        "CREATED": "running",
+        "RUNNING": "running",
+        "RESTARTING": "running",
+        "RECONCILING": "running",
+        "SUSPENDED": "running",  # another job manager takes it over
+        "FAILING": "running",
+        "FAILED": "failed",
+        "CANCELLING": "cancelling",
+        "CANCELED": "cancelled",
+        "FINISHED": "done",
+    }
+)
+#: Name of a job of a run, see `spec.identity.flink_name`.
+_OF_RUN = re.compile(r"(?P<name>.+-[0-9a-f]{12}-[0-9a-f]{8})-(?P<run>[0-9a-f]{8})")
 #: Timeout of a request, in seconds: to connect, and between two bytes of the answer.
 REQUEST_SECONDS = (5.0, 20.0)
 #: Largest number of characters of an error of Flink that are quoted; it sends the stack of its own thread.
 _MAX_CHARACTERS = 300
 #: A frame in a stack trace of Java, or the number of those left out.
 _FRAME = re.compile(r"\s+(at [\w.$/]+[(<]|\.\.\. \d+ more)|\s*at java\.base/")
-#: Name of a job of a run, see `spec.identity.flink_name`.
-_OF_RUN = re.compile(r"(?P<name>.+-[0-9a-f]{12}-[0-9a-f]{8})-(?P<run>[0-9a-f]{8})")
 
 
 class FlinkCluster:
@@ -70,7 +87,7 @@ class FlinkCluster:
         jobs = map(job_of, self._send("GET", "/jobs/overview")["jobs"])
         named = re.compile(rf"{re.escape(identity)}-[0-9a-f]{{8}}")  # without the digest of the run
         found = [job for job in jobs if named.fullmatch(job.name) and not (active_only and job.is_over)]
-        return sorted(found, key=lambda job: job.created_seconds, reverse=True)
+        return newest_first(found)
 
     def cancel(self, job_id: str) -> None:
         """Requests the cancellation of a job; a job that has ended is left unchanged."""
@@ -107,13 +124,19 @@ class FlinkCluster:
 
 
 def job_of(reply: Mapping[str, Any]) -> RemoteJob:
-    """Returns a job of `/jobs/overview`, or that of `/jobs/ID`."""
+    """Reads a job of `/jobs/overview`, or that of `/jobs/ID`."""
     started = reply.get("start-time", -1)  # in milliseconds
-    created_at = datetime.fromtimestamp(started / 1000, UTC) if started > 0 else None
-    name, labels = str(reply["name"]), {}
+    name, state, labels = str(reply["name"]), str(reply["state"]), dict[str, str]()
     if (named := _OF_RUN.fullmatch(name)) is not None:
         name, labels = named["name"], {RUN_LABEL: named["run"]}
-    return RemoteJob(str(reply["jid"]), name, str(reply["state"]), created_at, labels)
+    return RemoteJob(
+        job_id=str(reply["jid"]),
+        name=name,
+        state=state,
+        phase=PHASES.get(state, "unknown"),
+        created_at=datetime.fromtimestamp(started / 1000, UTC) if started > 0 else None,
+        labels=labels,
+    )
 
 
 def _without_frames(text: str) -> str:

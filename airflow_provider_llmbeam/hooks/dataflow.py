@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from itertools import islice
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import RequestRefusedError
@@ -16,7 +17,7 @@ from airflow_provider_llmbeam.hooks.google.errors import before_submission
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
-from airflow_provider_llmbeam.spec.remote_job import RemoteJob
+from airflow_provider_llmbeam.spec.remote_job import Phase, RemoteJob, newest_first
 
 if TYPE_CHECKING:
     from google.cloud.dataflow_v1beta3 import Job, JobMessage, MetricUpdate
@@ -32,6 +33,27 @@ MAX_MESSAGES = 500
 KEPT_MESSAGES = 50
 #: Any identity in the name of a job, see `spec.identity.identity`.
 _IDENTITY = r"[a-z][a-z0-9-]*-[0-9a-f]{12}"
+
+#: All states of `JobState` in google-cloud-dataflow-client 0.13.
+PHASES: Mapping[str, Phase] = MappingProxyType(
+    {
+        "JOB_STATE_UNKNOWN": "running",
+        "JOB_STATE_STOPPED": "running",  # the service's name for a job that has not started
+        "JOB_STATE_RUNNING": "running",
+        "JOB_STATE_DONE": "done",
+        "JOB_STATE_FAILED": "failed",
+        "JOB_STATE_CANCELLED": "cancelled",
+        "JOB_STATE_UPDATED": "replaced",
+        "JOB_STATE_DRAINING": "running",
+        "JOB_STATE_DRAINED": "drained",
+        "JOB_STATE_PENDING": "running",
+        "JOB_STATE_CANCELLING": "cancelling",
+        "JOB_STATE_QUEUED": "running",
+        "JOB_STATE_RESOURCE_CLEANING_UP": "running",
+        "JOB_STATE_PAUSING": "running",
+        "JOB_STATE_PAUSED": "running",
+    }
+)
 _COUNTS = frozenset(field.name for field in fields(Counts))
 
 
@@ -77,7 +99,7 @@ class DataflowJobHook(RegionalHook):
         """
         listed = self._list(re.escape(identity), active_only=active_only)
         found = [job for job in listed if belongs_to(job, identity)]
-        return sorted(found, key=lambda job: job.created_seconds, reverse=True)
+        return newest_first(found)
 
     def active(self) -> list[RemoteJob]:
         """Lists the jobs of this package that have not ended.
@@ -175,7 +197,7 @@ class DataflowJobHook(RegionalHook):
             template_uri: Address of the template, `gs://….json`.
             name: Name of the job; Dataflow runs at most one job of a name.
             parameters: Parameters of the template.
-            environment: Fields of `FlexTemplateRuntimeEnvironment`, see `jobs.dataflow.environment`.
+            environment: Fields of `FlexTemplateRuntimeEnvironment`, see `flex_template.environment`.
             labels: Labels of the job.
 
         Raises:
@@ -241,10 +263,12 @@ def job_of(reply: Job) -> RemoteJob:
     number = type(reply).pb(reply).current_state
     names = {member.value: member.name for member in states}
     created_at: Any = reply.create_time  # proto-plus converts it to a datetime
+    state = names.get(number, f"JOB_STATE_{number}")
     return RemoteJob(
         job_id=reply.id,
         name=reply.name,
-        state=names.get(number, f"JOB_STATE_{number}"),
+        state=state,
+        phase=PHASES.get(state, "unknown"),
         created_at=datetime.fromtimestamp(created_at.timestamp(), UTC) if created_at else None,
         labels=dict(reply.labels),
         replaced_by=reply.replaced_by_job_id or None,

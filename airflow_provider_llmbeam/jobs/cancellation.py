@@ -5,14 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.exceptions import LLMBeamError
-from airflow_provider_llmbeam.jobs.client import Files, JobClient
+from airflow_provider_llmbeam.jobs.client import JobClient, SubmittedJob
 from airflow_provider_llmbeam.polling.poller import TaskLog
-
-if TYPE_CHECKING:
-    from airflow_provider_llmbeam.jobs.registry import SubmittedJob
 
 #: Timeout of each of the two requests before the wait, in seconds.
 STOP_REQUEST_SECONDS = 3.0
@@ -22,12 +18,7 @@ DRAIN_SECONDS = 5.0
 
 
 def stop_and_cancel(
-    job_id: str,
-    stop_uri: str,
-    client: JobClient,
-    open_files: Callable[[], Files],
-    log: TaskLog,
-    sleep: Callable[[float], None] = time.sleep,
+    job_id: str, stop_uri: str, client: JobClient, log: TaskLog, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Has the workers record what is in flight, and then cancels the job.
 
@@ -41,8 +32,7 @@ def stop_and_cancel(
     Args:
         job_id: ID of the job.
         stop_uri: Stop file of the job, see `JobPaths`.
-        client: Client of its service.
-        open_files: Makes the client that writes the stop file.
+        client: Client that reads and cancels the job, and writes the file.
         log: Receives a failure to write it, after which the job is cancelled at once.
         sleep: Function that waits; its argument is in seconds.
 
@@ -52,7 +42,7 @@ def stop_and_cancel(
     try:
         if client.get(job_id, STOP_REQUEST_SECONDS).is_over:
             return
-        open_files().write(stop_uri, "", STOP_REQUEST_SECONDS)
+        client.files(stop_uri).write(stop_uri, "", STOP_REQUEST_SECONDS)
     except LLMBeamError as error:
         log.log(logging.WARNING, "The workers could not be told to stop, so answers in flight are lost: %s", error)
     else:
@@ -60,24 +50,29 @@ def stop_and_cancel(
     client.cancel(job_id)
 
 
-def cancel_or_leave(job: SubmittedJob, cancel: Callable[[], None], reason: str, log: TaskLog) -> None:
+def cancel_or_leave(job: SubmittedJob, connect: Callable[[], JobClient], *, reason: str, log: TaskLog) -> None:
     """Cancels the job or leaves it running, and logs what still bills.
 
     Args:
         job: The job.
-        cancel: Requests the cancellation.
+        connect: Returns the client that cancels it.
         reason: Sentence that says why the task no longer waits for the job.
         log: Receives one line.
     """
-    subject = f"{reason} {job.address.service} job {job.id!r}"
+    subject = f"{reason} {job.service} job {job.id!r}"
     kept = f"The answers so far are kept in {job.journal_uri!r}."
-    to_cancel = f"To cancel it: {job.address.cancel_command}."
+    to_cancel = f"To cancel it: {job.cancel_command}."
     if not job.cancel_on_kill:
-        left = "is left running and billing (`runner.cancel_on_kill` is off)."
-        log.log(logging.WARNING, "%s %s %s %s", subject, left, to_cancel, kept)
+        log.log(
+            logging.WARNING,
+            "%s is left running and billing (`runner.cancel_on_kill` is off). %s %s",
+            subject,
+            to_cancel,
+            kept,
+        )
         return
     try:
-        cancel()
+        connect().cancel(job.id)
     except LLMBeamError as error:
         log.log(logging.ERROR, "%s may still be running and billing: %s %s %s", subject, error, to_cancel, kept)
     else:

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError
 from airflow_provider_llmbeam.jobs.cancellation import stop_and_cancel
-from airflow_provider_llmbeam.jobs.client import Files, JobClient
+from airflow_provider_llmbeam.jobs.client import JobClient, SubmittedJob
 from airflow_provider_llmbeam.jobs.outcome import JobResult, job_result
-from airflow_provider_llmbeam.jobs.registry import SubmittedJob
 from airflow_provider_llmbeam.jobs.state_machine import (
     CANCELLING_SECONDS,
     Follow,
@@ -27,17 +26,41 @@ from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 
 #: Wait before the first poll of a job that replaced another, in seconds.
 FOLLOWING_SECONDS = 1.0
-#: Number of polls over which the rate is measured.
+#: Number of polls over which the rate of progress is measured.
 WINDOW = 10
+
+
+class ProgressLog:
+    """Writes a line on each change, and none while nothing changes.
+
+    Args:
+        log: Log that receives the lines.
+    """
+
+    def __init__(self, log: TaskLog) -> None:
+        self._log = log
+        self._shown = Counts()
+        self._history: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+
+    def show(self, counts: Counts, now: float) -> None:
+        """Writes the progress of the job if it has changed; `now` is in seconds."""
+        self._history.append((now, counts.done))
+        if counts != self._shown:
+            self._log.log(logging.INFO, "%s", progress_line(counts, self._rows_per_second()))
+            self._shown = counts
+
+    def _rows_per_second(self) -> float:
+        (first_at, first_done), (last_at, last_done) = self._history[0], self._history[-1]
+        # Counts may decrease temporarily when Dataflow repeats work.
+        return max(0.0, (last_done - first_done) / (last_at - first_at)) if last_at > first_at else 0.0
 
 
 class JobMonitor:
     """Polls one job and carries out the decisions of a state machine. Blocks the calling thread.
 
     Args:
+        connect: Makes the client, which reads the Airflow connection; called at the first poll.
         job: The job.
-        connect: Makes the client of its service, which reads the Airflow connection; called at the first poll.
-        open_files: Makes the client that writes the stop file.
         machine: Decides after each poll.
         log: Receives changes of the state, progress and warnings.
         now: Seconds of the Unix epoch.
@@ -45,9 +68,8 @@ class JobMonitor:
 
     def __init__(
         self,
-        job: SubmittedJob,
         connect: Callable[[], JobClient],
-        open_files: Callable[[], Files],
+        job: SubmittedJob,
         *,
         machine: JobStateMachine,
         log: TaskLog,
@@ -56,7 +78,6 @@ class JobMonitor:
         self.job = job
         self._connect = connect
         self._client: JobClient | None = None
-        self._open_files = open_files
         self._machine = machine
         self._log = log
         self._now = now
@@ -84,19 +105,21 @@ class JobMonitor:
                 return self._cancel(cost_usd)
             case JobEnded() as end:
                 messages = self._error_messages() if self._has_failed else ()
-                return job_result(end, self.job.address, self._state, messages, self.job.journal_uri)
+                return job_result(end, self.job, self._state, messages)
 
-    def cancel(self) -> None:
-        """Requests the cancellation of the job.
+    def client(self) -> JobClient:
+        """Returns the client; it connects if nothing was polled yet.
 
         Raises:
-            CloudError: The request was refused or not answered.
+            CloudError: The connection cannot be used.
         """
-        self._service_client().cancel(self.job.id)
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
 
     def _decide(self) -> JobDecision:
         try:
-            job = self._service_client().get(self.job.id)
+            job = self.client().get(self.job.id)
             self._log_state(job)
             cost_usd = self._count(job)
         except CloudError as error:
@@ -105,11 +128,6 @@ class JobMonitor:
             unknown = CloudUnavailableError(f"Polling failed with {type(error).__name__}: {error}.")
             return self._machine.on_error(unknown, self._now())
         return self._machine.on_job(job, cost_usd, self._now())
-
-    def _service_client(self) -> JobClient:
-        if self._client is None:
-            self._client = self._connect()
-        return self._client
 
     def _log_state(self, job: RemoteJob) -> None:
         if job.state != self._state:
@@ -120,7 +138,7 @@ class JobMonitor:
     def _count(self, job: RemoteJob) -> float | None:
         """Logs the progress and returns the cost so far."""
         try:
-            counts = self._service_client().counts(job.job_id, running=not job.is_over)
+            counts = self.client().counts(job.job_id, running=not job.is_over)
         except CloudError as error:
             # With a budget the poll fails if the cost cannot be read, unless the job has ended.
             if self._machine.has_budget and not job.is_over:
@@ -138,41 +156,16 @@ class JobMonitor:
             logging.WARNING, f"cost {usd(cost_usd)} so far, more than `limits.budget_usd`: cancelling it."
         )
         try:
-            stop_and_cancel(self.job.id, self.job.stop_uri, self._service_client(), self._open_files, self._log)
+            stop_and_cancel(self.job.id, self.job.stop_uri, self.client(), self._log)
         except CloudError as error:
             self._log.log(logging.WARNING, "%s Requesting it again in %.0f s.", error, CANCELLING_SECONDS)
         return Wait(CANCELLING_SECONDS)
 
     def _error_messages(self) -> Sequence[str]:
         try:
-            return self._service_client().error_messages(self.job.id)
+            return self.client().error_messages(self.job.id)
         except CloudError as error:
             return (f"The error messages could not be read: {error}",)
 
     def _log_event(self, level: int, message: str) -> None:
-        self._log.log(level, "%s job %r %s", self.job.address.service, self.job.id, message)
-
-
-class ProgressLog:
-    """Writes a line on each change, and none while nothing changes.
-
-    Args:
-        log: Log that receives the lines.
-    """
-
-    def __init__(self, log: TaskLog) -> None:
-        self._log = log
-        self._shown = Counts()
-        self._history: deque[tuple[float, int]] = deque(maxlen=WINDOW)
-
-    def show(self, counts: Counts, now: float) -> None:
-        """Writes the progress of the job if it has changed; `now` is in seconds."""
-        self._history.append((now, counts.done))
-        if counts != self._shown:
-            self._log.log(logging.INFO, "%s", progress_line(counts, self._rows_per_second()))
-            self._shown = counts
-
-    def _rows_per_second(self) -> float:
-        (first_at, first_done), (last_at, last_done) = self._history[0], self._history[-1]
-        # Counts may decrease temporarily when Dataflow repeats work.
-        return max(0.0, (last_done - first_done) / (last_at - first_at)) if last_at > first_at else 0.0
+        self._log.log(level, "%s job %r %s", self.job.service, self.job.id, message)

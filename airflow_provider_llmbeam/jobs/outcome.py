@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, error_class, error_in
+from airflow_provider_llmbeam.jobs.client import SubmittedJob
 from airflow_provider_llmbeam.jobs.state_machine import JobEnded, JobOutcome
-from airflow_provider_llmbeam.polling.poller import TaskResult
-from airflow_provider_llmbeam.spec.remote_job import JobAddress
+from airflow_provider_llmbeam.polling.poller import PollResult
 
 _NOTHING_SENT = re.compile(r"Nothing was sent (?:or billed|to the model)")
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.MULTILINE)
@@ -27,7 +27,7 @@ _ERRORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class JobResult(TaskResult):
+class JobResult(PollResult):
     """Result of a job.
 
     Attributes:
@@ -43,30 +43,26 @@ class JobResult(TaskResult):
     state: str
 
 
-def job_result(
-    ended: JobEnded, address: JobAddress, state: str, messages: Sequence[str], journal_uri: str
-) -> JobResult:
+def job_result(ended: JobEnded, job: SubmittedJob, state: str, messages: Sequence[str]) -> JobResult:
     """Returns the result of a job.
 
     Args:
         ended: Decision of the state machine.
-        address: Address of the job.
+        job: The job that was polled last.
         state: Last known state.
         messages: Error messages of a failed job, the oldest first.
-        journal_uri: Directory of the answers so far.
     """
-    subject = f"{address.service} job {address.job_id!r}"
-    if ended.outcome == "succeeded":
-        return JobResult(ended.outcome, address.job_id, state, message=f"{subject} {ended.reason}")
+    subject = f"{job.service} job {job.id!r}"
+    message, error_type = f"{subject} {ended.reason}", None
     if ended.outcome == "failed" and messages:
-        error = failure(messages, subject, journal_uri)
-        return JobResult(ended.outcome, address.job_id, state, message=str(error), error_type=type(error).__name__)
-    error_type = _ERRORS[ended.outcome]
-    message = f"{subject} {ended.reason}"
-    if ended.may_run:
-        message = f"{message} To cancel it: {address.cancel_command}."
-    message = f"{message} {_kept(journal_uri, error_class(error_type, JobFailedError).retryable)}"
-    return JobResult(ended.outcome, address.job_id, state, message=message, error_type=error_type)
+        error = failure(messages, subject, job.journal_uri)
+        message, error_type = str(error), type(error).__name__
+    elif ended.outcome != "succeeded":
+        error_type = _ERRORS[ended.outcome]
+        if ended.may_run:
+            message = f"{message} To cancel it: {job.cancel_command}."
+        message = f"{message} {_kept(job.journal_uri, error_class(error_type, JobFailedError).retryable)}"
+    return JobResult(ended.outcome, job.id, state, message=message, error_type=error_type)
 
 
 def failure(messages: Sequence[str], subject: str, journal_uri: str) -> LLMBeamError:

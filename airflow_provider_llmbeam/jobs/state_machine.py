@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError, CloudNotFoundError
@@ -59,23 +59,6 @@ class JobEnded:
 JobDecision = Wait | Follow | OverBudget | JobEnded
 
 
-@dataclass(frozen=True, slots=True)
-class JobPollHistory:
-    """State that one poll needs from those before it.
-
-    Attributes:
-        failures: Consecutive failed polls.
-        warned_of: Unknown state that a warning was logged for.
-        over_budget_since: Time at which the cost first exceeded the budget, in seconds of the Unix epoch.
-        over_budget_usd: Last known cost above the budget, in US dollars.
-    """
-
-    failures: ConsecutiveFailures = field(default_factory=ConsecutiveFailures)
-    warned_of: str | None = None
-    over_budget_since: float | None = None
-    over_budget_usd: float = 0.0
-
-
 class JobStateMachine:
     """Decides after each poll.
 
@@ -86,16 +69,17 @@ class JobStateMachine:
     """
 
     def __init__(
-        self,
-        poll_interval_seconds: float,
-        budget_usd: float | None = None,
-        *,
-        service: str = "Dataflow",
+        self, poll_interval_seconds: float, budget_usd: float | None = None, *, service: str = "Dataflow"
     ) -> None:
         self._service = service
         self._interval = poll_interval_seconds
         self._budget_usd = budget_usd
-        self.history = JobPollHistory()
+        self.failures = ConsecutiveFailures()
+        #: Unknown state that a warning was returned for.
+        self._warned_of = ""
+        #: Time at which the cost first exceeded the budget, in seconds of the Unix epoch, and the last such cost.
+        self._over_budget_since: float | None = None
+        self._over_budget_usd = 0.0
 
     @property
     def has_budget(self) -> bool:
@@ -110,7 +94,7 @@ class JobStateMachine:
             cost_usd: Cost of the tokens counted so far, in US dollars; `None` if it is unknown.
             now: Seconds of the Unix epoch.
         """
-        self.history = replace(self.history, failures=ConsecutiveFailures())
+        self.failures = ConsecutiveFailures()
         match job.phase:
             case "done":
                 return JobEnded("succeeded", "is done.")
@@ -126,11 +110,10 @@ class JobStateMachine:
                     may_run=True,
                 )
         cost = self._over_budget(cost_usd, now)
-        if job.phase == "cancelled":
+        if job.phase in ("cancelled", "drained"):
             if cost is not None:
                 return JobEnded("over_budget", f"was cancelled: {self._budget_message(cost)}.")
-            how = "drained" if job.was_drained else "cancelled"
-            return JobEnded("cancelled", f"was {how} before it finished, and not by this task.")
+            return JobEnded("cancelled", f"was {job.phase} before it finished, and not by this task.")
         if cost is not None:
             return self._cancelling(job, cost, now)
         return Wait(self._interval, self._warning(job))
@@ -142,8 +125,7 @@ class JobStateMachine:
             error: Error of the poll.
             now: Seconds of the Unix epoch.
         """
-        failures = self.history.failures.add(error, now)
-        self.history = replace(self.history, failures=failures)
+        self.failures = failures = self.failures.add(error, now)
         if isinstance(error, CloudNotFoundError) and failures.kind_count >= MAX_NOT_FOUND:
             return JobEnded(
                 "failed", f"is not known to {self._service}, which was polled {failures.kind_count} times: {error}"
@@ -166,14 +148,12 @@ class JobStateMachine:
         if self._budget_usd is None:
             return None
         if cost_usd is not None and cost_usd > self._budget_usd:
-            since = self.history.over_budget_since
-            self.history = replace(
-                self.history, over_budget_since=now if since is None else since, over_budget_usd=cost_usd
-            )
-        return None if self.history.over_budget_since is None else self.history.over_budget_usd
+            self._over_budget_since = now if self._over_budget_since is None else self._over_budget_since
+            self._over_budget_usd = cost_usd
+        return None if self._over_budget_since is None else self._over_budget_usd
 
     def _cancelling(self, job: RemoteJob, cost_usd: float, now: float) -> JobDecision:
-        since = now if self.history.over_budget_since is None else self.history.over_budget_since
+        since = now if self._over_budget_since is None else self._over_budget_since
         if now - since > MAX_CANCELLING_SECONDS:
             return JobEnded(
                 "over_budget",
@@ -182,14 +162,14 @@ class JobStateMachine:
                 may_run=True,
             )
         # Requested again until the state shows it: the request before may have been lost.
-        return Wait(CANCELLING_SECONDS) if job.is_cancelling else OverBudget(cost_usd)
+        return Wait(CANCELLING_SECONDS) if job.phase == "cancelling" else OverBudget(cost_usd)
 
     def _budget_message(self, cost_usd: float) -> str:
         allowed = f"`limits.budget_usd` allows {usd(self._budget_usd or 0)}"
         return f"its tokens so far cost {usd(cost_usd)}, and {allowed}"
 
     def _warning(self, job: RemoteJob) -> str | None:
-        if job.is_known or job.state == self.history.warned_of:
+        if job.phase != "unknown" or job.state == self._warned_of:
             return None
-        self.history = replace(self.history, warned_of=job.state)
+        self._warned_of = job.state
         return f"{self._service} reports state {job.state!r}, which this version does not know; waiting on."

@@ -14,7 +14,6 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.deployment import own_deployment, required_deployment
 from airflow_provider_llmbeam.integrations.openlineage.facts import JobFacts
 from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, job_lineage
-from airflow_provider_llmbeam.jobs.dataflow import DataflowLauncher
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.deadline import with_deadline, with_stand_in
@@ -147,10 +146,6 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         if self._process is not None:
             self._process.stop()
 
-    def _launcher(self, context: Context) -> DataflowLauncher:
-        store = context.get("task_state_store")
-        return DataflowLauncher(self.gcp_conn_id, self.impersonation_chain, store, self.log)
-
     def _job(self, context: Context) -> tuple[JobSpec, dict[str, str]]:
         """Returns the complete spec, and the environment variables with its secrets.
 
@@ -184,8 +179,20 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         data["deployment"] = required_deployment() if runner_type in ("dataflow", "flink") else own_deployment()
         if runner_type == "dataflow" and not runner.get("project"):
             location = str(runner.get("location"))
-            data["runner"] = {**runner, "project": self._launcher(context).project(location)}
+            data["runner"] = {**runner, "project": self._connected_project(location)}
         return data
+
+    def _connected_project(self, location: str) -> str:
+        """Returns the project of the connection or of its credentials.
+
+        Raises:
+            JobSpecError: Neither names one.
+        """
+        from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
+        from airflow_provider_llmbeam.hooks.google.errors import before_submission
+
+        with before_submission():
+            return DataflowJobHook(location, None, self.gcp_conn_id, self.impersonation_chain).project
 
     def _connected(self, data: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
         """Returns the spec with what connections and the environment give its models, and variables with secrets.

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.google.credentials import google_credentials
 from airflow_provider_llmbeam.integrations.opentelemetry.record import counted_outcome, record_job
+from airflow_provider_llmbeam.jobs.client import SubmittedJob, connect
 from airflow_provider_llmbeam.jobs.launcher import JobLauncher
 from airflow_provider_llmbeam.jobs.outcome import JobResult
 from airflow_provider_llmbeam.jobs.process import JobProcess
-from airflow_provider_llmbeam.jobs.registry import SubmittedJob
 from airflow_provider_llmbeam.operators.assets import add_manifest
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.operators.deadline import with_stand_in
@@ -38,7 +38,6 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.protocol.manifest import ERROR_KEY, PAGE_KEY
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
-from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.triggers.job import JobTrigger
 from airflow_provider_llmbeam.triggers.wait import WaitTrigger
@@ -175,13 +174,13 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Resumes after the event of the trigger; Airflow calls it."""
-        with errors_of_airflow(), counted_outcome(context["ti"]), self._record_failure(context):
+        with errors_of_airflow(), counted_outcome(context["ti"]), self._keep_failure(context):
             seen = JobResult.from_event(event)
             if job is None:  # `dag.test` of Airflow 3.3 drops the arguments
                 task_job = SubmittedJob.of(self._job(context)[0], seen.job_id, is_attached=False)
             else:
                 task_job = SubmittedJob(**job)
-            self._remote = self._launcher_on(context, is_on_flink=bool(task_job.rest_url))
+            self._remote = self._launcher(context)
             if job is not None:
                 with suppress(Exception):  # for the lineage alone; the report needs no connection to the model
                     self._job(context)
@@ -200,7 +199,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
                 self.log.exception("%s Its job was not cancelled, and may still be running and billing.", why)
                 raise error from None
             if isinstance(spec.runner, DetachedRunner):
-                self._launcher_on(context, isinstance(spec.runner, FlinkRunner)).abandon_running(spec, why)
+                self._launcher(context).abandon_all(spec, why)
             else:
                 self.log.warning("%s Its batch-inference jobs are left running, and bill; a retry uses them.", why)
             raise
@@ -226,7 +225,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         return JobSpec.model_validate(own | _STAND_INS, context={"has_connection": True})
 
     def _run(self, context: Context) -> dict[str, Any]:
-        with errors_of_airflow(), counted_outcome(context["ti"]), self._record_failure(context):
+        with errors_of_airflow(), counted_outcome(context["ti"]), self._keep_failure(context):
             return self._execute(context)
 
     def _execute(self, context: Context) -> dict[str, Any]:
@@ -237,8 +236,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
                 f"{self.impersonation_chain!r}. Nothing was sent or billed."
             )
         if isinstance(spec.runner, DetachedRunner):
-            self._remote = self._launcher_on(context, isinstance(spec.runner, FlinkRunner))
-            return self._run_remotely(spec, self._remote, context)
+            self._remote = self._launcher(context)
+            return self._run_elsewhere(spec, self._remote, context)
         self._process = JobProcess(spec, environment, self.log, on_alert=partial(self._notify, context))
         self.store_link(context, OutputLink(), output_url(spec))
         is_deferred = self.deferrable and spec.inference.mode != "online"
@@ -263,14 +262,11 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             timeout=timeout,
         )
 
-    def _launcher_on(self, context: Context, is_on_flink: bool) -> JobLauncher:
-        if not is_on_flink:
-            return self._launcher(context)
-        from airflow_provider_llmbeam.jobs.flink import FlinkLauncher
+    def _launcher(self, context: Context) -> JobLauncher:
+        client = partial(connect, gcp_conn_id=self.gcp_conn_id, impersonation_chain=self.impersonation_chain)
+        return JobLauncher(client, context.get("task_state_store"), self.log)
 
-        return FlinkLauncher(self.gcp_conn_id, None, context.get("task_state_store"), self.log)
-
-    def _run_remotely(self, spec: JobSpec, launcher: JobLauncher, context: Context) -> dict[str, Any]:
+    def _run_elsewhere(self, spec: JobSpec, launcher: JobLauncher, context: Context) -> dict[str, Any]:
         self._submitted = job = launcher.obtain(spec)
         self._show_links(spec, job, context)
         assert isinstance(spec.runner, DetachedRunner)
@@ -281,8 +277,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             poll_interval_seconds=spec.runner.poll_interval_seconds,
             budget_usd=spec.limits.budget_usd,
         )
-        monitor = trigger.make_poller(self.log)
-        seen = monitor.poll()  # a job that has ended needs no trigger
+        watch = trigger.make_poller(self.log)
+        seen = watch.poll()  # a job that has ended needs no trigger
         if isinstance(seen, Wait) and self.deferrable:
             self.defer(
                 trigger=trigger,
@@ -292,7 +288,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             )
         if isinstance(seen, Wait):
             try:
-                seen = poll_until_result(monitor)
+                seen = poll_until_result(watch)
             except BaseException as error:  # such as Airflow's `execution_timeout`
                 self._remote = None
                 launcher.abandon(job, f"Waiting for the job ended with {type(error).__name__}.")
@@ -329,7 +325,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         notify(self.notifiers, alert, context, self.log)
 
     @contextmanager
-    def _record_failure(self, context: Context) -> Iterator[None]:
+    def _keep_failure(self, context: Context) -> Iterator[None]:
         """Keeps the name of the error of a job that failed, and the page of one that failed after its last row."""
         try:
             yield

@@ -1,4 +1,4 @@
-"""`SweepEndpointsOperator`: removes resources that are past their expiry."""
+"""`SweepEndpointsOperator`: removes resources that are past their expiry; and the base of the sweepers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.endpoints.platforms.factory import ENDPOINT_TYPES, platform_factory
-from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError, StillBillingError
+from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
 from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
 from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, sweep_lineage
 from airflow_provider_llmbeam.operators.arguments import check_arguments
@@ -23,32 +23,30 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_llmbeam.polling.poller import TaskLog
-    from airflow_provider_llmbeam.sweepers.sweeper import SweepManifest
+    from airflow_provider_llmbeam.sweep import SweepManifest
 
 #: Age above which a running job of an LLM is considered forgotten, in seconds.
 MAX_JOB_AGE_SECONDS = 3 * 86_400.0
 
 
 class _SweepOperator(HasLineage, BaseOperator):
-    """Base of the operators that sweep; each has a method that does it, and an error for what may be left."""
+    """Base of the operators that remove what was left behind."""
 
     ui_color = "#fce8e6"
     _manifest: dict[str, Any] | None = None
 
     @abstractmethod
-    def _sweep(self) -> SweepManifest: ...
-
-    @abstractmethod
-    def _error(self, message: str) -> LLMBeamError: ...
+    def sweep(self) -> SweepManifest:
+        """Sweeps with the arguments, as Airflow rendered them."""
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Sweeps, and returns the manifest."""
+        """Sweeps, and fails if something is left."""
         with errors_of_airflow():
-            manifest = self._sweep()
+            manifest = self.sweep()
             self.log.info("%s", manifest)
             self._manifest = manifest.plain()
             if manifest.failed:
-                raise self._error(
+                raise StillBillingError(
                     f"{len(manifest.cancelled)} cancelled, {len(manifest.deleted)} deleted, "
                     f"{len(manifest.failed)} not: {' '.join(manifest.failed)}"
                 )
@@ -82,8 +80,8 @@ class SweepEndpointsOperator(_SweepOperator):
         `locations`, `project`, `deployments`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
-        The names of the jobs that were cancelled, of the resources that were deleted, of those that were kept, and
-        of those of other deployments, and sentences about those that failed.
+        The resources that were deleted, the jobs that were cancelled, what failed, what was kept, and what belongs
+        to other deployments.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
@@ -127,7 +125,8 @@ class SweepEndpointsOperator(_SweepOperator):
         except JobSpecError as error:
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
 
-    def _sweep(self) -> SweepManifest:
+    def sweep(self) -> SweepManifest:
+        """Sweeps every location."""
         return swept(
             self.locations,
             self.project,
@@ -140,9 +139,6 @@ class SweepEndpointsOperator(_SweepOperator):
             gone_within_seconds=self.gone_within_seconds,
             log=self.log,
         )
-
-    def _error(self, message: str) -> LLMBeamError:
-        return StillBillingError(message)
 
 
 def swept(
@@ -165,28 +161,33 @@ def swept(
         StillBillingError: The connection could not be read; nothing was swept.
     """
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
-    from airflow_provider_llmbeam.sweepers.endpoints import sweep
+    from airflow_provider_llmbeam.sweep import DataflowJobs, Endpoints, sweep
 
     places, names = _location_names(locations), deployment_names(deployments) or (required_deployment(),)
-    where = f"What has expired in {', '.join(map(repr, places))}"
+    where, now = f"What has expired in {', '.join(map(repr, places))}", time.time()
     with reading_for_removal(gcp_conn_id, where, "A retry or the next sweep tries again."):
-        sites = [
-            platform_factory(kind, project, gcp_conn_id, impersonation_chain)(location)
+        endpoints = [
+            Endpoints(
+                platform=platform_factory(kind, project, gcp_conn_id, impersonation_chain)(location),
+                deployments=names,
+                expired_before=now - older_than_seconds,
+                gone_within_seconds=gone_within_seconds,
+                log=log,
+            )
             for kind in ENDPOINT_TYPES
             for location in places
         ]
-        services = [DataflowJobHook(location, project, gcp_conn_id, impersonation_chain) for location in places]
-    return sweep(
-        sites,
-        services,
-        deployments=frozenset(names),
-        now=time.time(),
-        dry_run=dry_run,
-        older_than_seconds=older_than_seconds,
-        max_job_age_seconds=max_job_age_seconds,
-        gone_within_seconds=gone_within_seconds,
-        log=log,
-    )
+        jobs = [
+            DataflowJobs(
+                service=DataflowJobHook(location, project, gcp_conn_id, impersonation_chain),
+                endpoints=endpoints,
+                deployments=names,
+                now=now,
+                max_age_seconds=max_job_age_seconds,
+            )
+            for location in places
+        ]
+    return sweep((*endpoints, *jobs), deployments=names, dry_run=dry_run, log=log)
 
 
 def _location_names(locations: Any) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.literal import is_pending, plain
@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.spec.model import Model, model_data, model_problem
 if TYPE_CHECKING:
     from airflow.sdk import XComArg
 
-    from airflow_provider_llmbeam.sweepers.sweeper import SweepManifest
+    from airflow_provider_llmbeam.sweep import SweepManifest
 
 #: Age above which a batch-inference job is considered forgotten, in seconds: twice the default of
 #: `inference.max_batch_wait_seconds`.
@@ -60,7 +60,7 @@ class SweepBatchInferenceOperator(_SweepOperator):
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
         AirflowFailException: A rendered argument is invalid, or there is no key.
-        BatchError: Something could not be listed, cancelled or deleted; raised after all others were handled.
+        StillBillingError: Something could not be listed, cancelled or deleted; raised after all else was handled.
     """
 
     template_fields: Sequence[str] = (
@@ -108,17 +108,13 @@ class SweepBatchInferenceOperator(_SweepOperator):
         except JobSpecError as error:
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
 
-    def _error(self, message: str) -> LLMBeamError:
-        from airflow_provider_llmbeam.providers.errors import BatchError
-
-        return BatchError(message)
-
-    def _sweep(self) -> SweepManifest:
+    def sweep(self) -> SweepManifest:
+        """Sweeps the jobs and files."""
         # Imported here: parsing a Dag file loads no HTTP client.
         from airflow_provider_llmbeam.hooks.llmbeam import open_model
         from airflow_provider_llmbeam.providers.batch import open_provider
         from airflow_provider_llmbeam.providers.google_session import session_with
-        from airflow_provider_llmbeam.sweepers.batch_inference import sweep
+        from airflow_provider_llmbeam.sweep import BatchInferenceJobs, sweep
 
         names = deployment_names(self.deployments) or (required_deployment(),)
         model, headers = open_model(
@@ -134,11 +130,10 @@ class SweepBatchInferenceOperator(_SweepOperator):
                 f"{self.llmbeam_conn_id!r} (the default one needs the address of OpenAI as its host) nor the "
                 "variable that `model.api_key_env` names. Nothing was sent."
             )
-        return sweep(
-            open_provider(model, output_uri="", session=session_with(headers)),
-            deployments=frozenset(names),
-            now=time.time(),
-            dry_run=self.lists_only,
-            older_than_seconds=self.older_than_seconds,
-            log=self.log,
-        )
+        provider = open_provider(model, output_uri="", session=session_with(headers))
+        made_before = time.time() - self.older_than_seconds
+        things = [
+            BatchInferenceJobs(provider=provider, deployment=name, made_before=made_before)
+            for name in sorted({*names})
+        ]
+        return sweep(things, deployments=names, dry_run=self.lists_only, log=self.log)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from airflow_provider_llmbeam.polling.schedule import backoff_seconds
 
@@ -62,8 +62,3 @@ class ConsecutiveFailures:
         """
         longest = max(poll_interval_seconds, max_wait_seconds)
         return min(backoff_seconds(self.count, poll_interval_seconds), longest)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Reads the fields as plain JSON."""
-        return cls(**data)

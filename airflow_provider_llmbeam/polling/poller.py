@@ -1,4 +1,4 @@
-"""The poller protocol, its results, the log that it writes to, and the loop that polls in the worker."""
+"""The poller protocol, the values that a poll returns, the log it writes to, and the loop in the worker."""
 
 from __future__ import annotations
 
@@ -22,40 +22,8 @@ class TaskLog(Protocol):
     def warning(self, event: str, *args: Any) -> Any:
         """Writes a warning."""
 
-
-@dataclass(frozen=True, slots=True)
-class PollResult:
-    """Result of a poll that ends the wait. Each poller has a subclass whose fields are plain JSON."""
-
-    def to_event(self) -> dict[str, Any]:
-        """Returns the fields as plain JSON, for the event of a trigger."""
-        return asdict(self)
-
-    @classmethod
-    def from_event(cls, event: dict[str, Any]) -> Self:
-        """Reads what `to_event` returned."""
-        return cls(**event)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult(PollResult):
-    """Poll result that decides whether the task succeeds or raises.
-
-    Attributes:
-        message: Sentence for the task log or for the error; empty if there is nothing to report.
-        error_type: Name of a class in `exceptions`; `None` if the task succeeds.
-    """
-
-    #: Class of the error if `error_type` is unknown, e.g. because another version of this package wrote the event.
-    default_error: ClassVar[type[LLMBeamError]] = LLMBeamError
-
-    message: str = ""
-    error_type: str | None = None
-
-    @property
-    def error(self) -> LLMBeamError | None:
-        """The error that the task raises; `None` if it succeeds."""
-        return None if self.error_type is None else error_class(self.error_type, self.default_error)(self.message)
+    def error(self, event: str, *args: Any) -> Any:
+        """Writes an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +37,38 @@ class Wait:
 
     seconds: float
     message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollResult:
+    """Result of a poll that ends the wait: the task succeeds or raises.
+
+    Each poller has a subclass whose fields are plain JSON, as they travel as the event of a trigger.
+
+    Attributes:
+        message: Sentence for the task log or for the error; empty if there is nothing to report.
+        error_type: Name of a class in `exceptions`; `None` if the task succeeds.
+    """
+
+    #: Class of the error if `error_type` is unknown, e.g. because another version of this package wrote the event.
+    default_error: ClassVar[type[LLMBeamError]] = LLMBeamError
+
+    message: str = ""
+    error_type: str | None = None
+
+    def to_event(self) -> dict[str, Any]:
+        """Returns the fields as plain JSON, for the event of a trigger."""
+        return asdict(self)
+
+    @classmethod
+    def from_event(cls, event: dict[str, Any]) -> Self:
+        """Reads what `to_event` returned."""
+        return cls(**event)
+
+    @property
+    def error(self) -> LLMBeamError | None:
+        """The error that the task raises; `None` if it succeeds."""
+        return None if self.error_type is None else error_class(self.error_type, self.default_error)(self.message)
 
 
 ResultT = TypeVar("ResultT", bound=PollResult)

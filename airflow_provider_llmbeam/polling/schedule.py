@@ -1,4 +1,4 @@
-"""Polling on a schedule: when to poll next, and when to stop. Pure; `now` is an argument."""
+"""Polling on a schedule: until a condition is met, the timeout passes, or the condition can no longer be met."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.polling.poller import Poller, PollResult, TaskLog, TaskResult, Wait
+from airflow_provider_llmbeam.polling.poller import PollResult, TaskLog, Wait
 
 #: Delay of the first poll after a deferral: Airflow 3.3 with LocalExecutor loses tasks that resume within
 #: about 5 s.
@@ -87,7 +87,7 @@ class PollSchedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SensorResult(TaskResult):
+class SensorResult(PollResult):
     """End of a sensor's wait.
 
     Attributes:
@@ -95,7 +95,7 @@ class SensorResult(TaskResult):
             met, however long the sensor waits.
         polls: Number of polls.
         waited_seconds: Time from the first poll to the last one.
-        event: `PollResult.to_event` of the poller's result; `None` if the condition is not met.
+        value: What the condition has returned; `None` if it is not met.
     """
 
     default_error: ClassVar[type[LLMBeamError]] = JobSpecError
@@ -103,18 +103,32 @@ class SensorResult(TaskResult):
     outcome: Literal["met", "timed_out", "refused"]
     polls: int
     waited_seconds: float
-    event: dict[str, Any] | None = None
+    value: dict[str, Any] | None = None
+
+
+class Condition(Protocol):
+    """Something that a sensor waits for."""
+
+    def check(self, log: TaskLog) -> Wait | dict[str, Any]:
+        """Checks once, and blocks the calling thread.
+
+        Args:
+            log: Receives what a person may want to know besides the message of the `Wait`.
+
+        Returns:
+            A `Wait` if the condition is not met yet: its message goes to the log and to that of the result, and
+            its seconds are the least until the next check. If it is met, its value as plain JSON.
+
+        Raises:
+            LLMBeamError: Counts as a `Wait` if a retry may help; otherwise the condition can no longer be met.
+        """
 
 
 class ScheduledPoller:
-    """Polls through another poller, on a schedule and until a timeout. Blocks the calling thread.
-
-    A `Wait` of the other poller means that the condition is not met yet: its message goes to the log and to the
-    message of the result, and its seconds are the least until the next poll. A result means that the condition is
-    met. An `LLMBeamError` counts as a `Wait` if a retry may help, and ends the wait otherwise.
+    """Checks a condition on a schedule and until a timeout. Blocks the calling thread.
 
     Args:
-        poller: Checks the condition.
+        condition: The condition.
         schedule: Interval and timeout.
         log: Receives the messages.
         now: Seconds of the Unix epoch.
@@ -122,13 +136,13 @@ class ScheduledPoller:
 
     def __init__(
         self,
-        poller: Poller[PollResult],
+        condition: Condition,
         schedule: PollSchedule,
         *,
         log: TaskLog,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._poller = poller
+        self._condition = condition
         self._schedule = schedule
         self._log = log
         self._now = now
@@ -143,13 +157,13 @@ class ScheduledPoller:
         """Polls once."""
         self._polls += 1
         try:
-            result = self._poller.poll()
+            result = self._condition.check(self._log)
         except LLMBeamError as error:
             if not error.retryable:
                 return self._result("refused", str(error), error_type=type(error).__name__)
             result = Wait(0.0, str(error))
         if not isinstance(result, Wait):
-            return self._result("met", event=result.to_event())
+            return self._result("met", value=result)
         if result.message:
             self._log.log(logging.INFO, "%s", result.message)
         now = self._now()
@@ -166,7 +180,7 @@ class ScheduledPoller:
         outcome: Literal["met", "timed_out", "refused"],
         message: str = "",
         *,
-        event: dict[str, Any] | None = None,
+        value: dict[str, Any] | None = None,
         error_type: str | None = None,
     ) -> SensorResult:
         return SensorResult(
@@ -174,6 +188,6 @@ class ScheduledPoller:
             message=message,
             polls=self._polls,
             waited_seconds=round(max(0.0, self._now() - self._schedule.started_at), 3),
-            event=event,
+            value=value,
             error_type=error_type,
         )

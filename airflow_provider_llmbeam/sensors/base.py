@@ -17,10 +17,10 @@ from airflow.providers.common.compat.sdk import (
     PokeReturnValue,
 )
 
-from airflow_provider_llmbeam.hooks.connections import HasConnections
+from airflow_provider_llmbeam.hooks.connections import plain_chain
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
-from airflow_provider_llmbeam.polling.poller import Poller, PollResult, Wait
+from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller, SensorResult
 from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 300.0
 
 
-class PollingSensor(HasConnections, BaseSensorOperator):
+class PollingSensor(BaseSensorOperator):
     """Polls once in the worker, and then waits without a worker slot.
 
-    Each sensor has a poller of its own, a `SensorTrigger` that makes the same, and a `conclude` for its XCom.
+    Each sensor has a `SensorTrigger` of its own, which names the condition, and returns its XCom from `conclude`.
     With `deferrable=False` it behaves like Airflow's own sensors, with their `mode`.
 
     `soft_fail` skips the task if the condition is not met within `timeout`. A refusal that waiting will not
@@ -51,6 +51,7 @@ class PollingSensor(HasConnections, BaseSensorOperator):
 
     #: Sentence for error messages: what keeps running, and may be billed, after this task has failed.
     left_running: ClassVar[str] = ""
+    trigger_class: ClassVar[type[SensorTrigger]]
 
     def __init__(
         self,
@@ -71,16 +72,16 @@ class PollingSensor(HasConnections, BaseSensorOperator):
         self._last_message = ""
 
     @abstractmethod
-    def make_poller(self) -> Poller[PollResult]:
-        """Returns the poller of the condition in the worker."""
-
-    @abstractmethod
-    def trigger(self, schedule: PollSchedule) -> SensorTrigger:
-        """Returns the trigger, which makes the poller of the condition in the triggerer."""
+    def condition_arguments(self) -> dict[str, Any]:
+        """Returns the arguments of the condition as plain data, without those of the connections."""
 
     @abstractmethod
     def conclude(self, result: SensorResult, context: Context) -> Any:
-        """Returns the XCom, made of `result.event` after the condition was met."""
+        """Returns the XCom, made of `result.value` after the condition was met."""
+
+    def trigger(self, schedule: PollSchedule) -> SensorTrigger:
+        """Returns the trigger that continues in the triggerer."""
+        return self.trigger_class(arguments=self._arguments(), schedule=schedule.to_dict())
 
     def execute(self, context: Context) -> Any:
         """Waits until the condition is met."""
@@ -88,7 +89,7 @@ class PollingSensor(HasConnections, BaseSensorOperator):
             if not self.deferrable:
                 return self._conclude(self._poked(context), context)
             schedule = self._schedule(time.time(), self.timeout)
-            poller = ScheduledPoller(self.make_poller(), schedule, log=self.log)
+            poller = self._make_poller(schedule)
             result = poller.poll()
             if isinstance(result, Wait):
                 self.defer(
@@ -104,7 +105,7 @@ class PollingSensor(HasConnections, BaseSensorOperator):
             first = context["ti"].get_first_reschedule_date(context)
             schedule = self._schedule(time.time() if first is None else first.timestamp(), None)
             schedule = replace(schedule, polls=int(context.get("task_reschedule_count") or 0))
-            self._poller = ScheduledPoller(self.make_poller(), schedule, log=self.log)
+            self._poller = self._make_poller(schedule)
         result = self._poller.poll()
         if isinstance(result, Wait):
             self._last_message = result.message or ""
@@ -133,6 +134,17 @@ class PollingSensor(HasConnections, BaseSensorOperator):
             if self.never_fail:
                 raise AirflowSkipException(f"Skipped because `never_fail=True`: {error}") from error
             raise
+
+    def _make_poller(self, schedule: PollSchedule) -> ScheduledPoller:
+        return self.trigger_class.poll_condition(self._arguments(), schedule, self.log)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            **self.condition_arguments(),
+            "llmbeam_conn_id": self.llmbeam_conn_id,
+            "gcp_conn_id": self.gcp_conn_id,
+            "impersonation_chain": plain_chain(self.impersonation_chain),
+        }
 
     def _poked(self, context: Context) -> SensorResult:
         self._poller = None

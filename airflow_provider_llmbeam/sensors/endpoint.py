@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.links import EndpointLink, StoresLinks, endpoint_url
 from airflow_provider_llmbeam.operators.literal import is_pending, plain
-from airflow_provider_llmbeam.polling.schedule import PollSchedule, SensorResult
+from airflow_provider_llmbeam.polling.schedule import SensorResult
 from airflow_provider_llmbeam.sensors.base import PollingSensor
 from airflow_provider_llmbeam.spec.model import Model, model_data, model_problems
-from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
+from airflow_provider_llmbeam.triggers.sensor import EndpointReadyTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
-
-    from airflow_provider_llmbeam.endpoints.readiness import ReadinessPoller
 
 
 class EndpointReadySensor(StoresLinks, PollingSensor):
@@ -54,6 +52,7 @@ class EndpointReadySensor(StoresLinks, PollingSensor):
     template_fields_renderers = dict.fromkeys(template_fields[:1], "json")
     links = (EndpointLink(),)
     ui_color = "#e6f4ea"
+    trigger_class = EndpointReadyTrigger
     left_running = "The sensor provisioned nothing: the model server keeps running, and is billed, as before."
 
     def __init__(
@@ -75,35 +74,20 @@ class EndpointReadySensor(StoresLinks, PollingSensor):
         if problems := [problem for problem in model_problems(self.model) if not is_pending(problem.got)]:
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
 
-    def make_poller(self) -> ReadinessPoller:
-        """Returns the poller, which sends one request per poll."""
-        from airflow_provider_llmbeam.endpoints.readiness import readiness_poller
-
-        self.model = model_data(self.model)  # as Airflow rendered it
-        return readiness_poller(
-            self.model, max_latency_seconds=self.max_latency_seconds, embeds=self.embeds, **self.connections
-        )
-
-    def trigger(self, schedule: PollSchedule) -> EndpointReadyTrigger:
-        """Returns the trigger, which sends the same request."""
-        self.model = model_data(self.model)  # as Airflow rendered it
-        return EndpointReadyTrigger(
-            model=self.model,
-            schedule=schedule.to_dict(),
-            max_latency_seconds=self.max_latency_seconds,
-            embeds=self.embeds,
-            **self.connections,
-        )
+    def condition_arguments(self) -> dict[str, Any]:
+        """Returns the model, as Airflow rendered it, and what its answer has to be."""
+        self.model = model_data(self.model)
+        return {"model": self.model, "max_latency_seconds": self.max_latency_seconds, "embeds": self.embeds}
 
     def conclude(self, result: SensorResult, context: Context) -> dict[str, Any]:
         """Returns the model and the latency of its answer."""
-        assert result.event is not None
+        assert result.value is not None
         self.model = model_data(self.model)
         self.store_link(context, EndpointLink(), endpoint_url(self.model))
         context["ti"].xcom_push(key="model", value=self.model)
         return {
             "model": self.model,
-            "latency_seconds": result.event["latency_seconds"],
+            "latency_seconds": result.value["latency_seconds"],
             "polls": result.polls,
             "waited_seconds": result.waited_seconds,
         }

@@ -14,19 +14,18 @@ from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.identity import job_name
 from airflow_provider_llmbeam.operators.links import QuotaLink, StoresLinks, quota_url
 from airflow_provider_llmbeam.operators.literal import literal_problems, plain
-from airflow_provider_llmbeam.polling.schedule import PollSchedule, SensorResult
+from airflow_provider_llmbeam.polling.schedule import SensorResult
 from airflow_provider_llmbeam.sensors.base import PollingSensor
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
 from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
-from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
+from airflow_provider_llmbeam.triggers.sensor import QuotaTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_provider_llmbeam.quota.poller import QuotaPoller
     from airflow_provider_llmbeam.spec.demand import Demand
     from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
     from airflow_provider_llmbeam.spec.limits import Limits
@@ -100,6 +99,7 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
     template_fields_renderers = dict.fromkeys(("model", "endpoint", "demand", "limits"), "json")
     links = (QuotaLink(),)
     ui_color = "#e6f4ea"
+    trigger_class = QuotaTrigger
     left_running = "No job was started and nothing of it was billed."
 
     def __init__(
@@ -165,20 +165,14 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
         if self._process is not None:
             self._process.stop()
 
-    def make_poller(self) -> QuotaPoller:
-        """Returns the poller, which logs the state of each location that it does not choose."""
-        from airflow_provider_llmbeam.quota.poller import QuotaPoller
-
-        return QuotaPoller(self._question(), **self.connections, log=self.log)
-
-    def trigger(self, schedule: PollSchedule) -> QuotaTrigger:
-        """Returns the trigger, which asks the same question."""
-        return QuotaTrigger(question=self._question(), schedule=schedule.to_dict(), **self.connections)
+    def condition_arguments(self) -> dict[str, Any]:
+        """Returns the question."""
+        return {"question": self._question()}
 
     def conclude(self, result: SensorResult, context: Context) -> dict[str, Any]:
         """Returns the verdict with the limits for the job."""
-        assert result.event is not None
-        found = result.event["result"]
+        found = result.value
+        assert found is not None
         self.log.info("%s", found["sentence"])
         for key in _KEYS:
             if key in found:

@@ -1,79 +1,17 @@
-"""A job on Dataflow or Flink as plain values, without a client."""
+"""A job that runs elsewhere, as its service described it: on Dataflow or on Flink."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import MappingProxyType
 from typing import Literal
 
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import RUN_LABEL
 
-#: Phase of a job. `replaced`: another job continues its work.
-Phase = Literal["going", "done", "failed", "cancelled", "replaced"]
-
-#: All states of `JobState` in google-cloud-dataflow-client 0.13, and of `JobStatus` in Flink 2.2.
-PHASES: Mapping[str, Phase] = MappingProxyType(
-    {
-        "JOB_STATE_UNKNOWN": "going",
-        "JOB_STATE_STOPPED": "going",  # the service's name for a job that has not started
-        "JOB_STATE_RUNNING": "going",
-        "JOB_STATE_DONE": "done",
-        "JOB_STATE_FAILED": "failed",
-        "JOB_STATE_CANCELLED": "cancelled",
-        "JOB_STATE_UPDATED": "replaced",
-        "JOB_STATE_DRAINING": "going",
-        "JOB_STATE_DRAINED": "cancelled",
-        "JOB_STATE_PENDING": "going",
-        "JOB_STATE_CANCELLING": "going",
-        "JOB_STATE_QUEUED": "going",
-        "JOB_STATE_RESOURCE_CLEANING_UP": "going",
-        "JOB_STATE_PAUSING": "going",
-        "JOB_STATE_PAUSED": "going",
-        "INITIALIZING": "going",
-        "CREATED": "going",
-        "RUNNING": "going",
-        "RESTARTING": "going",
-        "RECONCILING": "going",
-        "SUSPENDED": "going",  # another job manager takes it over
-        "FAILING": "going",
-        "FAILED": "failed",
-        "CANCELLING": "going",
-        "CANCELED": "cancelled",
-        "FINISHED": "done",
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class JobAddress:
-    """Address of a job: a region of a project on Dataflow, or a Flink cluster.
-
-    Attributes:
-        job_id: ID that the service gave the job.
-        project: Google Cloud project; empty on Flink.
-        location: Region; empty on Flink.
-        rest_url: Address of the REST API of the Flink cluster; empty on Dataflow.
-    """
-
-    job_id: str
-    project: str = ""
-    location: str = ""
-    rest_url: str = ""
-
-    @property
-    def service(self) -> Literal["Dataflow", "Flink"]:
-        """Name of the service, for messages."""
-        return "Flink" if self.rest_url else "Dataflow"
-
-    @property
-    def cancel_command(self) -> str:
-        """Shell command that cancels the job."""
-        if self.rest_url:
-            return f"curl -X PATCH '{self.rest_url}/jobs/{self.job_id}?mode=cancel'"
-        return f"gcloud dataflow jobs cancel {self.job_id} --region={self.location} --project={self.project}"
+#: Phase of a job. `unknown`: a state that this version does not know; `replaced`: another job continues its work.
+Phase = Literal["running", "cancelling", "unknown", "done", "failed", "cancelled", "drained", "replaced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,48 +20,31 @@ class RemoteJob:
 
     Attributes:
         job_id: ID that the service gave the job.
-        name: Name that this package gave the job, see `spec.identity`; on Flink without the digest of its run.
-        state: State in the API of the service; may be unknown to this version.
+        name: Name that this package gave the job, see `spec.identity`; without the digest of its run.
+        state: State in the API of the service, e.g. `JOB_STATE_RUNNING`.
+        phase: Phase of the state.
         created_at: Time of creation, in UTC; `None` if not known.
-        labels: Labels of the job, which a list of jobs may omit; on Flink only `RUN_LABEL`, with a digest.
+        labels: Labels of the job. A list of Dataflow omits them; on Flink, the digest of the run alone, which is
+            part of the name there.
         replaced_by: ID of the job that continues the work of an updated job; `None` otherwise.
     """
 
     job_id: str
     name: str
     state: str
+    phase: Phase
     created_at: datetime | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     replaced_by: str | None = None
 
     @property
-    def phase(self) -> Phase:
-        """Phase of the state; an unknown state counts as `going`."""
-        return PHASES.get(self.state, "going")
-
-    @property
-    def is_known(self) -> bool:
-        """Whether this version knows the state."""
-        return self.state in PHASES
-
-    @property
     def is_over(self) -> bool:
         """Whether this job has ended."""
-        return self.phase != "going"
-
-    @property
-    def is_cancelling(self) -> bool:
-        """Whether this job is being cancelled."""
-        return self.state in ("JOB_STATE_CANCELLING", "CANCELLING")
-
-    @property
-    def was_drained(self) -> bool:
-        """Whether somebody has drained this job."""
-        return self.state == "JOB_STATE_DRAINED"
+        return self.phase not in ("running", "cancelling", "unknown")
 
     @property
     def run(self) -> str | None:
-        """Label or digest of its task and run; `None` if it has none, or a list omitted it."""
+        """Task and run of this job: a label on Dataflow, its digest on Flink; `None` if the service keeps none."""
         return self.labels.get(RUN_LABEL)
 
     @property
@@ -131,7 +52,12 @@ class RemoteJob:
         """Airflow deployment that submitted the job; empty if it is not known."""
         return self.labels.get(DEPLOYMENT_LABEL, "")
 
-    @property
-    def created_seconds(self) -> float:
-        """Time of creation, in seconds of the Unix epoch; 0 if not known."""
-        return self.created_at.timestamp() if self.created_at else 0.0
+
+def newest_first(jobs: list[RemoteJob]) -> list[RemoteJob]:
+    """Returns jobs by their time of creation."""
+    return sorted(jobs, key=lambda job: job.created_at.timestamp() if job.created_at else 0.0, reverse=True)
+
+
+def flink_cancel_command(rest_url: str, job_id: str) -> str:
+    """Returns the shell command that cancels a job on the Flink cluster of a REST API."""
+    return f"curl -X PATCH '{rest_url}/jobs/{job_id}?mode=cancel'"

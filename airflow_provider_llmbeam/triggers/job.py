@@ -1,26 +1,24 @@
-"""Waits for a job on Dataflow or Flink without a worker slot."""
+"""Waits for a job elsewhere without a worker slot."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from airflow_provider_llmbeam.hooks.connections import plain_chain
 from airflow_provider_llmbeam.jobs.cancellation import cancel_or_leave
-from airflow_provider_llmbeam.jobs.client import JobClient, open_client, open_files
+from airflow_provider_llmbeam.jobs.client import JobClient, SubmittedJob, connect
 from airflow_provider_llmbeam.jobs.monitor import JobMonitor
-from airflow_provider_llmbeam.jobs.registry import SubmittedJob
 from airflow_provider_llmbeam.jobs.state_machine import JobStateMachine
 from airflow_provider_llmbeam.polling.poller import TaskLog
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
 
 
 class JobTrigger(PollingTrigger[JobMonitor]):
-    """Polls a job until it has ended, and fires one event: `JobResult.to_event`.
+    """Polls a job on Dataflow or Flink until it has ended, and fires one event: `JobResult.to_event`.
 
     Args:
-        job: `SubmittedJob.plain` of the job.
+        job: A `SubmittedJob` as plain data.
         gcp_conn_id: Airflow connection of Google Cloud.
         impersonation_chain: Service account to impersonate on Dataflow, or a chain of them.
         poll_interval_seconds: Interval between polls, in seconds.
@@ -49,18 +47,14 @@ class JobTrigger(PollingTrigger[JobMonitor]):
 
     def _cancel_or_leave(self) -> None:
         monitor = self.poller
-        cancel_or_leave(monitor.job, monitor.cancel, "The task was marked or cleared while deferred.", self.log)
+        reason = "The task was marked or cleared while deferred."
+        cancel_or_leave(monitor.job, monitor.client, reason=reason, log=self.log)
 
     def make_poller(self, log: TaskLog) -> JobMonitor:
         """Returns a new monitor of the job that writes to `log`."""
         job = SubmittedJob(**self.job)
-        return JobMonitor(
-            job,
-            self._connect,
-            partial(open_files, job, job.stop_uri, self.gcp_conn_id, self.impersonation_chain),
-            machine=JobStateMachine(self.poll_interval_seconds, self.budget_usd, service=job.address.service),
-            log=log,
-        )
+        machine = JobStateMachine(self.poll_interval_seconds, self.budget_usd, service=job.service)
+        return JobMonitor(self._connect, job, machine=machine, log=log)
 
     def _connect(self) -> JobClient:
-        return open_client(SubmittedJob(**self.job), self.gcp_conn_id, self.impersonation_chain)
+        return connect(SubmittedJob(**self.job), self.gcp_conn_id, self.impersonation_chain)

@@ -478,9 +478,9 @@ def test_a_job_that_uses_an_endpoint_is_cancelled_at_its_teardown(run_dag, sandb
     theirs = {"llmbeam-job": "a", "llmbeam-endpoint": endpoint, "llmbeam-deployment": "another"}
     ours = {**theirs, "llmbeam-deployment": own_deployment()}
     jobs = [
-        RemoteJob("theirs", "n", "JOB_STATE_RUNNING", labels=theirs),
-        RemoteJob("ours", "n", "JOB_STATE_RUNNING", labels=ours),
-        RemoteJob("other", "n", "JOB_STATE_RUNNING", labels={"llmbeam-job": "b"}),
+        RemoteJob("theirs", "n", "JOB_STATE_RUNNING", "running", labels=theirs),
+        RemoteJob("ours", "n", "JOB_STATE_RUNNING", "running", labels=ours),
+        RemoteJob("other", "n", "JOB_STATE_RUNNING", "running", labels={"llmbeam-job": "b"}),
     ]
     monkeypatch.setattr(DataflowJobHook, "_list", lambda self, identity, *, active_only: jobs)
     monkeypatch.setattr(DataflowJobHook, "cancel", lambda self, job_id: cancelled.append((self.location, job_id)))

@@ -16,11 +16,11 @@ from google.cloud.storage import Client
 from llmbeam_sandbox import Fault
 from waiting import until
 
+from airflow_provider_llmbeam.exceptions import StillBillingError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.providers.batch import open_provider
-from airflow_provider_llmbeam.providers.errors import BatchError
 from airflow_provider_llmbeam.providers.google_session import key_session
 from airflow_provider_llmbeam.spec import GeminiModel, OpenAIModel
 from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
@@ -110,7 +110,7 @@ def test_a_failure_fails_the_task_after_everything_else_was_swept(run_dag, conne
     assert (manifest, state) == (None, "failed")
     assert sorted(jobs.phases) == ["cancelled", "queued"]
     (error,) = errors
-    assert isinstance(error, BatchError)
+    assert isinstance(error, StillBillingError)
     assert str(error).startswith("1 cancelled, 0 deleted, 1 not: Batch-inference job llmbeam-")
     assert str(error).endswith("may still bill: The Gemini Developer API answered HTTP 403: Not you.")
 

@@ -56,7 +56,7 @@ from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches
 from airflow_provider_llmbeam.providers.openai.batch import OpenAIBatches
 from airflow_provider_llmbeam.providers.vertex_ai.batch import VertexAIBatches
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.sweepers.batch_inference import sweep
+from airflow_provider_llmbeam.sweep import BatchInferenceJobs, sweep
 from tests.clouds import trust_in_aiohttp
 from tests.unit.pipeline.batch_inference.moments import KILLS
 
@@ -193,15 +193,10 @@ def test_whatever_becomes_of_the_batch_all_rows_are_answered(developer, sandbox,
 
 
 def swept(spec):
-    """Sweeps as if it were three days later, and returns what was cancelled."""
-    return sweep(
-        open_provider(spec.model, output_uri=""),
-        deployments={spec.deployment},
-        now=time.time() + 3 * 86_400,
-        dry_run=False,
-        older_than_seconds=2 * 86_400.0,
-        log=logging.getLogger(),
-    ).cancelled
+    """Sweeps what was made until tomorrow, and returns what was cancelled."""
+    provider, made_before = open_provider(spec.model, output_uri=""), time.time() + 86_400
+    jobs = BatchInferenceJobs(provider=provider, deployment=spec.deployment, made_before=made_before)
+    return sweep([jobs], deployments=[spec.deployment], dry_run=False, log=logging.getLogger()).cancelled
 
 
 @pytest.mark.full

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import time
+from functools import partial
 
 import pytest
 from llmbeam_sandbox import FlinkSettings
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from airflow_provider_llmbeam.hooks.object_storage import files_at
-from airflow_provider_llmbeam.jobs.flink import FlinkClient, FlinkLauncher
+from airflow_provider_llmbeam.jobs.client import connect
+from airflow_provider_llmbeam.jobs.launcher import JobLauncher
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.spec import JobSpec
@@ -45,9 +46,10 @@ def spec(echo_job, sandbox, monkeypatch):
 
 
 def test_a_job_is_submitted_once_monitored_and_collected(spec, sandbox):
-    launcher = FlinkLauncher("google_cloud_default", None, None, LOG)
+    client = partial(connect, gcp_conn_id="google_cloud_default", impersonation_chain=None)
+    launcher = JobLauncher(client, None, LOG)
     job = launcher.obtain(spec)
-    again = FlinkLauncher("google_cloud_default", None, None, LOG).obtain(spec)
+    again = JobLauncher(client, None, LOG).obtain(spec)
     assert (again.id, again.is_attached) == (job.id, True)
     with pytest.raises(JobFailedError, match=rf"runs already on Flink, as '{job.id}'. To cancel it: curl"):
         run(spec)
@@ -58,10 +60,7 @@ def test_a_job_is_submitted_once_monitored_and_collected(spec, sandbox):
     manifest = launcher.collect(job, result)
     assert manifest["rows"] == {"read": 30, "answered": 30, "dead_letter": 0}
     assert len(sandbox.flink.jobs.all()) == 1
-    client = FlinkClient(
-        job.rest_url, files_at(spec.paths.progress_uri, "g"), spec.paths.progress_uri, spec.paths.stop_uri
-    )
-    assert client.counts(job.id, running=False).rows == 30
+    assert client(job).counts(job.id, running=False).rows == 30
     (answers,) = manifest["answers_uris"]
     with open(answers) as lines:  # noqa: PTH123
         assert len({json.loads(line)["id"] for line in lines}) == 30

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.cli import llmbeam
 from airflow_provider_llmbeam.operators import sweep as sweeping
 from airflow_provider_llmbeam.pipeline import command as module
 from airflow_provider_llmbeam.pipeline.command import Command
-from airflow_provider_llmbeam.sweepers.sweeper import SweepManifest
+from airflow_provider_llmbeam.sweep import SweepManifest
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.flink.cluster import FlinkCluster
 from airflow_provider_llmbeam.pipeline.launch.portable import check_job_service
 from airflow_provider_llmbeam.spec.identity import dataflow_name, flink_name, job_identity
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.remote_job import JobAddress, RemoteJob
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob, flink_cancel_command
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 
 _log = logging.getLogger("llmbeam")
@@ -61,10 +61,10 @@ def started(pipeline: Any, spec: JobSpec, runner: FlinkRunner) -> Any:
         JobFailedError: The cluster runs the job already.
     """
     if running := _named(FlinkCluster(runner.rest_url), spec, active_only=True):
-        address = JobAddress(running[0].job_id, rest_url=runner.rest_url)
+        job_id = running[0].job_id
         raise JobFailedError(
-            f"Job {spec.name!r} runs already on Flink, as {address.job_id!r}. To cancel it: "
-            f"{address.cancel_command}. Nothing more was sent or billed."
+            f"Job {spec.name!r} runs already on Flink, as {job_id!r}. To cancel it: "
+            f"{flink_cancel_command(runner.rest_url, job_id)}. Nothing more was sent or billed."
         )
     return pipeline.run()
 
@@ -97,7 +97,7 @@ def _wait_for_job(cluster: FlinkCluster, spec: JobSpec, result: Any, before: Col
         is_over = PipelineState.is_terminal(result.state)  # before the list, which has a job that has ended, too
         found = [job for job in _named(cluster, spec, active_only=False) if job.job_id not in before]
         if found:
-            return sorted(found, key=lambda job: (job.created_seconds, job.job_id))
+            return sorted(found, key=lambda job: (job.created_at.timestamp() if job.created_at else 0, job.job_id))
         if is_over:
             result.wait_until_finish()  # raises the error of the job server
         if is_over or time.monotonic() >= deadline:

@@ -11,12 +11,11 @@ from itertools import product
 
 import pytest
 
+from airflow_provider_llmbeam import sweep as sweeps
 from airflow_provider_llmbeam.endpoints import monitor as monitors
 from airflow_provider_llmbeam.endpoints.platform import SentRequests
 from airflow_provider_llmbeam.endpoints.resource import CLOCK_SECONDS, LostReply
 from airflow_provider_llmbeam.endpoints.teardown import remove
-from airflow_provider_llmbeam.sweepers import endpoints as sweeps
-from airflow_provider_llmbeam.sweepers.endpoints import sweep
 from tests.unit.endpoints.fake_cloud import OPERATION_SECONDS, Cloud, owner_of
 from tests.unit.endpoints.moments import (
     EVENTS,
@@ -267,9 +266,9 @@ def test_a_later_try_is_ready_though_the_one_before_is_abandoned_once_the_endpoi
 
 def test_the_sweeper_removes_what_a_killed_try_left_once_it_has_expired_and_not_before(life, clock):
     def swept(cloud):
-        settings = {"dry_run": False, "older_than_seconds": 0.0, "max_job_age_seconds": None, "log": log}
-        platforms = platforms_of(cloud, life.kind)
-        return sweep(platforms, [], deployments={"prod"}, now=cloud.now, gone_within_seconds=300.0, **settings)
+        settings = {"deployments": ["prod"], "expired_before": cloud.now, "gone_within_seconds": 300.0, "log": log}
+        endpoints = [sweeps.Endpoints(platform=each, **settings) for each in platforms_of(cloud, life.kind)]
+        return sweeps.sweep(endpoints, deployments=["prod"], dry_run=False, log=log)
 
     for cloud, _ in each_moment(life, clock):
         let_time_pass(cloud)

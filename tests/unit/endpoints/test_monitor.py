@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
-from airflow_provider_llmbeam.sweepers.endpoints import sweep
+from airflow_provider_llmbeam.sweep import Endpoints, sweep
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 from tests.unit.endpoints.moments import (
     CLOUD_RUN,
@@ -242,11 +242,14 @@ def test_a_sweep_removes_endpoints_where_no_models_can_be_listed_and_says_so(san
     made = trigger(CONTAINER)
     poll_until_result(made.make_poller(log))
     sandbox.faults.every("vertex.models.list", 1, Fault(kind="error", http_status=403))
-    settings = {"dry_run": False, "older_than_seconds": 0.0, "max_job_age_seconds": None, "log": log}
-    now, deployments = time.time() + 120, {"prod"}
-    manifest = sweep(
-        [platform_of(made)], [], deployments=deployments, now=now, gone_within_seconds=30.0, **settings
+    endpoints = Endpoints(
+        platform=platform_of(made),
+        deployments=["prod"],
+        expired_before=time.time() + 120,
+        gone_within_seconds=30.0,
+        log=log,
     )
+    manifest = sweep([endpoints], deployments=["prod"], dry_run=False, log=log)
     assert [name.split("/")[-2] for name in manifest.deleted] == ["endpoints"]
     assert ["list the models" in message for message in manifest.failed] == [True]
     assert is_empty(sandbox)

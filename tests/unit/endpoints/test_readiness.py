@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from google.cloud import aiplatform_v1 as v1
 from llmbeam_sandbox import EndpointSettings, ManualClock, Sandbox
 
-from airflow_provider_llmbeam.endpoints.readiness import ReadinessResult, readiness_poller
+from airflow_provider_llmbeam.endpoints.readiness import ReadinessCondition
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError
 from airflow_provider_llmbeam.polling.poller import Wait
 
@@ -48,26 +50,20 @@ def deploy():
 
 
 def test_an_endpoint_is_ready_when_its_model_answers_and_not_before(google, clock):
-    watch = readiness_poller(
-        {"type": "vertex_endpoint", "name": "Qwen/Qwen3-4B", "endpoint": NAME},
-        max_latency_seconds=5.0,
-        embeds=False,
-        llmbeam_conn_id="llmbeam_default",
-        gcp_conn_id="google_cloud_default",
-        impersonation_chain=None,
-    )
+    model = {"type": "vertex_endpoint", "name": "Qwen/Qwen3-4B", "endpoint": NAME}
+    condition, log = ReadinessCondition(model, max_latency_seconds=5.0), logging.getLogger()
     with pytest.raises(EndpointRefusedError, match=r"HTTP 404: Endpoint `.*` not found\."):
-        watch.poll()
+        condition.check(log)
     make_endpoint()
-    empty = watch.poll()
+    empty = condition.check(log)
     assert isinstance(empty, Wait)
     assert "has no deployed model" in empty.message
     deploy()
-    loading = watch.poll()
+    loading = condition.check(log)
     assert isinstance(loading, Wait)
     assert loading.message.startswith(
         f"Model 'Qwen/Qwen3-4B' at https://{LOCATION}-aiplatform.googleapis.com/v1/{NAME} does not answer yet: "
         "HTTP 503: The model server is not ready"
     )
     clock.advance(WARM_SECONDS + 1)
-    assert isinstance(watch.poll(), ReadinessResult)
+    assert condition.check(log)["latency_seconds"] <= 5.0

@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.hooks import dataflow as module
 from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook, belongs_to
 from airflow_provider_llmbeam.hooks.google import base as google
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
-from airflow_provider_llmbeam.spec.remote_job import RemoteJob
+from tests.unit.jobs.values import dataflow_job
 
 JOBS = "/v1b3/projects/acme-prod/locations/europe-west1/jobs"
 LAUNCH = "/v1b3/projects/acme-prod/locations/europe-west1/flexTemplates:launch"
@@ -104,7 +104,7 @@ def test_active_only_requests_only_active_jobs(server, hook):
     ],
 )
 def test_a_job_is_identified_by_its_label_or_its_name(name, labels, belongs):
-    assert belongs_to(RemoteJob("j", name, "JOB_STATE_RUNNING", labels=labels), "nightly") is belongs
+    assert belongs_to(dataflow_job("j", name, "JOB_STATE_RUNNING", labels=labels), "nightly") is belongs
 
 
 def test_a_job_is_cancelled(server, hook):

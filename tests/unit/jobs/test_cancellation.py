@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError
 from airflow_provider_llmbeam.jobs.cancellation import DRAIN_SECONDS, STOP_REQUEST_SECONDS, stop_and_cancel
-from airflow_provider_llmbeam.spec.remote_job import RemoteJob
+from tests.unit.jobs.values import dataflow_job
 
 
 class Cloud:
@@ -15,7 +15,10 @@ class Cloud:
 
     def get(self, job_id, within_seconds):
         self._request("get", within_seconds)
-        return RemoteJob(job_id, "name", f"JOB_STATE_{self.state}")
+        return dataflow_job(job_id, "name", f"JOB_STATE_{self.state}")
+
+    def files(self, uri):
+        return self
 
     def write(self, uri, text, within_seconds):
         self._request("write", within_seconds)
@@ -32,7 +35,7 @@ class Cloud:
         self.lines.append(event % args)
 
     def stop_and_cancel(self):
-        stop_and_cancel("job-1", "gs://b/stop", self, lambda: self, self, self.sleep)
+        stop_and_cancel("job-1", "gs://b/stop", self, self, self.sleep)
 
     def _request(self, kind, within_seconds):
         assert within_seconds <= STOP_REQUEST_SECONDS

@@ -1,9 +1,10 @@
-"""`DataflowLauncher` against the sandbox's Dataflow."""
+"""`JobLauncher` on Dataflow, against the sandbox."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from llmbeam_sandbox import Fault
@@ -17,12 +18,12 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.hooks.storage import StorageHook
-from airflow_provider_llmbeam.jobs.dataflow import DataflowLauncher
+from airflow_provider_llmbeam.jobs.client import SubmittedJob, connect
+from airflow_provider_llmbeam.jobs.launcher import STORE_KEY, JobLauncher
 from airflow_provider_llmbeam.jobs.outcome import JobResult
-from airflow_provider_llmbeam.jobs.registry import STORE_KEY, SubmittedJob
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page
-from airflow_provider_llmbeam.spec.remote_job import RemoteJob
+from tests.unit.jobs.values import dataflow_job
 
 
 class Store(dict):
@@ -35,8 +36,6 @@ class Store(dict):
 class FakeHook:
     """Dataflow in one region, with a job that ends when it is cancelled."""
 
-    project = "p"
-
     def __init__(self):
         self.cancelled = []
 
@@ -44,10 +43,28 @@ class FakeHook:
         return []
 
     def get(self, job_id, within_seconds=None):
-        return RemoteJob(job_id, "n", "JOB_STATE_CANCELLED" if self.cancelled else "JOB_STATE_RUNNING")
+        return dataflow_job(job_id, "n", "JOB_STATE_CANCELLED" if self.cancelled else "JOB_STATE_RUNNING")
 
     def cancel(self, job_id):
         self.cancelled.append(job_id)
+
+    def check(self, spec):
+        pass
+
+    def submit(self, spec, start):
+        return "submitted"
+
+    def files(self, uri):
+        return self
+
+    def write(self, uri, text, within_seconds):
+        pass
+
+
+def launcher(store, log, client=None):
+    """Returns a launcher with a client of this test, or with those of the sandbox."""
+    real = partial(connect, gcp_conn_id="google_cloud_default", impersonation_chain=None)
+    return JobLauncher(client or real, store, log)
 
 
 REASON = "Waiting for the job ended with TaskDeferralTimeout."
@@ -55,7 +72,7 @@ REASON = "Waiting for the job ended with TaskDeferralTimeout."
 
 @pytest.fixture
 def task(google, log):
-    return DataflowLauncher("google_cloud_default", None, None, log)
+    return launcher(None, log)
 
 
 @pytest.fixture
@@ -77,14 +94,14 @@ def store():
     return Store()
 
 
-def test_abandon_running_logs_that_no_job_is_running(task, log, spec):
-    task.abandon_running(spec, REASON)
+def test_abandon_all_logs_that_no_job_is_running(task, log, spec):
+    task.abandon_all(spec, REASON)
     assert log.lines == [f"{REASON} No job of this task is running."]
 
 
-def test_abandon_running_logs_the_command_that_finds_the_job_if_dataflow_refuses(task, log, spec, sandbox):
+def test_abandon_all_logs_the_command_that_finds_the_job_if_dataflow_refuses(task, log, spec, sandbox):
     sandbox.faults.queue("dataflow.jobs.list", Fault(kind="error", http_status=403))
-    task.abandon_running(spec, REASON)
+    task.abandon_all(spec, REASON)
     (line,) = log.lines
     assert line.startswith(f"{REASON} Its job may still be running and billing: ")
     assert "gcloud dataflow jobs list --status=active '--filter=name:nightly-" in line
@@ -94,30 +111,24 @@ def test_a_job_in_the_region_of_an_earlier_try_is_ended_before_another_is_submit
     google, spec, log, store, monkeypatch
 ):
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.cancellation.DRAIN_SECONDS", 0.0)
-    task = DataflowLauncher("google_cloud_default", None, store, log)
-    monkeypatch.setattr(DataflowLauncher, "_check", lambda *_: None)
-    monkeypatch.setattr(DataflowLauncher, "_submit", lambda *_: "submitted")
     store.set(STORE_KEY, SubmittedJob.of(spec, "1", is_attached=False).plain())
     there = FakeHook()
     regions = {"europe-west1": there, "us-central1": FakeHook()}
-    monkeypatch.setattr(DataflowLauncher, "_client", lambda _, job: regions[job.location])
     moved = spec.model_copy(update={"runner": spec.runner.model_copy(update={"location": "us-central1"})})
-    assert task.obtain(moved).id == "submitted"
+    assert launcher(store, log, lambda job: regions[job.location]).obtain(moved).id == "submitted"
     assert there.cancelled == ["1"]
     assert "runs elsewhere, in 'europe-west1' of project" in log.lines[0]
 
 
-def test_a_job_on_another_service_is_named_and_one_of_the_same_place_is_not_ended(
-    google, spec, log, store, monkeypatch
-):
-    task = DataflowLauncher("google_cloud_default", None, store, log)
-    task._cancel_elsewhere(SubmittedJob.of(spec, "", is_attached=False))
+def test_a_job_on_another_service_is_named_and_one_of_the_same_place_is_not_ended(spec, log, store):
+    task = launcher(store, log, lambda _: FakeHook())
     kept = SubmittedJob.of(spec, "1", is_attached=False)
+    task._end_job_at_other_place(kept)
     store.set(STORE_KEY, kept.plain())
-    task._cancel_elsewhere(SubmittedJob.of(spec, "", is_attached=False))
+    task._end_job_at_other_place(kept)
     assert log.lines == []
     store.set(STORE_KEY, replace(kept, rest_url="http://jm:8081").plain())
-    task._cancel_elsewhere(SubmittedJob.of(spec, "", is_attached=False))
+    task._end_job_at_other_place(kept)
     assert "Flink job '1' of an earlier try may still be running and billing" in log.lines[0]
     assert log.lines[0].endswith("To cancel it: curl -X PATCH 'http://jm:8081/jobs/1?mode=cancel'.")
 
@@ -132,12 +143,11 @@ def test_a_job_elsewhere_whose_state_cannot_be_read_is_named_or_looked_for_again
         raise error("HTTP.")
 
     monkeypatch.setattr(FakeHook, "get", refused)
-    monkeypatch.setattr(DataflowLauncher, "_client", lambda *_: FakeHook())
-    task = DataflowLauncher("google_cloud_default", None, store, log)
+    task = launcher(store, log, lambda _: FakeHook())
     store.set(STORE_KEY, SubmittedJob.of(spec, "1", is_attached=False).plain())
     moved = spec.model_copy(update={"runner": spec.runner.model_copy(update={"location": "us-central1"})})
     with nullcontext() if is_named is not None else pytest.raises(CloudUnavailableError):
-        task._cancel_elsewhere(SubmittedJob.of(moved, "", is_attached=False))
+        task._end_job_at_other_place(SubmittedJob.of(moved, "", is_attached=False))
     assert ["may still be running" in line for line in log.lines] == ([True] if is_named else [])
 
 

@@ -1,8 +1,9 @@
-"""`FlinkLauncher` against the sandbox's Flink."""
+"""`JobLauncher` on Flink, against the sandbox."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.hooks.object_storage import files_at
-from airflow_provider_llmbeam.jobs.flink import FlinkClient, FlinkLauncher
+from airflow_provider_llmbeam.jobs.client import SubmittedJob, connect
+from airflow_provider_llmbeam.jobs.launcher import JobLauncher
 from airflow_provider_llmbeam.jobs.outcome import JobResult
 from airflow_provider_llmbeam.jobs.process import JobProcess
-from airflow_provider_llmbeam.jobs.registry import SubmittedJob
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.identity import flink_name, job_identity, progress_prefix
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
@@ -23,7 +24,7 @@ REASON = "The task was killed."
 
 @pytest.fixture
 def launcher(log):
-    return FlinkLauncher("google_cloud_default", None, None, log)
+    return JobLauncher(partial(connect, gcp_conn_id="google_cloud_default", impersonation_chain=None), None, log)
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_a_retry_finds_the_job_of_the_try_before(launcher, spec, submitted):
     again = launcher.obtain(spec)
     assert (first.id, first.is_attached) == (submitted[0], False)
     assert (again.id, again.is_attached) == (submitted[0], True)
-    assert SubmittedJob(**json.loads(json.dumps(again.plain()))).address == again.address
+    assert SubmittedJob(**json.loads(json.dumps(again.plain()))) == again
 
 
 def test_a_job_with_another_specification_is_cancelled_before_the_next_is_submitted(
@@ -89,12 +90,12 @@ def test_a_running_job_of_another_run_with_the_same_job_name_is_left_alone(launc
         JobFailedError, match=rf"^`job_name`: job '{job.id}' of another task or run, '[0-9a-f]{{8}}'"
     ):
         launcher.obtain(tuesday)
-    launcher.abandon_running(tuesday, REASON)
+    launcher.abandon_all(tuesday, REASON)
     assert [found.state for found in sandbox.flink.jobs.all()] == ["RUNNING"]
     assert launcher.obtain(of_run(spec, "tuesday", "{{ row.t }}")).id == job.id, (
         "the same spec: the run waits for it"
     )
-    launcher.abandon_running(monday, REASON)
+    launcher.abandon_all(monday, REASON)
     assert [found.state for found in sandbox.flink.jobs.all()] == ["CANCELED"]
 
 
@@ -152,19 +153,19 @@ def test_a_task_that_was_killed_submits_no_job(launcher, spec, submitted):
 
 
 def test_jobs_whose_id_is_not_known_any_more_are_found_by_their_names(launcher, spec, submitted, sandbox, log):
-    launcher.abandon_running(spec, REASON)
+    launcher.abandon_all(spec, REASON)
     assert log.lines == [f"{REASON} No job of this task is running."]
     launcher.obtain(spec)
-    launcher.abandon_running(spec, REASON)
+    launcher.abandon_all(spec, REASON)
     assert sandbox.flink.jobs.all()[0].state == "CANCELED"
     sandbox.faults.queue("flink.jobs.overview", Fault(kind="error", http_status=503))
-    launcher.abandon_running(spec, REASON)
+    launcher.abandon_all(spec, REASON)
     assert f"To find it: curl '{sandbox.flink_url}/jobs/overview'" in log.lines[-1]
 
 
 def test_the_counts_of_all_workers_are_added_up(spec):
     prefix, files = progress_prefix(spec), files_at(spec.paths.progress_uri, "g")
-    client = FlinkClient("http://127.0.0.1:9", files, prefix, spec.paths.stop_uri)
+    client = connect(SubmittedJob.of(spec, "1", is_attached=False), "g", None)
     assert client.counts("1", running=True) == Counts()
     files.write(f"{prefix}a.json", '{"rows": 3, "answered": 1}')
     files.write(f"{prefix}b.json", '{"rows": 4}')

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count, product
 
@@ -17,7 +16,7 @@ from airflow_provider_llmbeam.exceptions import (
     CloudUnavailableError,
     LLMBeamError,
 )
-from airflow_provider_llmbeam.jobs.dataflow import DataflowLauncher
+from airflow_provider_llmbeam.jobs.launcher import JobLauncher
 from airflow_provider_llmbeam.jobs.monitor import JobMonitor
 from airflow_provider_llmbeam.jobs.state_machine import (
     CANCELLING_SECONDS,
@@ -32,6 +31,7 @@ from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, Counts
 from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 from tests.unit.jobs.moments import BUDGET_USD, LIVES, MOMENTS, PAGE, Poll, with_tables
+from tests.unit.jobs.values import dataflow_job
 
 pytestmark = [pytest.mark.promise(1), pytest.mark.promise(2)]
 ERRORS = {"404": CloudNotFoundError, "403": AccessDeniedError, "503": CloudUnavailableError}
@@ -57,7 +57,7 @@ class Watch:
         else:
             named, _, cost = report.partition(" $")
             state, _, successor = named.partition(" to ")
-            job = RemoteJob("job-1", "n-12345678", f"JOB_STATE_{state}", replaced_by=successor or None)
+            job = dataflow_job("job-1", "n-12345678", f"JOB_STATE_{state}", replaced_by=successor or None)
             decision = self.machine.on_job(job, float(cost) if cost else None, self.now)
         match decision:
             case Wait(seconds, message):
@@ -143,22 +143,26 @@ class World:
         self.now += seconds
 
     def turn(self, job_id: str, state: str) -> None:
-        self.jobs[job_id] = replace(self.jobs[job_id], state=f"JOB_STATE_{state}")
+        job = self.jobs[job_id]
+        self.jobs[job_id] = dataflow_job(job_id, job.name, f"JOB_STATE_{state}", job.created_at, job.labels)
 
     def go_on(self, end: str | None = None) -> None:
         """Lets some time pass: a job that is being cancelled ends, and so do others if there is an end."""
         for job in self.jobs.values():
-            if job.is_cancelling or (end and not job.is_over):
-                self.turn(job.job_id, "CANCELLED" if job.is_cancelling else end)
+            if job.phase == "cancelling" or (end and not job.is_over):
+                self.turn(job.job_id, "CANCELLED" if job.phase == "cancelling" else end)
 
     # Dataflow
 
-    def submit(self, spec: JobSpec) -> str:
+    def check(self, spec: JobSpec) -> None:
+        pass
+
+    def submit(self, spec: JobSpec, start: object) -> str:
         self.request("the job is submitted")
         for job in self.jobs.values():
             assert job.is_over, "two active jobs at once"
         job_id, name = f"job-{len(self.jobs) + 1}", dataflow_name(spec)
-        self.jobs[job_id] = RemoteJob(job_id, name, "JOB_STATE_RUNNING", datetime.now(UTC), labels(spec))
+        self.jobs[job_id] = dataflow_job(job_id, name, "JOB_STATE_RUNNING", datetime.now(UTC), labels(spec))
         self._written.clear()  # the job removes its stop file when it starts
         return job_id
 
@@ -168,7 +172,7 @@ class World:
 
     def get(self, job_id: str, within_seconds: float | None = None) -> RemoteJob:
         coming = self._coming.setdefault(job_id, ["DONE"])
-        is_cancelling = self.jobs[job_id].is_cancelling
+        is_cancelling = self.jobs[job_id].phase == "cancelling"
         moment = ""
         if within_seconds is None and not self.jobs[job_id].is_over:
             state = "CANCELLED" if is_cancelling else coming[0]
@@ -194,6 +198,9 @@ class World:
         return []
 
     # Cloud Storage
+
+    def files(self, uri: str) -> World:
+        return self
 
     def exists(self, uri: str) -> bool:
         self.request()
@@ -234,25 +241,6 @@ MOMENT_OF_STATE = {
 }
 
 
-class Launcher(DataflowLauncher):
-    """The launcher of one try in such a world."""
-
-    def __init__(self, world: World, store: Store | None) -> None:
-        super().__init__("google_cloud_default", None, store, world)
-        self._world = world
-
-    def _client(self, *_):
-        return self._world
-
-    _files = _client
-
-    def _check(self, *_):
-        pass
-
-    def _submit(self, spec):
-        return self._world.submit(spec)
-
-
 SPEC = JobSpec.parse(
     {
         "name": "nightly",
@@ -267,13 +255,12 @@ SPEC = JobSpec.parse(
 
 def play_try(world: World, store: Store | None) -> str:
     """Plays a try of the task, as the operator and its trigger do; returns how it got its job."""
-    launcher, before = Launcher(world, store), len(world.jobs)
+    launcher, before = JobLauncher(lambda _: world, store, world), len(world.jobs)
     job = launcher.obtain(SPEC)
     how = "submits" if len(world.jobs) > before else "collects" if world.jobs[job.id].is_over else "attaches"
     monitor = JobMonitor(
+        lambda: world,
         job,
-        lambda: world,
-        lambda: world,
         machine=JobStateMachine(30, BUDGET_USD),
         log=world,
         now=lambda: world.now,
@@ -284,7 +271,7 @@ def play_try(world: World, store: Store | None) -> str:
 
 
 def on_kill(world: World) -> None:
-    Launcher(world, None).abandon_running(SPEC, "The task was killed.")
+    JobLauncher(lambda _: world, None, world).abandon_all(SPEC, "The task was killed.")
 
 
 def killed(world):
@@ -327,7 +314,7 @@ TASKS = {
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.cancellation.DRAIN_SECONDS", 0.0)
-    monkeypatch.setattr("airflow_provider_llmbeam.jobs.registry._POLL_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.jobs.launcher._LOOK_SECONDS", 0.0)
 
 
 def worlds_of(task: str) -> Iterator[World]:

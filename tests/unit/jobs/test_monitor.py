@@ -4,27 +4,11 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
 from airflow_provider_llmbeam.jobs.monitor import JobMonitor
-from airflow_provider_llmbeam.jobs.registry import SubmittedJob
 from airflow_provider_llmbeam.jobs.state_machine import JobStateMachine
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
-from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, Counts
 from airflow_provider_llmbeam.spec.remote_job import RemoteJob
-
-JOB = SubmittedJob.of(
-    JobSpec.parse(
-        {
-            "name": "nightly",
-            "source": {"uri": "gs://rows/in.jsonl", "key": "id"},
-            "prompt": "{{ row.text }}",
-            "model": {"type": "echo"},
-            "sink": "gs://rows/out",
-            "runner": {"type": "dataflow", "project": "acme-prod", "location": "europe-west1"},
-        }
-    ),
-    "job-1",
-    is_attached=False,
-)
+from tests.unit.jobs.values import dataflow_job, submitted_job
 
 
 class ScriptedDataflow:
@@ -33,16 +17,16 @@ class ScriptedDataflow:
     def __init__(self, *states, counts=(), messages=(), refuses_cancel=False):
         self.states, self.counted, self.messages = list(states), list(counts), messages
         self.refuses_cancel = refuses_cancel
-        self.cancelled, self.polled = [], []
+        self.cancelled, self.polled, self.written = [], [], []
 
     def get(self, job_id, within_seconds=None):
         if within_seconds is not None:  # not a poll
-            return RemoteJob(job_id, "n-12345678", "JOB_STATE_RUNNING")
+            return dataflow_job(job_id, "n-12345678", "JOB_STATE_RUNNING")
         self.polled.append(job_id)
         state = self.states.pop(0)
         if isinstance(state, Exception):
             raise state
-        return state if isinstance(state, RemoteJob) else RemoteJob(job_id, "n-12345678", f"JOB_STATE_{state}")
+        return state if isinstance(state, RemoteJob) else dataflow_job(job_id, "n-12345678", f"JOB_STATE_{state}")
 
     def counts(self, job_id, *, running):
         counts = self.counted.pop(0) if self.counted else Counts()
@@ -54,6 +38,12 @@ class ScriptedDataflow:
         if isinstance(self.messages, Exception):
             raise self.messages
         return self.messages
+
+    def files(self, uri):
+        return self
+
+    def write(self, uri, text, within_seconds):
+        self.written.append(uri)
 
     def cancel(self, job_id):
         self.cancelled.append(job_id)
@@ -71,11 +61,10 @@ class Waiting:
     """Wait for a scripted job, with a simulated clock."""
 
     def __init__(self, dataflow, *, interval=30.0, budget_usd=None):
-        self.now, self.waits, self.lines, self.written = 0.0, [], [], []
+        self.now, self.waits, self.lines = 0.0, [], []
         self.monitor = JobMonitor(
-            JOB,
             lambda: dataflow,
-            lambda: self,
+            submitted_job(),
             machine=JobStateMachine(interval, budget_usd),
             log=self,
             now=lambda: self.now,
@@ -83,9 +72,6 @@ class Waiting:
 
     def log(self, level, event, *args):
         self.lines.append(event % args)
-
-    def write(self, uri, text, within_seconds):
-        self.written.append(uri)
 
     def sleep(self, seconds):
         self.waits.append(seconds)
@@ -153,7 +139,7 @@ def test_a_failed_job_whose_messages_cannot_be_read_is_a_failed_job():
 
 
 def test_a_replaced_job_is_followed():
-    updated = RemoteJob("job-1", "n-12345678", "JOB_STATE_UPDATED", replaced_by="job-2")
+    updated = dataflow_job("job-1", "n-12345678", "JOB_STATE_UPDATED", replaced_by="job-2")
     dataflow = ScriptedDataflow("RUNNING", updated, "RUNNING", "DONE")
     ended = Waiting(dataflow).run()
     assert ended.job_id == "job-2"
@@ -164,7 +150,7 @@ def test_a_job_over_its_budget_is_cancelled_and_waited_for():
     dataflow = ScriptedDataflow("RUNNING", "RUNNING", counts=[Counts(), Counts(cost_nano_usd=2 * NANO)])
     waiting = Waiting(dataflow, budget_usd=1.5)
     ended = waiting.run()
-    assert dataflow.cancelled == ["job-1"]
+    assert (dataflow.written, dataflow.cancelled) == (["gs://rows/stop"], ["job-1"])
     assert (ended.outcome, ended.error_type) == ("over_budget", "BudgetExceededError")
     assert waiting.waits == [30, 10, 10]
 

@@ -15,10 +15,10 @@ from airflow_provider_llmbeam.exceptions import (
 )
 from airflow_provider_llmbeam.jobs.outcome import JobResult, failure, job_result
 from airflow_provider_llmbeam.jobs.state_machine import JobEnded
-from airflow_provider_llmbeam.spec.remote_job import JobAddress
+from tests.unit.jobs.values import submitted_job
 
-ADDRESS = JobAddress("2026-11-20_01", "acme-prod", "europe-west1")
 JOURNAL = "gs://rows/state/nightly/journal/"
+JOB = submitted_job(id="2026-11-20_01", journal_uri=JOURNAL)
 OURS = """Error message from worker: generic::unknown: Traceback (most recent call last):
   File "apache_beam/runners/common.py", line 1498, in process
   File "airflow_provider_llmbeam/pipeline/transforms/publish.py", line 77, in check
@@ -31,7 +31,7 @@ OSError: disk full [while running 'Write/Shard']
 
 
 def end_of(end, messages=(), state="JOB_STATE_FAILED"):
-    return job_result(end, ADDRESS, state, messages, JOURNAL)
+    return job_result(end, JOB, state, messages)
 
 
 def test_an_error_of_this_package_in_a_traceback_keeps_its_class():

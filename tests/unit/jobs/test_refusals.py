@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
 from llmbeam_sandbox import DataflowSettings, Fault, Sandbox
 
 from airflow_provider_llmbeam.exceptions import LLMBeamError
-from airflow_provider_llmbeam.jobs.dataflow import DataflowLauncher
+from airflow_provider_llmbeam.jobs.client import connect
+from airflow_provider_llmbeam.jobs.launcher import JobLauncher
 from airflow_provider_llmbeam.spec import JobSpec
 
 #: Maximum of refused calls per method. One that is retried until its timeout (60 s) is sent some fifteen times.
@@ -99,7 +101,8 @@ def refused(google, sandbox, log):
             bucket.blob("template.json").upload_from_string(refusal.template)
         for method in refusal.forbidden:
             sandbox.faults.every(method, 1, Fault(kind="error", http_status=403))
-        launcher = DataflowLauncher("google_cloud_default", None, None, log)
+        client = partial(connect, gcp_conn_id="google_cloud_default", impersonation_chain=None)
+        launcher = JobLauncher(client, None, log)
         with pytest.raises(LLMBeamError) as caught:
             launcher.obtain(JobSpec.parse(spec | refusal.fields))
         assert not caught.value.retryable

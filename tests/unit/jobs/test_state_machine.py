@@ -6,18 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, CloudUnavailableError
+from airflow_provider_llmbeam.hooks.dataflow import PHASES
 from airflow_provider_llmbeam.jobs.state_machine import (
     MAX_DENIED,
     MAX_FAILING_SECONDS,
     MAX_FAILURES,
     MAX_WAIT_SECONDS,
     JobEnded,
-    JobPollHistory,
     JobStateMachine,
     OverBudget,
 )
+from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.spec.remote_job import PHASES, RemoteJob
+from tests.unit.jobs.values import dataflow_job
 
 OUTCOMES = {
     "JOB_STATE_DONE": "succeeded",
@@ -31,13 +32,12 @@ ERRORS = st.sampled_from((CloudUnavailableError("503"), CloudNotFoundError("404"
 
 
 def job(state, **fields):
-    return RemoteJob("job-1", "nightly-12345678", state, **fields)
+    return dataflow_job("job-1", "nightly-12345678", state, **fields)
 
 
 def test_every_state_of_the_client_is_known():
-    states = {state for state in PHASES if state.startswith("JOB_STATE_")}
-    assert states == {state.name for state in JobState}
-    assert len(states) == 15
+    assert set(PHASES) == {state.name for state in JobState}
+    assert len(PHASES) == 15
 
 
 @pytest.mark.parametrize("state", RUNNING_STATES)
@@ -61,7 +61,7 @@ def test_consecutive_failures_always_end_the_wait(errors, interval):
             assert decision.outcome in ("failed", "unreachable")
             return
         assert interval <= decision.seconds <= max(interval, MAX_WAIT_SECONDS)
-        assert number < MAX_FAILURES or now - poller.history.failures.since < MAX_FAILING_SECONDS
+        assert number < MAX_FAILURES or now - poller.failures.since < MAX_FAILING_SECONDS
         now += max(pause, decision.seconds)
     assert len(errors) < MAX_FAILURES + MAX_FAILING_SECONDS / interval
 
@@ -72,7 +72,7 @@ def test_a_successful_poll_resets_the_failures(errors):
     for now, error in enumerate(errors):
         poller.on_error(error, now)
     poller.on_job(job("JOB_STATE_RUNNING"), None, 100)
-    assert poller.history == JobPollHistory()
+    assert poller.failures == ConsecutiveFailures()
 
 
 def test_ten_quick_failures_are_not_enough_to_give_up():

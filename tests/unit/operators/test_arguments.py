@@ -147,14 +147,14 @@ def test_a_sweep_that_was_rendered_to_something_invalid_sends_nothing(
     for name, value in changes.items():
         setattr(task, name, value)
     with pytest.raises(JobSpecError, match=fault):
-        task._sweep()
+        task.sweep()
 
 
 def test_an_airflow_without_a_name_sweeps_no_batch_inference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW__LLMBEAM__DEPLOYMENT")
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "")
     with pytest.raises(JobSpecError, match="this Airflow has no name of its own"):
-        SweepBatchInferenceOperator(task_id="sweep", model="gemini-2.5-flash")._sweep()
+        SweepBatchInferenceOperator(task_id="sweep", model="gemini-2.5-flash").sweep()
 
 
 @pytest.mark.parametrize(

@@ -62,4 +62,4 @@ def test_the_wait_stays_between_the_interval_and_the_longest_wait(count, interva
 
 def test_failures_round_trip_through_json():
     counted = failures(CloudUnavailableError, AccessDeniedError)
-    assert ConsecutiveFailures.from_dict(json.loads(json.dumps(asdict(counted)))) == counted
+    assert ConsecutiveFailures(**json.loads(json.dumps(asdict(counted)))) == counted

@@ -7,11 +7,11 @@ from typing import ClassVar
 import pytest
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.polling.poller import TaskResult
+from airflow_provider_llmbeam.polling.poller import PollResult
 
 
 @dataclass(frozen=True, slots=True)
-class DoorResult(TaskResult):
+class DoorResult(PollResult):
     default_error: ClassVar[type[LLMBeamError]] = JobSpecError
 
     width: int

@@ -18,7 +18,7 @@ from airflow.sdk import DAG
 from airflow.sdk.bases.sensor import AirflowRescheduleException
 from llmbeam_sandbox import Fault, Latency, ModelSettings, Sandbox
 
-from airflow_provider_llmbeam.endpoints.readiness import ReadinessResult, judged, named
+from airflow_provider_llmbeam.endpoints.readiness import judge_reply, named
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError, JobSpecError
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import SensorResult
@@ -29,7 +29,7 @@ from airflow_provider_llmbeam.spec import GeminiModel
 from airflow_provider_llmbeam.spec.model import parse_model
 from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
-from airflow_provider_llmbeam.triggers.endpoint_ready import EndpointReadyTrigger
+from airflow_provider_llmbeam.triggers.sensor import EndpointReadyTrigger
 
 GENERATE = "gemini.generateContent"
 BUSY = Fault(kind="error", http_status=503)
@@ -137,12 +137,10 @@ def test_the_first_poll_of_a_trigger_is_neither_too_early_for_airflow_nor_after_
 
 
 def test_a_trigger_keeps_an_impersonation_chain_of_several_accounts():
-    trigger = EndpointReadyTrigger(
-        model={"type": "echo"},
-        schedule=EndpointReadySensor(task_id="t", model={"type": "echo"})._schedule(1.0, 2.0).to_dict(),
-        impersonation_chain=("a@x.iam", "b@x.iam"),
-    )
-    assert trigger.serialize()[1]["impersonation_chain"] == ["a@x.iam", "b@x.iam"]
+    chain = ("a@x.iam", "b@x.iam")
+    sensor = EndpointReadySensor(task_id="t", model={"type": "echo"}, impersonation_chain=chain)
+    trigger = sensor.trigger(sensor._schedule(1.0, 2.0))
+    assert trigger.serialize()[1]["arguments"]["impersonation_chain"] == ["a@x.iam", "b@x.iam"]
 
 
 def timed_out():
@@ -267,7 +265,7 @@ def test_the_page_of_the_endpoint_is_linked():
         task_id="ready", model={"type": "vertex_endpoint", "name": "g", "endpoint": endpoint}
     )
     task = Task()
-    end = SensorResult(outcome="met", polls=1, waited_seconds=0.0, event=ReadinessResult(0.5).to_event())
+    end = SensorResult(outcome="met", polls=1, waited_seconds=0.0, value={"latency_seconds": 0.5})
     assert made.execute_complete({"ti": task}, end.to_event())["latency_seconds"] == 0.5
     assert "/endpoints/7?project=p" in task.pushed["llmbeam_endpoint_link"]
 
@@ -299,10 +297,10 @@ def test_templated_values_are_not_checked_when_the_dag_is_parsed():
 
 def test_each_kind_of_reply_has_its_poll_result():
     def read(outcome, seconds=1.0, **reply):
-        return judged(ProbeReply(outcome=outcome, seconds=seconds, **reply), "Model 'g'", 2.0)
+        return judge_reply(ProbeReply(outcome=outcome, seconds=seconds, **reply), "Model 'g'", 2.0)
 
-    assert read("answered") == ReadinessResult(1.0)
-    assert read("answered", 2.0) == ReadinessResult(2.0)
+    assert read("answered") == {"latency_seconds": 1.0}
+    assert read("answered", 2.0) == {"latency_seconds": 2.0}
     assert isinstance(read("answered", 2.1), Wait)
     assert read("rejected", retry_after_seconds=9.0).seconds == 9.0
     assert read("failed", message="HTTP 503: x").message == "Model 'g' does not answer yet: HTTP 503: x."

@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import Demand, GeminiModel, VertexEndpoint
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
-from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
+from airflow_provider_llmbeam.triggers.sensor import QuotaTrigger
 from tests.clouds import use_environment
 
 NAME = "gemini-2.5-flash"
@@ -86,7 +86,7 @@ def test_without_headroom_the_sensor_waits_in_the_triggerer(google, sandbox):
         executed(sensor(probe_requests=0, poke_interval=60))
     trigger = deferred.value.trigger
     assert isinstance(trigger, QuotaTrigger)
-    assert trigger.question == {
+    assert trigger.arguments["question"] == {
         "model": MODEL,
         "min_fit_ratio": 1.0,
         "probe_requests": 0,

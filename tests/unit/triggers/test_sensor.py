@@ -6,22 +6,20 @@ import time
 import pytest
 
 from airflow_provider_llmbeam.polling.poller import Wait
-from airflow_provider_llmbeam.polling.schedule import FIRST_POLL_DELAY_SECONDS, PollSchedule
+from airflow_provider_llmbeam.polling.schedule import FIRST_POLL_DELAY_SECONDS, PollSchedule, ScheduledPoller
 from airflow_provider_llmbeam.triggers import base as module
 from airflow_provider_llmbeam.triggers.sensor import SensorTrigger
 
 
 class Never:
-    def poll(self):
+    def check(self, log):
         return Wait(0.0, "not yet")
 
 
 class NeverTrigger(SensorTrigger):
-    def serialize(self):
-        return ("tests.NeverTrigger", {"schedule": self.schedule})
-
-    def make_condition_poller(self, log):
-        return Never()
+    @classmethod
+    def poll_condition(cls, arguments, schedule, log):
+        return ScheduledPoller(Never(), schedule, log=log)
 
 
 @pytest.fixture
@@ -37,7 +35,8 @@ def slept(monkeypatch):
 
 
 async def first_wait(slept, **schedule):
-    trigger = NeverTrigger(schedule=PollSchedule(**{"started_at": time.time(), "polls": 1, **schedule}).to_dict())
+    parsed = PollSchedule(**{"started_at": time.time(), "polls": 1, **schedule})
+    trigger = NeverTrigger(arguments={}, schedule=parsed.to_dict())
     with pytest.raises(InterruptedError):
         await anext(trigger.run())
     return slept.pop()

@@ -15,7 +15,7 @@ from urllib3.connection import HTTPSConnection
 
 from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller
 from airflow_provider_llmbeam.triggers import base
-from airflow_provider_llmbeam.triggers.quota import QuotaTrigger
+from airflow_provider_llmbeam.triggers.sensor import QuotaTrigger
 from bench.exhausted_cloud import MODEL, exhausted_cloud
 from tests.clouds import use_environment
 from tests.counting import function_calls
@@ -101,7 +101,8 @@ class Rounds:
 
 def waiting(probe_requests: int) -> QuotaTrigger:
     schedule = PollSchedule(started_at=time.time(), timeout_seconds=3600, polls=1)
-    return QuotaTrigger(question={**QUESTION, "probe_requests": probe_requests}, schedule=schedule.to_dict())
+    question = {**QUESTION, "probe_requests": probe_requests}
+    return QuotaTrigger(arguments={"question": question}, schedule=schedule.to_dict())
 
 
 def profiled(monkeypatch, number):

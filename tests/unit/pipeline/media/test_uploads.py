@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.providers.google_session import open_session
 from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError
-from airflow_provider_llmbeam.sweepers.batch_inference import sweep
+from airflow_provider_llmbeam.sweep import BatchInferenceJobs, sweep
 
 PREFIX = f"{deployment_prefix('tests')}job-"
 UPLOAD = "gemini.files.upload"
@@ -179,10 +179,13 @@ def test_a_file_that_is_never_active_fails_its_row(clock, states, message):
 def test_what_a_killed_run_leaves_behind_is_swept(sandbox, uploads, monkeypatch):
     uploads.address(media_file(b"video"), "video/mp4")
     provider = open_provider(GeminiModel(base_url=sandbox.gemini_url), output_uri="")
-    arguments = {"deployments": ["tests"], "dry_run": False, "older_than_seconds": 3600.0}
-    assert not sweep(provider, now=time.time(), log=logging.getLogger("test"), **arguments).deleted
-    swept = sweep(provider, now=time.time() + 7200, log=logging.getLogger("test"), **arguments)
-    assert len(swept.deleted) == 1
+
+    def deleted(made_before):
+        files = BatchInferenceJobs(provider=provider, deployment="tests", made_before=made_before)
+        return sweep([files], deployments=["tests"], dry_run=False, log=logging.getLogger("test")).deleted
+
+    assert not deleted(time.time() - 3600)
+    assert len(deleted(time.time() + 3600)) == 1
     assert stored(sandbox) == []
 
 

@@ -10,8 +10,7 @@ from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.providers.openai import batch as openai
 from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
-from airflow_provider_llmbeam.sweepers.batch_inference import sweep
-from airflow_provider_llmbeam.sweepers.sweeper import SweepManifest
+from airflow_provider_llmbeam.sweep import BatchInferenceJobs, SweepManifest, sweep
 
 PREFIX = deployment_prefix("prod")
 FOREIGN = deployment_prefix("dev")
@@ -24,9 +23,9 @@ DELETE = {
 }
 
 
-def swept(cloud: Any, **changes: Any) -> SweepManifest:
-    settings = {"deployments": {"prod"}, "now": cloud.clock(), "dry_run": False, "older_than_seconds": OLD}
-    return sweep(cloud.provider, **{**settings, "log": logging.getLogger(), **changes})
+def swept(cloud: Any, *, dry_run: bool = False) -> SweepManifest:
+    jobs = BatchInferenceJobs(provider=cloud.provider, deployment="prod", made_before=cloud.clock() - OLD)
+    return sweep([jobs], deployments=["prod"], dry_run=dry_run, log=logging.getLogger())
 
 
 def stuck(cloud: Any, name: str) -> str:

@@ -1,8 +1,7 @@
-"""Polls the quota of all locations until it suffices for a job."""
+"""The condition of the quota sensor: the quota of some location suffices for a job."""
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
-from airflow_provider_llmbeam.polling.poller import PollResult, TaskLog, Wait
+from airflow_provider_llmbeam.polling.poller import TaskLog, Wait
 from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.quota.health import QuotaHealth
 from airflow_provider_llmbeam.quota.hook import QuotaHook
@@ -58,75 +57,66 @@ class QuotaAnswer:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaResult(PollResult):
-    """The quota suffices for the job.
-
-    Attributes:
-        result: Return value of the sensor, for XCom.
-    """
-
-    result: dict[str, Any]
-
-
-class QuotaPoller:
-    """Polls the quota of all locations of a question. Blocks the calling thread.
+class QuotaCondition:
+    """Free quota for a job, at any of its locations.
 
     Args:
-        question: A `spec.QuotaQuestion` as plain data; it is completed at the first poll, when the Airflow
-            connections are read.
+        question: A `spec.QuotaQuestion` as plain data.
         llmbeam_conn_id: Connection with key, base URL, project and location.
         gcp_conn_id: Connection with the credentials for metrics, quotas, and models of Google Cloud.
         impersonation_chain: Service account to impersonate, or a chain of them.
-        log: Receives a sentence for each location that is not chosen.
         now: Seconds of the Unix epoch.
     """
+
+    _question: QuotaQuestion
+    _hook: QuotaHook
+    _environment: dict[str, str]
+    _probers: dict[str, Prober]
 
     def __init__(
         self,
         question: Mapping[str, Any],
         *,
-        llmbeam_conn_id: str,
-        gcp_conn_id: str,
-        impersonation_chain: str | Sequence[str] | None,
-        log: TaskLog,
+        llmbeam_conn_id: str = "llmbeam_default",
+        gcp_conn_id: str = "google_cloud_default",
+        impersonation_chain: str | Sequence[str] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._question = question
+        self._data = dict(question)
         self._llmbeam_conn_id = llmbeam_conn_id
         self._gcp_conn_id = gcp_conn_id
         self._chain = impersonation_chain
-        self._log = log
         self._now = now
-        self._connected: tuple[QuotaQuestion, QuotaHook] | None = None
-        self._environment: dict[str, str] = {}
-        self._probers: dict[str, Prober] = {}
+        self._is_connected = False
         self._probe_usd = 0.0
 
-    def poll(self) -> Wait | QuotaResult:
-        """Polls once.
+    def check(self, log: TaskLog) -> Wait | dict[str, Any]:
+        """Checks the quota of all locations.
+
+        Args:
+            log: Receives a sentence for each location that is not chosen.
+
+        Returns:
+            The return value of the sensor, for XCom.
 
         Raises:
             JobSpecError: Every location refuses every request, and waiting will not resolve this.
             LLMBeamError: There are no credentials, or no project.
         """
-        connected, self._connected = self._connected or self._connect(), None
-        question, hook = connected
-        answer = self._answer(question, hook)
-        if answer.health.verdict != "unknown":
-            self._connected = connected  # otherwise they are read again: a key may have been changed meanwhile
-        if not answer.may_start:
-            return Wait(0.0, answer.sentence)
-        return QuotaResult(self._result(question, answer))
+        if not self._is_connected:
+            self._connect()
+        self._is_connected = False  # after an error, the connections are read again: a key may have been changed
+        answer = self._answer(log)
+        self._is_connected = answer.health.verdict != "unknown"
+        return self._result(self._question, answer) if answer.may_start else Wait(0.0, answer.sentence)
 
-    def _connect(self) -> tuple[QuotaQuestion, QuotaHook]:
-        """Reads the connections, and returns the complete question, and the hook that answers it."""
-        data = dict(self._question)
+    def _connect(self) -> None:
+        """Reads the Airflow connections, which complete the question."""
+        data, self._environment, self._probers = {**self._data}, {}, {}
         if data.get("model") is not None:
             data["model"], self._environment = LLMBeamHook(self._llmbeam_conn_id).complete_model({**data["model"]})
-        question = QuotaQuestion.parse(data)
-        self._probers = {}
-        return question, QuotaHook(
+        self._question = question = QuotaQuestion.parse(data)
+        self._hook = QuotaHook(
             question.model,
             question.endpoint,
             question.limits,
@@ -134,8 +124,39 @@ class QuotaPoller:
             impersonation_chain=self._chain,
         )
 
+    def _answer(self, log: TaskLog) -> QuotaAnswer:
+        """Judges all locations, and chooses one."""
+        question = self._question
+        found = {place: self._health(question, place) for place in question.places}
+        healths = [each for each in found.values() if isinstance(each, QuotaHealth)]
+        if not healths:
+            raise JobSpecError(f"{' '.join(map(str, found.values()))} Nothing of the job was sent or billed.")
+        chosen = best(question, healths)
+        for each in found.values():
+            if each is not chosen:
+                log.info("%s", each.sentence if isinstance(each, QuotaHealth) else each)
+        return QuotaAnswer(
+            may_start=may_start(question, chosen),
+            health=chosen,
+            fit=fit(question, chosen),
+            others=tuple(health for health in healths if health is not chosen),
+        )
+
+    def _health(self, question: QuotaQuestion, place: str) -> QuotaHealth | str:
+        """Judges a location; returns a message if its model refuses every request for good."""
+        if question.model is None or not question.probe_requests or not question.max_probe_usd:
+            return self._hook.health(place)
+        remaining_usd = question.max_probe_usd - self._probe_usd
+        probe = self._prober(question, place).probe(question.probe_requests, remaining_usd)
+        self._probe_usd += probe.cost_usd or 0.0
+        if (refusal := probe.refusal) is not None and refusal.is_final and not probe.answered:
+            where = f" in {place!r}" if place else ""
+            name = question.model.name
+            return f"{name}{where} refuses every request, and waiting will not resolve this: {refusal.message}"
+        return self._hook.health(place, probe)
+
     def _prober(self, question: QuotaQuestion, place: str) -> Prober:
-        """Returns the prober of a location, made once."""
+        """Returns the prober of a location, which keeps its connections."""
         if place not in self._probers:
             model = question.model_at(place)
             assert model is not None
@@ -149,36 +170,6 @@ class QuotaPoller:
                 reply_seconds=REPLY_SECONDS,
             )
         return self._probers[place]
-
-    def _answer(self, question: QuotaQuestion, hook: QuotaHook) -> QuotaAnswer:
-        """Judges all locations, and chooses one."""
-        found = {place: self._health(question, hook, place) for place in question.places}
-        healths = [each for each in found.values() if isinstance(each, QuotaHealth)]
-        if not healths:
-            raise JobSpecError(f"{' '.join(map(str, found.values()))} Nothing of the job was sent or billed.")
-        chosen = best(question, healths)
-        for each in found.values():
-            if each is not chosen:
-                self._log.log(logging.INFO, "%s", each.sentence if isinstance(each, QuotaHealth) else each)
-        return QuotaAnswer(
-            may_start=may_start(question, chosen),
-            health=chosen,
-            fit=fit(question, chosen),
-            others=tuple(health for health in healths if health is not chosen),
-        )
-
-    def _health(self, question: QuotaQuestion, hook: QuotaHook, place: str) -> QuotaHealth | str:
-        """Judges a location; returns a message if its model refuses every request for good."""
-        if question.model is None or not question.probe_requests or not question.max_probe_usd:
-            return hook.health(place)
-        max_usd = question.max_probe_usd - self._probe_usd
-        probe = self._prober(question, place).probe(question.probe_requests, max_usd)
-        self._probe_usd += probe.cost_usd or 0.0
-        if (refusal := probe.refusal) is not None and refusal.is_final and not probe.answered:
-            where = f" in {place!r}" if place else ""
-            name = question.model.name
-            return f"{name}{where} refuses every request, and waiting will not resolve this: {refusal.message}"
-        return hook.health(place, probe)
 
     def _result(self, question: QuotaQuestion, answer: QuotaAnswer) -> dict[str, Any]:
         health = answer.health

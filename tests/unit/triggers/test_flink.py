@@ -7,42 +7,26 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_llmbeam.jobs.outcome import JobResult
-from airflow_provider_llmbeam.jobs.registry import SubmittedJob
-from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.identity import progress_prefix
 from airflow_provider_llmbeam.triggers.job import JobTrigger
+from tests.unit.jobs.values import submitted_job
 
 
 @pytest.fixture
-def spec(sandbox, tmp_path):
-    return JobSpec.parse(
-        {
-            "name": "nightly",
-            "source": {"uri": f"{tmp_path}/in.jsonl", "key": "id"},
-            "prompt": "{{ row.text }}",
-            "model": {"type": "echo"},
-            "sink": f"{tmp_path}/out",
-            "runner": {
-                "type": "flink",
-                "rest_url": sandbox.flink_url,
-                "job_endpoint": "127.0.0.1:9",
-                "flink_version": "1.19",
-                "environment": {"type": "PROCESS", "command": "/boot"},
-            },
-        }
-    )
-
-
-@pytest.fixture
-def trigger(spec, monkeypatch):
+def trigger(sandbox, monkeypatch, tmp_path):
     """Makes a trigger that polls a job of the sandbox without delays."""
     monkeypatch.setattr(JobTrigger, "first_poll_delay_seconds", 0.0)
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.monitor.CANCELLING_SECONDS", 0.0)
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.cancellation.DRAIN_SECONDS", 0.0)
 
     def make(job, **arguments):
-        record = SubmittedJob.of(spec, job.id, is_attached=False).plain()
-        return JobTrigger(job=record, poll_interval_seconds=0.01, **arguments)
+        submitted = submitted_job(
+            id=job.id,
+            rest_url=sandbox.flink_url,
+            progress_prefix=f"{tmp_path}/progress/1-",
+            journal_uri=f"{tmp_path}/journal/",
+            stop_uri=f"{tmp_path}/stop",
+        )
+        return JobTrigger(job=submitted.plain(), poll_interval_seconds=0.01, **arguments)
 
     return make
 
@@ -58,7 +42,7 @@ def test_a_trigger_round_trips_through_its_serialised_arguments(trigger, sandbox
     module, _, name = path.rpartition(".")
     copy = getattr(importlib.import_module(module), name)(**arguments)
     assert copy.serialize() == (path, arguments)
-    assert arguments["job"]["rest_url"] == sandbox.flink_url
+    assert (arguments["job"], arguments["budget_usd"]) == (made.job, 3.0)
 
 
 def test_a_job_that_finishes_fires_one_event(trigger, sandbox):
@@ -97,20 +81,19 @@ def test_the_error_of_flink_is_its_cause(trigger, sandbox):
     assert "Its last errors: Caused by: tm0 is lost" in found.message
 
 
-def test_a_job_above_its_budget_is_told_to_stop_and_cancelled(trigger, sandbox, spec):
+def test_a_job_above_its_budget_is_told_to_stop_and_cancelled(trigger, sandbox, tmp_path):
     job = sandbox.flink.jobs.add("n")
-    counts = Path(f"{progress_prefix(spec)}a.json")
-    counts.parent.mkdir(parents=True)
-    counts.write_text('{"rows": 3, "cost_nano_usd": 2000000000}')
+    (tmp_path / "progress").mkdir()
+    (tmp_path / "progress/1-a.json").write_text('{"rows": 3, "cost_nano_usd": 2000000000}')
     found = asyncio.run(result_of(trigger(job, budget_usd=1.0)))
     assert found.outcome == "over_budget"
     assert job.state == "CANCELED"
-    assert Path(spec.paths.stop_uri).exists()
+    assert (tmp_path / "stop").exists()
 
 
-def test_a_task_that_is_marked_cancels_the_job(trigger, in_state, sandbox, spec):
+def test_a_task_that_is_marked_cancels_the_job(trigger, in_state, sandbox):
     job = sandbox.flink.jobs.add("n")
     made = in_state(trigger(job), "failed")
     asyncio.run(made.on_kill())
     assert job.state == "CANCELED"
-    assert Path(spec.paths.stop_uri).exists()
+    assert Path(made.job["stop_uri"]).exists()

@@ -3,33 +3,16 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from dataclasses import replace
 
 import pytest
 
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError
-from airflow_provider_llmbeam.hooks.storage import StorageHook
 from airflow_provider_llmbeam.jobs.outcome import JobResult
-from airflow_provider_llmbeam.jobs.registry import SubmittedJob
-from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, Counts
-from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 from airflow_provider_llmbeam.triggers.job import JobTrigger
+from tests.unit.jobs.values import dataflow_job, submitted_job
 
-JOB = SubmittedJob.of(
-    JobSpec.parse(
-        {
-            "name": "nightly",
-            "source": {"uri": "gs://rows/in.jsonl", "key": "id"},
-            "prompt": "{{ row.text }}",
-            "model": {"type": "echo"},
-            "sink": "gs://rows/out",
-            "runner": {"type": "dataflow", "project": "acme-prod", "location": "europe-west1"},
-        }
-    ),
-    "job-1",
-    is_attached=False,
-)
+JOB = submitted_job().plain()
 
 
 class RunningJob:
@@ -37,17 +20,24 @@ class RunningJob:
 
     def __init__(self, lifetime=2, refuses_cancel=False):
         self.left, self.refuses_cancel, self.cancelled = lifetime, refuses_cancel, False
+        self.written = []
 
     def get(self, job_id, within_seconds=None):
         self.left -= 1
         state = "CANCELLED" if self.cancelled else "RUNNING" if self.left > 0 else "DONE"
-        return RemoteJob(job_id, "n-12345678", f"JOB_STATE_{state}")
+        return dataflow_job(job_id, "n-12345678", f"JOB_STATE_{state}")
 
     def counts(self, job_id, *, running):
         return Counts(rows=10, answered=5, cost_nano_usd=2 * NANO)
 
     def error_messages(self, job_id):
         return []
+
+    def files(self, uri):
+        return self
+
+    def write(self, uri, text, within_seconds):
+        self.written.append(uri)
 
     def cancel(self, job_id):
         if self.refuses_cancel:
@@ -56,23 +46,15 @@ class RunningJob:
 
 
 @pytest.fixture
-def written():
-    """Addresses of the files that were written to Cloud Storage."""
-    return []
-
-
-@pytest.fixture
-def trigger(monkeypatch, written):
+def trigger(monkeypatch):
     """Makes a trigger that polls a job of this test without delays."""
     monkeypatch.setattr(JobTrigger, "first_poll_delay_seconds", 0.0)
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.monitor.CANCELLING_SECONDS", 0.0)
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.cancellation.DRAIN_SECONDS", 0.0)
-    monkeypatch.setattr(StorageHook, "write", lambda hook, uri, text, within_seconds: written.append(uri))
 
-    def make(job, *, cancel_on_kill=True, **arguments):
-        record = replace(JOB, cancel_on_kill=cancel_on_kill).plain()
-        made = JobTrigger(job=record, poll_interval_seconds=0.01, **arguments)
-        made._connect = lambda: job
+    def make(client, **arguments):
+        made = JobTrigger(**{"job": JOB, "poll_interval_seconds": 0.01, **arguments})
+        made._connect = lambda: client
         return made
 
     return make
@@ -85,7 +67,7 @@ async def first_event(trigger):
 
 def test_a_trigger_round_trips_through_its_serialised_arguments():
     made = JobTrigger(
-        job=JOB.plain(),
+        job=JOB,
         gcp_conn_id="acme",
         impersonation_chain=("a@x.iam", "b@x.iam"),
         poll_interval_seconds=12,
@@ -100,7 +82,7 @@ def test_a_trigger_round_trips_through_its_serialised_arguments():
 
 def test_a_trigger_uses_the_connection_of_the_task(monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_ACME", '{"conn_type": "google_cloud_platform"}')
-    hook = JobTrigger(job=JOB.plain(), gcp_conn_id="acme", impersonation_chain="a@x.iam")._connect()
+    hook = JobTrigger(job=JOB, gcp_conn_id="acme", impersonation_chain="a@x.iam")._connect()
     assert (hook.project, hook.location) == ("acme-prod", "europe-west1")
     assert (hook.gcp_conn_id, hook.impersonation_chain) == ("acme", "a@x.iam")
 
@@ -110,22 +92,22 @@ def test_a_trigger_fires_once_when_the_job_has_ended(trigger):
     assert (ended.outcome, ended.job_id, ended.state) == ("succeeded", "job-1", "JOB_STATE_DONE")
 
 
-def test_a_trigger_stops_and_cancels_a_job_over_its_budget_and_reports_it(trigger, written):
+def test_a_trigger_stops_and_cancels_a_job_over_its_budget_and_reports_it(trigger):
     job = RunningJob(lifetime=99)
     ended = asyncio.run(first_event(trigger(job, budget_usd=1.0)))
     assert job.cancelled
-    assert written == [JOB.stop_uri]
+    assert job.written == ["gs://rows/stop"]
     assert ended.error_type == "BudgetExceededError"
 
 
-def test_on_kill_cancels_the_job_at_once_as_it_has_about_a_second(trigger, in_state, written, capfd):
+def test_on_kill_cancels_the_job_at_once_as_it_has_about_a_second(trigger, in_state, capfd):
     job = RunningJob()
     asyncio.run(in_state(trigger(job), "failed").on_kill())
     assert job.cancelled
-    assert written == []
+    assert job.written == []
     lines = capfd.readouterr().out
     assert "The task was marked or cleared while deferred. Dataflow job 'job-1' was cancelled." in lines
-    assert JOB.journal_uri in lines
+    assert "gs://rows/journal/" in lines
 
 
 def test_on_kill_leaves_the_job_if_another_triggerer_has_taken_the_trigger_over(trigger, in_state, capfd):
@@ -137,7 +119,7 @@ def test_on_kill_leaves_the_job_if_another_triggerer_has_taken_the_trigger_over(
 
 def test_on_kill_reports_a_job_that_keeps_running_as_billing(trigger, in_state, capfd):
     job = RunningJob()
-    asyncio.run(in_state(trigger(job, cancel_on_kill=False), "failed").on_kill())
+    asyncio.run(in_state(trigger(job, job=submitted_job(cancel_on_kill=False).plain()), "failed").on_kill())
     assert not job.cancelled
     lines = capfd.readouterr().out
     assert "left running and billing" in lines

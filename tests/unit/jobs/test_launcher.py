@@ -12,17 +12,13 @@ from airflow_provider_llmbeam.exceptions import (
     CloudUnavailableError,
     JobFailedError,
 )
-from airflow_provider_llmbeam.jobs.registry import (
-    CLOCK_SECONDS,
-    END_SECONDS,
-    STORE_KEY,
-    JobRegistry,
-    SubmittedJob,
-)
+from airflow_provider_llmbeam.jobs.client import SubmittedJob
+from airflow_provider_llmbeam.jobs.launcher import CLOCK_SECONDS, END_SECONDS, STORE_KEY, JobLauncher
+from airflow_provider_llmbeam.jobs.outcome import JobResult
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.identity import dataflow_name, identity, labels
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
-from airflow_provider_llmbeam.spec.remote_job import RemoteJob
+from tests.unit.jobs.values import dataflow_job
 
 REPORT = {"rows": {"read": 3, "answered": 2, "dead_letter": 1}, "spec": {"name": "nightly"}}
 
@@ -34,7 +30,7 @@ class Dataflow:
         self.jobs, self.cancelled, self.rows, self.polls, self.written = {}, [], 3, 0, []
 
     def add(self, spec, job_id, state="JOB_STATE_RUNNING"):
-        self.jobs[job_id] = RemoteJob(job_id, dataflow_name(spec), state, datetime.now(UTC), labels(spec))
+        self.jobs[job_id] = dataflow_job(job_id, dataflow_name(spec), state, datetime.now(UTC), labels(spec))
 
     def find(self, wanted, *, active_only=False):
         found = [job for job in self.jobs.values() if job.name.startswith(wanted)]
@@ -44,16 +40,19 @@ class Dataflow:
         if job_id not in self.jobs:
             raise CloudNotFoundError(job_id)
         self.polls += 1
-        if self.jobs[job_id].state == "JOB_STATE_CANCELLING" and self.polls >= 3:
-            self.jobs[job_id] = replace(self.jobs[job_id], state="JOB_STATE_CANCELLED")
+        if self.jobs[job_id].phase == "cancelling" and self.polls >= 3:
+            self.jobs[job_id] = replace(self.jobs[job_id], phase="cancelled")
         return self.jobs[job_id]
 
     def cancel(self, job_id):
         self.cancelled.append(job_id)
-        self.jobs[job_id] = replace(self.jobs[job_id], state="JOB_STATE_CANCELLING")
+        self.jobs[job_id] = replace(self.jobs[job_id], phase="cancelling")
 
     def counts(self, job_id, *, running):
         return Counts(rows=self.rows)
+
+    def files(self, uri):
+        return self
 
     def exists(self, uri):
         return uri in self.written
@@ -66,6 +65,19 @@ class Dataflow:
             return json.dumps(REPORT | {"skipped_because": "no rows"})
         assert uri == "gs://b/out/report.json"
         return json.dumps(REPORT)
+
+
+class Jobs:
+    """A launcher with one client."""
+
+    def __init__(self, dataflow, store, log, **arguments):
+        self.dataflow, self.launcher = dataflow, JobLauncher(lambda _: dataflow, store, log, **arguments)
+
+    def find(self, spec):
+        return self.launcher.find(spec, self.dataflow)
+
+    def collect(self, job):
+        return self.launcher.collect(job, JobResult("succeeded", job.id, "JOB_STATE_DONE", message="Job is done."))
 
 
 class Log:
@@ -122,7 +134,7 @@ def log():
 
 @pytest.fixture
 def jobs(dataflow, store, log):
-    return JobRegistry(dataflow, dataflow, store, log, sleep=lambda seconds: None)
+    return Jobs(dataflow, store, log, sleep=lambda seconds: None)
 
 
 def test_a_first_try_finds_nothing(jobs, spec):
@@ -171,12 +183,12 @@ def test_a_conflicting_job_that_does_not_end_is_an_error(dataflow, store, log, s
     dataflow.add(spec, "1", "JOB_STATE_CANCELLING")
     dataflow.polls = -(10**6)
     with pytest.raises(JobFailedError, match=r"'1'.*did not end within 600 s.*nothing else was submitted"):
-        JobRegistry(dataflow, dataflow, store, log, sleep=waited.append).find(spec)
+        Jobs(dataflow, store, log, sleep=waited.append).find(spec)
     assert sum(waited) == END_SECONDS
 
 
 def test_a_job_that_dataflow_no_longer_has_is_not_collected(jobs, spec):
-    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
+    jobs.launcher._record(SubmittedJob.of(spec, "1", is_attached=False))
     assert jobs.find(spec) is None
 
 
@@ -206,22 +218,22 @@ def test_a_running_job_of_another_spec_of_the_same_run_is_replaced(jobs, dataflo
 
 
 def test_a_finished_job_of_another_spec_is_not_collected(jobs, dataflow, spec):
-    jobs.remember(SubmittedJob.of(spec, "1", is_attached=False))
+    jobs.launcher._record(SubmittedJob.of(spec, "1", is_attached=False))
     dataflow.add(spec, "1", "JOB_STATE_DONE")
     assert jobs.find(JobSpec.parse({**spec.model_dump(), "prompt": {"template": "{{ row.another }}"}})) is None
 
 
 def test_a_job_created_before_the_intent_is_not_collected(dataflow, store, log, spec):
     later = datetime.now(UTC).timestamp() + CLOCK_SECONDS + 1
-    jobs = JobRegistry(dataflow, dataflow, store, log, now=lambda: later)
+    jobs = Jobs(dataflow, store, log, now=lambda: later)
     dataflow.add(spec, "j1", "JOB_STATE_DONE")
-    jobs.intend(spec)
+    jobs.launcher._record_intent(spec)
     assert jobs.find(spec) is None
 
 
 @pytest.mark.parametrize("state", ["JOB_STATE_FAILED", "JOB_STATE_CANCELLED"])
 def test_an_intended_job_that_did_not_succeed_is_not_collected(jobs, dataflow, spec, state):
-    jobs.intend(spec)
+    jobs.launcher._record_intent(spec)
     dataflow.add(spec, "j1", state)
     assert jobs.find(spec) is None
 
@@ -235,7 +247,7 @@ def test_the_report_of_a_skipped_job_is_collected(jobs, dataflow, spec):
 def test_differing_counts_are_logged(jobs, dataflow, log, spec):
     dataflow.rows = 2
     jobs.collect(SubmittedJob.of(spec, "1", is_attached=False))
-    (line,) = log.lines
+    (_, line) = log.lines
     assert line.startswith("Dataflow's counter says that 2 rows were read, the report 3.")
 
 
@@ -248,7 +260,7 @@ def test_a_finished_job_is_collected_although_its_counters_cannot_be_read(
 
     monkeypatch.setattr(dataflow, "counts", refuse)
     assert jobs.collect(SubmittedJob.of(spec, "1", is_attached=False))["rows"] == REPORT["rows"]
-    assert log.lines == ["The report is not compared with Dataflow's counter of rows: no counters"]
+    assert log.lines[1:] == ["The report is not compared with Dataflow's counter of rows: no counters"]
 
 
 def test_a_task_job_survives_a_deferral(spec):
