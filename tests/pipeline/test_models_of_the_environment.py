@@ -27,12 +27,12 @@ def command(echo_job, models, tmp_path):
     """Runs a command on a job, and returns the directories below `state_uri` that have answers."""
     state = tmp_path / "state"
 
-    def run(option=None, measured=None, **changes):
+    def run(step=None, measured=None, **changes):
         echo_job.write(ROWS)
         spec = echo_job.spec | {"model": models["own"], "state_uri": str(state)} | changes
         (tmp_path / "job.json").write_text(json.dumps(spec))
         (tmp_path / "measured.json").write_text(json.dumps(measured))
-        options = [] if option is None else [f"--{option}={tmp_path}/measured.json"]
+        options = [] if step is None else [f"--step={step}", f"--input={tmp_path}/measured.json"]
         assert main([f"--spec={tmp_path}/job.json", *options]) == 0
         answers = [file for file in state.rglob("*.jsonl") if file.read_text()]
         return {str(file.parent.relative_to(state)) for file in answers}

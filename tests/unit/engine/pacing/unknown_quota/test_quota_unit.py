@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.unknown_quota import hold, quota_unit
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
@@ -60,7 +61,7 @@ def replay(rate: LearnedRate, events: list[tuple[float, str, int]]) -> float:
             sent_at = now = send(rate, now, tokens)
             now += 0.1 * (event == "429 before")
             unit = {"429 of tokens": "tokens", "429 of requests": "requests"}.get(event)
-            rate.rejected(now, None, 0.5, sent_at, tokens, unit)
+            rate.rejected(now, Rejection(None, sent_at, tokens, unit, 0.5))
     return now
 
 
@@ -88,7 +89,7 @@ def test_a_retry_delay_is_obeyed_until_a_rate_is_measured_whatever_the_next_leng
     rate = LearnedRate()
     now = replay(rate, events)
     if not rate.state.base_rps:
-        rate.rejected(now, delay, 0.0, now, tokens)
+        rate.rejected(now, Rejection(delay, now, tokens))
         assert send(rate, now, 1.0) >= now + delay - 1e-6 or rate.state.base_rps
 
 
@@ -110,7 +111,7 @@ def run(rate: LearnedRate, bucket: Bucket, prompts: Iterator[float], *, is_of_to
                 bucket.take(now, amount)
                 break
             rejected += 1
-            rate.rejected(now, wait, 0.5, now, tokens)
+            rate.rejected(now, Rejection(wait, now, tokens, chance=0.5))
     return rejected
 
 
@@ -129,7 +130,7 @@ def test_a_large_prompt_that_is_rejected_is_no_limit_of_requests():
     for _ in range(20):
         now = send(rate, now, 100.0)
     now = send(rate, now, 40_000.0)
-    rate.rejected(now, 1.0, 0.0, now, 40_000.0)
+    rate.rejected(now, Rejection(1.0, now, 40_000.0))
     assert rate.state.unit_tokens
     began = now = send(rate, now, 40_000.0)
     now = send(rate, now + 1.0, 40_000.0)
@@ -145,7 +146,7 @@ def test_the_server_is_believed_if_it_names_the_quota(unit, tokens):
     for _ in range(20):
         now = send(rate, now, 1000.0)
     now = send(rate, now, tokens)
-    rate.rejected(now, None, 0.0, now, tokens, unit)
+    rate.rejected(now, Rejection(None, now, tokens, unit))
     assert bool(rate.state.unit_tokens) is (unit == "tokens")
 
 
@@ -163,7 +164,7 @@ def test_a_429_of_unknown_length_is_no_evidence():
     for _ in range(20):
         now = send(rate, now, 1000.0)
     before = rate.state.tokens_evidence
-    rate.rejected(now, None, sent_at=now)
+    rate.rejected(now, Rejection(sent_at=now))
     assert rate.state.tokens_evidence == before
 
 
