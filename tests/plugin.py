@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import json
 import os
 import pwd
 import runpy
@@ -163,6 +164,19 @@ def google(sandbox, monkeypatch):
     with Proxy(sandbox) as proxy:
         use_environment(monkeypatch, proxy.environment())
         yield proxy
+
+
+@pytest.fixture
+def credentials(tmp_path, monkeypatch):
+    """Google credentials with a token that is never refreshed; with none Beam looks for some for 25 s."""
+    from tests.clouds import forget_credentials
+
+    file = tmp_path / "credentials.json"
+    account = dict.fromkeys(("client_id", "client_secret", "refresh_token", "token"), "x")
+    file.write_text(json.dumps(account | {"type": "authorized_user", "expiry": "2099-01-01T00:00:00Z"}))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    forget_credentials()
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "llmbeam-sandbox")
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-
-from tests.clouds import forget_credentials
 
 
 def refusal_of(status, message):
@@ -100,14 +97,3 @@ def server():
 def refusal():
     """Returns a function that makes an error reply in the format of Google from a status and a message."""
     return refusal_of
-
-
-@pytest.fixture
-def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Google credentials with a token that is never refreshed; with none Beam looks for some for 25 s."""
-    file = tmp_path / "credentials.json"
-    account = dict.fromkeys(("client_id", "client_secret", "refresh_token", "token"), "x")
-    file.write_text(json.dumps(account | {"type": "authorized_user", "expiry": "2099-01-01T00:00:00Z"}))
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
-    forget_credentials()
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "llmbeam-sandbox")
