@@ -130,6 +130,13 @@ def test_after_a_trial_the_rate_is_another_one_until_there_is_no_429(base_rps, r
     assert by_chance.rps(state, base_rps) == base_rps
 
 
+@pytest.mark.parametrize(("apart_sends", "sent_at"), [(0.0, 1.0), (3.0, 0.9)])
+def test_a_late_429_of_a_trial_that_has_passed_holds_nothing_and_is_no_further_evidence(apart_sends, sent_at):
+    state = LearnedRateState(trials=1.0, evidence=3.0, apart_sends=apart_sends, apart_at=1.0)
+    assert by_chance.explains(state, 1.1, sent_at, 1.0)
+    assert (state.evidence, state.trial_until) == (3.0, -1.0)
+
+
 def test_a_429_within_the_share_holds_nothing():
     rate = chance()
     now = send(rate, 0.0, backlog=4000)
