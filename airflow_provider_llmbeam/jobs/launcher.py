@@ -36,7 +36,7 @@ STORE_KEY = "llmbeam_job"
 END_SECONDS = 600.0
 #: Largest assumed difference between the clocks of a worker and of the service, in seconds.
 CLOCK_SECONDS = 60.0
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 _KILLED = "The task was killed."
 
 
@@ -300,8 +300,8 @@ class JobLauncher:
                     "cancelled. It may still be running and billing; nothing else was submitted. A retry checks "
                     "again."
                 )
-            self._sleep(_LOOK_SECONDS)
-            waited += _LOOK_SECONDS
+            self._sleep(_POLL_SECONDS)
+            waited += _POLL_SECONDS
 
     def _read_report(self, job: SubmittedJob) -> dict[str, Any]:
         client = self._connect(job)

@@ -22,8 +22,8 @@ from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import flex_until, moment
 from airflow_provider_llmbeam.pipeline.build import build
 from airflow_provider_llmbeam.pipeline.context import RunContext
-from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model, check_privacy
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job, preparation
+from airflow_provider_llmbeam.pipeline.launch.keys import check_guard, check_model, check_privacy
 from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
 from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
 from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package

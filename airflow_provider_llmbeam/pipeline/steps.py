@@ -7,8 +7,8 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from airflow_provider_llmbeam.pipeline.job import importing_beam
-from airflow_provider_llmbeam.pipeline.launch.client import check_guard, check_model, check_privacy
 from airflow_provider_llmbeam.pipeline.launch.failure import preparation
+from airflow_provider_llmbeam.pipeline.launch.keys import check_guard, check_model, check_privacy
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.evaluation import (
     AnswerSample,

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import JobCancelledError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.pipeline.run_inference import CANCELLATION_SECONDS
+from airflow_provider_llmbeam.pipeline.job_handler import CANCELLATION_SECONDS
 from airflow_provider_llmbeam.spec import GeminiModel, JobSpec, Limits
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 from tests.pipeline.conftest import estimate
@@ -73,7 +73,7 @@ def test_a_batch_waits_for_the_cancellation_of_its_job_when_what_was_in_flight_i
         entries = (path.read_bytes().splitlines() for path in tmp_path.glob("journal/*.jsonl"))
         waits.append((seconds, sum(map(len, entries))))
 
-    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.run_inference.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.job_handler.time", SimpleNamespace(sleep=sleep))
     handler = LLMModelHandler(
         GeminiModel(type="gemini", base_url=sandbox.gemini_url),
         limits=Limits(max_in_flight=8),

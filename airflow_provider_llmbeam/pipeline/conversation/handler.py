@@ -11,8 +11,8 @@ from apache_beam.ml.inference.base import PredictionResult
 from airflow_provider_llmbeam.pipeline.conversation.dialogues import Dialogues
 from airflow_provider_llmbeam.pipeline.conversation.turns import AskedTurn, Conversation
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
-from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
 
 
 class ConversationHandler(JobHandler[Conversation]):

@@ -12,12 +12,12 @@ from apache_beam.transforms.window import GlobalWindows
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, FLAG, AnsweredRow, FailedRow, Request
 from airflow_provider_llmbeam.pipeline.further_requests.ask import Ask, Asked
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.moderation.stages import Results
 from airflow_provider_llmbeam.pipeline.privacy.repair import altered_row, repair_fingerprint, repair_text, repaired
 from airflow_provider_llmbeam.pipeline.privacy.usage import returned_of
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
-from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
 

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm, answer_form
 from airflow_provider_llmbeam.pipeline.audit.record import audited_row
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Request, Row
-from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.pipeline.transforms.reuse import read_journal
 

@@ -10,7 +10,7 @@ import apache_beam as beam
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.further_requests.ask import Ask
-from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety.moderation import PLACE, Moderation
 

@@ -10,6 +10,7 @@ import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, Request
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.moderation.judging import AskGuard
 from airflow_provider_llmbeam.pipeline.moderation.rows import (
@@ -19,7 +20,6 @@ from airflow_provider_llmbeam.pipeline.moderation.rows import (
     DecideOnPrompts,
     with_flag,
 )
-from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
 from airflow_provider_llmbeam.pipeline.transforms.read_prompts import ModeratedPrompts
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import Counts

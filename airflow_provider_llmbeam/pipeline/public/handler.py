@@ -13,8 +13,8 @@ from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.context import RunContext
+from airflow_provider_llmbeam.pipeline.job_handler import ExampleT, JobHandler
 from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia, media_identities
-from airflow_provider_llmbeam.pipeline.run_inference import ExampleT, JobHandler
 from airflow_provider_llmbeam.spec.base import SpecModel, plain_directory, without_user
 from airflow_provider_llmbeam.spec.fields.names import EnvironmentSecrets
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -140,6 +140,18 @@ class LLMModelHandler(JobHandler[ExampleT]):
         if isinstance(found, Failure) and isinstance(element, tuple) and len(element) == 2:
             found = self.prompt(element[1])
         return found.characters if isinstance(found, Prompt) else 0
+
+    def update_model_path(self, model_path: str | None = None) -> None:
+        """Rejects a model from a side input: fingerprints, price and quota are those of the model of the handler.
+
+        Raises:
+            ValueError: A model was given.
+        """
+        if model_path:
+            raise ValueError(
+                "`model_metadata_pcoll` and `watch_model_pattern` cannot change the model of `LLMModelHandler`; "
+                f"got {model_path!r}. Nothing of this batch was sent or billed. Make a handler for each model."
+            )
 
 
 def pipeline_job(prompt: Any, model: Any, **parts: Any) -> JobSpec:

@@ -314,7 +314,7 @@ TASKS = {
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
     monkeypatch.setattr("airflow_provider_llmbeam.jobs.cancellation.DRAIN_SECONDS", 0.0)
-    monkeypatch.setattr("airflow_provider_llmbeam.jobs.launcher._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.jobs.launcher._POLL_SECONDS", 0.0)
 
 
 def worlds_of(task: str) -> Iterator[World]:

@@ -11,8 +11,8 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import steps
 from airflow_provider_llmbeam.pipeline.__main__ import _parser, main, write_outcome
 from airflow_provider_llmbeam.pipeline.command import EXIT_BAD_SPEC
-from airflow_provider_llmbeam.pipeline.launch.client import check_model
 from airflow_provider_llmbeam.pipeline.launch.interruption import what_remains
+from airflow_provider_llmbeam.pipeline.launch.keys import check_model
 from airflow_provider_llmbeam.spec.protocol.steps import STEPS
 
 

@@ -57,7 +57,7 @@ def rps(state: LearnedRateState, rps: float) -> float:
     return float(rps * OTHER_RATE ** (-state.trials if rps > FAST_RPS else state.trials))
 
 
-def sent(state: LearnedRateState, now: float) -> None:
+def record_send(state: LearnedRateState, now: float) -> None:
     """Records a request that is sent."""
     if not state.apart_sends:
         state.apart_at = now
@@ -115,7 +115,7 @@ def explains(state: LearnedRateState, now: float, sent_at: float, retry_after_se
     return True
 
 
-def decided(state: LearnedRateState, now: float) -> LearnedRateState:
+def decide(state: LearnedRateState, now: float) -> LearnedRateState:
     """Returns the state for all evidence so far: a new one if that is enough, with the share of 429s by chance."""
     if 0 <= state.trial_until <= now and not state.trial_unsent:
         _end_trial(state, OF_TRIAL)

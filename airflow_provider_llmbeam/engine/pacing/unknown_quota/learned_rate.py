@@ -102,7 +102,7 @@ class LearnedRate:
         Returns:
             0 if the request is admitted, and counted; else the seconds after which to try again.
         """
-        self.state = state = by_chance.decided(self.state, now)
+        self.state = state = by_chance.decide(self.state, now)
         if state.started_at < 0:
             state.started_at = state.grown_at = state.request_line = now
         if (awaited := state.trial_until - now) > self.CLOCK_SECONDS and not state.trial_unsent:
@@ -135,7 +135,7 @@ class LearnedRate:
             state.growth_seconds += now - state.grown_at
         if not state.resumed:
             state.resumed_at = now
-        by_chance.sent(state, now)
+        by_chance.record_send(state, now)
         state.grown_at = now
         state.request_line = line + gap
         state.sent += cost

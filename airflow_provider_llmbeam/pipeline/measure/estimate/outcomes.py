@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.answer_form import answer_form, oldest_useful_at
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import Request, Row
-from airflow_provider_llmbeam.pipeline.run_inference import JobHandler
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.tier import ordinary_tier

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.exceptions import PermanentFailureError
-from airflow_provider_llmbeam.pipeline.launch.client import check_model
+from airflow_provider_llmbeam.pipeline.launch.keys import check_model
 from airflow_provider_llmbeam.pipeline.measure.evaluation.answers import Answers, answered, rendered
 from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import KeyedRows
 from airflow_provider_llmbeam.pipeline.measure.evaluation.scores import Mark

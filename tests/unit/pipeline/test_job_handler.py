@@ -19,8 +19,8 @@ from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.job_handler import BYTES_PER_BATCH_UNIT
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import MachineGovernor, key_of
-from airflow_provider_llmbeam.pipeline.run_inference import BYTES_PER_BATCH_UNIT
 from airflow_provider_llmbeam.spec import (
     Batching,
     EchoModel,
@@ -236,7 +236,7 @@ def test_a_quota_belongs_to_the_api_key_of_the_model(monkeypatch: pytest.MonkeyP
 def test_an_endpoint_of_google_cloud_is_paced_by_its_latency_unless_a_quota_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: Any, limits: Limits
 ) -> None:
-    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.run_inference.open_backend", lambda *_, **__: object())
+    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.job_handler.open_backend", lambda *_, **__: object())
     engine = LLMModelHandler(model, limits=limits)._open_engine(MachineGovernor(model, limits, None))
     assert (engine._concurrency is not None) == (limits.requests_per_minute is None)
 
@@ -245,7 +245,7 @@ def test_an_endpoint_of_google_cloud_is_paced_by_its_latency_unless_a_quota_is_k
 def test_output_tokens_are_guessed_before_the_first_answer_only_for_a_stated_quota(
     monkeypatch: pytest.MonkeyPatch, limits: Limits, reserved: float
 ) -> None:
-    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.run_inference.open_backend", lambda *_, **__: object())
+    monkeypatch.setattr("airflow_provider_llmbeam.pipeline.job_handler.open_backend", lambda *_, **__: object())
     engine = LLMModelHandler(ENDPOINT, limits=limits)._open_engine(MachineGovernor(ENDPOINT, limits, None))
     assert engine._buckets.reserved_tokens((5,)) == reserved
 

@@ -205,18 +205,6 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         """Counts characters; Beam's default pickles the batch a second time to measure it."""
         return sum(map(self.characters, batch))
 
-    def update_model_path(self, model_path: str | None = None) -> None:
-        """Rejects a model from a side input: fingerprints, price and quota are those of the model of the handler.
-
-        Raises:
-            ValueError: A model was given.
-        """
-        if model_path:
-            raise ValueError(
-                "`model_metadata_pcoll` and `watch_model_pattern` cannot change the model of `LLMModelHandler`; "
-                f"got {model_path!r}. Nothing of this batch was sent or billed. Make a handler for each model."
-            )
-
     def get_metrics_namespace(self) -> str:
         """Returns the namespace of the inference metrics of Beam."""
         return "llmbeam"
