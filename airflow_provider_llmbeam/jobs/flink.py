@@ -75,7 +75,7 @@ class FlinkLauncher(JobLauncher):
         """Checks nothing: the process that submits the job checks the cluster."""
 
     def _submit(self, spec: JobSpec) -> str:
-        from airflow_provider_llmbeam.hooks.google.credentials import google_credentials
+        from airflow_provider_llmbeam.hooks.google.authentication import google_credentials
 
         self._fail_if_killed()
         self._process = JobProcess(spec, {}, self._log)

@@ -60,7 +60,7 @@ class SweepBatchInferenceOperator(_SweepOperator):
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
         AirflowFailException: A rendered argument is invalid, or there is no key.
-        BatchError: Something could not be listed, cancelled or deleted; raised after all others were handled.
+        ApiError: Something could not be listed, cancelled or deleted; raised after all others were handled.
     """
 
     template_fields: Sequence[str] = (
@@ -109,15 +109,15 @@ class SweepBatchInferenceOperator(_SweepOperator):
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
 
     def _error(self, message: str) -> LLMBeamError:
-        from airflow_provider_llmbeam.providers.errors import BatchError
+        from airflow_provider_llmbeam.providers.errors import ApiError
 
-        return BatchError(message)
+        return ApiError(message)
 
     def _sweep(self) -> SweepManifest:
         # Imported here: parsing a Dag file loads no HTTP client.
         from airflow_provider_llmbeam.hooks.llmbeam import open_model
         from airflow_provider_llmbeam.providers.batch import open_provider
-        from airflow_provider_llmbeam.providers.google_session import session_with
+        from airflow_provider_llmbeam.providers.rest import session_with
         from airflow_provider_llmbeam.sweepers.batch_inference import sweep
 
         names = deployment_names(self.deployments) or (required_deployment(),)
@@ -128,12 +128,7 @@ class SweepBatchInferenceOperator(_SweepOperator):
             impersonation_chain=self.impersonation_chain,
             check=check_batch_model,
         )
-        if not headers():  # raises an error by itself for Gemini
-            raise JobSpecError(
-                f"`llmbeam_conn_id`: model {model.name!r} needs a key: found neither a password in the connection "
-                f"{self.llmbeam_conn_id!r} (the default one needs the address of OpenAI as its host) nor the "
-                "variable that `model.api_key_env` names. Nothing was sent."
-            )
+        headers()  # raises an error without a key
         return sweep(
             open_provider(model, output_uri="", session=session_with(headers)),
             deployments=frozenset(names),

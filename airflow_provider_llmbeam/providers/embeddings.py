@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
-from airflow_provider_llmbeam.providers.json_reply import invalid_response, json_object
+from airflow_provider_llmbeam.providers.reported import invalid_response, json_object
 
 
 class EmbeddingBackend(ABC):

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from airflow_provider_llmbeam.polling.poller import TaskLog
-from airflow_provider_llmbeam.providers.batch_client import BatchProvider
-from airflow_provider_llmbeam.providers.batch_job import BatchJob, UploadedFile
-from airflow_provider_llmbeam.providers.errors import BatchNotFoundError
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, UploadedFile
+from airflow_provider_llmbeam.providers.errors import ApiNotFoundError
 from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
 from airflow_provider_llmbeam.sweepers.sweeper import Leftover, Reason, Sweep, SweepManifest
 
@@ -137,6 +136,6 @@ def _deletion(title: str, name: str, delete: Callable[[], None]) -> Leftover:
 def _cancel(provider: BatchProvider, name: str) -> Reason | None:
     try:
         provider.cancel(name)
-    except BatchNotFoundError:
+    except ApiNotFoundError:
         return "gone"
     return None

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.providers.access import open_access
 from airflow_provider_llmbeam.providers.embeddings import (
     EmbeddingBackend,
     invalid_embeddings,
@@ -16,15 +17,19 @@ from airflow_provider_llmbeam.providers.embeddings import (
     share_tokens,
     vector_reply,
 )
-from airflow_provider_llmbeam.providers.gemini.client import error_of, open_access
-from airflow_provider_llmbeam.providers.http import HttpBackend, HttpClient
+from airflow_provider_llmbeam.providers.gemini.client import error_of
+from airflow_provider_llmbeam.providers.http import HttpBackend, HttpClient, vector_bytes
 from airflow_provider_llmbeam.providers.reported import UsageReader
-from airflow_provider_llmbeam.providers.response import vector_bytes
 from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel
 from airflow_provider_llmbeam.transport.server_reply import mapping_of
 
 #: Maximum input of the embedding models of Google, in tokens.
 _TEXT_TOKENS = 8192
+
+
+def open_embeddings(model: GeminiModel, embedding: Embedding) -> EmbeddingBackend:
+    """See `providers.backends`."""
+    return GeminiEmbeddings(model, embedding)
 
 
 class GeminiEmbeddings(HttpBackend, EmbeddingBackend):

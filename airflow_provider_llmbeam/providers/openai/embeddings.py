@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.providers.access import open_access
 from airflow_provider_llmbeam.providers.embeddings import (
     EmbeddingBackend,
     invalid_embeddings,
@@ -15,12 +16,16 @@ from airflow_provider_llmbeam.providers.embeddings import (
     share_tokens,
     vector_reply,
 )
-from airflow_provider_llmbeam.providers.http import HttpBackend
-from airflow_provider_llmbeam.providers.openai.client import error_of, open_client
+from airflow_provider_llmbeam.providers.http import HttpBackend, HttpClient, vector_bytes
+from airflow_provider_llmbeam.providers.openai.client import error_of
 from airflow_provider_llmbeam.providers.reported import UsageReader, name_of
-from airflow_provider_llmbeam.providers.response import vector_bytes
 from airflow_provider_llmbeam.spec.model import Embedding, OpenAIModel
 from airflow_provider_llmbeam.transport.server_reply import mapping_of
+
+
+def open_embeddings(model: OpenAIModel, embedding: Embedding) -> EmbeddingBackend:
+    """See `providers.backends`."""
+    return OpenAIEmbeddings(model, embedding)
 
 
 class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
@@ -31,7 +36,7 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
     limits = StaticBatching(max_padded_tokens=300_000, max_instances=2048)
 
     def __init__(self, model: OpenAIModel, embedding: Embedding) -> None:
-        super().__init__(open_client(model))
+        super().__init__(HttpClient(model.base_url, open_access(model)))
         self._model = model
         self._dimensions = embedding.dimensions
         self._usage = UsageReader(model.name)

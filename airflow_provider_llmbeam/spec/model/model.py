@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field_validator
 
@@ -13,8 +15,83 @@ from airflow_provider_llmbeam.spec.fields.names import ChatRoute, Labels, Vertex
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
+#: `access_token` is for Google's own services, `id_token` for one service on Cloud Run.
+Authentication = Literal["none", "api_key", "access_token", "id_token"]
 
-class GeminiModel(SpecModel):
+
+class ModelServer(SpecModel):
+    """What the servers of models differ by, besides their wire format, which is in a folder of `providers`.
+
+    A subclass states where it differs from a server that takes no key, and generates texts at no known price.
+    """
+
+    #: Fields that an `llmbeam` connection can provide.
+    connection_fields: ClassVar[tuple[str, ...]] = ()
+    #: Whether it returns vectors, too.
+    embeds: ClassVar[bool] = False
+    #: Domains of the providers themselves. On run.app and vertexai.goog are the endpoints that this package
+    #: provisions, with a new address each time.
+    domains: ClassVar[tuple[str, ...]] = ("googleapis.com", "vertexai.goog", "run.app", "api.openai.com")
+
+    @property
+    def address(self) -> str:
+        """Address of the API; empty if there is no server."""
+        return ""
+
+    @property
+    def service(self) -> str:
+        """Name of the service, for messages."""
+        return "Vertex AI"
+
+    @property
+    def authentication(self) -> Authentication:
+        """The authentication that it requires."""
+        return "none"
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """Environment variables that may hold the API key; none if it takes a token instead."""
+        return ()
+
+    @property
+    def requires_key(self) -> bool:
+        """Whether every request needs an API key."""
+        return False
+
+    def key_headers(self, key: str) -> dict[str, str]:
+        """Returns the headers with an API key."""
+        return {"Authorization": f"Bearer {key}"}
+
+    def api_key(self, *environments: Mapping[str, str]) -> str | None:
+        """Returns the API key in the first of these environments that has one; `None` without a key."""
+        found = (each.get(name) for name in self.key_variables for each in environments)
+        return next(filter(None, found), None)
+
+    @property
+    def base_url_variable(self) -> str | None:
+        """Environment variable that gives the address if the spec gives none; `None` if it does.
+
+        Names as in google-genai 2.34 (`_base_url.get_base_url`) and openai 2.45 (`OpenAI.__init__`).
+        """
+        return None
+
+    @property
+    def is_of_provider(self) -> bool:
+        """Whether the provider itself answers: others with the same API have neither batch inference nor tiers."""
+        return False
+
+    @property
+    def price_list(self) -> str | None:
+        """Name of the provider in the list of prices; `None` for a server that is billed by the hour."""
+        return None
+
+    @property
+    def google_project(self) -> str | None:
+        """Project of Google Cloud that is billed; `None` if there is none."""
+        return None
+
+
+class GeminiModel(ModelServer):
     """A Gemini model.
 
     With `project` it is served by Vertex AI and needs Google credentials; without, by the Developer API, which
@@ -37,12 +114,61 @@ class GeminiModel(SpecModel):
     #: Vertex AI takes 64. Source: cloud.google.com/vertex-ai/generative-ai/docs/multimodal/add-labels-to-api-calls
     labels: Annotated[Labels, Field(max_length=64)] = Field(default_factory=dict)
 
+    connection_fields: ClassVar[tuple[str, ...]] = ("base_url", "project", "location")
+    embeds: ClassVar[bool] = True
+
     _address = field_validator("base_url")(http_address)
 
     @field_validator("project")
     @classmethod
     def _none_if_empty(cls, project: str | None) -> str | None:
         return project or None  # a template of Airflow without a value renders to an empty text
+
+    @property
+    def service(self) -> str:
+        """Name of the service, for messages."""
+        return "Vertex AI" if self.project else "The Gemini Developer API"
+
+    @property
+    def authentication(self) -> Authentication:
+        """The authentication that it requires."""
+        return "access_token" if self.project else "api_key"
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """Environment variables that may hold the API key; none if it takes a token instead."""
+        return () if self.project else ("GOOGLE_API_KEY", "GEMINI_API_KEY")
+
+    @property
+    def requires_key(self) -> bool:
+        """Whether every request needs an API key."""
+        return not self.project
+
+    def key_headers(self, key: str) -> dict[str, str]:
+        """Returns the headers with an API key."""
+        return {"x-goog-api-key": key}
+
+    @property
+    def base_url_variable(self) -> str | None:
+        """Environment variable that gives the address if the spec gives none; `None` if it does."""
+        if self.base_url is not None:
+            return None
+        return "GOOGLE_VERTEX_BASE_URL" if self.project else "GOOGLE_GEMINI_BASE_URL"
+
+    @property
+    def is_of_provider(self) -> bool:
+        """Whether the provider itself answers: others with the same API have neither batch inference nor tiers."""
+        return True
+
+    @property
+    def price_list(self) -> str | None:
+        """Name of the provider in the list of prices."""
+        return "google"
+
+    @property
+    def google_project(self) -> str | None:
+        """Project of Google Cloud that is billed; `None` if there is none."""
+        return self.project
 
     @property
     def address(self) -> str:
@@ -70,7 +196,7 @@ class GeminiModel(SpecModel):
         return f"{self.base_url or f'https://{host}'}/v1beta1/{name}"
 
 
-class OpenAIModel(SpecModel):
+class OpenAIModel(ModelServer):
     """A model of a server with the OpenAI API: vLLM, Ollama, llama.cpp, or a hosted one.
 
     Attributes:
@@ -89,11 +215,54 @@ class OpenAIModel(SpecModel):
     api_key_env: str = "OPENAI_API_KEY"
     id_token_audience: str | None = None
 
+    connection_fields: ClassVar[tuple[str, ...]] = ("base_url",)
+    embeds: ClassVar[bool] = True
+
     _address = field_validator("base_url", "id_token_audience")(http_address)
     _variable = field_validator("api_key_env")(variable_name)
 
+    @property
+    def address(self) -> str:
+        """Address of the API."""
+        return self.base_url
 
-class VertexEndpointModel(SpecModel):
+    @property
+    def service(self) -> str:
+        """Name of the service, for messages."""
+        return "OpenAI"
+
+    @property
+    def authentication(self) -> Authentication:
+        """The authentication that it requires."""
+        return "api_key" if self.id_token_audience is None else "id_token"
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """Environment variables that may hold the API key; none if it takes a token instead."""
+        return (self.api_key_env,) if self.id_token_audience is None else ()
+
+    @property
+    def requires_key(self) -> bool:
+        """Whether every request needs an API key."""
+        return self.is_of_provider and self.id_token_audience is None
+
+    @property
+    def base_url_variable(self) -> str | None:
+        """Environment variable that gives the address if the spec gives none; `None` if it does."""
+        return None if "base_url" in self.model_fields_set else "OPENAI_BASE_URL"
+
+    @property
+    def is_of_provider(self) -> bool:
+        """Whether OpenAI itself answers."""
+        return (urlsplit(self.base_url).hostname or "").endswith("api.openai.com")
+
+    @property
+    def price_list(self) -> str | None:
+        """Name of the provider in the list of prices."""
+        return "openai" if urlsplit(self.base_url).hostname == "api.openai.com" else None
+
+
+class VertexEndpointModel(ModelServer):
     """A model that is deployed to an endpoint of Vertex AI.
 
     Attributes:
@@ -137,6 +306,16 @@ class VertexEndpointModel(SpecModel):
         return name
 
     @property
+    def authentication(self) -> Authentication:
+        """The authentication that it requires; none on plain HTTP, on which a token could be read."""
+        return "access_token" if self.predict_url is None else "none"
+
+    @property
+    def google_project(self) -> str | None:
+        """Project of Google Cloud that is billed."""
+        return self.endpoint.split("/")[1]
+
+    @property
     def address(self) -> str:
         """Address of the endpoint, without the method."""
         location = self.endpoint.split("/")[3]
@@ -166,7 +345,7 @@ class VertexEndpointModel(SpecModel):
         return 1_500_000 if is_shared and self.predict_url is None else 10_000_000
 
 
-class EchoModel(SpecModel):
+class EchoModel(ModelServer):
     """A model that returns the prompt: deterministic, free, without network.
 
     Attributes:
@@ -180,6 +359,8 @@ class EchoModel(SpecModel):
     name: str = "echo"
     latency_seconds: Annotated[float, Field(ge=0)] = 0.0
     padded_tokens_per_second: Annotated[float, Field(gt=0)] | None = None
+
+    embeds: ClassVar[bool] = True
 
 
 _GEMINI_NAME = re.compile(r"((publishers/google/)?models/)?gemini-.+")
@@ -213,14 +394,11 @@ Model = Annotated[
 _MODEL: TypeAdapter[Model] = TypeAdapter(Model)
 
 
-def key_variables(model: Model) -> tuple[str, ...]:
-    """Returns the environment variables that may hold the API key of a model; none if it takes a token instead."""
-    match model:
-        case GeminiModel(project=None | ""):
-            return ("GOOGLE_API_KEY", "GEMINI_API_KEY")
-        case OpenAIModel(id_token_audience=None):
-            return (model.api_key_env,)
-    return ()
+def draft_model(data: Mapping[str, Any]) -> ModelServer:
+    """Returns a model of plain data as it is: it may lack fields, e.g. those that a connection provides."""
+    kinds = {get_args(kind.model_fields["type"].annotation)[0]: kind for kind in get_args(get_args(Model)[0])}
+    found: ModelServer = kinds.get(data.get("type"), ModelServer).model_construct(**data)
+    return found
 
 
 def parse_model(data: Any) -> Model:

@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.providers.backends import open_backend
-from airflow_provider_llmbeam.providers.echo import EchoEmbeddings
+from airflow_provider_llmbeam.providers.echo.embeddings import EchoEmbeddings
 from airflow_provider_llmbeam.providers.embeddings import read_json, share_tokens, vector_reply
 from airflow_provider_llmbeam.providers.gemini.embeddings import GeminiEmbeddings
 from airflow_provider_llmbeam.providers.openai.embeddings import OpenAIEmbeddings

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.providers.batch_job import BatchJob, BatchPhase, UploadedFile
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase, UploadedFile
 from airflow_provider_llmbeam.providers.errors import (
-    BatchDeniedError,
-    BatchNotFoundError,
-    BatchUnavailableError,
+    ApiDeniedError,
+    ApiNotFoundError,
+    ApiUnavailableError,
 )
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix, display_name_prefix
@@ -162,7 +162,7 @@ def test_a_dry_run_lists_what_is_due_and_changes_nothing() -> None:
 
 
 def test_a_failure_does_not_stop_the_rest_and_is_reported() -> None:
-    no = BatchDeniedError("No.")
+    no = ApiDeniedError("No.")
     manifest = swept(everything(a=no, c=no, file_x=no))
     assert (manifest.cancelled, manifest.deleted) == (["b"], ["d", "file-y"])
     assert manifest.failed == [
@@ -173,7 +173,7 @@ def test_a_failure_does_not_stop_the_rest_and_is_reported() -> None:
 
 
 def test_a_job_that_is_deleted_by_somebody_else_meanwhile_is_no_failure() -> None:
-    manifest = swept(everything(a=BatchNotFoundError("404")))
+    manifest = swept(everything(a=ApiNotFoundError("404")))
     assert (manifest.cancelled, manifest.failed) == (["b"], [])
 
 
@@ -188,7 +188,7 @@ def test_a_job_that_is_deleted_by_somebody_else_meanwhile_is_no_failure() -> Non
 def test_a_list_that_fails_is_reported_and_without_that_of_the_jobs_no_file_is_deleted(
     method: str, calls: int, what: str
 ) -> None:
-    provider = everything(**{method: BatchUnavailableError("503.")})
+    provider = everything(**{method: ApiUnavailableError("503.")})
     manifest = swept(provider)
     assert len(provider.calls) == calls
     assert manifest.failed == [f"{what} could not be listed: 503."]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.hooks.google.credentials import google_credentials, uses_google
+from airflow_provider_llmbeam.hooks.google.authentication import google_credentials, uses_google
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.review_answers import AddGoldenRowsOperator, SampleAnswersOperator
 from airflow_provider_llmbeam.spec import JobSpec
@@ -101,12 +101,11 @@ def test_a_golden_set_on_cloud_storage_is_read_and_written_with_the_account_of_t
 ) -> None:
     used: list[str | None] = []
 
-    def run(process: JobProcess, request: Any) -> dict[str, Any]:
+    def run(process: JobProcess, step: str, request: Any) -> dict[str, Any]:
         used.append(used_account())
         return {"reviews": []}
 
-    for method in ("sample_answers", "add_golden_rows"):
-        monkeypatch.setattr(JobProcess, method, run)
+    monkeypatch.setattr(JobProcess, "run_step", run)
     own = {"manifest": {"name": "night"}} if operator is SampleAnswersOperator else {}
     task = operator(task_id="review", **LOCAL, **own, **arguments)
     ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, xcom_push=lambda **_: None)
