@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.deployment import own_deployment
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.redaction import url_fault
-from airflow_provider_llmbeam.spec.model import Model, draft_model, model_data, parse_model
+from airflow_provider_llmbeam.spec.model import Model, connection_fields, model_data, model_problems, parse_model
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
 
 
@@ -132,10 +132,12 @@ class LLMBeamHook(BaseHook):
             "project": extra.get("project"),
             "location": extra.get("location"),
         }
-        fields = draft_model(model).connection_fields
+        fields = connection_fields(model)
         filled = {name: provided[name] for name in fields if provided[name] and not model.get(name)}
         completed = {**model, **filled}
-        key_variable = next(iter(draft_model(completed).key_variables), None)
+        # What is no model yet is refused by its caller.
+        known = () if model_problems(completed) else parse_model(completed).api.key_variables
+        key_variable = next(iter(known), None)
         if not connection.password or key_variable is None:
             return completed, {}
         if self.llmbeam_conn_id == self.default_conn_name and _is_at_another_address(completed, connection.host):

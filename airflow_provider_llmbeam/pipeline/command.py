@@ -75,7 +75,10 @@ def execute(command: Command) -> tuple[int, dict[str, Any]]:
         spec = _spec(command.spec)
         given = _given(command)
         others = given.models if isinstance(given, Evaluation | Comparison) else ()
-        redactor.variables = (*spec.secret_variables, *(name for model in others for name in model.key_variables))
+        redactor.variables = (
+            *spec.secret_variables,
+            *(name for model in others for name in model.api.key_variables),
+        )
         with signals_handled():
             outcome = _outcome(command, spec, given)
     except LLMBeamError as error:

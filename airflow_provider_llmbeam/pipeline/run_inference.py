@@ -246,7 +246,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         ]
 
     def _secrets(self) -> Sequence[str]:
-        return known_secrets((*self.environment_secrets, *self.spec.model.key_variables))
+        return known_secrets((*self.environment_secrets, *self.spec.model.api.key_variables))
 
     def _open_engine(self, governor: MachineGovernor) -> Engine:
         spec, limits, run = self.spec, self.spec.limits, self.context.run

@@ -193,7 +193,7 @@ class Prober:
         # One connection for all requests. Over plain HTTP it is not kept for the next probe: a small server closes
         # it after some seconds, perhaps just when the next probe starts.
         with with_shared_connections(session_with(lambda: headers)) as session:
-            http = RestClient(session, self._model.service)
+            http = RestClient(session, self._model.api.service)
             while len(replies) < many and not is_enough(replies):
                 if replies:
                     self._sleep(self._pause_seconds)

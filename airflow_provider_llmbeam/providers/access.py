@@ -56,7 +56,6 @@ def open_access(
     model: Model,
     environment: Mapping[str, str] | None = None,
     *,
-    needs_key: bool = False,
     find_credentials: FindCredentials = default_credentials,
     request: Callable[[], Request] = token_request,
 ) -> Access:
@@ -65,34 +64,30 @@ def open_access(
     Args:
         model: The model.
         environment: Holds the API key if the environment of this process does not.
-        needs_key: Whether a server with a key is asked for nothing without one.
         find_credentials: Returns the credentials of tokens.
         request: Returns the transport of token requests.
 
     Raises:
         JobSpecError: There is no key, or there are no credentials.
     """
-    match model.authentication:
+    api = model.api
+    match api.authentication:
         case "none":
             return FixedAccess()
         case "api_key":
-            if key := model.api_key(environment or {}, os.environ):
-                return FixedAccess(model.key_headers(key))
-            if needs_key or model.requires_key:
-                raise _no_key(model)
+            if key := api.key(environment or {}, os.environ):
+                return FixedAccess({api.key_header[0]: f"{api.key_header[1]}{key}"})
+            if api.requires_key:
+                names = " or ".join(f"`{name}`" for name in api.key_variables)
+                project = ", nor `model.project` (Vertex AI)" if "project" in type(model).model_fields else ""
+                raise JobSpecError(
+                    f"{api.service} needs a key: found neither a password in the `llmbeam` connection nor {names} "
+                    f"in the environment{project}. Nothing was sent or billed."
+                )
             return FixedAccess()
         case "access_token":
-            return GoogleToken(find_credentials(f"{model.service} (model {model.name!r})", None), request())
+            return GoogleToken(find_credentials(f"{api.service} (model {model.name!r})", None), request())
         case "id_token":
             audience: str | None = getattr(model, "id_token_audience", None)
             found = find_credentials("Cloud Run (`model.id_token_audience`)", audience)
             return GoogleToken(found, request(), renews_rejected=True)
-
-
-def _no_key(model: Model) -> JobSpecError:
-    names = " or ".join(f"`{name}`" for name in model.key_variables)
-    project = ", nor `model.project` (Vertex AI)" if "project" in type(model).model_fields else ""
-    return JobSpecError(
-        f"{model.service} needs a key: found neither a password in the `llmbeam` connection nor {names} in the "
-        f"environment{project}. Nothing was sent or billed."
-    )

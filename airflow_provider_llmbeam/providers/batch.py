@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, Any, ClassVar, Literal, Protocol
+from typing import IO, Any, ClassVar, Literal
 
 import requests
 
@@ -118,15 +118,30 @@ class BatchLimits:
 MAX_VECTORS = 10_000
 
 
-class BatchProvider(Protocol):
-    """The batch-inference API of a provider.
+class BatchProvider(ABC):
+    """The batch-inference API of a provider, and what those of all providers have in common.
 
     Every method blocks, and retries transient errors for some seconds. Besides its own errors each raises
     `ApiUnavailableError`, `ApiDeniedError` and `ApiRefusedError`.
+
+    Args:
+        http: Requests to the API.
+        jobs: Address of the list of jobs.
+        root: Address before the name of a job.
     """
 
     limits: BatchLimits
+    _NAME: ClassVar[re.Pattern[str]]
+    #: Field of a page of the list that holds the jobs.
+    _JOBS: ClassVar[str]
+    _CANCEL: ClassVar[str] = ":cancel"
 
+    def __init__(self, http: RestClient, *, jobs: str, root: str) -> None:
+        self._http = http
+        self._jobs = jobs
+        self._root = root
+
+    @abstractmethod
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
         """Creates a job. It is not sent again after a failure that leaves open whether there is a job.
 
@@ -145,6 +160,9 @@ class BatchProvider(Protocol):
 
     def find(self, prefix: str) -> list[BatchJob]:
         """Returns the jobs whose display name starts with a prefix, the newest first."""
+        replies = self._recent(self._listed(self._jobs, self._query(prefix), self._JOBS))
+        found = (self._read(each) for each in replies if self._display_name(each).startswith(prefix))
+        return sorted(found, key=lambda job: job.created_at, reverse=True)
 
     def get(self, name: str) -> BatchJob:
         """Returns a job.
@@ -152,6 +170,7 @@ class BatchProvider(Protocol):
         Raises:
             ApiNotFoundError: There is no such job.
         """
+        return self._read(self._http.get(self._url(name)))
 
     def cancel(self, name: str) -> None:
         """Cancels a job; does nothing if it has ended.
@@ -159,7 +178,13 @@ class BatchProvider(Protocol):
         Raises:
             ApiNotFoundError: There is no such job.
         """
+        try:
+            self._http.cancel(f"{self._url(name)}{self._CANCEL}")
+        except (ApiRefusedError, ApiConflictError):
+            if not self.get(name).has_ended:
+                raise
 
+    @abstractmethod
     def delete(self, job: BatchJob) -> None:
         """Deletes a job that has ended, and its result files; ignores what is missing.
 
@@ -171,16 +196,20 @@ class BatchProvider(Protocol):
 
         These are all jobs, except for OpenAI, which keeps a batch forever, without its files.
         """
+        return list(jobs)
 
+    @abstractmethod
     def uploads(self, prefix: str) -> list[UploadedFile]:
         """Returns the request files that were uploaded for jobs whose display name starts with a prefix.
 
         There are none for Vertex AI, whose request files are on the caller's bucket.
         """
 
+    @abstractmethod
     def delete_upload(self, name: str) -> None:
         """Deletes an uploaded request file; does nothing if it does not exist."""
 
+    @abstractmethod
     def results(self, job: BatchJob) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yields the name and the content, in chunks, of each result file that the provider keeps.
 
@@ -189,48 +218,6 @@ class BatchProvider(Protocol):
         Raises:
             ApiNotFoundError: A file has expired.
         """
-
-
-class RestBatches(ABC):
-    """Finds, polls and cancels the jobs of a provider; see `BatchProvider`.
-
-    Args:
-        http: Requests to the API.
-        jobs: Address of the list of jobs.
-        root: Address before the name of a job.
-    """
-
-    _NAME: ClassVar[re.Pattern[str]]
-    #: Field of a page of the list that holds the jobs.
-    _JOBS: ClassVar[str]
-    _CANCEL: ClassVar[str] = ":cancel"
-
-    def __init__(self, http: RestClient, *, jobs: str, root: str) -> None:
-        self._http = http
-        self._jobs = jobs
-        self._root = root
-
-    def find(self, prefix: str) -> list[BatchJob]:
-        """Returns the jobs whose display name starts with a prefix, the newest first."""
-        replies = self._recent(self._listed(self._jobs, self._query(prefix), self._JOBS))
-        found = (read_job(each, self._job_of) for each in replies if self._display_name(each).startswith(prefix))
-        return sorted(found, key=lambda job: job.created_at, reverse=True)
-
-    def get(self, name: str) -> BatchJob:
-        """Returns a job."""
-        return read_job(self._http.get(self._url(name)), self._job_of)
-
-    def cancel(self, name: str) -> None:
-        """Cancels a job; does nothing if it has ended."""
-        try:
-            self._http.cancel(f"{self._url(name)}{self._CANCEL}")
-        except (ApiRefusedError, ApiConflictError):
-            if not self.get(name).has_ended:
-                raise
-
-    def deletable(self, jobs: Sequence[BatchJob]) -> list[BatchJob]:
-        """Returns those jobs of which `delete` would delete something."""
-        return list(jobs)
 
     def _create(self, url: str, body: Mapping[str, Any], display_name: str) -> BatchJob:
         """Creates a job, and sends the request again only if it was certainly not processed.
@@ -242,7 +229,7 @@ class RestBatches(ABC):
         """
 
         def send() -> BatchJob:
-            job = read_job(self._http.json_object(self._http.sent("POST", url, json=body)), self._job_of)
+            job = self._read(self._http.json_object(self._http.sent("POST", url, json=body)))
             return replace(job, display_name=display_name)
 
         try:
@@ -255,6 +242,12 @@ class RestBatches(ABC):
                 f"{error} Batch-inference job {display_name!r} may have been created, and then it runs and bills. "
                 "Look it up by its display name before it is submitted again."
             ) from error
+
+    def _read(self, reply: Mapping[str, Any]) -> BatchJob:
+        if (job := self._job_of(reply)) is None:  # a proxy may have sent it
+            fields = error_text(", ".join(reply)) or "no fields"
+            raise ApiUnavailableError(f"Expected a batch-inference job; got an object with {fields}.")
+        return job
 
     def _uploaded(self, send: Callable[[], str]) -> str:
         """Calls a function that uploads a request file, again after a transient failure.
@@ -278,10 +271,6 @@ class RestBatches(ABC):
                 display_name,
                 error,
             )
-
-    @abstractmethod
-    def delete_upload(self, name: str) -> None:
-        """Deletes an uploaded request file; does nothing if it does not exist."""
 
     def _listed(self, url: str, query: Mapping[str, str], field: str) -> Iterator[Mapping[str, Any]]:
         """Yields the items of all pages of a list."""
@@ -329,18 +318,6 @@ def _before_the_job() -> Iterator[None]:
 def _was_refused_for_now(error: ApiUnavailableError) -> bool:
     """Whether the same submission may succeed soon; a 429 without advice is one of jobs or enqueued tokens."""
     return not error.was_processed and (error.http_status is None or error.retry_after_seconds is not None)
-
-
-def read_job(reply: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], BatchJob | None]) -> BatchJob:
-    """Returns the job of a reply.
-
-    Raises:
-        ApiUnavailableError: The reply describes no job. A proxy may have sent it.
-    """
-    if (job := parse(reply)) is None:
-        fields = error_text(", ".join(reply)) or "no fields"
-        raise ApiUnavailableError(f"Expected a batch-inference job; got an object with {fields}.")
-    return job
 
 
 def delete_uploads(provider: BatchProvider, prefix: str, display_names: Collection[str]) -> None:

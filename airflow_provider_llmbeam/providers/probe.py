@@ -41,7 +41,7 @@ def probe_request(model: Model, *, embeds: bool = False) -> ProbeRequest | None:
     Raises:
         JobSpecError: The model returns no vectors.
     """
-    if embeds and not model.embeds:
+    if embeds and not model.api.embeds:
         raise JobSpecError(
             f"A model of type {model.type!r} generates only text; got `embeds=True` for {model.name!r}. Nothing "
             "was sent or billed."

@@ -64,7 +64,7 @@ def open_client(model: Model, session: requests.Session | None = None) -> RestCl
     Raises:
         JobSpecError: There are no credentials.
     """
-    return RestClient(session or session_with(open_access(model, needs_key=True).headers), model.service)
+    return RestClient(session or session_with(open_access(model).headers), model.api.service)
 
 
 def session_with(headers: Callable[[], Mapping[str, str]]) -> requests.Session:

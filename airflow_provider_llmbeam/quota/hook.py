@@ -77,8 +77,7 @@ class QuotaHook(GoogleHook):
         impersonation_chain: str | Sequence[str] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        of_model = None if model is None else model.google_project
-        of_target = of_model if endpoint is None else endpoint.project
+        of_target = project_of(model) if endpoint is None else endpoint.project
         super().__init__(project or of_target, gcp_conn_id, impersonation_chain)
         self._model = model
         self._endpoint = endpoint
@@ -229,6 +228,16 @@ def situation_of(model: Model) -> Situation:
         case VertexEndpointModel():
             return "own_endpoint"
     return "unpublished_quota"
+
+
+def project_of(model: Model | None) -> str | None:
+    """Returns the project that is billed for a model; `None` if the model does not name one."""
+    match model:
+        case GeminiModel(project=project):
+            return project
+        case VertexEndpointModel(endpoint=endpoint):
+            return endpoint.split("/")[1]
+    return None
 
 
 def base_model(name: str) -> str:

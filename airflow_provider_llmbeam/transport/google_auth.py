@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.transport.redirects import without_redirects
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -87,6 +86,8 @@ def token_request() -> Request:
     """Returns the transport of token requests, which carry an assertion or a refresh token."""
     import requests
     from google.auth.transport.requests import Request
+
+    from airflow_provider_llmbeam.transport.redirects import without_redirects
 
     return Request(without_redirects(requests.Session()))
 

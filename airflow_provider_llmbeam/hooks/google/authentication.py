@@ -6,10 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from requests import Session
-
 from airflow_provider_llmbeam.exceptions import AccessDeniedError
-from airflow_provider_llmbeam.hooks.google.sessions import with_shared_connections
 from airflow_provider_llmbeam.providers.access import Access, open_access
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -79,6 +76,9 @@ class ModelAuthentication:
 def token_request() -> Any:
     """Returns the transport with which credentials fetch a token."""
     from google.auth.transport.requests import Request
+    from requests import Session
+
+    from airflow_provider_llmbeam.hooks.google.sessions import with_shared_connections
 
     return Request(with_shared_connections(Session()))
 
@@ -147,7 +147,7 @@ def uses_google(spec: JobSpec, others: Collection[Model] = (), places: Collectio
 
 def uses_token(model: Model) -> bool:
     """Whether the requests to a model carry a token of an account of Google Cloud."""
-    return model.authentication in ("access_token", "id_token")
+    return model.api.authentication in ("access_token", "id_token")
 
 
 def _is_on_google(place: Place | None) -> bool:

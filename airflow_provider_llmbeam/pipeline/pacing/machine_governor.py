@@ -77,9 +77,8 @@ def identity_of(model: Model, limits: Limits) -> str:
     It has neither the Airflow deployment nor labels: a quota is the server's, and all jobs of one user share it.
     """
     quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.share_ratio, limits.expected_workers)
-    return hashlib.sha256(
-        repr((model.model_dump(exclude={"labels"}), model.api_key(os.environ), quota)).encode()
-    ).hexdigest()[:16]
+    known = (model.model_dump(exclude={"labels"}), model.api.key(os.environ), quota)
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 
 def learned_rate(model: Model, limits: Limits, rates_uri: str) -> EarlierRate | None:

@@ -15,11 +15,6 @@ from airflow_provider_llmbeam.providers.embeddings import EmbeddingBackend, vect
 from airflow_provider_llmbeam.spec.model import EchoModel, Embedding
 
 
-def open_embeddings(model: EchoModel, embedding: Embedding) -> EmbeddingBackend:
-    """See `providers.backends`."""
-    return EchoEmbeddings(model, embedding)
-
-
 class EchoEmbeddings(EmbeddingBackend):
     """Returns vectors derived from a hash of the text, with values between -1 and 1."""
 
@@ -50,3 +45,6 @@ class EchoEmbeddings(EmbeddingBackend):
         hashed = hashlib.shake_256(f"{self._task_type}\n{text}".encode("utf-8", "surrogatepass"))
         drawn = struct.unpack(f"<{self._dimensions}h", hashed.digest(2 * self._dimensions))
         return [number / 2**15 for number in drawn]
+
+
+open_embeddings = EchoEmbeddings

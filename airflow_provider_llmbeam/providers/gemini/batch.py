@@ -23,8 +23,8 @@ from airflow_provider_llmbeam.providers.batch import (
     BatchJob,
     BatchLimits,
     BatchPhase,
+    BatchProvider,
     OpenFile,
-    RestBatches,
     UploadedFile,
 )
 from airflow_provider_llmbeam.providers.errors import (
@@ -69,14 +69,14 @@ def google_count(counts: Mapping[str, Any], name: str) -> int | None:
     return count_of(counts.get(name, 0)) if counts else None
 
 
-def open_batches(model: GeminiModel, http: RestClient, *, output_uri: str, embeds: bool) -> RestBatches:
+def open_batches(model: GeminiModel, http: RestClient, *, output_uri: str, embeds: bool) -> BatchProvider:
     """See `providers.batch`."""
     if model.project:
         return VertexAIBatches(model, output_uri, http)
     return GeminiBatches(model, http, embeds=embeds)
 
 
-class GeminiBatches(RestBatches):
+class GeminiBatches(BatchProvider):
     """Batch inference of a Gemini model on the Developer API.
 
     A line of the request file is `{"key": …, "request": …}`, one of a result file `{"key", "response" | "error"}`.
@@ -194,7 +194,7 @@ _WORD = "[A-Za-z0-9][A-Za-z0-9_.:-]*"
 _VERTEX_NAME = re.compile(f"projects/{_WORD}/locations/{_WORD}/batchPredictionJobs/{_WORD}")
 
 
-class VertexAIBatches(RestBatches):
+class VertexAIBatches(BatchProvider):
     """Batch inference of a Gemini model on Vertex AI.
 
     Args:

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.batch_format import BatchFormat, ResultLine, object_of
-from airflow_provider_llmbeam.providers.embeddings import invalid_embeddings, vector_reply
+from airflow_provider_llmbeam.providers.embeddings import NO_VECTORS, vector_reply
 from airflow_provider_llmbeam.providers.gemini.client import (
     constant_fields,
     error_of,
@@ -24,7 +24,7 @@ from airflow_provider_llmbeam.providers.gemini.client import (
     request_body,
 )
 from airflow_provider_llmbeam.providers.gemini.embeddings import embed_request, embedding_config
-from airflow_provider_llmbeam.providers.reported import UsageReader
+from airflow_provider_llmbeam.providers.reported import UsageReader, invalid_response
 from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel, Generation
 from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of, str_of
 
@@ -118,7 +118,7 @@ class DeveloperEmbeddingFormat(_DeveloperLines):
         found = mapping_of(response)
         vector = mapping_of(found.get("embedding")).get("values")
         if not vector:
-            return invalid_embeddings(json.dumps(found).encode())
+            return invalid_response(json.dumps(found).encode(), NO_VECTORS)
         reported = mapping_of(found.get("usageMetadata")).get("promptTokenCount") or found.get("tokenCount")
         if isinstance(reported, str) and reported.isdecimal():  # a 64-bit number in the JSON of protobuf
             reported = int(reported[:20])

@@ -36,11 +36,6 @@ class CachedContent:
     created_at: float
 
 
-def open_cached_contents(model: GeminiModel, http: RestClient) -> CachedContents:
-    """See `providers.registry`."""
-    return CachedContents(model, http)
-
-
 class CachedContents:
     """Stores, finds, extends and deletes cached contents. Every method raises an `ApiError`.
 
@@ -91,6 +86,9 @@ class CachedContents:
     def delete(self, content: CachedContent) -> None:
         """Deletes a content; does nothing if it does not exist."""
         self._http.delete(f"{self._root}/{content.name}")
+
+
+open_cached_contents = CachedContents
 
 
 def _ttl(seconds: float) -> str:

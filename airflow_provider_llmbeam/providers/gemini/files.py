@@ -37,11 +37,6 @@ class GeminiFile(UploadedFile):
     expires_at: float = 0.0
 
 
-def open_files(model: GeminiModel, http: RestClient) -> GeminiFiles:
-    """See `providers.registry`."""
-    return GeminiFiles(model, http)
-
-
 class GeminiFiles:
     """Uploads, finds and deletes files.
 
@@ -120,6 +115,9 @@ class GeminiFiles:
         except ApiDeniedError:  # see `find`
             if self.find(name) is not None:
                 raise
+
+
+open_files = GeminiFiles
 
 
 def file_of(reply: Mapping[str, Any]) -> GeminiFile | None:

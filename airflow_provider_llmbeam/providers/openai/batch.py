@@ -17,8 +17,8 @@ from airflow_provider_llmbeam.providers.batch import (
     BatchJob,
     BatchLimits,
     BatchPhase,
+    BatchProvider,
     OpenFile,
-    RestBatches,
     UploadedFile,
 )
 from airflow_provider_llmbeam.providers.errors import ApiUnavailableError, BatchQuotaError
@@ -53,12 +53,12 @@ _PHASES: Mapping[str, BatchPhase] = {
 }
 
 
-def open_batches(model: OpenAIModel, http: RestClient, *, output_uri: str, embeds: bool) -> RestBatches:
+def open_batches(model: OpenAIModel, http: RestClient, *, output_uri: str, embeds: bool) -> BatchProvider:
     """See `providers.batch`; the results are at OpenAI."""
     return OpenAIBatches(model, http, embeds=embeds)
 
 
-class OpenAIBatches(RestBatches):
+class OpenAIBatches(BatchProvider):
     """Batch inference of a model of OpenAI.
 
     A line of the request file is `{"custom_id": …, "method": "POST", "url": …, "body": …}`, one of a result file
@@ -149,7 +149,7 @@ class OpenAIBatches(RestBatches):
         return self._listed(self._files, {"purpose": purpose, "limit": str(_FILES_PER_PAGE)}, "data")
 
     def _recent(self, replies: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """See `RestBatches`; ends before the next page, as long as the list has the newest job first."""
+        """See `BatchProvider`; ends before the next page, as long as the list has the newest job first."""
         newest, before, is_newest_first = 0.0, math.inf, True
         for reply in replies:
             if (created_at := time_of(reply.get("created_at"))) is not None:

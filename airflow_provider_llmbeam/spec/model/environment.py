@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redaction import url_fault
 from airflow_provider_llmbeam.spec.base import SpecModel, http_address
-from airflow_provider_llmbeam.spec.model.model import Model, ModelServer
+from airflow_provider_llmbeam.spec.model.model import Model, ModelApi
 
 SpecT = TypeVar("SpecT", bound=SpecModel)
 
@@ -28,7 +28,7 @@ def with_base_url(model: Model, environment: Mapping[str, str], log: _Log | None
     Raises:
         JobSpecError: The variable holds no address.
     """
-    name = model.base_url_variable
+    name = model.api.base_url_variable
     if name is None or not (address := environment.get(name, "").strip()):
         return model
     try:
@@ -78,7 +78,7 @@ class _Once:
 
 def _with_base_urls(part: Any, environment: Mapping[str, str], log: _Log | None) -> Any:
     match part:
-        case ModelServer():
+        case SpecModel() if isinstance(getattr(part, "api", None), ModelApi):
             return with_base_url(part, environment, log)  # type: ignore[arg-type]
         case SpecModel():
             items = {name: getattr(part, name) for name in type(part).model_fields}

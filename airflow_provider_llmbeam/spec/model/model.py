@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -19,79 +20,43 @@ from airflow_provider_llmbeam.spec.fields.text import from_text
 Authentication = Literal["none", "api_key", "access_token", "id_token"]
 
 
-class ModelServer(SpecModel):
-    """What the servers of models differ by, besides their wire format, which is in a folder of `providers`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelApi:
+    """What the APIs of models differ by besides their wire format, which is in a folder of `providers`.
 
-    A subclass states where it differs from a server that takes no key, and generates texts at no known price.
+    Attributes:
+        service: Name of the service, for messages.
+        authentication: The authentication that it requires.
+        key_variables: Environment variables that may hold the API key; none if it takes a token instead.
+        key_header: Header with the API key, and the text before the key.
+        requires_key: Whether it answers nothing without a key.
+        base_url_variable: Environment variable that gives the address if the spec does not. Names
+            as in google-genai 2.34 (`_base_url.get_base_url`) and openai 2.45 (`OpenAI.__init__`).
+        is_of_provider: Whether the provider itself answers: others have neither batch inference nor tiers.
+        price_list: Name of the provider in the list of prices; `None` for a server that is billed by the hour.
+        embeds: Whether it returns vectors, too.
+        domains: Domains of the providers themselves. On run.app and vertexai.goog are the endpoints that this
+            package provisions, with a new address each time.
     """
 
-    #: Fields that an `llmbeam` connection can provide.
-    connection_fields: ClassVar[tuple[str, ...]] = ()
-    #: Whether it returns vectors, too.
-    embeds: ClassVar[bool] = False
-    #: Domains of the providers themselves. On run.app and vertexai.goog are the endpoints that this package
-    #: provisions, with a new address each time.
-    domains: ClassVar[tuple[str, ...]] = ("googleapis.com", "vertexai.goog", "run.app", "api.openai.com")
+    service: str
+    authentication: Authentication = "none"
+    key_variables: tuple[str, ...] = ()
+    key_header: tuple[str, str] = ("Authorization", "Bearer ")
+    requires_key: bool = False
+    base_url_variable: str | None = None
+    is_of_provider: bool = False
+    price_list: str | None = None
+    embeds: bool = False
+    domains: tuple[str, ...] = ("googleapis.com", "vertexai.goog", "run.app", "api.openai.com")
 
-    @property
-    def address(self) -> str:
-        """Address of the API; empty if there is no server."""
-        return ""
-
-    @property
-    def service(self) -> str:
-        """Name of the service, for messages."""
-        return "Vertex AI"
-
-    @property
-    def authentication(self) -> Authentication:
-        """The authentication that it requires."""
-        return "none"
-
-    @property
-    def key_variables(self) -> tuple[str, ...]:
-        """Environment variables that may hold the API key; none if it takes a token instead."""
-        return ()
-
-    @property
-    def requires_key(self) -> bool:
-        """Whether every request needs an API key."""
-        return False
-
-    def key_headers(self, key: str) -> dict[str, str]:
-        """Returns the headers with an API key."""
-        return {"Authorization": f"Bearer {key}"}
-
-    def api_key(self, *environments: Mapping[str, str]) -> str | None:
+    def key(self, *environments: Mapping[str, str]) -> str | None:
         """Returns the API key in the first of these environments that has one; `None` without a key."""
         found = (each.get(name) for name in self.key_variables for each in environments)
         return next(filter(None, found), None)
 
-    @property
-    def base_url_variable(self) -> str | None:
-        """Environment variable that gives the address if the spec gives none; `None` if it does.
 
-        Names as in google-genai 2.34 (`_base_url.get_base_url`) and openai 2.45 (`OpenAI.__init__`).
-        """
-        return None
-
-    @property
-    def is_of_provider(self) -> bool:
-        """Whether the provider itself answers: others with the same API have neither batch inference nor tiers."""
-        return False
-
-    @property
-    def price_list(self) -> str | None:
-        """Name of the provider in the list of prices; `None` for a server that is billed by the hour."""
-        return None
-
-    @property
-    def google_project(self) -> str | None:
-        """Project of Google Cloud that is billed; `None` if there is none."""
-        return None
-
-
-class GeminiModel(ModelServer):
+class GeminiModel(SpecModel):
     """A Gemini model.
 
     With `project` it is served by Vertex AI and needs Google credentials; without, by the Developer API, which
@@ -115,7 +80,6 @@ class GeminiModel(ModelServer):
     labels: Annotated[Labels, Field(max_length=64)] = Field(default_factory=dict)
 
     connection_fields: ClassVar[tuple[str, ...]] = ("base_url", "project", "location")
-    embeds: ClassVar[bool] = True
 
     _address = field_validator("base_url")(http_address)
 
@@ -125,50 +89,29 @@ class GeminiModel(ModelServer):
         return project or None  # a template of Airflow without a value renders to an empty text
 
     @property
-    def service(self) -> str:
-        """Name of the service, for messages."""
-        return "Vertex AI" if self.project else "The Gemini Developer API"
-
-    @property
-    def authentication(self) -> Authentication:
-        """The authentication that it requires."""
-        return "access_token" if self.project else "api_key"
-
-    @property
-    def key_variables(self) -> tuple[str, ...]:
-        """Environment variables that may hold the API key; none if it takes a token instead."""
-        return () if self.project else ("GOOGLE_API_KEY", "GEMINI_API_KEY")
-
-    @property
-    def requires_key(self) -> bool:
-        """Whether every request needs an API key."""
-        return not self.project
-
-    def key_headers(self, key: str) -> dict[str, str]:
-        """Returns the headers with an API key."""
-        return {"x-goog-api-key": key}
-
-    @property
-    def base_url_variable(self) -> str | None:
-        """Environment variable that gives the address if the spec gives none; `None` if it does."""
-        if self.base_url is not None:
-            return None
-        return "GOOGLE_VERTEX_BASE_URL" if self.project else "GOOGLE_GEMINI_BASE_URL"
-
-    @property
-    def is_of_provider(self) -> bool:
-        """Whether the provider itself answers: others with the same API have neither batch inference nor tiers."""
-        return True
-
-    @property
-    def price_list(self) -> str | None:
-        """Name of the provider in the list of prices."""
-        return "google"
-
-    @property
-    def google_project(self) -> str | None:
-        """Project of Google Cloud that is billed; `None` if there is none."""
-        return self.project
+    def api(self) -> ModelApi:
+        """The API that has it."""
+        given = self.base_url is not None
+        if self.project:
+            return ModelApi(
+                service="Vertex AI",
+                authentication="access_token",
+                base_url_variable=None if given else "GOOGLE_VERTEX_BASE_URL",
+                is_of_provider=True,
+                price_list="google",
+                embeds=True,
+            )
+        return ModelApi(
+            service="The Gemini Developer API",
+            authentication="api_key",
+            key_variables=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+            key_header=("x-goog-api-key", ""),
+            requires_key=True,
+            base_url_variable=None if given else "GOOGLE_GEMINI_BASE_URL",
+            is_of_provider=True,
+            price_list="google",
+            embeds=True,
+        )
 
     @property
     def address(self) -> str:
@@ -196,7 +139,7 @@ class GeminiModel(ModelServer):
         return f"{self.base_url or f'https://{host}'}/v1beta1/{name}"
 
 
-class OpenAIModel(ModelServer):
+class OpenAIModel(SpecModel):
     """A model of a server with the OpenAI API: vLLM, Ollama, llama.cpp, or a hosted one.
 
     Attributes:
@@ -216,53 +159,32 @@ class OpenAIModel(ModelServer):
     id_token_audience: str | None = None
 
     connection_fields: ClassVar[tuple[str, ...]] = ("base_url",)
-    embeds: ClassVar[bool] = True
 
     _address = field_validator("base_url", "id_token_audience")(http_address)
     _variable = field_validator("api_key_env")(variable_name)
+
+    @property
+    def api(self) -> ModelApi:
+        """The API that has it."""
+        host, takes_key = urlsplit(self.base_url).hostname or "", self.id_token_audience is None
+        return ModelApi(
+            service="OpenAI",
+            authentication="api_key" if takes_key else "id_token",
+            key_variables=(self.api_key_env,) if takes_key else (),
+            requires_key=takes_key and host == "api.openai.com",
+            base_url_variable=None if "base_url" in self.model_fields_set else "OPENAI_BASE_URL",
+            is_of_provider=host.endswith("api.openai.com"),
+            price_list="openai" if host == "api.openai.com" else None,
+            embeds=True,
+        )
 
     @property
     def address(self) -> str:
         """Address of the API."""
         return self.base_url
 
-    @property
-    def service(self) -> str:
-        """Name of the service, for messages."""
-        return "OpenAI"
 
-    @property
-    def authentication(self) -> Authentication:
-        """The authentication that it requires."""
-        return "api_key" if self.id_token_audience is None else "id_token"
-
-    @property
-    def key_variables(self) -> tuple[str, ...]:
-        """Environment variables that may hold the API key; none if it takes a token instead."""
-        return (self.api_key_env,) if self.id_token_audience is None else ()
-
-    @property
-    def requires_key(self) -> bool:
-        """Whether every request needs an API key."""
-        return self.is_of_provider and self.id_token_audience is None
-
-    @property
-    def base_url_variable(self) -> str | None:
-        """Environment variable that gives the address if the spec gives none; `None` if it does."""
-        return None if "base_url" in self.model_fields_set else "OPENAI_BASE_URL"
-
-    @property
-    def is_of_provider(self) -> bool:
-        """Whether OpenAI itself answers."""
-        return (urlsplit(self.base_url).hostname or "").endswith("api.openai.com")
-
-    @property
-    def price_list(self) -> str | None:
-        """Name of the provider in the list of prices."""
-        return "openai" if urlsplit(self.base_url).hostname == "api.openai.com" else None
-
-
-class VertexEndpointModel(ModelServer):
+class VertexEndpointModel(SpecModel):
     """A model that is deployed to an endpoint of Vertex AI.
 
     Attributes:
@@ -306,14 +228,9 @@ class VertexEndpointModel(ModelServer):
         return name
 
     @property
-    def authentication(self) -> Authentication:
-        """The authentication that it requires; none on plain HTTP, on which a token could be read."""
-        return "access_token" if self.predict_url is None else "none"
-
-    @property
-    def google_project(self) -> str | None:
-        """Project of Google Cloud that is billed."""
-        return self.endpoint.split("/")[1]
+    def api(self) -> ModelApi:
+        """The API that has it; no token is sent over plain HTTP, on which it could be read."""
+        return ModelApi(service="Vertex AI", authentication="access_token" if self.predict_url is None else "none")
 
     @property
     def address(self) -> str:
@@ -345,7 +262,7 @@ class VertexEndpointModel(ModelServer):
         return 1_500_000 if is_shared and self.predict_url is None else 10_000_000
 
 
-class EchoModel(ModelServer):
+class EchoModel(SpecModel):
     """A model that returns the prompt: deterministic, free, without network.
 
     Attributes:
@@ -360,7 +277,9 @@ class EchoModel(ModelServer):
     latency_seconds: Annotated[float, Field(ge=0)] = 0.0
     padded_tokens_per_second: Annotated[float, Field(gt=0)] | None = None
 
-    embeds: ClassVar[bool] = True
+    #: It has no server.
+    address: ClassVar[str] = ""
+    api: ClassVar[ModelApi] = ModelApi(service="echo", embeds=True)
 
 
 _GEMINI_NAME = re.compile(r"((publishers/google/)?models/)?gemini-.+")
@@ -394,11 +313,12 @@ Model = Annotated[
 _MODEL: TypeAdapter[Model] = TypeAdapter(Model)
 
 
-def draft_model(data: Mapping[str, Any]) -> ModelServer:
-    """Returns a model of plain data as it is: it may lack fields, e.g. those that a connection provides."""
-    kinds = {get_args(kind.model_fields["type"].annotation)[0]: kind for kind in get_args(get_args(Model)[0])}
-    found: ModelServer = kinds.get(data.get("type"), ModelServer).model_construct(**data)
-    return found
+def connection_fields(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the fields of a model, as plain data, that an `llmbeam` connection can provide."""
+    for kind in get_args(get_args(Model)[0]):
+        if data.get("type") in get_args(kind.model_fields["type"].annotation):
+            return getattr(kind, "connection_fields", ())
+    return ()
 
 
 def parse_model(data: Any) -> Model:

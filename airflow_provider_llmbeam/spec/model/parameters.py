@@ -93,7 +93,7 @@ def server_type(model: Model, *, has_project: bool = False) -> ServerType:
         case GeminiModel():
             return "gemini_vertex" if model.project or has_project else "gemini_developer"
         case OpenAIModel():
-            return "openai" if model.is_of_provider else "chat"
+            return "openai" if model.api.is_of_provider else "chat"
         case VertexEndpointModel():
             return "endpoint" if model.request_format == "chat" else "plain"
         case EchoModel():

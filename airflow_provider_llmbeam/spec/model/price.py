@@ -112,9 +112,9 @@ def price_of(model: Model, override: Price | None = None, at: datetime | None = 
         return override
     if model.type == "echo":
         return _FREE
-    if model.price_list is None:
+    if model.api.price_list is None:
         return None
     # Imported here: it takes 0.5 s of CPU time, and a Dag file without a budget needs no price.
     from airflow_provider_llmbeam.spec.model.list_price import list_price
 
-    return list_price(model.price_list, model.name, at)
+    return list_price(model.api.price_list, model.name, at)

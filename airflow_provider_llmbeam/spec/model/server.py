@@ -74,7 +74,7 @@ def server_of(model: Model, environment: Mapping[str, str]) -> Server:
     origin = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     if _is_loopback(host):
         return Server("loopback", origin)
-    is_provider = parts.scheme == "https" and f".{host}".endswith(tuple(f".{name}" for name in model.domains))
+    is_provider = parts.scheme == "https" and f".{host}".endswith(tuple(f".{name}" for name in model.api.domains))
     return Server("provider" if is_provider else "custom", origin)
 
 

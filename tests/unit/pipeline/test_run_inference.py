@@ -229,7 +229,7 @@ def test_a_quota_belongs_to_the_api_key_of_the_model(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("GOOGLE_API_KEY", "g")
     monkeypatch.setenv("OPENAI_API_KEY", "o")
     models = (GeminiModel(), OpenAIModel(type="openai", name="gpt"), ENDPOINT, CLOUD_RUN)
-    assert [model.api_key(os.environ) for model in models] == ["g", "o", None, None]
+    assert [model.api.key(os.environ) for model in models] == ["g", "o", None, None]
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(requests_per_minute=60)], ids=["no quota", "a quota"])

@@ -33,6 +33,7 @@ from airflow_provider_llmbeam.pipeline.privacy.dlp.table import (
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
+from airflow_provider_llmbeam.spec.model import GeminiModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker
 from airflow_provider_llmbeam.spec.safety.privacy import DlpDetector
@@ -182,8 +183,11 @@ def project_of(spec: JobSpec, detector: DlpDetector) -> str:
     """
     if detector.project is not None:
         return detector.project
-    if spec.model.google_project is not None:
-        return spec.model.google_project
+    match spec.model:
+        case GeminiModel(project=str() as project):
+            return project
+        case VertexEndpointModel():
+            return spec.model.endpoint.split("/")[1]
     if isinstance(spec.runner, DataflowRunner) and spec.runner.project:
         return spec.runner.project
     raise JobSpecError(

@@ -51,10 +51,13 @@ def test_the_key_of_the_environment_is_sent_and_netrc_does_not_replace_it(
     assert request.path == {"gemini": "/v1beta/batches?pageSize=100", "openai": "/v1/batches?limit=100"}[kind]
 
 
-@pytest.mark.parametrize(("kind", "variable"), [("gemini", "GOOGLE_API_KEY"), ("openai", "OPENAI_API_KEY")])
-def test_a_missing_key_is_named(kind: str, variable: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "variable"),
+    [(GeminiModel(), "GOOGLE_API_KEY"), (OpenAIModel(type="openai", name="gpt-5-mini"), "OPENAI_API_KEY")],
+)
+def test_a_missing_key_is_named(model: GeminiModel | OpenAIModel, variable: str) -> None:
     with pytest.raises(JobSpecError, match=rf"needs a key: found neither .* nor `{variable}`.*Nothing was sent"):
-        open_provider(server_of("http://127.0.0.1:1", kind), output_uri="")
+        open_provider(model, output_uri="")
 
 
 def test_missing_google_credentials_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
