@@ -37,8 +37,9 @@ def open_backend(
     """
     backend: Backend
     if embedding is None:
+        options = {} if cached_head is None else {"cached": cached_head}
         client = part_of(model, "client")
-        backend = client.open_backend(model, generation, output_schema, cached_head, asked_tier=asked_tier)
+        backend = client.open_backend(model, generation, output_schema, asked_tier=asked_tier, **options)
         return backend
     if (embeddings := part_of(model, "embeddings")) is None:
         raise JobSpecError(

@@ -229,12 +229,12 @@ class BatchProvider(ABC):
         """
 
         def send() -> BatchJob:
-            job = self._read(self._http.json_object(self._http.sent("POST", url, json=body)))
+            job = self._read(self._http.json_object(self._http.request("POST", url, json=body)))
             return replace(job, display_name=display_name)
 
         try:
             with _before_the_job():
-                return self._http.retried(send, _was_refused_for_now)
+                return self._http.retry(send, _was_refused_for_now)
         except ApiUnavailableError as error:
             if not error.was_processed:
                 raise
@@ -249,7 +249,7 @@ class BatchProvider(ABC):
             raise ApiUnavailableError(f"Expected a batch-inference job; got an object with {fields}.")
         return job
 
-    def _uploaded(self, send: Callable[[], str]) -> str:
+    def _retry_upload(self, send: Callable[[], str]) -> str:
         """Calls a function that uploads a request file, again after a transient failure.
 
         Raises:
@@ -257,7 +257,7 @@ class BatchProvider(ABC):
             BatchQuotaError: It stores no more files.
         """
         with _before_the_job():
-            return self._http.retried(send)
+            return self._http.retry(send)
 
     def _withdraw(self, file: str, display_name: str) -> None:
         """Deletes the uploaded request file of a job that was refused; a failure is only logged."""

@@ -1,12 +1,12 @@
-"""Errors of the providers' batch-inference APIs.
+"""Errors of the providers' APIs beside their models: batch inference, files, cached contents.
 
     JobFailedError
-    +-- ApiError                    the API did not do what was asked for
-        +-- ApiUnavailableError     no answer, 408, 425, 429, 499 or 5xx; the same request may succeed later
-        |   +-- ApiConflictError    409
-        +-- ApiDeniedError          no credentials, 401 or 403; a `JobRefusedError` as well
-        +-- ApiNotFoundError        404
-        +-- ApiRefusedError         every other refusal; a `JobRefusedError` as well
+    +-- ApiError                      the API did not do what was asked for
+        +-- ApiUnavailableError       no answer, 408, 425, 429, 499 or 5xx; the same request may succeed later
+        |   +-- ApiConflictError      409
+        +-- ApiDeniedError            no credentials, 401 or 403; a `JobRefusedError` as well
+        +-- ApiNotFoundError          404
+        +-- ApiRefusedError           every other refusal; a `JobRefusedError` as well
         +-- BatchQuotaError           no further job or tokens until another job ends
         +-- UncertainSubmitError      a job may have been created
 
@@ -31,7 +31,7 @@ class BatchPendingError(Exception):
 
 
 class ApiError(JobFailedError):
-    """The batch-inference API of a provider did not do what was asked for."""
+    """An API of a provider did not do what was asked for."""
 
 
 class ApiUnavailableError(ApiError):

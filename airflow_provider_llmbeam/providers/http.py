@@ -81,16 +81,16 @@ class HttpClient:
         Raises:
             RequestError: The token service rejects the request, or cannot be reached.
         """
-        if not self._access.is_fresh:
-            async with self._renewing:
-                if not self._access.is_fresh:
-                    with _token_errors():
+        with _token_errors():
+            if not self._access.is_fresh:
+                async with self._renewing:
+                    if not self._access.is_fresh:
                         return await asyncio.to_thread(self._access.headers)
-        return self._access.headers()
+            return self._access.headers()
 
     async def _renew(self, rejected: Mapping[str, str]) -> bool:
-        async with self._renewing:
-            with _token_errors():
+        with _token_errors():
+            async with self._renewing:
                 return await asyncio.to_thread(self._access.renew, rejected)
 
     async def _send(

@@ -2,15 +2,16 @@
 
 A module of the folder is a part, which a family has or not:
 
-    client          open_backend(model, generation, output_schema, cached, asked_tier=…)   texts
+    client          open_backend(model, generation, output_schema, asked_tier=…)           texts
     embeddings      open_embeddings(model, embedding)                                      vectors
     batch_format    open_format(model, generation, output_schema, embedding)               files of batch inference
     batch           open_batches(model, http, output_uri=…, embeds=…)                      jobs of batch inference
     probe           probe_request(model, embeds=…)                                         the smallest request
-    files           GeminiFiles                                                            uploads for requests
-    cached_contents CachedContents                                                         heads of prompts
+    files           open_files(model, http)                                                uploads for requests
+    cached_contents open_cached_contents(model, http)                                      heads of prompts
 
-What the servers differ by besides, e.g. keys and addresses, is in the class of the model, see `spec.model`.
+What an API differs by besides is in `spec.model`: key, address and price in the class of the model (`ModelApi`),
+parameters in `parameters`, media in `media`.
 """
 
 from __future__ import annotations

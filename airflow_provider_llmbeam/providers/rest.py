@@ -97,7 +97,7 @@ class RestClient:
 
     def get(self, url: str, params: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         """Returns the reply to a GET request."""
-        return self.retried(lambda: self.json_object(self.sent("GET", url, params=params)))
+        return self.retry(lambda: self.json_object(self.request("GET", url, params=params)))
 
     def pages(
         self, url: str, params: Mapping[str, str], next_page: Callable[[Mapping[str, Any]], Mapping[str, str]]
@@ -120,29 +120,29 @@ class RestClient:
 
     def send(self, method: str, url: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Returns the reply to a request that may be sent twice."""
-        return self.retried(lambda: self.json_object(self.sent(method, url, json=body)))
+        return self.retry(lambda: self.json_object(self.request(method, url, json=body)))
 
     def cancel(self, url: str) -> None:
         """Sends a POST request without content; a 409 says that what it names has ended."""
-        self.retried(
-            lambda: self.json_object(self.sent("POST", url, json={})),
+        self.retry(
+            lambda: self.json_object(self.request("POST", url, json={})),
             lambda error: not isinstance(error, ApiConflictError),
         )
 
     def delete(self, url: str) -> None:
         """Deletes something; does nothing if it does not exist."""
         with contextlib.suppress(ApiNotFoundError):
-            self.retried(lambda: self.sent("DELETE", url).close())
+            self.retry(lambda: self.request("DELETE", url).close())
 
     def send_file(self, url: str, headers: Mapping[str, str], **content: Any) -> requests.Response:
         """Sends a request of an upload once."""
-        return self.sent("POST", url, headers=dict(headers), timeout=_UPLOAD_TIMEOUT, **content)
+        return self.request("POST", url, headers=dict(headers), timeout=_UPLOAD_TIMEOUT, **content)
 
     def download(self, url: str, params: Mapping[str, str] | None = None) -> Iterator[bytes]:
         """Yields a file in chunks. After a broken connection it is read again, and what was yielded is skipped."""
         done, broken = 0, 0
         while True:
-            response = self.retried(lambda: self.sent("GET", url, params=params))
+            response = self.retry(lambda: self.request("GET", url, params=params))
             position = 0
             try:
                 with response:
@@ -206,7 +206,7 @@ class RestClient:
                     raise requests.RequestException(f"a reply of more than {_ANSWER_BYTES:,} bytes")
             return reply.status_code, reply.headers, content.decode("utf-8", "replace")
 
-    def retried(
+    def retry(
         self, send: Callable[[], T], may_repeat: Callable[[ApiUnavailableError], bool] = lambda error: True
     ) -> T:
         """Calls a function that sends a request, again after a transient failure.
@@ -228,7 +228,7 @@ class RestClient:
             self._sleep(wait)
             wait *= 2
 
-    def sent(self, method: str, url: str, **options: Any) -> requests.Response:
+    def request(self, method: str, url: str, **options: Any) -> requests.Response:
         """Sends a request once, and returns a successful response whose body has not been read."""
         try:
             response = self._session.request(method, url, stream=True, **{"timeout": _TIMEOUT, **options})

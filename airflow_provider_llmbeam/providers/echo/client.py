@@ -17,7 +17,6 @@ def open_backend(
     model: EchoModel,
     generation: Generation,
     output_schema: Mapping[str, Any] | None,
-    cached: None = None,
     *,
     asked_tier: AskedTier = "standard",
 ) -> Backend:

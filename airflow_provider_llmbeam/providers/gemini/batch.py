@@ -105,7 +105,7 @@ class GeminiBatches(BatchProvider):
 
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
         """See `BatchProvider`."""
-        file = self._uploaded(
+        file = self._retry_upload(
             lambda: self._files.upload(display_name, _MIME_TYPE, lambda: open_file(uri), size).name
         )
         body = {"batch": {"displayName": display_name, "inputConfig": {"fileName": file}}}

@@ -16,7 +16,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_llmbeam.engine.backend import Backend, Reply, error_of_response, kind_of_status
+from airflow_provider_llmbeam.engine.backend import Reply, error_of_response, kind_of_status
 from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -71,18 +71,6 @@ _VERTEX_TIERS: Mapping[AskedTier, Mapping[str, str]] = {
     },
     "priority": {"X-Vertex-AI-LLM-Shared-Request-Type": "priority"},
 }
-
-
-def open_backend(
-    model: GeminiModel,
-    generation: Generation,
-    output_schema: Mapping[str, Any] | None,
-    cached: CachedHead | None = None,
-    *,
-    asked_tier: AskedTier = "standard",
-) -> Backend:
-    """See `providers.backends`."""
-    return GeminiBackend(model, generation, output_schema, cached, asked_tier=asked_tier)
 
 
 class GeminiBackend(HttpBackend):
@@ -169,6 +157,9 @@ class GeminiBackend(HttpBackend):
             raise incomplete_stream()
         reply = read_reply(last, prompt, self._model.name, self._usage, text.whole())
         return replace(reply, first_token_seconds=first_token_seconds)
+
+
+open_backend = GeminiBackend
 
 
 def is_cache_gone(error: RequestError) -> bool:

@@ -86,7 +86,7 @@ class OpenAIBatches(BatchProvider):
 
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
         """See `BatchProvider`."""
-        file = self._uploaded(lambda: self._upload(display_name, uri, open_file, size))
+        file = self._retry_upload(lambda: self._upload(display_name, uri, open_file, size))
         body = {
             "input_file_id": file,
             "endpoint": self._endpoint,

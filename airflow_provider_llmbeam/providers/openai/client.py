@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_provider_llmbeam.engine.backend import Backend, Reply, error_of_response, kind_of_status
+from airflow_provider_llmbeam.engine.backend import Reply, error_of_response, kind_of_status
 from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
@@ -44,18 +44,6 @@ _BROKEN_OFF = frozenset({"abort", "error", "insufficient_system_resource"})
 _NO_ANSWER = "no chat completion"
 #: Formats of `input_audio`, which OpenAI and vLLM take.
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
-
-
-def open_backend(
-    model: OpenAIModel,
-    generation: Generation,
-    output_schema: Mapping[str, Any] | None,
-    cached: None = None,
-    *,
-    asked_tier: AskedTier = "standard",
-) -> Backend:
-    """See `providers.backends`."""
-    return OpenAIBackend(model, generation, output_schema, asked_tier=asked_tier)
 
 
 class ChatBackend(HttpBackend):
@@ -161,6 +149,9 @@ class OpenAIBackend(ChatBackend):
             error_of,
             asked_tier,
         )
+
+
+open_backend = OpenAIBackend
 
 
 def model_parameters(

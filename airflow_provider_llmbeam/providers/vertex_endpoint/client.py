@@ -50,11 +50,10 @@ def open_backend(
     model: VertexEndpointModel,
     generation: Generation,
     output_schema: Mapping[str, Any] | None,
-    cached: None = None,
     *,
     asked_tier: AskedTier = "standard",
 ) -> Backend:
-    """Opens the client for the request format of the model; an endpoint has neither cached contents nor tiers.
+    """Opens the client for the request format of the model; an endpoint has no tiers.
 
     Raises:
         JobSpecError: There are no Google credentials.

@@ -30,8 +30,8 @@ class ModelApi:
         key_variables: Environment variables that may hold the API key; none if it takes a token instead.
         key_header: Header with the API key, and the text before the key.
         requires_key: Whether it answers nothing without a key.
-        base_url_variable: Environment variable that gives the address if the spec does not. Names
-            as in google-genai 2.34 (`_base_url.get_base_url`) and openai 2.45 (`OpenAI.__init__`).
+        base_url_variable: Environment variable that gives the address if the spec does not. Names as in
+            google-genai 2.34 (`_base_url.get_base_url`) and openai 2.45 (`OpenAI.__init__`).
         is_of_provider: Whether the provider itself answers: others have neither batch inference nor tiers.
         price_list: Name of the provider in the list of prices; `None` for a server that is billed by the hour.
         embeds: Whether it returns vectors, too.

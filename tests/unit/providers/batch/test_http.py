@@ -213,4 +213,4 @@ def test_a_file_of_another_size_is_not_sent(size, fault) -> None:
         return server.http.send_file(server.url, {}, data=FileBody(io.BytesIO(b"0123456789"), size))
 
     with Server(raw({})) as server, pytest.raises(JobSpecError, match=rf"{fault}.*No job was created"):
-        batches(server.url, server.http)._uploaded(send)
+        batches(server.url, server.http)._retry_upload(send)
