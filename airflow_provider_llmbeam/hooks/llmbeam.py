@@ -135,9 +135,9 @@ class LLMBeamHook(BaseHook):
         fields = connection_fields(model)
         filled = {name: provided[name] for name in fields if provided[name] and not model.get(name)}
         completed = {**model, **filled}
-        # What is no model yet is refused by its caller.
-        known = () if model_problems(completed) else parse_model(completed).api.key_variables
-        key_variable = next(iter(known), None)
+        own = {name: value for name, value in model.items() if value}
+        # What is no model is refused by the caller.
+        key_variable = next(iter(() if model_problems(own) else parse_model(own).api.key_variables), None)
         if not connection.password or key_variable is None:
             return completed, {}
         if self.llmbeam_conn_id == self.default_conn_name and _is_at_another_address(completed, connection.host):
