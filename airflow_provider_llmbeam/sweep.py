@@ -16,9 +16,8 @@ from airflow_provider_llmbeam.endpoints.resource import Resource
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.polling.poller import TaskLog
-from airflow_provider_llmbeam.providers.batch_client import BatchProvider
-from airflow_provider_llmbeam.providers.batch_job import BatchJob, UploadedFile
-from airflow_provider_llmbeam.providers.errors import BatchNotFoundError
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, UploadedFile
+from airflow_provider_llmbeam.providers.errors import ApiNotFoundError
 from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL
 from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
@@ -118,7 +117,7 @@ def sweep(
         if each.remove is not None:
             if each.notice:
                 log.warning("%s", each.notice)
-            with collect(each.failure), suppress(BatchNotFoundError):  # somebody has deleted it meanwhile
+            with collect(each.failure), suppress(ApiNotFoundError):  # somebody has deleted it meanwhile
                 each.remove()
                 if each.wait is None:
                     manifest.add(each.names, each.fate)

@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.hooks.llmbeam import open_model
 from airflow_provider_llmbeam.polling.poller import TaskLog, Wait
 from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.probe.reply import ProbeReply
-from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model import Model
 
 #: Shortest timeout of a request: it is longer than most latency limits, so that the message has the latency.
 MIN_REPLY_SECONDS = 60.0
@@ -102,9 +102,4 @@ def judge_reply(reply: ProbeReply, name: str, max_latency_seconds: float) -> Wai
 
 def named(model: Model) -> str:
     """Returns the name of a model with its address, for messages."""
-    match model:
-        case GeminiModel() | VertexEndpointModel():
-            return f"Model {model.name!r} at {model.address}"
-        case OpenAIModel():
-            return f"Model {model.name!r} at {model.base_url}"
-    return f"Model {model.name!r}"
+    return f"Model {model.name!r}{f' at {model.address}' if model.address else ''}"

@@ -7,9 +7,10 @@ from itertools import islice
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError
+from airflow_provider_llmbeam.hooks.google.authentication import token_credentials, token_request
 from airflow_provider_llmbeam.hooks.google.base import REQUEST_SECONDS, RegionalHook
 from airflow_provider_llmbeam.hooks.google.errors import usable_connection
-from airflow_provider_llmbeam.hooks.google.tokens import id_token
+from airflow_provider_llmbeam.transport.google_auth import GoogleToken
 
 #: Largest number of services that are listed in one location.
 MAX_LISTED = 5_000
@@ -31,7 +32,8 @@ class CloudRunHook(RegionalHook):
             audience: URL of the service.
         """
         with usable_connection(self.gcp_conn_id):
-            return id_token(self.get_credentials(), audience)
+            headers = GoogleToken(token_credentials(self, audience), token_request()).headers()
+            return headers["authorization"].removeprefix("Bearer ")
 
     def get_service(self, service_id: str) -> Any:
         """Returns a service; `None` if there is none of that id."""

@@ -12,13 +12,10 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.deployment import own_deployment
-from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication, api_key_variable
+from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.redaction import url_fault
-from airflow_provider_llmbeam.spec.model import Model, model_data, parse_model
+from airflow_provider_llmbeam.spec.model import Model, connection_fields, model_data, model_problems, parse_model
 from airflow_provider_llmbeam.spec.model.environment import with_base_url
-
-#: Fields that a connection can provide, by type of model.
-_FIELDS = {"gemini": ("base_url", "project", "location"), "openai": ("base_url",)}
 
 
 class LLMBeamHook(BaseHook):
@@ -135,10 +132,12 @@ class LLMBeamHook(BaseHook):
             "project": extra.get("project"),
             "location": extra.get("location"),
         }
-        fields = _FIELDS.get(model.get("type", ""), ())
+        fields = connection_fields(model)
         filled = {name: provided[name] for name in fields if provided[name] and not model.get(name)}
         completed = {**model, **filled}
-        key_variable = api_key_variable(model)
+        own = {name: value for name, value in model.items() if value}
+        # What is no model is refused by the caller.
+        key_variable = next(iter(() if model_problems(own) else parse_model(own).api.key_variables), None)
         if not connection.password or key_variable is None:
             return completed, {}
         if self.llmbeam_conn_id == self.default_conn_name and _is_at_another_address(completed, connection.host):

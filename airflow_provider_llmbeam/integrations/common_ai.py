@@ -30,12 +30,12 @@ from pydantic import ValidationError
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.providers.batch_http import BatchHttp
-from airflow_provider_llmbeam.providers.batch_job import BatchJob, BatchPhase
-from airflow_provider_llmbeam.providers.errors import BatchNotFoundError
+from airflow_provider_llmbeam.providers.access import open_access
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase
+from airflow_provider_llmbeam.providers.errors import ApiNotFoundError
 from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches
 from airflow_provider_llmbeam.providers.gemini.batch_format import DeveloperFormat
-from airflow_provider_llmbeam.providers.google_session import key_session, open_session
+from airflow_provider_llmbeam.providers.rest import open_client, session_with
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 from airflow_provider_llmbeam.spec.model.parameters import given, refusal, server_type
 
@@ -57,7 +57,7 @@ _PARAMS = frozenset({"temperature", "top_p", "seed", "stop_sequences", "thinking
 _CLOCK_SKEW_SECONDS = 300.0
 
 
-class _NotFoundError(BatchNotFoundError):
+class _NotFoundError(ApiNotFoundError):
     """The batch does not exist; common-ai knows that by this status, and submits a new one."""
 
     status_code = 404
@@ -89,9 +89,8 @@ class GoogleBatchAdapter(BatchAdapter):
     ) -> None:
         # Polls and results are the same for every model.
         self._model = GeminiModel(base_url=base_url)
-        if client is None:
-            client = key_session({"x-goog-api-key": api_key}) if api_key else open_session(self._model)
-        super().__init__(client=client)
+        environment = {"GOOGLE_API_KEY": api_key} if api_key else {}
+        super().__init__(client=client or session_with(open_access(self._model, environment).headers))
 
     def validate_requests(
         self,
@@ -189,12 +188,12 @@ class GoogleBatchAdapter(BatchAdapter):
 
     def _batches(self, model: str | None = None) -> GeminiBatches:
         address = self._model if model is None else self._model.model_copy(update={"name": model})
-        return GeminiBatches(address, BatchHttp(self._client, "The Gemini Developer API"))
+        return GeminiBatches(address, open_client(address, self._client))
 
     def _job(self, batch_id: str) -> BatchJob:
         try:
             return self._batches().get(batch_id)
-        except BatchNotFoundError as error:
+        except ApiNotFoundError as error:
             raise _NotFoundError(str(error)) from error
 
     def _lines(

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.google.credentials import Place, google_credentials
+from airflow_provider_llmbeam.hooks.google.authentication import Place, google_credentials
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.operators.literal import literal_problems
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model import Model, key_variables
+from airflow_provider_llmbeam.spec.model import Model
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.base import SpecModel
@@ -46,7 +46,7 @@ class InProcessOperator(InferenceJobOperator):
                 "Dataflow alone.",
                 self.gcp_conn_id,
             )
-        names = [name for model in others for name in key_variables(model)]
+        names = [name for model in others for name in model.api.key_variables]
         keys = {name: os.environ[name] for name in names if name in os.environ}
         self._process = JobProcess(spec, {**keys, **environment}, self.log)
         with google_credentials(spec, self.gcp_conn_id, others, places):

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.hooks.google.credentials import google_credentials
+from airflow_provider_llmbeam.hooks.google.authentication import google_credentials
 from airflow_provider_llmbeam.integrations.opentelemetry.record import counted_outcome, record_job
 from airflow_provider_llmbeam.jobs.client import SubmittedJob, connect
 from airflow_provider_llmbeam.jobs.launcher import JobLauncher

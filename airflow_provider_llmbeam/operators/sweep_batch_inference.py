@@ -113,7 +113,7 @@ class SweepBatchInferenceOperator(_SweepOperator):
         # Imported here: parsing a Dag file loads no HTTP client.
         from airflow_provider_llmbeam.hooks.llmbeam import open_model
         from airflow_provider_llmbeam.providers.batch import open_provider
-        from airflow_provider_llmbeam.providers.google_session import session_with
+        from airflow_provider_llmbeam.providers.rest import session_with
         from airflow_provider_llmbeam.sweep import BatchInferenceJobs, sweep
 
         names = deployment_names(self.deployments) or (required_deployment(),)
@@ -124,12 +124,7 @@ class SweepBatchInferenceOperator(_SweepOperator):
             impersonation_chain=self.impersonation_chain,
             check=check_batch_model,
         )
-        if not headers():  # raises an error by itself for Gemini
-            raise JobSpecError(
-                f"`llmbeam_conn_id`: model {model.name!r} needs a key: found neither a password in the connection "
-                f"{self.llmbeam_conn_id!r} (the default one needs the address of OpenAI as its host) nor the "
-                "variable that `model.api_key_env` names. Nothing was sent."
-            )
+        headers()  # raises an error without a key
         provider = open_provider(model, output_uri="", session=session_with(headers))
         made_before = time.time() - self.older_than_seconds
         things = [

@@ -20,7 +20,6 @@ from airflow_provider_llmbeam.providers.errors import BatchPendingError
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.evaluation import Evaluation
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model import key_variables
 from airflow_provider_llmbeam.spec.model.environment import with_base_urls
 from airflow_provider_llmbeam.spec.protocol.steps import STEPS
 
@@ -76,7 +75,10 @@ def execute(command: Command) -> tuple[int, dict[str, Any]]:
         spec = _spec(command.spec)
         given = _given(command)
         others = getattr(given, "models", ())
-        redactor.variables = (*spec.secret_variables, *(name for model in others for name in key_variables(model)))
+        redactor.variables = (
+            *spec.secret_variables,
+            *(name for model in others for name in model.api.key_variables),
+        )
         with signals_handled():
             outcome = _outcome(command, spec, given)
     except LLMBeamError as error:

@@ -47,7 +47,6 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 from airflow_provider_llmbeam.spec.model import OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.media import media_rules
-from airflow_provider_llmbeam.spec.model.model import key_variables
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
@@ -235,7 +234,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         ]
 
     def _secrets(self) -> Sequence[str]:
-        return known_secrets((*self.environment_secrets, *key_variables(self.spec.model)))
+        return known_secrets((*self.environment_secrets, *self.spec.model.api.key_variables))
 
     def _open_engine(self, governor: MachineGovernor) -> Engine:
         spec, limits, run = self.spec, self.spec.limits, self.context.run

@@ -10,17 +10,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import requests
-from requests import Session
 from urllib3.exceptions import HTTPError
 
 from airflow_provider_llmbeam.hooks.google.sessions import with_shared_connections
 from airflow_provider_llmbeam.probe.reply import ProbeReply, ReplyOutcome, no_reply, read_reply, redirected
-from airflow_provider_llmbeam.probe.request import (
+from airflow_provider_llmbeam.providers.probe import (
     INPUT_TOKENS,
     OUTPUT_TOKENS,
-    ProbeRequest,
     probe_request,
 )
+from airflow_provider_llmbeam.providers.rest import RestClient, session_with
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
@@ -28,15 +27,11 @@ from airflow_provider_llmbeam.transport.redirects import RedirectRefusedError
 
 __all__ = ["Probe", "ProbeReply", "Prober", "probe_cost_usd"]
 
-CONNECT_SECONDS = 10.0
 REPLY_SECONDS = 60.0
 #: Pause between two requests. A burst may be rejected as such, even if quota is left.
 PAUSE_SECONDS = 0.25
 #: Consecutive requests without an answer, after which more requests would add no evidence.
 MAX_UNANSWERED = 3
-#: Longest reply that is read; a vector of 3,072 numbers is 60 kB. Of a longer refusal the beginning is read.
-_MAX_BYTES, _MAX_REFUSAL_BYTES = 2_000_000, 64_000
-_PIECE_BYTES = 65_536
 
 #: Returns the authentication headers of a request, with a token that has not expired.
 Authenticate = Callable[[], Mapping[str, str]]
@@ -197,31 +192,30 @@ class Prober:
         headers = self._authenticate() if many and self._request is not None else {}
         # One connection for all requests. Over plain HTTP it is not kept for the next probe: a small server closes
         # it after some seconds, perhaps just when the next probe starts.
-        with with_shared_connections(Session()) as session:
+        with with_shared_connections(session_with(lambda: headers)) as session:
+            http = RestClient(session, self._model.api.service)
             while len(replies) < many and not is_enough(replies):
                 if replies:
                     self._sleep(self._pause_seconds)
-                reply = self._ask(session, headers)
+                reply = self._ask(http)
                 replies.append(replace(reply, message=redact(reply.message, _credentials(headers))))
         charged = sum(reply.outcome != "rejected" for reply in replies)
         cost = probe_cost_usd(self._model, charged, self._price)
         return Probe(replies=tuple(replies), cost_usd=cost, at=started)
 
-    def _ask(self, session: Session, headers: Mapping[str, str]) -> ProbeReply:
+    def _ask(self, http: RestClient) -> ProbeReply:
         if self._request is None:
             return ProbeReply(outcome="answered", seconds=0.0)
         started = time.monotonic()
         try:
-            http_status, headers_received, text = _sent(session, self._request, headers, self._reply_seconds)
+            reply = http.exchange(self._request.url, self._request.body, self._reply_seconds)
         except RedirectRefusedError as error:
             return redirected(error, time.monotonic() - started)
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             # requests lets some of urllib3's errors through, and of a damaged address a ValueError.
             return no_reply(error, time.monotonic() - started)
         return read_reply(
-            http_status,
-            headers_received,
-            text,
+            *reply,
             answer_fields=self._request.answer_fields,
             seconds=time.monotonic() - started,
             now=self._now(),
@@ -230,7 +224,7 @@ class Prober:
 
 def _credentials(headers: Mapping[str, str]) -> list[str]:
     """Returns the keys and tokens of authentication headers, which a server may quote in an error."""
-    return [value.rpartition(" ")[2] for value in headers.values()]
+    return [value.rpartition(" ")[2] for name, value in headers.items() if name.lower() != "x-goog-user-project"]
 
 
 def is_enough(replies: list[ProbeReply]) -> bool:
@@ -240,33 +234,3 @@ def is_enough(replies: list[ProbeReply]) -> bool:
     last = replies[-MAX_UNANSWERED:]
     unanswered = len(last) == MAX_UNANSWERED and all(reply.outcome != "answered" for reply in last)
     return replies[-1].is_final or replies[-1].is_daily or unanswered
-
-
-def _keep_headers(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Keeps requests from replacing the authentication header with credentials of a netrc file."""
-    return request
-
-
-def _sent(
-    session: Session, request: ProbeRequest, headers: Mapping[str, str], reply_seconds: float
-) -> tuple[int, Mapping[str, str], str]:
-    deadline = time.monotonic() + reply_seconds
-    with session.post(
-        request.url,
-        json=request.body,
-        headers=dict(headers),
-        auth=_keep_headers,
-        timeout=(min(CONNECT_SECONDS, reply_seconds), reply_seconds),
-        stream=True,
-    ) as reply:
-        content = bytearray()
-        # The timeout above applies to each read, and a server may send one byte at a time.
-        while piece := reply.raw.read1(_PIECE_BYTES, decode_content=True):
-            content += piece
-            if time.monotonic() > deadline:
-                raise requests.Timeout(f"no whole reply within {reply_seconds:g} s; {len(content)} bytes came")
-            if reply.status_code != 200 and len(content) > _MAX_REFUSAL_BYTES:
-                break
-            if len(content) > _MAX_BYTES:
-                raise requests.RequestException(f"a reply of more than {_MAX_BYTES:,} bytes")
-        return reply.status_code, reply.headers, content.decode("utf-8", "replace")

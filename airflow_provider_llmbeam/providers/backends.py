@@ -1,4 +1,4 @@
-"""Clients of model servers, one module per API; each imports its libraries only when it is opened."""
+"""Opens the clients of model servers; each imports its libraries only when it is opened."""
 
 from __future__ import annotations
 
@@ -8,16 +8,8 @@ from typing import Any
 from airflow_provider_llmbeam.engine.backend import Backend
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.providers.embeddings import EmbeddingBackend
-from airflow_provider_llmbeam.spec.model import (
-    EchoModel,
-    Embedding,
-    GeminiModel,
-    Generation,
-    Model,
-    OpenAIModel,
-    VertexEndpointModel,
-)
+from airflow_provider_llmbeam.providers.registry import part_of
+from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model
 from airflow_provider_llmbeam.spec.model.tier import AskedTier
 
 
@@ -43,45 +35,16 @@ def open_backend(
     Raises:
         JobSpecError: A key or credentials are missing.
     """
-    if embedding is not None:
-        return _open_embeddings(model, embedding)
-    match model:
-        case GeminiModel():
-            from airflow_provider_llmbeam.providers.gemini.client import GeminiBackend
-
-            return GeminiBackend(model, generation, output_schema, cached_head, asked_tier=asked_tier)
-        case OpenAIModel():
-            from airflow_provider_llmbeam.providers.openai.client import OpenAIBackend
-
-            return OpenAIBackend(model, generation, output_schema, asked_tier=asked_tier)
-        case VertexEndpointModel():
-            from airflow_provider_llmbeam.providers.vertex_ai.endpoint import open_vertex_endpoint
-
-            return open_vertex_endpoint(model, generation, output_schema)
-        case EchoModel():
-            from airflow_provider_llmbeam.providers.echo import EchoBackend, StaticEchoBackend
-
-            if model.padded_tokens_per_second is not None:
-                return StaticEchoBackend(model, model.padded_tokens_per_second)
-            return EchoBackend(model)
-
-
-def _open_embeddings(model: Model, embedding: Embedding) -> EmbeddingBackend:
-    match model:
-        case GeminiModel():
-            from airflow_provider_llmbeam.providers.gemini.embeddings import GeminiEmbeddings
-
-            return GeminiEmbeddings(model, embedding)
-        case OpenAIModel():
-            from airflow_provider_llmbeam.providers.openai.embeddings import OpenAIEmbeddings
-
-            return OpenAIEmbeddings(model, embedding)
-        case VertexEndpointModel():
-            raise JobSpecError(
-                "A model of type 'vertex_endpoint' generates texts only, and vectors were requested. Nothing was "
-                "sent or billed. Use a model of type 'gemini' or 'openai'."
-            )
-        case EchoModel():
-            from airflow_provider_llmbeam.providers.echo import EchoEmbeddings
-
-            return EchoEmbeddings(model, embedding)
+    backend: Backend
+    if embedding is None:
+        options = {} if cached_head is None else {"cached": cached_head}
+        client = part_of(model, "client")
+        backend = client.open_backend(model, generation, output_schema, asked_tier=asked_tier, **options)
+        return backend
+    if (embeddings := part_of(model, "embeddings")) is None:
+        raise JobSpecError(
+            f"A model of type {model.type!r} generates texts only, and vectors were requested. Nothing was sent "
+            "or billed. Use a model of type 'gemini' or 'openai'."
+        )
+    backend = embeddings.open_embeddings(model, embedding)
+    return backend

@@ -1,4 +1,4 @@
-"""The interface of the formats of batch inference, and what they share."""
+"""Request files and result files of batch inference: one line per prompt."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.providers.registry import part_of
+from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model
 from airflow_provider_llmbeam.transport.server_reply import parse_json
 
 
@@ -53,4 +56,33 @@ def object_of(line: bytes) -> Mapping[str, Any]:
     found = parse_json(line.decode("utf-8", "replace"))
     if not isinstance(found, Mapping):
         raise ValueError("it is no JSON object")
+    return found
+
+
+def batch_format(
+    model: Model,
+    generation: Generation,
+    output_schema: Mapping[str, Any] | None,
+    embedding: Embedding | None = None,
+) -> BatchFormat:
+    """Returns the format of the files of a model.
+
+    Args:
+        model: The model.
+        generation: Parameters of the texts.
+        output_schema: JSON Schema of the texts.
+        embedding: Parameters of the vectors, to request vectors instead of texts.
+
+    Raises:
+        JobSpecError: No provider has batch inference for this model.
+    """
+    part = part_of(model, "batch_format")
+    found: BatchFormat | None = part and part.open_format(model, generation, output_schema, embedding)
+    if found is None:
+        what = f"a model of type {model.type!r}"
+        what = what if embedding is None else f"embeddings of model {model.name!r} of type {model.type!r}"
+        raise JobSpecError(
+            f"`inference.mode`: no provider has batch inference for {what}. Nothing was sent or billed. Use mode "
+            "'online'."
+        )
     return found

@@ -9,9 +9,7 @@ from typing import Any
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
-from airflow_provider_llmbeam.providers.json_reply import invalid_response, json_object
 
 
 class EmbeddingBackend(ABC):
@@ -49,21 +47,8 @@ def vector_reply(vector: Any, *, input_tokens: int, model: str, is_truncated: bo
     )
 
 
-_NO_ANSWER = "no answer to these texts"
-
-
-def read_json(content: bytes) -> dict[str, Any]:
-    """Parses the body of a successful response.
-
-    Raises:
-        RequestError: The body is not a JSON object.
-    """
-    return json_object(content, _NO_ANSWER)
-
-
-def invalid_embeddings(content: bytes) -> RequestError:
-    """Returns the error of a successful response without one vector per text."""
-    return invalid_response(content, _NO_ANSWER)
+#: Description of a reply without one vector per text, see `json_object`.
+NO_VECTORS = "no answer to these texts"
 
 
 def share_tokens(total: int | None, prompts: Sequence[Prompt]) -> list[int]:

@@ -1,12 +1,12 @@
-"""Errors of the providers' batch-inference APIs.
+"""Errors of the providers' APIs beside their models: batch inference, files, cached contents.
 
     JobFailedError
-    +-- BatchError                    the API did not do what was asked for
-        +-- BatchUnavailableError     no answer, 408, 425, 429, 499 or 5xx; the same request may succeed later
-        |   +-- BatchConflictError    409
-        +-- BatchDeniedError          no credentials, 401 or 403; a `JobRefusedError` as well
-        +-- BatchNotFoundError        404
-        +-- BatchRefusedError         every other refusal; a `JobRefusedError` as well
+    +-- ApiError                      the API did not do what was asked for
+        +-- ApiUnavailableError       no answer, 408, 425, 429, 499 or 5xx; the same request may succeed later
+        |   +-- ApiConflictError      409
+        +-- ApiDeniedError            no credentials, 401 or 403; a `JobRefusedError` as well
+        +-- ApiNotFoundError          404
+        +-- ApiRefusedError           every other refusal; a `JobRefusedError` as well
         +-- BatchQuotaError           no further job or tokens until another job ends
         +-- UncertainSubmitError      a job may have been created
 
@@ -30,11 +30,11 @@ class BatchPendingError(Exception):
         self.wait_seconds = wait_seconds
 
 
-class BatchError(JobFailedError):
-    """The batch-inference API of a provider did not do what was asked for."""
+class ApiError(JobFailedError):
+    """An API of a provider did not do what was asked for."""
 
 
-class BatchUnavailableError(BatchError):
+class ApiUnavailableError(ApiError):
     """The API did not answer, or asked to retry later.
 
     Attributes:
@@ -57,11 +57,11 @@ class BatchUnavailableError(BatchError):
         self.was_processed = was_processed
 
 
-class BatchConflictError(BatchUnavailableError):
+class ApiConflictError(ApiUnavailableError):
     """A 409: the name is taken, the job has ended, or another request is in the way, which alone passes."""
 
 
-class BatchDeniedError(JobRefusedError, BatchError):
+class ApiDeniedError(JobRefusedError, ApiError):
     """There are no credentials, or they do not allow the request.
 
     Attributes:
@@ -73,17 +73,17 @@ class BatchDeniedError(JobRefusedError, BatchError):
         self.http_status = http_status
 
 
-class BatchNotFoundError(BatchError):
+class ApiNotFoundError(ApiError):
     """The job or the file does not exist."""
 
 
-class BatchRefusedError(JobRefusedError, BatchError):
+class ApiRefusedError(JobRefusedError, ApiError):
     """The request itself is wrong, for a reason that the message quotes."""
 
 
-class BatchQuotaError(BatchError):
+class BatchQuotaError(ApiError):
     """The provider accepts no further job, or no more tokens, until another job ends. No job was created."""
 
 
-class UncertainSubmitError(BatchError):
+class UncertainSubmitError(ApiError):
     """The provider may have created the job; look it up by its display name before submitting it again."""

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
-from airflow_provider_llmbeam.hooks.google.credentials import google_credentials
+from airflow_provider_llmbeam.hooks.google.authentication import google_credentials
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.identity import job_name

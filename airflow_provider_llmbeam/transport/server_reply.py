@@ -8,11 +8,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import urljoin, urlsplit
 
+from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.characters import valid_text
 
 #: Statuses with which a server asks for the same request at another address.
@@ -31,6 +32,12 @@ PASSING_STATUSES = frozenset({408, 409, 425, 429, 499})
 QuotaUnit = Literal["requests", "tokens"]
 #: "on tokens per min (TPM)" of OpenAI, "40,000 input tokens per minute" of Anthropic.
 _UNIT_PER_MINUTE = re.compile(r"\b(requests|tokens) per min", re.IGNORECASE)
+
+#: Google's counts are int64, which its JSON has as text.
+_COUNT = re.compile(r"[0-9]{1,18}")
+#: Unix times beyond this are no times, and neither are texts that stand for them: the year 3000.
+_LAST_SECOND = 32_503_680_000
+_ERROR_CHARACTERS = 600
 
 
 def parse_json(content: bytes | str) -> Any:
@@ -140,6 +147,40 @@ def list_of(value: Any) -> list[Any]:
 def mapping_of(value: Any) -> Mapping[str, Any]:
     """Returns a value that is a JSON object, else an empty one."""
     return value if isinstance(value, Mapping) else {}
+
+
+def count_of(value: Any) -> int | None:
+    """Returns a number of rows; `None` for anything else."""
+    if isinstance(value, str) and _COUNT.fullmatch(value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**18 else None
+
+
+def time_of(value: Any) -> float | None:
+    """Returns the Unix time of a timestamp, as text of RFC 3339 or in seconds; `None` for anything else."""
+    seconds: float | None = count_of(value)
+    if seconds is None and isinstance(value, str):
+        try:
+            parsed = datetime.fromisoformat(value)
+            seconds = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            return None
+    return float(seconds) if seconds is not None and 0 <= seconds < _LAST_SECOND else None
+
+
+def error_line(status: Any) -> str | None:
+    """Returns the error of a `google.rpc.Status` or of OpenAI, in one line; `None` if there is none."""
+    if not (fields := mapping_of(status)):
+        return None
+    code = fields.get("code")
+    if message := str_of(fields.get("message")):
+        return error_text(f"{code}: {message}" if isinstance(code, str) and code else message)
+    return f"code {code}, without a message" if isinstance(code, int) else "no message"
+
+
+def error_text(text: str) -> str:
+    """Returns a message of a server in one line, without secrets."""
+    return redact(" ".join(valid_text(text[: 10 * _ERROR_CHARACTERS]).split()))[:_ERROR_CHARACTERS]
 
 
 def redirect_refusal(url: str, location: str | None, http_status: int) -> str:

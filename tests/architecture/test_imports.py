@@ -69,7 +69,7 @@ def test_importing_the_endpoint_hooks_loads_no_client():
 
 def test_a_job_without_a_server_or_a_schema_loads_neither_an_http_client_nor_a_validator():
     names = [
-        "airflow_provider_llmbeam.providers.echo",
+        "airflow_provider_llmbeam.providers.echo.client",
         "airflow_provider_llmbeam.engine.engine",
         "airflow_provider_llmbeam.pipeline.steps",
         "airflow_provider_llmbeam.pipeline.privacy.masker",

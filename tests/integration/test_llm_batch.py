@@ -24,7 +24,7 @@ from llmbeam_sandbox.batch_inference.settings import BatchSettings
 from pydantic import BaseModel
 
 from airflow_provider_llmbeam.integrations.common_ai import GoogleBatchAdapter
-from airflow_provider_llmbeam.providers.errors import BatchNotFoundError, UncertainSubmitError
+from airflow_provider_llmbeam.providers.errors import ApiNotFoundError, UncertainSubmitError
 
 pytestmark = pytest.mark.slow
 
@@ -184,10 +184,10 @@ def test_a_cancelled_batch_says_so(adapter, sandbox):
 
 
 def test_a_missing_batch_has_the_status_that_common_ai_knows(adapter):
-    with pytest.raises(BatchNotFoundError) as caught:
+    with pytest.raises(ApiNotFoundError) as caught:
         adapter.get_batch("batches/none")
     assert LLMBatchOperator._is_not_found_error(caught.value)
-    with pytest.raises(BatchNotFoundError):
+    with pytest.raises(ApiNotFoundError):
         adapter.iter_results("batches/none")
 
 

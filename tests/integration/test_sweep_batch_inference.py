@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.providers.batch import open_provider
-from airflow_provider_llmbeam.providers.google_session import key_session
+from airflow_provider_llmbeam.providers.rest import session_with
 from airflow_provider_llmbeam.spec import GeminiModel, OpenAIModel
 from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
 from tests.processes import forked_jobs
@@ -39,7 +39,7 @@ NOTHING = {"cancelled": [], "deleted": [], "failed": [], "kept": [], "foreign": 
 def jobs(sandbox):
     """A job of this Airflow and one of another, both stuck in the queue, on the Developer API."""
     sandbox.batches.change(outcome="stuck")
-    session = key_session({"x-goog-api-key": "k"})
+    session = session_with(lambda: {"x-goog-api-key": "k"})
     return Jobs(open_provider(GeminiModel(base_url=sandbox.gemini_url), output_uri="", session=session))
 
 

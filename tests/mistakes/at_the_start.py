@@ -168,9 +168,8 @@ MISTAKES = (
     Mistake(
         changes={"model.type": "openai", "model.name": "gpt-4o", "model.base_url": LEFT_OUT},
         sentence=(
-            "OpenAI needs a key in the environment variable `OPENAI_API_KEY` "
-            "(`model.api_key_env`), e.g. from an `llmbeam` connection; it is not set. Nothing was "
-            "sent or billed."
+            "OpenAI needs a key: found neither a password in the `llmbeam` connection nor "
+            "`OPENAI_API_KEY` in the environment. Nothing was sent or billed."
         ),
         found="start",
         about="no `OPENAI_API_KEY`",

@@ -46,15 +46,12 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.turnaround_file import (
     record_turnaround,
 )
 from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries
-from airflow_provider_llmbeam.providers import batch_http as http
-from airflow_provider_llmbeam.providers.batch import open_provider
-from airflow_provider_llmbeam.providers.batch_client import BatchLimits
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers import rest as http
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchLimits, open_provider
 from airflow_provider_llmbeam.providers.errors import BatchPendingError
 from airflow_provider_llmbeam.providers.gemini import batch as gemini
-from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches
+from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches, VertexAIBatches
 from airflow_provider_llmbeam.providers.openai.batch import OpenAIBatches
-from airflow_provider_llmbeam.providers.vertex_ai.batch import VertexAIBatches
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.sweep import BatchInferenceJobs, sweep
 from tests.clouds import trust_in_aiohttp

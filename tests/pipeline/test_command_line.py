@@ -101,7 +101,7 @@ def test_a_source_that_matches_nothing_fails_before_anything_is_sent(job, sandbo
 
 def test_a_missing_key_fails_before_a_row_is_read(job, sandbox, monkeypatch):
     monkeypatch.delenv("GOOGLE_API_KEY")
-    with pytest.raises(JobSpecError, match="Gemini needs `GOOGLE_API_KEY`"):
+    with pytest.raises(JobSpecError, match="The Gemini Developer API needs a key: found neither"):
         job.run([{"id": 1, "text": "t"}])
 
 

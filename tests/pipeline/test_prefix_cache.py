@@ -129,14 +129,14 @@ def test_a_provider_that_stores_nothing_costs_no_row(job, sandbox, caplog):
 
 @pytest.mark.full
 def test_a_cache_that_is_deleted_while_the_job_runs_costs_no_row(job, sandbox, monkeypatch):
-    found = module._Client.created
+    found = module._Client.find_or_create
 
     def created_and_deleted(client):
         cache = found(client)
-        client.delete_all()
+        client.delete_all(cache)
         return cache
 
-    monkeypatch.setattr(module._Client, "created", created_and_deleted)
+    monkeypatch.setattr(module._Client, "find_or_create", created_and_deleted)
     manifest = run(JobSpec.parse(job))
     assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
 
@@ -161,7 +161,7 @@ def test_a_run_that_fails_leaves_no_cache(job, sandbox):
 @each_api
 def test_the_next_run_uses_and_deletes_the_cache_that_a_killed_run_left_behind(job, sandbox, tmp_path):
     spec = JobSpec.parse(job)
-    left_behind = module._Client(spec, spec.model, module.head_to_cache(spec)).created()
+    left_behind = module._Client(spec, module.head_to_cache(spec)).find_or_create()
     manifest = run(spec)
     assert manifest["rows"]["answered"] == ROWS
     assert methods(sandbox).count("gemini.caches.create") == 1

@@ -106,7 +106,7 @@ def test_a_secret_is_recognised_by_its_place_or_form(text, expected):
         "Expected a connection string, `postgresql://user:password@host:5432/database`;",
         "`sink.dsn_env`: the environment variable 'LLMBEAM_POSTGRES_DSN' is not set.",
         "FATAL: password authentication failed for user",
-        "Gemini needs a key: found neither a password in the `llmbeam` connection nor `GOOGLE_API_KEY`",
+        "The Gemini Developer API needs a key: found neither a password in the connection nor `GOOGLE_API_KEY`",
         "https://console.cloud.google.com/dataflow/jobs/europe-west1/2026?project=p",
     ],
 )

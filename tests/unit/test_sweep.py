@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_llmbeam.endpoints.resource import Resource
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
-from airflow_provider_llmbeam.providers.batch_job import BatchJob, BatchPhase, UploadedFile
-from airflow_provider_llmbeam.providers.errors import BatchDeniedError, BatchNotFoundError, BatchUnavailableError
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase, UploadedFile
+from airflow_provider_llmbeam.providers.errors import ApiDeniedError, ApiNotFoundError, ApiUnavailableError
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix, display_name_prefix
 from airflow_provider_llmbeam.spec.remote_job import RemoteJob
@@ -369,7 +369,7 @@ def test_a_dry_run_lists_what_is_due_and_changes_nothing() -> None:
 
 
 def test_a_failure_does_not_stop_the_rest_and_is_reported() -> None:
-    no = BatchDeniedError("No.")
+    no = ApiDeniedError("No.")
     manifest = swept_batches(everything(a=no, c=no, file_x=no))
     assert (manifest.cancelled, manifest.deleted) == (["b"], ["d", "file-y"])
     assert manifest.failed == [
@@ -380,7 +380,7 @@ def test_a_failure_does_not_stop_the_rest_and_is_reported() -> None:
 
 
 def test_a_job_that_is_deleted_by_somebody_else_meanwhile_is_no_failure() -> None:
-    manifest = swept_batches(everything(a=BatchNotFoundError("404")))
+    manifest = swept_batches(everything(a=ApiNotFoundError("404")))
     assert (manifest.cancelled, manifest.failed) == (["b"], [])
 
 
@@ -395,7 +395,7 @@ def test_a_job_that_is_deleted_by_somebody_else_meanwhile_is_no_failure() -> Non
 def test_a_list_that_fails_is_reported_and_without_that_of_the_jobs_no_file_is_deleted(
     method: str, calls: int, what: str
 ) -> None:
-    provider = everything(**{method: BatchUnavailableError("503.")})
+    provider = everything(**{method: ApiUnavailableError("503.")})
     manifest = swept_batches(provider)
     assert len(provider.calls) == calls
     assert manifest.failed == [f"{what} could not be listed: 503."]

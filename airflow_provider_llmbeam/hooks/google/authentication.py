@@ -1,49 +1,23 @@
-"""Authentication headers for model requests: an API key, an access token or an ID token."""
+"""Credentials of Airflow connections: for requests to a model, and for a job in a process of its own."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, VertexEndpointModel
+from airflow_provider_llmbeam.exceptions import AccessDeniedError
+from airflow_provider_llmbeam.providers.access import Access, open_access
+from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model import Model
+from airflow_provider_llmbeam.transport.google_auth import id_token_credentials
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.hooks.google.base import GoogleHook
 
-#: `access_token` is for Google's own services, `id_token` for one service on Cloud Run.
-Authentication = Literal["none", "api_key", "access_token", "id_token"]
-
-
-def authentication_of(model: Model) -> Authentication:
-    """Returns the authentication that a model requires."""
-    match model:
-        case GeminiModel(project=None | ""):
-            return "api_key"
-        case VertexEndpointModel(predict_url=str()):
-            return "none"
-        case GeminiModel() | VertexEndpointModel():
-            return "access_token"
-        case OpenAIModel(id_token_audience=str()):
-            return "id_token"
-        case OpenAIModel():
-            return "api_key"
-    return "none"
-
-
-def api_key_variable(model: Mapping[str, Any]) -> str | None:
-    """Returns the environment variable of a model's API key; `None` if the model takes a token instead.
-
-    Args:
-        model: A model spec as plain data. It may lack the fields that a connection fills in.
-    """
-    match model:
-        case {"type": "vertex_endpoint"} | {"type": "openai", "id_token_audience": str()}:
-            return None
-        case {"type": "openai"}:
-            return str(model.get("api_key_env", "OPENAI_API_KEY"))
-    return "GOOGLE_API_KEY"
+#: An address, or a part of a spec that names one: a source, a sink or an audit.
+Place = str | SpecModel
 
 
 class ModelAuthentication:
@@ -71,51 +45,112 @@ class ModelAuthentication:
         self._hook = hook
         self._gcp_conn_id = gcp_conn_id
         self._impersonation_chain = impersonation_chain
+        self._access: Access | None = None
 
-    def __call__(self) -> dict[str, str]:
+    def __call__(self) -> Mapping[str, str]:
         """Returns the headers.
 
         Raises:
             JobSpecError: There is no API key.
             CloudError: There are no credentials.
         """
-        match authentication_of(self._model):
-            case "api_key" if isinstance(self._model, GeminiModel):
-                return {"x-goog-api-key": self._gemini_key()}
-            case "api_key":
-                key = self._variable(getattr(self._model, "api_key_env", ""))
-                return _bearer(key) if key else {}
-            case "access_token":
-                return _bearer(self._token(None))
-            case "id_token":
-                return _bearer(self._token(getattr(self._model, "id_token_audience", None)))
-        return {}
-
-    def _gemini_key(self) -> str:
-        key = self._variable("GOOGLE_API_KEY") or self._variable("GEMINI_API_KEY")
-        if not key:
-            raise JobSpecError(
-                "Gemini needs a key: found neither a password in the `llmbeam` connection nor `GOOGLE_API_KEY` in "
-                "the environment of the worker and the triggerer, nor `model.project` (Vertex AI). Nothing was "
-                "sent or billed."
-            )
-        return key
-
-    def _variable(self, name: str) -> str | None:
-        return self._environment.get(name) or os.environ.get(name)
-
-    def _token(self, audience: str | None) -> str:
+        if not uses_token(self._model):
+            return open_access(self._model, self._environment).headers()
         # Imported here, so that Google's clients are loaded only if they are needed.
         from airflow_provider_llmbeam.hooks.google.base import GoogleHook
         from airflow_provider_llmbeam.hooks.google.errors import usable_connection
-        from airflow_provider_llmbeam.hooks.google.tokens import access_token, id_token
 
         if self._hook is None:
             self._hook = GoogleHook(gcp_conn_id=self._gcp_conn_id, impersonation_chain=self._impersonation_chain)
-        with usable_connection(self._hook.gcp_conn_id):
-            credentials = self._hook.get_credentials()
-            return access_token(credentials) if audience is None else id_token(credentials, audience)
+        hook = self._hook
+        with usable_connection(hook.gcp_conn_id):
+            if self._access is None:
+                self._access = open_access(
+                    self._model,
+                    find_credentials=lambda _, audience: token_credentials(hook, audience),
+                    request=token_request,
+                )
+            return self._access.headers()
 
 
-def _bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
+def token_request() -> Any:
+    """Returns the transport with which credentials fetch a token."""
+    from google.auth.transport.requests import Request
+    from requests import Session
+
+    from airflow_provider_llmbeam.hooks.google.sessions import with_shared_connections
+
+    return Request(with_shared_connections(Session()))
+
+
+def token_credentials(hook: GoogleHook, audience: str | None) -> Any:
+    """Returns the credentials of a hook.
+
+    Args:
+        hook: The hook.
+        audience: Address of a service on Cloud Run, for credentials that give ID tokens.
+
+    Raises:
+        AccessDeniedError: The credentials are those of a user, who cannot have ID tokens.
+    """
+    credentials = hook.get_credentials()
+    made = credentials if audience is None else id_token_credentials(credentials, audience, token_request())
+    if made is None:
+        raise AccessDeniedError(
+            f"Cloud Run requires an ID token of a service account, and the credentials are of type "
+            f"{type(credentials).__name__}. Give the Airflow connection a service account, or name one in "
+            "`impersonation_chain`."
+        )
+    return made
+
+
+@contextmanager
+def google_credentials(
+    spec: JobSpec, gcp_conn_id: str, others: Collection[Model] = (), places: Collection[Place | None] = ()
+) -> Iterator[None]:
+    """Makes a connection's key the default credentials while the body runs, if the job needs Google Cloud.
+
+    Args:
+        spec: The job.
+        gcp_conn_id: The connection.
+        others: Models that the job asks besides its own.
+        places: What is read and written besides the places of the spec.
+
+    Raises:
+        JobSpecError: The connection cannot be used.
+    """
+    if not uses_google(spec, others, places):
+        yield
+        return
+    from airflow_provider_llmbeam.hooks.google.base import GoogleHook
+    from airflow_provider_llmbeam.hooks.google.errors import before_submission, usable_connection
+
+    with before_submission(), usable_connection(gcp_conn_id):
+        key_file = GoogleHook(gcp_conn_id=gcp_conn_id).provide_gcp_credential_file_as_context()
+        key_file.__enter__()
+    try:
+        yield
+    finally:
+        key_file.__exit__(None, None, None)
+
+
+def uses_google(spec: JobSpec, others: Collection[Model] = (), places: Collection[Place | None] = ()) -> bool:
+    """Whether a job sends requests to Google Cloud with the credentials of an account; for arguments see above."""
+    if any(map(uses_token, (*spec.models, *others))):
+        return True
+    safety = spec.safety
+    if safety.privacy is not None and safety.privacy.dlp is not None:
+        return True
+    media = (uri for each in spec.prompt.media for uri in (each.uri, each.root))
+    return any(map(_is_on_google, (spec.source, spec.sink, spec.state_uri, safety.audit, *media, *places)))
+
+
+def uses_token(model: Model) -> bool:
+    """Whether the requests to a model carry a token of an account of Google Cloud."""
+    return model.api.authentication in ("access_token", "id_token")
+
+
+def _is_on_google(place: Place | None) -> bool:
+    if not isinstance(place, SpecModel):
+        return place is not None and place.startswith("gs://")
+    return getattr(place, "type", None) in ("bigquery", "pubsub") or _is_on_google(getattr(place, "uri", None))

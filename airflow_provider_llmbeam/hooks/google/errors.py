@@ -23,8 +23,8 @@ from airflow_provider_llmbeam.exceptions import (
     RequestRefusedError,
 )
 from airflow_provider_llmbeam.redaction import redact
+from airflow_provider_llmbeam.transport.google_auth import is_transient_token_error
 from airflow_provider_llmbeam.transport.redirects import redirect_behind
-from airflow_provider_llmbeam.transport.token_errors import is_transient_token_error
 
 _AGAIN = (api.ServerError, api.TooManyRequests, api.RetryError, requests.RequestException)
 

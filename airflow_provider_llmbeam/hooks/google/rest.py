@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from airflow_provider_llmbeam.hooks.google.authentication import token_request
 from airflow_provider_llmbeam.hooks.google.base import REQUEST_SECONDS, GoogleHook, retry
 from airflow_provider_llmbeam.hooks.google.errors import CloudRequest, require_new, translated, usable_connection
 from airflow_provider_llmbeam.hooks.google.sessions import with_shared_connections
-from airflow_provider_llmbeam.hooks.google.tokens import token_request
 
 #: Timeout of one request with all its retries, in seconds: a sensor polls again soon.
 TRY_SECONDS = 15.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.batch import BatchJob
 
 #: Interval between polls, in seconds: a tenth of the age of the youngest job within these bounds, and less shortly
 #: before a job has to be cancelled.

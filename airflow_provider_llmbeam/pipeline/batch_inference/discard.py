@@ -8,13 +8,11 @@ import re
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
-from airflow_provider_llmbeam.providers.batch import BatchProvider, open_provider
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
-from airflow_provider_llmbeam.providers.uploads import delete_uploads
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, delete_uploads, open_provider
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
-from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, parse_model
+from airflow_provider_llmbeam.spec.model import Model, parse_model
 
 _log = logging.getLogger("llmbeam")
 
@@ -83,20 +81,11 @@ def _model_of(spec: JobSpec, manifest: BatchManifest) -> Model:
         return spec.model
     model = parse_model(manifest.model)
     check_batch_model(model)
-    address, own = _address(model), getattr(spec.model, "base_url", None)
+    address, own = f"{model.address}/", getattr(spec.model, "base_url", None)
     # Others may write to the state of a job: its credentials go to the providers, and where its spec sends them.
     if not _OF_PROVIDER.fullmatch(address) and not (own and address.startswith(f"{own}/")):
         raise JobSpecError(f"{address!r} is not the address of this job, and gets none of its credentials.")
     return model
-
-
-def _address(model: Model) -> str:
-    match model:
-        case GeminiModel():
-            return model.address
-        case OpenAIModel():
-            return f"{model.base_url}/"
-    return ""
 
 
 def _jobs_of(manifest: BatchManifest) -> list[str]:

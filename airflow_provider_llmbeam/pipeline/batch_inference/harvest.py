@@ -27,7 +27,7 @@ from airflow_provider_llmbeam.pipeline.audit.batch_inference import AuditResults
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, Sums
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
-from airflow_provider_llmbeam.providers.batch_formats import batch_format
+from airflow_provider_llmbeam.providers.batch_format import batch_format
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import price_of

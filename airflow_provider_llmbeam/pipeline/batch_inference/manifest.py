@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 

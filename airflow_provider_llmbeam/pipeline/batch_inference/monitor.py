@@ -22,17 +22,15 @@ from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, RequestFile, write_manifest
 from airflow_provider_llmbeam.pipeline.batch_inference.token_limit import room_beside, token_limit
-from airflow_provider_llmbeam.providers.batch_client import BatchProvider
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, delete_uploads
 from airflow_provider_llmbeam.providers.errors import (
-    BatchError,
-    BatchNotFoundError,
+    ApiError,
+    ApiNotFoundError,
+    ApiUnavailableError,
     BatchPendingError,
     BatchQuotaError,
-    BatchUnavailableError,
     UncertainSubmitError,
 )
-from airflow_provider_llmbeam.providers.uploads import delete_uploads
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 
@@ -87,7 +85,7 @@ class Monitor:
         while True:
             try:
                 self.jobs = self.find(manifest)
-            except BatchUnavailableError as error:
+            except ApiUnavailableError as error:
                 if self._clock() >= plan.switch_at(1.0):
                     raise
                 _log.warning("%s Polling again in %.0f s.", error, MAX_POLL_SECONDS)
@@ -131,7 +129,7 @@ class Monitor:
             The state afterwards, which is saved.
 
         Raises:
-            BatchError: The jobs could not be polled for an hour, or a job may have been created and is not found.
+            ApiError: The jobs could not be polled for an hour, or a job may have been created and is not found.
             JobSpecError: The provider refuses the first job.
             BatchPendingError: The jobs have not ended, and this process does not wait for them.
         """
@@ -221,7 +219,7 @@ class Monitor:
             self._room_for_tokens = 0  # jobs of somebody else are in the way: until the next poll
         try:  # they are submitted again with another upload
             delete_uploads(self._provider, display_name_prefix(self._spec), failed)
-        except BatchError as error:
+        except ApiError as error:
             _log.debug("Request files are deleted at the end of the run: %s", error)
 
     def _submit(self, display_name: str, file: RequestFile) -> bool:
@@ -243,7 +241,7 @@ class Monitor:
             )
             self._count_submit(display_name, MAX_SUBMITS)
             return True
-        except BatchUnavailableError as error:  # there is no job: its file was not stored, or nothing was sent
+        except ApiUnavailableError as error:  # there is no job: its file was not stored, or nothing was sent
             self._room, self._submits_later = 0, True
             _log.warning("%s No job was created for %s. Submitting it again later.", error, display_name)
             return False
@@ -262,7 +260,7 @@ class Monitor:
             self._sleep(seconds)
             try:
                 found = self._provider.find(display_name)
-            except BatchUnavailableError as unavailable:
+            except ApiUnavailableError as unavailable:
                 _log.warning("%s", unavailable)
                 continue
             for job in found:
@@ -279,13 +277,13 @@ class Monitor:
         )
         try:
             self._provider.cancel(job.name)
-        except BatchError as error:
+        except ApiError as error:
             _log.warning("Batch-inference job %s may still run and bill: %s", job.name, error)
 
     def _cancel(self, display_name: str) -> None:
         try:
             self._provider.cancel(self.jobs[display_name].name)
-        except BatchError as error:
+        except ApiError as error:
             _log.warning("Batch-inference job %s could not be cancelled: %s", display_name, error)
 
     def _poll(self) -> None:
@@ -299,7 +297,7 @@ class Monitor:
             now = self._clock()
             try:
                 polled = self._polled(job)
-            except BatchError as error:
+            except ApiError as error:
                 self._unreachable_since = self._unreachable_since or now
                 if now - self._unreachable_since > MAX_UNREACHABLE_SECONDS:
                     raise
@@ -317,7 +315,7 @@ class Monitor:
         now = self._clock()
         try:
             return replace(self._provider.get(job.name), display_name=job.display_name)
-        except BatchNotFoundError:
+        except ApiNotFoundError:
             if now - job.created_at < SURE_SECONDS:
                 return job
             return replace(job, state="deleted", phase="cancelled", ended_at=now)

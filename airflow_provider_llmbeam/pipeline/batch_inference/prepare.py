@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.pipeline.moderation.stages import moderation_stage
 from airflow_provider_llmbeam.pipeline.moderation.usage import USAGE_GROUPS
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_prompts
-from airflow_provider_llmbeam.providers.batch_formats import batch_format
+from airflow_provider_llmbeam.providers.batch_format import batch_format
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 

@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.providers.batch_client import BatchProvider
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
-from airflow_provider_llmbeam.providers.errors import BatchNotFoundError, BatchUnavailableError
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider
+from airflow_provider_llmbeam.providers.errors import ApiNotFoundError, ApiUnavailableError
 
 _log = logging.getLogger("llmbeam")
 
@@ -28,7 +27,7 @@ def result_files(provider: BatchProvider, job: BatchJob, prefix: str) -> list[st
         prefix: Beginning of the addresses of the copies.
 
     Raises:
-        BatchUnavailableError: A file cannot be read, or what was sent in its place has no line of a result.
+        ApiUnavailableError: A file cannot be read, or what was sent in its place has no line of a result.
     """
     found = [
         uri
@@ -40,7 +39,7 @@ def result_files(provider: BatchProvider, job: BatchJob, prefix: str) -> list[st
         uri = f"{prefix}-{number}.jsonl"
         try:
             _copy(provider, job, name, uri)
-        except BatchNotFoundError as error:
+        except ApiNotFoundError as error:
             _log.warning(
                 "Result file %s of batch-inference job %s no longer exists, and its rows are sent online: %s",
                 name,
@@ -63,7 +62,7 @@ def _copy(provider: BatchProvider, job: BatchJob, name: str, uri: str) -> None:
             _log.warning("Result file %s of job %s %s. Reading it again in %.0f s.", name, job.name, what, seconds)
             time.sleep(seconds)
     if not lines:
-        raise BatchUnavailableError(
+        raise ApiUnavailableError(
             f"Result file {name} of batch-inference job {job.name} {what}; a proxy may have sent another file. "
             "The answers of the job are paid for, and the next try reads them. If the provider itself returns "
             "this file, delete the job there: the next try then sends its rows online."

@@ -39,11 +39,8 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.turnaround_file import (
     record_turnaround,
 )
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import auto_way, deadline_at, plan_of
-from airflow_provider_llmbeam.providers.batch import open_provider
-from airflow_provider_llmbeam.providers.batch_client import BatchProvider
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
-from airflow_provider_llmbeam.providers.errors import BatchError
-from airflow_provider_llmbeam.providers.uploads import delete_uploads
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, delete_uploads, open_provider
+from airflow_provider_llmbeam.providers.errors import ApiError
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 from airflow_provider_llmbeam.spec.protocol.counts import usd
@@ -123,10 +120,10 @@ class BatchInference:
                 f"{error} Batch-inference jobs that were submitted, and may run and bill: {names}. Clear the task "
                 f"when the access is restored: it takes their answers, and submits nothing again.{instead}"
             ) from error
-        except BatchError as error:
+        except ApiError as error:
             if not (running := self._running(manifest)):
                 raise
-            raise BatchError(
+            raise ApiError(
                 f"{error} Batch-inference jobs that were submitted, and may run and bill: {', '.join(running)}. A "
                 "retry, or a clear of the task, takes their answers."
             ) from error
@@ -185,17 +182,17 @@ class BatchInference:
             if job.has_ended:
                 try:
                     self._provider.delete(job)
-                except BatchError as error:
+                except ApiError as error:
                     faults.append(f"{job.name}: {error}")
         running = {name for name, job in jobs.items() if not job.has_ended}
         try:
             delete_uploads(self._provider, self._prefix, manifest.files.keys() - running)
-        except BatchError as error:
+        except ApiError as error:
             faults.append(str(error))
         kept = self._spec.paths.manifest_uri
         storage.delete([uri for uri in storage.match(f"{self._spec.paths.batch_uri}**") if uri != kept])
         if faults:
-            raise BatchError(" ".join(faults))
+            raise ApiError(" ".join(faults))
         storage.delete([kept])
 
     def _save(self, **changes: object) -> None:

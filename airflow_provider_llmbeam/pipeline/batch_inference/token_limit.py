@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.batch import BatchJob
 
 #: "Enqueued token limit reached for gpt-4o in organization org-…. Limit: 90,000 enqueued tokens. Please try again
 #: once some in_progress batches have been completed." (github.com/openai/openai-python/issues/2084)

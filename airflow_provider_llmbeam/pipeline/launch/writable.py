@@ -13,8 +13,8 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink
+from airflow_provider_llmbeam.transport.google_auth import is_transient_token_error
 from airflow_provider_llmbeam.transport.redirects import RedirectRefusedError
-from airflow_provider_llmbeam.transport.token_errors import is_transient_token_error
 
 #: Size of the probe. An empty file can be made on a full disk.
 _PROBE_BYTES = 64 * 2**10

@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterator
 
 from airflow_provider_llmbeam.engine.media.file import MediaFile
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.providers.batch_http import BatchHttp
 from airflow_provider_llmbeam.providers.errors import (
-    BatchConflictError,
-    BatchDeniedError,
-    BatchError,
-    BatchRefusedError,
-    BatchUnavailableError,
+    ApiConflictError,
+    ApiDeniedError,
+    ApiError,
+    ApiRefusedError,
+    ApiUnavailableError,
 )
 from airflow_provider_llmbeam.providers.gemini.files import GeminiFile, GeminiFiles
-from airflow_provider_llmbeam.providers.google_session import open_session
+from airflow_provider_llmbeam.providers.registry import part_of
+from airflow_provider_llmbeam.providers.rest import open_client
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
-from airflow_provider_llmbeam.spec.model import GeminiModel, Model
+from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError, media_rules
 from airflow_provider_llmbeam.spec.runner import DetachedRunner
 
@@ -96,7 +96,7 @@ class UploadedMedia:
                 found = self._files.upload(display_name, mime_type, file.opened, file.size_bytes, proposed)
                 _log.info("%s (%.1f MB) is uploaded until the end of the run.", mime_type, file.size_bytes / 2**20)
                 return found
-            except (BatchRefusedError, BatchConflictError):
+            except (ApiRefusedError, ApiConflictError):
                 # The name may be taken: by another worker meanwhile, or by another project.
                 if not proposed:
                     raise
@@ -124,12 +124,12 @@ class UploadedMedia:
         while True:
             try:
                 return work()
-            except (BatchDeniedError, BatchRefusedError) as error:
+            except (ApiDeniedError, ApiRefusedError) as error:
                 raise MediaError(f"the upload was refused: {error}") from None
-            except BatchError as error:
+            except ApiError as error:
                 if self._now() >= until:
                     raise MediaUnavailableError(f"an upload failed for {RETRY_SECONDS:.0f} s: {error}") from None
-                advised = error.retry_after_seconds if isinstance(error, BatchUnavailableError) else None
+                advised = error.retry_after_seconds if isinstance(error, ApiUnavailableError) else None
                 self._sleep(advised or POLL_SECONDS)
 
     def _expires(self, file: GeminiFile) -> bool:
@@ -146,9 +146,9 @@ def open_uploads(model: Model, prefix: str | None) -> UploadedMedia | None:
     Raises:
         JobSpecError: There is no key.
     """
-    if prefix is None or not isinstance(model, GeminiModel) or media_rules(model).max_upload_bytes is None:
+    if prefix is None or media_rules(model).max_upload_bytes is None:
         return None
-    return UploadedMedia(_files(model), prefix)
+    return UploadedMedia(_open_files(model), prefix)
 
 
 @contextlib.contextmanager
@@ -166,16 +166,16 @@ def uploads_deleted(spec: JobSpec) -> Iterator[None]:
 
 def delete_uploads(spec: JobSpec) -> None:
     """Deletes the uploads of a job, which runs once at a time; what cannot be deleted expires."""
-    model = spec.model
-    if not spec.prompt.media or not isinstance(model, GeminiModel) or model.project:
+    if not spec.prompt.media or media_rules(spec.model).max_upload_bytes is None:
         return
     try:
-        files = _files(model)
+        files = _open_files(spec.model)
         for file in list(files.uploaded(f"{display_name_prefix(spec)}{_PREFIX}")):
             files.delete(file.name)
-    except (BatchError, JobSpecError) as error:
+    except (ApiError, JobSpecError) as error:
         _log.warning("The uploads of the job could not be deleted; they expire within 48 hours: %s", error)
 
 
-def _files(model: GeminiModel) -> GeminiFiles:
-    return GeminiFiles(model, BatchHttp(open_session(model), "The Gemini Developer API"))
+def _open_files(model: Model) -> GeminiFiles:
+    files: GeminiFiles = part_of(model, "files").open_files(model, open_client(model))
+    return files

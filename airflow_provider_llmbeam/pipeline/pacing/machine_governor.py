@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state imp
 from airflow_provider_llmbeam.pipeline.pacing.learned_rate_file import LearnedRateFile
 from airflow_provider_llmbeam.spec.demand import EarlierRate
 from airflow_provider_llmbeam.spec.limits import Limits
-from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, Model, OpenAIModel, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model import EchoModel, Model
 
 _log = logging.getLogger(__name__)
 
@@ -71,25 +71,14 @@ def shared(governor: Governor | LearnedRate, identity: str, learned_at: float = 
         return governor
 
 
-def identity_of(model: GeminiModel | OpenAIModel | VertexEndpointModel, limits: Limits) -> str:
+def identity_of(model: Model, limits: Limits) -> str:
     """Returns a name of a server, the key in the environment and the limits.
 
     It has neither the Airflow deployment nor labels: a quota is the server's, and all jobs of one user share it.
     """
     quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.share_ratio, limits.expected_workers)
-    return hashlib.sha256(repr((model.model_dump(exclude={"labels"}), key_of(model), quota)).encode()).hexdigest()[
-        :16
-    ]
-
-
-def key_of(model: GeminiModel | OpenAIModel | VertexEndpointModel) -> str | None:
-    """Returns the API key of a model, which has its own quota; `None` for a token."""
-    match model:
-        case OpenAIModel(id_token_audience=None):
-            return os.environ.get(model.api_key_env)
-        case GeminiModel():
-            return os.environ.get("GOOGLE_API_KEY")
-    return None
+    known = (model.model_dump(exclude={"labels"}), model.api.key(os.environ), quota)
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 
 def learned_rate(model: Model, limits: Limits, rates_uri: str) -> EarlierRate | None:

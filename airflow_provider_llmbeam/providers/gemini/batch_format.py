@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from google.genai import types
+
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.providers.batch_format import ResultLine, object_of
-from airflow_provider_llmbeam.providers.embeddings import invalid_embeddings, vector_reply
-from airflow_provider_llmbeam.providers.gemini.batch_schema import gemini_schema
+from airflow_provider_llmbeam.providers.batch_format import BatchFormat, ResultLine, object_of
+from airflow_provider_llmbeam.providers.embeddings import NO_VECTORS, vector_reply
 from airflow_provider_llmbeam.providers.gemini.client import (
     constant_fields,
     error_of,
@@ -22,12 +24,26 @@ from airflow_provider_llmbeam.providers.gemini.client import (
     request_body,
 )
 from airflow_provider_llmbeam.providers.gemini.embeddings import embed_request, embedding_config
-from airflow_provider_llmbeam.providers.reported import UsageReader
+from airflow_provider_llmbeam.providers.reported import UsageReader, invalid_response
 from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel, Generation
 from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of, str_of
 
+_log = logging.getLogger("llmbeam")
+
 #: The text of the prompt is not in the result, and only an answer without usage would need it.
 _UNKNOWN = Prompt("")
+
+
+def open_format(
+    model: GeminiModel,
+    generation: Generation,
+    output_schema: Mapping[str, Any] | None,
+    embedding: Embedding | None,
+) -> BatchFormat | None:
+    """See `providers.batch_format`; `None` for embeddings on Vertex AI."""
+    if embedding is None:
+        return (VertexFormat if model.project else DeveloperFormat)(model, generation, output_schema)
+    return None if model.project else DeveloperEmbeddingFormat(model, embedding)
 
 
 class _GeminiFormat:
@@ -102,7 +118,7 @@ class DeveloperEmbeddingFormat(_DeveloperLines):
         found = mapping_of(response)
         vector = mapping_of(found.get("embedding")).get("values")
         if not vector:
-            return invalid_embeddings(json.dumps(found).encode())
+            return invalid_response(json.dumps(found).encode(), NO_VECTORS)
         reported = mapping_of(found.get("usageMetadata")).get("promptTokenCount") or found.get("tokenCount")
         if isinstance(reported, str) and reported.isdecimal():  # a 64-bit number in the JSON of protobuf
             reported = int(reported[:20])
@@ -164,3 +180,23 @@ def _part(part: Mapping[str, Any]) -> Any:
         if found.get(place) is not None:
             return [str_of(found[place]), str_of(found.get("mimeType"))]
     return sorted(name for name, value in part.items() if value is not None)
+
+
+def gemini_schema(output_schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns a JSON Schema as an OpenAPI schema; `None` if that cannot express it.
+
+    With `responseJsonSchema` batch inference gave degenerate answers (0 of 502 valid, ruby_llm#894), while
+    `responseSchema` works. Every answer is validated against the JSON Schema afterwards, whatever was sent.
+    """
+    try:
+        schema = types.Schema.from_json_schema(
+            json_schema=types.JSONSchema.model_validate(dict(output_schema)), raise_error_on_unsupported_field=True
+        )
+        return schema.model_dump(mode="json", by_alias=True, exclude_none=True)
+    except Exception as error:  # noqa: BLE001 - a `TypeError` for a `$ref` that leads nowhere, and others
+        _log.warning(
+            "`prompt.output_schema` cannot be converted for batch inference and is sent as it is; answers that do "
+            "not match it are requested again online: %s",
+            f"{type(error).__name__}: {error}".partition("\n")[0][:200],
+        )
+        return None

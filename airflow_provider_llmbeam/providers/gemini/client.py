@@ -10,7 +10,6 @@ here, and list every fault: 1 MB of faults took 7 s and 540 MB (google-genai 2.3
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,20 +21,24 @@ from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
 from airflow_provider_llmbeam.engine.prefix.head import CachedHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.providers.gemini.grounding import citations_of
-from airflow_provider_llmbeam.providers.google_access import ApiKey, BearerToken
-from airflow_provider_llmbeam.providers.http import HttpBackend, HttpClient, encoded
-from airflow_provider_llmbeam.providers.json_reply import json_object
+from airflow_provider_llmbeam.providers.access import open_access
+from airflow_provider_llmbeam.providers.http import (
+    HttpBackend,
+    HttpClient,
+    Response,
+    StreamedText,
+    encoded,
+    incomplete_stream,
+    with_idle_timeout,
+)
 from airflow_provider_llmbeam.providers.reported import (
     BilledTokens,
     UsageReader,
     finish_reason_of,
+    json_object,
     logprob_of,
     name_of,
 )
-from airflow_provider_llmbeam.providers.response import Response
-from airflow_provider_llmbeam.providers.streaming import StreamedText, incomplete_stream, with_idle_timeout
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
@@ -156,6 +159,9 @@ class GeminiBackend(HttpBackend):
         return replace(reply, first_token_seconds=first_token_seconds)
 
 
+open_backend = GeminiBackend
+
+
 def is_cache_gone(error: RequestError) -> bool:
     """Returns whether a request with a cached content was refused, unbilled, for a reason that may be the cache.
 
@@ -164,24 +170,6 @@ def is_cache_gone(error: RequestError) -> bool:
     if error.http_status == 400:
         return "expired" in error.message and "cache" in error.message.lower()
     return error.http_status in (403, 404)
-
-
-def open_access(model: GeminiModel) -> ApiKey | BearerToken:
-    """Returns the authentication headers of a model.
-
-    Raises:
-        JobSpecError: No `project` and no `GOOGLE_API_KEY`, or `project` and no Google credentials.
-    """
-    return BearerToken() if model.project else ApiKey(_api_key())
-
-
-def _api_key() -> str:
-    if key := os.environ.get("GOOGLE_API_KEY") or os.environ.get("GEMINI_API_KEY"):
-        return key
-    raise JobSpecError(
-        "Gemini needs `GOOGLE_API_KEY` in the environment, e.g. from an `llmbeam` connection (Developer API), or "
-        "`model.project` (Vertex AI); found neither. Nothing was sent or billed."
-    )
 
 
 def generation_config(generation: Generation, output_schema: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -364,3 +352,41 @@ def _streamed_error(content: bytes) -> RequestError:
     code = mapping_of(mapping_of(parse_json(text)).get("error")).get("code")
     http_status = code if isinstance(code, int) and 400 <= code <= 599 else 500
     return error_of(http_status, {}, text)
+
+
+#: Maximum number of pages and of texts, and of characters of each, that an answer keeps: the reply is untrusted.
+_MAX_PAGES, _MAX_TEXTS, _MAX_CHARACTERS = 50, 200, 4_000
+
+
+def citations_of(reported: Any) -> list[dict[str, Any]] | None:
+    """Returns the pages that an answer uses, with the parts of it that each supports.
+
+    Args:
+        reported: `groundingMetadata` of a candidate.
+
+    Returns:
+        `None` if the server reports no search; an empty list for a search whose pages are not used.
+    """
+    if reported is None:
+        return None
+    metadata = mapping_of(reported)
+    chunks = [mapping_of(mapping_of(chunk).get("web")) for chunk in list_of(metadata.get("groundingChunks"))]
+    texts: dict[int, list[str]] = {}
+    for support in map(mapping_of, list_of(metadata.get("groundingSupports"))[:_MAX_TEXTS]):
+        text = _cited(mapping_of(support.get("segment")).get("text"))
+        for index in list_of(support.get("groundingChunkIndices")):
+            if type(index) is int and text:
+                texts.setdefault(index, []).append(text)
+    return [
+        {
+            "uri": _cited(chunk["uri"]),
+            "title": _cited(chunk.get("title")),
+            "texts": texts.get(index, []),
+        }
+        for index, chunk in enumerate(chunks[:_MAX_PAGES])
+        if chunk.get("uri")
+    ]
+
+
+def _cited(value: Any) -> str:
+    return valid_text(str_of(value)[:_MAX_CHARACTERS])

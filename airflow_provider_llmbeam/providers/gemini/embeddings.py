@@ -9,17 +9,16 @@ from typing import Any, Protocol
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.providers.access import open_access
 from airflow_provider_llmbeam.providers.embeddings import (
+    NO_VECTORS,
     EmbeddingBackend,
-    invalid_embeddings,
-    read_json,
     share_tokens,
     vector_reply,
 )
-from airflow_provider_llmbeam.providers.gemini.client import error_of, open_access
-from airflow_provider_llmbeam.providers.http import HttpBackend, HttpClient
-from airflow_provider_llmbeam.providers.reported import UsageReader
-from airflow_provider_llmbeam.providers.response import vector_bytes
+from airflow_provider_llmbeam.providers.gemini.client import error_of
+from airflow_provider_llmbeam.providers.http import HttpBackend, HttpClient, vector_bytes
+from airflow_provider_llmbeam.providers.reported import UsageReader, invalid_response, json_object
 from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel
 from airflow_provider_llmbeam.transport.server_reply import mapping_of
 
@@ -52,6 +51,9 @@ class GeminiEmbeddings(HttpBackend, EmbeddingBackend):
                 raise error_of(response.status, response.headers, text)
             content = await response.read(vector_bytes(len(prompts), self._dimensions))
         return _replies(content, prompts, self._method, self._model.name, self._usage)
+
+
+open_embeddings = GeminiEmbeddings
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +172,11 @@ def _replies(
     content: bytes, prompts: Sequence[Prompt], method: _Method, model: str, usage: UsageReader
 ) -> list[Reply]:
     try:
-        vectors = method.vectors(read_json(content))
+        vectors = method.vectors(json_object(content, NO_VECTORS))
     except (LookupError, TypeError, AttributeError):
-        raise invalid_embeddings(content) from None
+        raise invalid_response(content, NO_VECTORS) from None
     if len(vectors) != len(prompts):
-        raise invalid_embeddings(content)
+        raise invalid_response(content, NO_VECTORS)
     counts = [usage.tokens(vector.tokens) for vector in vectors]
     return [
         vector_reply(

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from airflow_provider_llmbeam.providers.batch_http import BatchHttp
-from airflow_provider_llmbeam.providers.batch_job import UploadedFile
-from airflow_provider_llmbeam.providers.batch_reported import error_of, google_next_page, time_of
-from airflow_provider_llmbeam.providers.batch_upload import FileBody
-from airflow_provider_llmbeam.providers.errors import BatchDeniedError, BatchNotFoundError, BatchUnavailableError
+from airflow_provider_llmbeam.providers.batch import UploadedFile
+from airflow_provider_llmbeam.providers.errors import ApiDeniedError, ApiNotFoundError, ApiUnavailableError
+from airflow_provider_llmbeam.providers.rest import FileBody, RestClient, google_next_page
 from airflow_provider_llmbeam.spec.model import GeminiModel
-from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of, str_of
+from airflow_provider_llmbeam.transport.server_reply import error_line, list_of, mapping_of, str_of, time_of
 
 FILE_NAME = re.compile(r"files/[A-Za-z0-9_-]+")
 
@@ -47,7 +45,7 @@ class GeminiFiles:
         http: Requests to the API.
     """
 
-    def __init__(self, model: GeminiModel, http: BatchHttp) -> None:
+    def __init__(self, model: GeminiModel, http: RestClient) -> None:
         self._origin = model.address.rpartition("/v1beta/")[0]
         self._root = f"{self._origin}/v1beta"
         self._http = http
@@ -65,7 +63,7 @@ class GeminiFiles:
             name: Its name, which no other file has; '' leaves the choice to the server.
 
         Raises:
-            BatchError: The file was not stored.
+            ApiError: The file was not stored.
         """
         described = {"displayName": display_name, "mimeType": mime_type, **({"name": name} if name else {})}
         start = self._http.send_file(
@@ -90,14 +88,14 @@ class GeminiFiles:
             )
         found = file_of(mapping_of(self._http.json_object(reply).get("file")))
         if found is None:
-            raise BatchUnavailableError(f"The Gemini Developer API stored {display_name!r} without a name.")
+            raise ApiUnavailableError(f"The Gemini Developer API stored {display_name!r} without a name.")
         return found
 
     def find(self, name: str) -> GeminiFile | None:
         """Returns a file; `None` if it does not exist, or is one of another project."""
         try:
             return file_of(self._http.get(f"{self._root}/{name}"))
-        except (BatchDeniedError, BatchNotFoundError):  # 403 is its answer for a file that does not exist
+        except (ApiDeniedError, ApiNotFoundError):  # 403 is its answer for a file that does not exist
             return None
 
     def uploaded(self, prefix: str) -> Iterator[GeminiFile]:
@@ -114,9 +112,12 @@ class GeminiFiles:
             return
         try:
             self._http.delete(f"{self._root}/{name}")
-        except BatchDeniedError:  # see `find`
+        except ApiDeniedError:  # see `find`
             if self.find(name) is not None:
                 raise
+
+
+open_files = GeminiFiles
 
 
 def file_of(reply: Mapping[str, Any]) -> GeminiFile | None:
@@ -130,6 +131,6 @@ def file_of(reply: Mapping[str, Any]) -> GeminiFile | None:
         created_at=time_of(reply.get("createTime")) or 0.0,
         uri=str_of(reply.get("uri")),
         state=str_of(reply.get("state")),
-        error=error_of(reply.get("error")),
+        error=error_line(reply.get("error")),
         expires_at=time_of(reply.get("expirationTime")) or 0.0,
     )

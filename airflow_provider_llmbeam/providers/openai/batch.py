@@ -11,15 +11,27 @@ from typing import Any
 from urllib.parse import quote
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.providers.batch_client import MAX_VECTORS, BatchLimits, OpenFile
-from airflow_provider_llmbeam.providers.batch_http import BatchHttp
-from airflow_provider_llmbeam.providers.batch_job import ENDED, BatchJob, BatchPhase, UploadedFile
-from airflow_provider_llmbeam.providers.batch_reported import count_of, error_of, time_of
-from airflow_provider_llmbeam.providers.batch_rest import RestBatches
-from airflow_provider_llmbeam.providers.batch_upload import FileBody
-from airflow_provider_llmbeam.providers.errors import BatchQuotaError, BatchUnavailableError
+from airflow_provider_llmbeam.providers.batch import (
+    ENDED,
+    MAX_VECTORS,
+    BatchJob,
+    BatchLimits,
+    BatchPhase,
+    BatchProvider,
+    OpenFile,
+    UploadedFile,
+)
+from airflow_provider_llmbeam.providers.errors import ApiUnavailableError, BatchQuotaError
+from airflow_provider_llmbeam.providers.rest import FileBody, RestClient
 from airflow_provider_llmbeam.spec.model import OpenAIModel
-from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of, str_of
+from airflow_provider_llmbeam.transport.server_reply import (
+    count_of,
+    error_line,
+    list_of,
+    mapping_of,
+    str_of,
+    time_of,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 #: End of the name of an uploaded file, after the display name of its job.
@@ -41,7 +53,12 @@ _PHASES: Mapping[str, BatchPhase] = {
 }
 
 
-class OpenAIBatches(RestBatches):
+def open_batches(model: OpenAIModel, http: RestClient, *, output_uri: str, embeds: bool) -> BatchProvider:
+    """See `providers.batch`; the results are at OpenAI."""
+    return OpenAIBatches(model, http, embeds=embeds)
+
+
+class OpenAIBatches(BatchProvider):
     """Batch inference of a model of OpenAI.
 
     A line of the request file is `{"custom_id": …, "method": "POST", "url": …, "body": …}`, one of a result file
@@ -60,7 +77,7 @@ class OpenAIBatches(RestBatches):
     # is 10^6 or 2^20 bytes, and how rows are counted. The numbers of jobs and of tokens depend on the account.
     limits = BatchLimits(max_rows=45_000, max_bytes=180_000_000)
 
-    def __init__(self, model: OpenAIModel, http: BatchHttp, *, embeds: bool = False) -> None:
+    def __init__(self, model: OpenAIModel, http: RestClient, *, embeds: bool = False) -> None:
         super().__init__(http, jobs=f"{model.base_url}/batches", root=f"{model.base_url}/batches")
         self._files = f"{model.base_url}/files"
         self._endpoint = "/v1/embeddings" if embeds else "/v1/chat/completions"
@@ -69,7 +86,7 @@ class OpenAIBatches(RestBatches):
 
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
         """See `BatchProvider`."""
-        file = self._http.upload(lambda: self._upload(display_name, uri, open_file, size))
+        file = self._retry_upload(lambda: self._upload(display_name, uri, open_file, size))
         body = {
             "input_file_id": file,
             "endpoint": self._endpoint,
@@ -77,7 +94,7 @@ class OpenAIBatches(RestBatches):
             "metadata": {_DISPLAY_NAME: display_name},
         }
         try:
-            return self._http.create(self._jobs, body, display_name, job_of)
+            return self._create(self._jobs, body, display_name)
         except (JobSpecError, BatchQuotaError):
             self._withdraw(file, display_name)
             raise
@@ -125,14 +142,14 @@ class OpenAIBatches(RestBatches):
             )
         name = str_of(self._http.json_object(reply).get("id"))
         if not _NAME.fullmatch(name):
-            raise BatchUnavailableError(f"OpenAI stored {uri!r} without an id.")
+            raise ApiUnavailableError(f"OpenAI stored {uri!r} without an id.")
         return name
 
     def _listed_files(self, purpose: str) -> Iterator[Mapping[str, Any]]:
         return self._listed(self._files, {"purpose": purpose, "limit": str(_FILES_PER_PAGE)}, "data")
 
     def _recent(self, replies: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """See `RestBatches`; ends before the next page, as long as the list has the newest job first."""
+        """See `BatchProvider`; ends before the next page, as long as the list has the newest job first."""
         newest, before, is_newest_first = 0.0, math.inf, True
         for reply in replies:
             if (created_at := time_of(reply.get("created_at"))) is not None:
@@ -187,7 +204,7 @@ def job_of(reply: Mapping[str, Any]) -> BatchJob | None:
         ended_at=next((each for each in ended_at if each is not None), None),
         answered=count_of(counts.get("completed")),
         failed=count_of(counts.get("failed")),
-        error=next(filter(None, map(error_of, errors)), None),
+        error=next(filter(None, map(error_line, errors)), None),
         results=tuple(file for file in files if _NAME.fullmatch(file)) if phase in ENDED else (),
     )
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.providers.batch_format import ResultLine, object_of
+from airflow_provider_llmbeam.providers.batch_format import BatchFormat, ResultLine, object_of
 from airflow_provider_llmbeam.providers.embeddings import vector_reply
 from airflow_provider_llmbeam.providers.openai.client import chat_messages, error_of, model_parameters, read_reply
 from airflow_provider_llmbeam.providers.openai.embeddings import embedding_parameters, read_vectors
@@ -19,6 +19,18 @@ from airflow_provider_llmbeam.spec.model import Embedding, Generation, OpenAIMod
 from airflow_provider_llmbeam.transport.server_reply import mapping_of
 
 _UNKNOWN = Prompt("")
+
+
+def open_format(
+    model: OpenAIModel,
+    generation: Generation,
+    output_schema: Mapping[str, Any] | None,
+    embedding: Embedding | None,
+) -> BatchFormat:
+    """See `providers.batch_format`."""
+    if embedding is None:
+        return OpenAIFormat(model, generation, output_schema)
+    return OpenAIEmbeddingFormat(model, embedding)
 
 
 class _Lines(ABC):

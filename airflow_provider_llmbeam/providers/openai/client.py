@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from airflow_provider_llmbeam.engine.backend import Reply, error_of_response, kind_of_status
 from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.providers.access import open_access
 from airflow_provider_llmbeam.providers.http import (
-    FixedAccess,
     HttpBackend,
     HttpClient,
+    Response,
+    StreamedText,
     encoded,
+    incomplete_stream,
+    with_idle_timeout,
 )
-from airflow_provider_llmbeam.providers.json_reply import invalid_response, json_object
 from airflow_provider_llmbeam.providers.reported import (
     BilledTokens,
     UsageReader,
     finish_reason_of,
+    invalid_response,
+    json_object,
     logprob_of,
     name_of,
 )
-from airflow_provider_llmbeam.providers.response import Response
-from airflow_provider_llmbeam.providers.streaming import StreamedText, incomplete_stream, with_idle_timeout
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.model import Generation, OpenAIModel
 from airflow_provider_llmbeam.spec.model.media import place_of
@@ -141,7 +141,7 @@ class OpenAIBackend(ChatBackend):
     ) -> None:
         parameters = model_parameters(model, generation, output_schema)
         super().__init__(
-            open_client(model),
+            HttpClient(model.base_url, open_access(model)),
             f"{model.base_url}/chat/completions",
             model.name,
             generation,
@@ -151,23 +151,7 @@ class OpenAIBackend(ChatBackend):
         )
 
 
-def open_client(model: OpenAIModel) -> HttpClient:
-    """Opens a session with the key of the model, with ID tokens for Cloud Run, or without both.
-
-    Raises:
-        JobSpecError: There are no credentials that issue ID tokens, or no key for OpenAI itself.
-    """
-    if model.id_token_audience is not None:
-        from airflow_provider_llmbeam.providers.google_access import IdToken
-
-        return HttpClient(model.base_url, IdToken(model.id_token_audience))
-    key = os.environ.get(model.api_key_env)
-    if not key and urlsplit(model.base_url).hostname == "api.openai.com":
-        raise JobSpecError(
-            f"OpenAI needs a key in the environment variable `{model.api_key_env}` (`model.api_key_env`), e.g. "
-            "from an `llmbeam` connection; it is not set. Nothing was sent or billed."
-        )
-    return HttpClient(model.base_url, FixedAccess({"Authorization": f"Bearer {key}"} if key else None))
+open_backend = OpenAIBackend
 
 
 def model_parameters(

@@ -8,17 +8,16 @@ from typing import Any
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.providers.access import open_access
 from airflow_provider_llmbeam.providers.embeddings import (
+    NO_VECTORS,
     EmbeddingBackend,
-    invalid_embeddings,
-    read_json,
     share_tokens,
     vector_reply,
 )
-from airflow_provider_llmbeam.providers.http import HttpBackend
-from airflow_provider_llmbeam.providers.openai.client import error_of, open_client
-from airflow_provider_llmbeam.providers.reported import UsageReader, name_of
-from airflow_provider_llmbeam.providers.response import vector_bytes
+from airflow_provider_llmbeam.providers.http import HttpBackend, HttpClient, vector_bytes
+from airflow_provider_llmbeam.providers.openai.client import error_of
+from airflow_provider_llmbeam.providers.reported import UsageReader, invalid_response, json_object, name_of
 from airflow_provider_llmbeam.spec.model import Embedding, OpenAIModel
 from airflow_provider_llmbeam.transport.server_reply import mapping_of
 
@@ -31,7 +30,7 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
     limits = StaticBatching(max_padded_tokens=300_000, max_instances=2048)
 
     def __init__(self, model: OpenAIModel, embedding: Embedding) -> None:
-        super().__init__(open_client(model))
+        super().__init__(HttpClient(model.base_url, open_access(model)))
         self._model = model
         self._dimensions = embedding.dimensions
         self._usage = UsageReader(model.name)
@@ -46,6 +45,9 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
                 raise error_of(response.status, response.headers, text)
             content = await response.read(vector_bytes(len(prompts), self._dimensions))
         return _replies(content, prompts, self._model.name, self._usage)
+
+
+open_embeddings = OpenAIEmbeddings
 
 
 def embedding_parameters(model: OpenAIModel, embedding: Embedding) -> dict[str, Any]:
@@ -72,14 +74,14 @@ def read_vectors(body: Mapping[str, Any], content: bytes, count: int) -> list[An
         # Each vector has the index of its text; the order is not guaranteed.
         vectors = {item.get("index", place): item.get("embedding") for place, item in enumerate(found)}
     except (LookupError, TypeError, AttributeError):
-        raise invalid_embeddings(content) from None
+        raise invalid_response(content, NO_VECTORS) from None
     if len(found) != count or vectors.keys() != set(range(count)):
-        raise invalid_embeddings(content)
+        raise invalid_response(content, NO_VECTORS)
     return [vectors[place] for place in range(count)]
 
 
 def _replies(content: bytes, prompts: Sequence[Prompt], model: str, usage: UsageReader) -> list[Reply]:
-    body = read_json(content)
+    body = json_object(content, NO_VECTORS)
     vectors = read_vectors(body, content, len(prompts))
     total = usage.tokens(mapping_of(body.get("usage")).get("prompt_tokens"))
     name = name_of(body.get("model"), model)

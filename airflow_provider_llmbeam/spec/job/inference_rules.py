@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel
-from airflow_provider_llmbeam.spec.model.media import is_openai
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS
 from airflow_provider_llmbeam.spec.runner import LocalRunner
@@ -61,7 +60,7 @@ def check_batch_model(model: Model) -> None:
     Raises:
         JobSpecError: Its provider has none.
     """
-    if not _is_of_provider(model):
+    if not model.api.is_of_provider:
         where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
         raise JobSpecError(
             f"`model`: only Gemini and OpenAI itself have batch inference; got {model.name!r} of type "
@@ -127,7 +126,7 @@ def _priority_fault(spec: JobSpec) -> FieldFaultError | None:
 def _other_tier_fault(spec: JobSpec, tier: str) -> FieldFaultError | None:
     """Returns why the provider serves no request of a job at another tier than the standard one, or `None`."""
     model, asked = spec.model, spec.inference.service_tier
-    if not _is_of_provider(model) or spec.embedding is not None:
+    if not model.api.is_of_provider or spec.embedding is not None:
         return FieldFaultError(
             "inference.service_tier",
             f"must be 'standard' here: only Gemini and OpenAI itself have the {tier} tier, and only for texts",
@@ -147,7 +146,7 @@ def _other_tier_fault(spec: JobSpec, tier: str) -> FieldFaultError | None:
 
 def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
     model = spec.model
-    if _is_of_provider(model):
+    if model.api.is_of_provider:
         return None
     return FieldFaultError(
         "inference.mode",
@@ -156,11 +155,6 @@ def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
         mode,
         model.name,
     )
-
-
-def _is_of_provider(model: Model) -> bool:
-    """Whether Gemini or OpenAI itself answers; others with the same API have neither batch inference nor tiers."""
-    return isinstance(model, GeminiModel) or (isinstance(model, OpenAIModel) and is_openai(model.base_url))
 
 
 def _job_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:

@@ -30,7 +30,6 @@ from airflow_provider_llmbeam.spec.model import (
     Embedding,
     Generation,
     Model,
-    key_variables,
 )
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
 from airflow_provider_llmbeam.spec.model.server import Server, server_of
@@ -162,7 +161,7 @@ class JobSpec(SpecModel):
     @property
     def secret_variables(self) -> tuple[str, ...]:
         """Environment variables with secrets that the job reads by the names in this spec."""
-        keys = (name for model in self.models for name in key_variables(model))
+        keys = (name for model in self.models for name in model.api.key_variables)
         privacy = self.safety.privacy
         own = () if privacy is None else (privacy.key_env,)
         names = (*self.environment_secrets, *keys, *own)

@@ -137,7 +137,7 @@ def _embedding_fault(spec: JobSpec) -> FieldFaultError | None:
             "the OpenAI API does not support this field: for models that need it, write it into `prompt.template`",
             spec.embedding.task_type,
         )
-    if isinstance(spec.model, VertexEndpointModel):
+    if not spec.model.api.embeds:
         return FieldFaultError(
             "model.type", "must be 'gemini' or 'openai' to embed: others generate texts only", spec.model.type
         )

@@ -8,26 +8,13 @@ from typing import Any, Protocol, TypeVar
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redaction import url_fault
 from airflow_provider_llmbeam.spec.base import SpecModel, http_address
-from airflow_provider_llmbeam.spec.model.model import GeminiModel, Model, OpenAIModel
+from airflow_provider_llmbeam.spec.model.model import Model, ModelApi
 
 SpecT = TypeVar("SpecT", bound=SpecModel)
 
 
 class _Log(Protocol):
     def info(self, message: str, /, *args: object) -> None: ...
-
-
-def base_url_variable(model: Model) -> str | None:
-    """Returns the variable that gives the address of a model without a `base_url`; `None` if it has one.
-
-    Names as in google-genai 2.34 (`_base_url.get_base_url`) and openai 2.45 (`OpenAI.__init__`).
-    """
-    match model:
-        case GeminiModel(base_url=None):
-            return "GOOGLE_VERTEX_BASE_URL" if model.project else "GOOGLE_GEMINI_BASE_URL"
-        case OpenAIModel() if "base_url" not in model.model_fields_set:
-            return "OPENAI_BASE_URL"
-    return None
 
 
 def with_base_url(model: Model, environment: Mapping[str, str], log: _Log | None = None) -> Model:
@@ -41,7 +28,7 @@ def with_base_url(model: Model, environment: Mapping[str, str], log: _Log | None
     Raises:
         JobSpecError: The variable holds no address.
     """
-    name = base_url_variable(model)
+    name = model.api.base_url_variable
     if name is None or not (address := environment.get(name, "").strip()):
         return model
     try:
@@ -91,8 +78,8 @@ class _Once:
 
 def _with_base_urls(part: Any, environment: Mapping[str, str], log: _Log | None) -> Any:
     match part:
-        case GeminiModel() | OpenAIModel():
-            return with_base_url(part, environment, log)
+        case SpecModel() if isinstance(getattr(part, "api", None), ModelApi):
+            return with_base_url(part, environment, log)  # type: ignore[arg-type]
         case SpecModel():
             items = {name: getattr(part, name) for name in type(part).model_fields}
         case Mapping():

@@ -196,7 +196,7 @@ def media_rules(model: Model) -> MediaRules:
                 max_storage_bytes={"image/*": 30 * MIB, "application/pdf": 50 * MIB},
                 max_request_bytes=500 * MIB,
             )
-        case OpenAIModel() if is_openai(model.base_url):
+        case OpenAIModel() if model.api.is_of_provider:
             return MediaRules(
                 server="OpenAI",
                 by_address=frozenset({"web"}),
@@ -217,11 +217,6 @@ def media_rules(model: Model) -> MediaRules:
             )
         case EchoModel():
             return MediaRules(server="echo", by_address=frozenset({"web", "gs"}), needs_type=False)
-
-
-def is_openai(base_url: str) -> bool:
-    """Returns whether an address is that of OpenAI itself."""
-    return (urlsplit(base_url).hostname or "").endswith("api.openai.com")
 
 
 def place_of(uri: str) -> Place:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import NamedTuple
 
-from airflow_provider_llmbeam.spec.model.media import is_openai
 from airflow_provider_llmbeam.spec.model.model import EchoModel, GeminiModel, Model, OpenAIModel
 from airflow_provider_llmbeam.spec.model.openai_image_tokens import openai_image_tokens
 
@@ -113,7 +112,7 @@ def _rates(model: Model, pixels: tuple[int, int], media_resolution: str | None) 
     if isinstance(model, GeminiModel):
         is_old = re.search(r"gemini-[12]\b", name) or "gemini-" not in name  # a tuned one has a number as its name
         return _gemini_2(pixels, media_resolution) if is_old else _gemini_3(media_resolution)
-    if isinstance(model, OpenAIModel) and is_openai(model.base_url):
+    if isinstance(model, OpenAIModel) and model.api.is_of_provider:
         page = openai_image_tokens(name, _PAGE_PIXELS) + _PAGE_TEXT_TOKENS
         return _Rates(openai_image_tokens(name, pixels), page, audio=10)
     image = 256 if name.startswith("gemma-3") else ceil(pixels[0] / 28) * ceil(pixels[1] / 28)

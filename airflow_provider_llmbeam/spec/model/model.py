@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field_validator
 
@@ -12,6 +15,45 @@ from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem, http_addr
 from airflow_provider_llmbeam.spec.fields.names import ChatRoute, Labels, VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
+
+#: `access_token` is for Google's own services, `id_token` for one service on Cloud Run.
+Authentication = Literal["none", "api_key", "access_token", "id_token"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelApi:
+    """What the APIs of models differ by besides their wire format, which is in a folder of `providers`.
+
+    Attributes:
+        service: Name of the service, for messages.
+        authentication: The authentication that it requires.
+        key_variables: Environment variables that may hold the API key; none if it takes a token instead.
+        key_header: Header with the API key, and the text before the key.
+        requires_key: Whether it answers nothing without a key.
+        base_url_variable: Environment variable that gives the address if the spec does not. Names as in
+            google-genai 2.34 (`_base_url.get_base_url`) and openai 2.45 (`OpenAI.__init__`).
+        is_of_provider: Whether the provider itself answers: others have neither batch inference nor tiers.
+        price_list: Name of the provider in the list of prices; `None` for a server that is billed by the hour.
+        embeds: Whether it returns vectors, too.
+        domains: Domains of the providers themselves. On run.app and vertexai.goog are the endpoints that this
+            package provisions, with a new address each time.
+    """
+
+    service: str
+    authentication: Authentication = "none"
+    key_variables: tuple[str, ...] = ()
+    key_header: tuple[str, str] = ("Authorization", "Bearer ")
+    requires_key: bool = False
+    base_url_variable: str | None = None
+    is_of_provider: bool = False
+    price_list: str | None = None
+    embeds: bool = False
+    domains: tuple[str, ...] = ("googleapis.com", "vertexai.goog", "run.app", "api.openai.com")
+
+    def key(self, *environments: Mapping[str, str]) -> str | None:
+        """Returns the API key in the first of these environments that has one; `None` without a key."""
+        found = (each.get(name) for name in self.key_variables for each in environments)
+        return next(filter(None, found), None)
 
 
 class GeminiModel(SpecModel):
@@ -37,12 +79,39 @@ class GeminiModel(SpecModel):
     #: Vertex AI takes 64. Source: cloud.google.com/vertex-ai/generative-ai/docs/multimodal/add-labels-to-api-calls
     labels: Annotated[Labels, Field(max_length=64)] = Field(default_factory=dict)
 
+    connection_fields: ClassVar[tuple[str, ...]] = ("base_url", "project", "location")
+
     _address = field_validator("base_url")(http_address)
 
     @field_validator("project")
     @classmethod
     def _none_if_empty(cls, project: str | None) -> str | None:
         return project or None  # a template of Airflow without a value renders to an empty text
+
+    @property
+    def api(self) -> ModelApi:
+        """The API that has it."""
+        given = self.base_url is not None
+        if self.project:
+            return ModelApi(
+                service="Vertex AI",
+                authentication="access_token",
+                base_url_variable=None if given else "GOOGLE_VERTEX_BASE_URL",
+                is_of_provider=True,
+                price_list="google",
+                embeds=True,
+            )
+        return ModelApi(
+            service="The Gemini Developer API",
+            authentication="api_key",
+            key_variables=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+            key_header=("x-goog-api-key", ""),
+            requires_key=True,
+            base_url_variable=None if given else "GOOGLE_GEMINI_BASE_URL",
+            is_of_provider=True,
+            price_list="google",
+            embeds=True,
+        )
 
     @property
     def address(self) -> str:
@@ -89,8 +158,30 @@ class OpenAIModel(SpecModel):
     api_key_env: str = "OPENAI_API_KEY"
     id_token_audience: str | None = None
 
+    connection_fields: ClassVar[tuple[str, ...]] = ("base_url",)
+
     _address = field_validator("base_url", "id_token_audience")(http_address)
     _variable = field_validator("api_key_env")(variable_name)
+
+    @property
+    def api(self) -> ModelApi:
+        """The API that has it."""
+        host, takes_key = urlsplit(self.base_url).hostname or "", self.id_token_audience is None
+        return ModelApi(
+            service="OpenAI",
+            authentication="api_key" if takes_key else "id_token",
+            key_variables=(self.api_key_env,) if takes_key else (),
+            requires_key=takes_key and host == "api.openai.com",
+            base_url_variable=None if "base_url" in self.model_fields_set else "OPENAI_BASE_URL",
+            is_of_provider=host.endswith("api.openai.com"),
+            price_list="openai" if host == "api.openai.com" else None,
+            embeds=True,
+        )
+
+    @property
+    def address(self) -> str:
+        """Address of the API."""
+        return self.base_url
 
 
 class VertexEndpointModel(SpecModel):
@@ -137,6 +228,11 @@ class VertexEndpointModel(SpecModel):
         return name
 
     @property
+    def api(self) -> ModelApi:
+        """The API that has it; no token is sent over plain HTTP, on which it could be read."""
+        return ModelApi(service="Vertex AI", authentication="access_token" if self.predict_url is None else "none")
+
+    @property
     def address(self) -> str:
         """Address of the endpoint, without the method."""
         location = self.endpoint.split("/")[3]
@@ -181,6 +277,10 @@ class EchoModel(SpecModel):
     latency_seconds: Annotated[float, Field(ge=0)] = 0.0
     padded_tokens_per_second: Annotated[float, Field(gt=0)] | None = None
 
+    #: It has no server.
+    address: ClassVar[str] = ""
+    api: ClassVar[ModelApi] = ModelApi(service="echo", embeds=True)
+
 
 _GEMINI_NAME = re.compile(r"((publishers/google/)?models/)?gemini-.+")
 
@@ -213,13 +313,11 @@ Model = Annotated[
 _MODEL: TypeAdapter[Model] = TypeAdapter(Model)
 
 
-def key_variables(model: Model) -> tuple[str, ...]:
-    """Returns the environment variables that may hold the API key of a model; none if it takes a token instead."""
-    match model:
-        case GeminiModel(project=None | ""):
-            return ("GOOGLE_API_KEY", "GEMINI_API_KEY")
-        case OpenAIModel(id_token_audience=None):
-            return (model.api_key_env,)
+def connection_fields(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the fields of a model, as plain data, that an `llmbeam` connection can provide."""
+    for kind in get_args(get_args(Model)[0]):
+        if data.get("type") in get_args(kind.model_fields["type"].annotation):
+            return getattr(kind, "connection_fields", ())
     return ()
 
 

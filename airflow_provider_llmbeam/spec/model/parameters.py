@@ -14,7 +14,6 @@ import re
 from typing import Literal
 
 from airflow_provider_llmbeam.spec.model.generation import Generation
-from airflow_provider_llmbeam.spec.model.media import is_openai
 from airflow_provider_llmbeam.spec.model.model import (
     EchoModel,
     GeminiModel,
@@ -94,7 +93,7 @@ def server_type(model: Model, *, has_project: bool = False) -> ServerType:
         case GeminiModel():
             return "gemini_vertex" if model.project or has_project else "gemini_developer"
         case OpenAIModel():
-            return "openai" if is_openai(model.base_url) else "chat"
+            return "openai" if model.api.is_of_provider else "chat"
         case VertexEndpointModel():
             return "endpoint" if model.request_format == "chat" else "plain"
         case EchoModel():

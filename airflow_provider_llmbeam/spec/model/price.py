@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -111,19 +110,11 @@ def price_of(model: Model, override: Price | None = None, at: datetime | None = 
     """
     if override is not None:
         return override
-    match model.type:
-        case "echo":
-            return _FREE
-        case "gemini":
-            return _list_price("google", model.name, at)
-        case "openai" if urlsplit(model.base_url).hostname == "api.openai.com":
-            return _list_price("openai", model.name, at)
-        case _:  # a self-hosted server is billed by the hour
-            return None
-
-
-def _list_price(provider: str, model: str, at: datetime | None) -> Price | None:
+    if model.type == "echo":
+        return _FREE
+    if model.api.price_list is None:
+        return None
     # Imported here: it takes 0.5 s of CPU time, and a Dag file without a budget needs no price.
     from airflow_provider_llmbeam.spec.model.list_price import list_price
 
-    return list_price(provider, model, at)
+    return list_price(model.api.price_list, model.name, at)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
-from airflow_provider_llmbeam.spec.model.model import EchoModel, GeminiModel, Model, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model.model import Model
 
 #: `provider`: an address of Google or OpenAI; `custom`: any other address; `loopback`: this machine.
 ServerKind = Literal["provider", "custom", "loopback"]
@@ -16,8 +16,6 @@ ServerKind = Literal["provider", "custom", "loopback"]
 #: Variable with which the sandbox announces that its proxy stands in for Google's hosts.
 SANDBOX_VARIABLE = "LLMBEAM_SANDBOX_URL"
 
-# On run.app and vertexai.goog are the endpoints that this package provisions, with a new address each time.
-_PROVIDER_DOMAINS = ("googleapis.com", "vertexai.goog", "run.app", "api.openai.com")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -63,13 +61,12 @@ def server_of(model: Model, environment: Mapping[str, str]) -> Server:
         environment: Environment variables of this process. Where the sandbox's proxy stands in for Google's hosts,
             every server is of kind `loopback`: the sandbox answers, or nobody.
     """
-    if isinstance(model, EchoModel):
+    if not model.address:
         return Server("provider", "")
     if SANDBOX_VARIABLE in environment:
         return Server("loopback", environment[SANDBOX_VARIABLE])
-    address = model.address if isinstance(model, GeminiModel | VertexEndpointModel) else model.base_url
     try:
-        parts = urlsplit(address)
+        parts = urlsplit(model.address)
         host = (parts.hostname or "").rstrip(".")
         port = parts.port or _DEFAULT_PORTS[parts.scheme]
     except ValueError:  # no request reaches it
@@ -77,7 +74,7 @@ def server_of(model: Model, environment: Mapping[str, str]) -> Server:
     origin = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     if _is_loopback(host):
         return Server("loopback", origin)
-    is_provider = parts.scheme == "https" and f".{host}".endswith(tuple(f".{name}" for name in _PROVIDER_DOMAINS))
+    is_provider = parts.scheme == "https" and f".{host}".endswith(tuple(f".{name}" for name in model.api.domains))
     return Server("provider" if is_provider else "custom", origin)
 
 

@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.polling.poller import poll_until_result
-from airflow_provider_llmbeam.providers.vertex_ai.endpoint import open_vertex_endpoint
+from airflow_provider_llmbeam.providers.vertex_endpoint.client import open_backend
 from airflow_provider_llmbeam.spec import Generation, JobSpec, VertexEndpointModel, parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, endpoint_labels
 from airflow_provider_llmbeam.spec.identity import identity
@@ -79,7 +79,7 @@ def ask(model, *, generation=None):
     """Sends a prompt as a job does."""
 
     async def main():
-        backend = open_vertex_endpoint(VertexEndpointModel.parse(model), generation or Generation(), None)
+        backend = open_backend(VertexEndpointModel.parse(model), generation or Generation(), None)
         try:
             return await backend.complete(Prompt("Name a river"))
         finally:
@@ -112,7 +112,7 @@ def test_no_token_is_sent_over_plain_http(provisioned, monkeypatch):
     def refuse(*arguments):
         raise AssertionError("a token was requested")
 
-    monkeypatch.setattr("airflow_provider_llmbeam.providers.vertex_ai.endpoint.BearerToken", refuse)
+    monkeypatch.setattr("airflow_provider_llmbeam.providers.access.default_credentials", refuse)
     assert ask(ended.model).text
 
 

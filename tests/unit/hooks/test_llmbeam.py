@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.google.credentials import uses_google
+from airflow_provider_llmbeam.hooks.google.authentication import uses_google
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook, open_model
 from airflow_provider_llmbeam.spec import JobSpec, OpenAIModel
 from tests.otlp import IS_BELOW_3_2

@@ -129,9 +129,9 @@ def test_templates_of_a_sweep_are_not_judged_before_they_are_rendered() -> None:
         (
             {"model": {"type": "openai", "name": "m"}},
             {},
-            r"model 'm' needs a key: found neither a password in the",
+            "OpenAI needs a key: found neither a password in the",
         ),
-        ({}, {}, "Gemini needs a key"),
+        ({}, {}, "The Gemini Developer API needs a key"),
         ({"deployments": "['a', 5]"}, {"password": "k"}, "`deployments` must be a list of names"),
     ],
 )

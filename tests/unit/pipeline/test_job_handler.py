@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import stat
 import threading
@@ -20,7 +21,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.job_handler import BYTES_PER_BATCH_UNIT
-from airflow_provider_llmbeam.pipeline.pacing.machine_governor import MachineGovernor, key_of
+from airflow_provider_llmbeam.pipeline.pacing.machine_governor import MachineGovernor
 from airflow_provider_llmbeam.spec import (
     Batching,
     EchoModel,
@@ -227,8 +228,8 @@ CLOUD_RUN = OpenAIModel(type="openai", name="gemma", id_token_audience="https://
 def test_a_quota_belongs_to_the_api_key_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_API_KEY", "g")
     monkeypatch.setenv("OPENAI_API_KEY", "o")
-    assert (key_of(GeminiModel()), key_of(OpenAIModel(type="openai", name="gpt"))) == ("g", "o")
-    assert (key_of(ENDPOINT), key_of(CLOUD_RUN)) == (None, None)
+    models = (GeminiModel(), OpenAIModel(type="openai", name="gpt"), ENDPOINT, CLOUD_RUN)
+    assert [model.api.key(os.environ) for model in models] == ["g", "o", None, None]
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(requests_per_minute=60)], ids=["no quota", "a quota"])

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.hooks.llmbeam import open_model
 from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.probe.prober import MAX_UNANSWERED, Probe, Prober, affordable, probe_cost_usd
 from airflow_provider_llmbeam.probe.reply import ProbeReply, read_reply
-from airflow_provider_llmbeam.probe.request import probe_request
+from airflow_provider_llmbeam.providers.probe import probe_request
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.spec.model import parse_model
@@ -411,7 +411,8 @@ def test_without_a_key_gemini_is_not_probed(monkeypatch):
 
 def test_a_server_without_a_key_is_probed_without_one(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    assert ModelAuthentication(parse_model({"type": "openai", "name": "m"}))() == {}
+    own = {"type": "openai", "name": "m", "base_url": "http://127.0.0.1:9/v1"}
+    assert ModelAuthentication(parse_model(own))() == {}
     assert ModelAuthentication(parse_model({"type": "echo"}))() == {}
 
 

@@ -13,8 +13,7 @@ from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.providers.batch_format import BatchFormat
-from airflow_provider_llmbeam.providers.batch_formats import batch_format
+from airflow_provider_llmbeam.providers.batch_format import BatchFormat, batch_format
 from airflow_provider_llmbeam.spec import EchoModel, Embedding, GeminiModel, Generation, Model, OpenAIModel
 from tests.hostile import altered, encoded
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.providers.echo import EchoBackend
+from airflow_provider_llmbeam.providers.echo.client import EchoBackend
 from airflow_provider_llmbeam.spec import EchoModel
 from tests.unit.engine.conftest import run_in_no_time
 

@@ -12,10 +12,11 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.providers.backends import open_backend
-from airflow_provider_llmbeam.providers.echo import EchoEmbeddings
-from airflow_provider_llmbeam.providers.embeddings import read_json, share_tokens, vector_reply
+from airflow_provider_llmbeam.providers.echo.embeddings import EchoEmbeddings
+from airflow_provider_llmbeam.providers.embeddings import NO_VECTORS, share_tokens, vector_reply
 from airflow_provider_llmbeam.providers.gemini.embeddings import GeminiEmbeddings
 from airflow_provider_llmbeam.providers.openai.embeddings import OpenAIEmbeddings
+from airflow_provider_llmbeam.providers.reported import json_object
 from airflow_provider_llmbeam.spec import EchoModel, Embedding, GeminiModel, Generation, Model, OpenAIModel
 
 texts = st.lists(st.text(max_size=50).map(Prompt), min_size=1, max_size=20)
@@ -58,7 +59,7 @@ def test_without_a_total_the_shares_are_estimates(prompts: list[Prompt]) -> None
 @pytest.mark.parametrize("content", [b"", b"<html>", b"null", b"[]", b'"a"', b"\xff", b"[" * 100_000])
 def test_a_200_that_is_no_object_is_garbage(content: bytes) -> None:
     with pytest.raises(RequestError) as caught:
-        read_json(content)
+        json_object(content, NO_VECTORS)
     assert (caught.value.kind, caught.value.http_status) == ("garbage", 200)
 
 

@@ -12,8 +12,9 @@ from llmbeam_sandbox import Sandbox
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers import http
+from airflow_provider_llmbeam.providers.access import FixedAccess
 from airflow_provider_llmbeam.providers.backends import open_backend
-from airflow_provider_llmbeam.providers.http import FixedAccess, HttpClient, open_session
+from airflow_provider_llmbeam.providers.http import HttpClient, open_session
 from airflow_provider_llmbeam.spec import Embedding, GeminiModel, Generation, OpenAIModel, VertexEndpointModel
 from tests.replying import Replying, raw
 

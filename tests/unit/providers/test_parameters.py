@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.providers.gemini.batch_format import DeveloperFormat
-from airflow_provider_llmbeam.providers.gemini.grounding import citations_of
+from airflow_provider_llmbeam.providers.gemini.client import citations_of
 from airflow_provider_llmbeam.providers.openai.client import _reply
 from airflow_provider_llmbeam.providers.reported import UsageReader
 from airflow_provider_llmbeam.spec import GeminiModel, Generation, Model, OpenAIModel

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.providers import response as limits
-from airflow_provider_llmbeam.providers.http import FixedAccess, HttpClient
+from airflow_provider_llmbeam.providers import http as limits
+from airflow_provider_llmbeam.providers.access import FixedAccess
+from airflow_provider_llmbeam.providers.http import HttpClient, Response, vector_bytes
 from airflow_provider_llmbeam.providers.openai.client import error_of
-from airflow_provider_llmbeam.providers.response import Response, vector_bytes
 from tests.replying import Received, Replying, raw
 
 ANSWER = b'{"answer": 42}\n' * 10_000

@@ -14,8 +14,8 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.providers.gemini import client as gemini
+from airflow_provider_llmbeam.providers.http import MAX_CHARACTERS, StreamedText
 from airflow_provider_llmbeam.providers.openai import client as openai
-from airflow_provider_llmbeam.providers.streaming import MAX_CHARACTERS, StreamedText
 from airflow_provider_llmbeam.spec import GeminiModel, Generation, OpenAIModel
 from tests.replying import Replying, raw
 

@@ -12,7 +12,7 @@ from llmbeam_sandbox import EndpointSettings, ManualClock, Proxy, Sandbox
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.providers.vertex_ai.endpoint import open_vertex_endpoint
+from airflow_provider_llmbeam.providers.vertex_endpoint.client import open_backend
 from airflow_provider_llmbeam.spec import Generation, VertexEndpointModel
 from tests.clouds import use_environment
 
@@ -68,7 +68,7 @@ def ask(made: Any, request_format: str, *prompts: str, is_dedicated: bool = Fals
     model = VertexEndpointModel.parse(fields | {"request_format": request_format})
 
     async def main() -> list[Any]:
-        backend = open_vertex_endpoint(model, Generation(**generation), None)
+        backend = open_backend(model, Generation(**generation), None)
         found: list[Any] = []
         try:
             if request_format == "instances":

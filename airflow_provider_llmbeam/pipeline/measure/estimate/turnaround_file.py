@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.turnaround import (
     TurnaroundRecord,
 )
 from airflow_provider_llmbeam.pipeline.lease.shared_file import change
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")

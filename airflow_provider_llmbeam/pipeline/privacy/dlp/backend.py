@@ -8,10 +8,10 @@ from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.privacy.dlp.table import SERVICE
 from airflow_provider_llmbeam.providers.gemini.client import error_of
-from airflow_provider_llmbeam.providers.google_access import BearerToken
 from airflow_provider_llmbeam.providers.http import HttpBackend, HttpClient
-from airflow_provider_llmbeam.providers.json_reply import json_object
+from airflow_provider_llmbeam.providers.reported import json_object
 from airflow_provider_llmbeam.spec.safety.privacy import DlpDetector
+from airflow_provider_llmbeam.transport.google_auth import GoogleToken, default_credentials
 
 
 class InspectBackend(HttpBackend):
@@ -28,8 +28,8 @@ class InspectBackend(HttpBackend):
     def __init__(self, detector: DlpDetector, project: str) -> None:
         address = detector.base_url or "https://dlp.googleapis.com"
         self._url = f"{address}/v2/projects/{project}/locations/{detector.location}/content:inspect"
-        access = BearerToken("safety.privacy.detectors", SERVICE)
-        super().__init__(HttpClient(self._url, access))
+        credentials = default_credentials(f"{SERVICE} (`safety.privacy.detectors`)")
+        super().__init__(HttpClient(self._url, GoogleToken(credentials)))
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one request; the text of the reply is its JSON."""

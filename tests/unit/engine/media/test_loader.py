@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
-from airflow_provider_llmbeam.providers.echo import EchoBackend
+from airflow_provider_llmbeam.providers.echo.client import EchoBackend
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, OpenAIModel
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError, media_rules
 

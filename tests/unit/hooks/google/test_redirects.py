@@ -4,10 +4,11 @@ import pytest
 from google.oauth2.credentials import Credentials
 
 from airflow_provider_llmbeam.exceptions import RequestRefusedError
+from airflow_provider_llmbeam.hooks.google.authentication import token_request
 from airflow_provider_llmbeam.hooks.google.base import RegionalHook
 from airflow_provider_llmbeam.hooks.google.errors import CloudRequest, translated
 from airflow_provider_llmbeam.hooks.google.rest import GoogleRest
-from airflow_provider_llmbeam.hooks.google.tokens import access_token
+from airflow_provider_llmbeam.transport.google_auth import GoogleToken
 from airflow_provider_llmbeam.transport.redirects import RedirectRefusedError
 from tests.replying import Replying, raw
 
@@ -42,7 +43,7 @@ def test_a_refresh_token_is_not_sent_on(other):
         credentials = Credentials(None, refresh_token="r", token_uri=service.url, client_id="c", client_secret="s")
         refused = pytest.raises(RequestRefusedError, match=f"{service.url} redirects to {other.url}")
         with refused, translated(REQUEST):
-            access_token(credentials)
+            GoogleToken(credentials, token_request()).headers()
     assert other.received == []
 
 

@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
     Wait,
     decide,
 )
-from airflow_provider_llmbeam.providers.batch_job import BatchJob, BatchPhase
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase
 
 PAGE = Path(__file__).parents[4] / "docs" / "batch-cases.md"
 HEAD = "| what becomes of the jobs | moments: state of each file, and what is decided |"

@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
     Wait,
     decide,
 )
-from airflow_provider_llmbeam.providers.batch_job import ENDED, BatchJob
+from airflow_provider_llmbeam.providers.batch import ENDED, BatchJob
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0

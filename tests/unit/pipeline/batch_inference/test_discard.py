@@ -13,8 +13,8 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     read_manifest,
     write_manifest,
 )
-from airflow_provider_llmbeam.providers.batch_job import BatchJob, UploadedFile
-from airflow_provider_llmbeam.providers.errors import BatchDeniedError, BatchNotFoundError, BatchUnavailableError
+from airflow_provider_llmbeam.providers.batch import BatchJob, UploadedFile
+from airflow_provider_llmbeam.providers.errors import ApiDeniedError, ApiNotFoundError, ApiUnavailableError
 from airflow_provider_llmbeam.spec import JobSpec
 
 OPENAI = {"type": "openai", "name": "gpt-5-mini"}
@@ -41,7 +41,7 @@ class Provider:
 
     def get(self, name):
         if name not in self.jobs:
-            raise BatchNotFoundError(f"{name!r} is not the name of a batch-inference job of this provider.")
+            raise ApiNotFoundError(f"{name!r} is not the name of a batch-inference job of this provider.")
         return self.jobs[name]
 
     def cancel(self, name):
@@ -104,7 +104,7 @@ def test_only_jobs_that_were_cancelled_are_said_to_be(discarded, listed):
 
 
 def test_a_job_that_cannot_be_cancelled_is_named_with_what_to_do(discarded):
-    log = discarded(manifest_of("a"), Provider(job("a"), error=BatchUnavailableError("OpenAI did not answer.")))
+    log = discarded(manifest_of("a"), Provider(job("a"), error=ApiUnavailableError("OpenAI did not answer.")))
     assert "WARNING" in log
     assert (
         "Batch-inference job batch_a (a) of an earlier try, of model 'gpt-5-mini' of type 'openai', was not "
@@ -176,7 +176,7 @@ def test_a_refused_list_of_jobs_does_not_keep_the_job_back(discarded, monkeypatc
     provider = Provider(job("a"))
 
     def find(prefix):
-        raise BatchDeniedError("OpenAI answered HTTP 401: no.")
+        raise ApiDeniedError("OpenAI answered HTTP 401: no.")
 
     monkeypatch.setattr(provider, "find", find)
     assert "may still run and bill: OpenAI answered HTTP 401: no." in discarded(manifest_of("a"), provider)

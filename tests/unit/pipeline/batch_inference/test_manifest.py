@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     read_manifest,
     write_manifest,
 )
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.spec import JobSpec
 
 FILE = RequestFile(uri="/f", index_uri=None, digest="d", rows=3, size=9, input_tokens=7)

@@ -17,16 +17,16 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import plan_of
-from airflow_provider_llmbeam.providers.batch_job import BatchJob, UploadedFile
+from airflow_provider_llmbeam.providers.batch import BatchJob, UploadedFile
 from airflow_provider_llmbeam.providers.errors import (
-    BatchError,
-    BatchNotFoundError,
-    BatchUnavailableError,
+    ApiError,
+    ApiNotFoundError,
+    ApiUnavailableError,
     UncertainSubmitError,
 )
 from airflow_provider_llmbeam.spec import JobSpec
 
-DOWN = BatchUnavailableError("OpenAI answered HTTP 503: down.")
+DOWN = ApiUnavailableError("OpenAI answered HTTP 503: down.")
 
 
 def job(name, phase="running"):
@@ -74,7 +74,7 @@ class Provider:
         if name in self.broken:
             raise DOWN
         if name not in self.jobs:
-            raise BatchNotFoundError(name)
+            raise ApiNotFoundError(name)
         phase = "succeeded" if self.clock.now >= self.ends_at else "running"
         return replace(self.jobs[name], state=phase, phase=phase)
 
@@ -198,7 +198,7 @@ def test_jobs_that_run_are_named_where_the_provider_cannot_be_polled_in_time(spe
     provider.list_error = DOWN
     clock.now += 7201.0
     batch = BatchInference(spec, None, provider=provider, clock=clock, sleep=clock.sleep)
-    with pytest.raises(BatchError, match=r"down\. Batch-inference .* and bill: batch_a, batch_c\. A retry"):
+    with pytest.raises(ApiError, match=r"down\. Batch-inference .* and bill: batch_a, batch_c\. A retry"):
         batch.fill_journal()
     assert read_manifest(spec).jobs == jobs
 
@@ -208,7 +208,7 @@ def test_an_error_without_jobs_is_raised_as_it_is(spec, provider, clock):
     provider.list_error = DOWN
     clock.now += 7201.0
     batch = BatchInference(spec, None, provider=provider, clock=clock, sleep=clock.sleep)
-    with pytest.raises(BatchUnavailableError, match=r"^OpenAI answered HTTP 503: down\.$"):
+    with pytest.raises(ApiUnavailableError, match=r"^OpenAI answered HTTP 503: down\.$"):
         batch.fill_journal()
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from airflow_provider_llmbeam.pipeline.batch_inference import result_files as module
 from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
-from airflow_provider_llmbeam.providers.errors import BatchUnavailableError
+from airflow_provider_llmbeam.providers.batch import BatchJob
+from airflow_provider_llmbeam.providers.errors import ApiUnavailableError
 
 RESULTS = b'{"key": "a"}\n{"key": "b"}\n'
 PAGE = b"<html>\n<body>502 Bad Gateway</body>\n</html>\n"
@@ -61,5 +61,5 @@ def test_of_a_file_that_stays_cut_its_lines_are_used(copied):
 
 
 def test_a_page_that_stays_is_no_result_and_the_paid_answers_are_kept(copied):
-    with pytest.raises(BatchUnavailableError, match=r"files/1 of .*batches/1 has no line with .* are paid for"):
+    with pytest.raises(ApiUnavailableError, match=r"files/1 of .*batches/1 has no line with .* are paid for"):
         copied(PAGE, PAGE, PAGE)

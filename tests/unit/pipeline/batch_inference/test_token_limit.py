@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_llmbeam.pipeline.batch_inference.token_limit import room_beside, token_limit
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.batch import BatchJob
 
 FULL = (
     "token_limit_exceeded: Enqueued token limit reached for gpt-4o in organization org-1. Limit: 90,000 enqueued "

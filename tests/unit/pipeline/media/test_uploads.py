@@ -13,11 +13,10 @@ from llmbeam_sandbox import Fault
 from airflow_provider_llmbeam.engine.media.file import MediaFile
 from airflow_provider_llmbeam.pipeline.media import uploads as module
 from airflow_provider_llmbeam.pipeline.media.uploads import UploadedMedia, open_uploads
-from airflow_provider_llmbeam.providers import batch_http as http
+from airflow_provider_llmbeam.providers import rest as http
 from airflow_provider_llmbeam.providers.batch import open_provider
-from airflow_provider_llmbeam.providers.batch_http import BatchHttp
 from airflow_provider_llmbeam.providers.gemini.files import GeminiFile, GeminiFiles
-from airflow_provider_llmbeam.providers.google_session import open_session
+from airflow_provider_llmbeam.providers.rest import open_client
 from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError
@@ -55,7 +54,7 @@ def clock():
 def files(sandbox, monkeypatch):
     monkeypatch.setattr(http, "_RETRY_SECONDS", 0.0)
     model = GeminiModel(base_url=sandbox.gemini_url)
-    return GeminiFiles(model, BatchHttp(open_session(model), "Gemini"))
+    return GeminiFiles(model, open_client(model))
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import pytest
 from google.cloud import storage
 from llmbeam_sandbox import ManualClock, Proxy, Sandbox
 
-from airflow_provider_llmbeam.providers.batch import BatchProvider, open_provider
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, open_provider
 from airflow_provider_llmbeam.spec import GeminiModel, OpenAIModel
 from tests.clouds import for_one_test
 

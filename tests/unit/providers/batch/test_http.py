@@ -10,19 +10,19 @@ import pytest
 import requests
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
-from airflow_provider_llmbeam.providers.batch_http import BatchHttp, refusal
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
-from airflow_provider_llmbeam.providers.batch_upload import FileBody
+from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.providers.errors import (
-    BatchDeniedError,
-    BatchError,
-    BatchNotFoundError,
+    ApiDeniedError,
+    ApiError,
+    ApiNotFoundError,
+    ApiRefusedError,
+    ApiUnavailableError,
     BatchQuotaError,
-    BatchRefusedError,
-    BatchUnavailableError,
     UncertainSubmitError,
 )
-from airflow_provider_llmbeam.providers.openai.batch import job_of
+from airflow_provider_llmbeam.providers.openai.batch import OpenAIBatches
+from airflow_provider_llmbeam.providers.rest import FileBody, RestClient, refusal
+from airflow_provider_llmbeam.spec import OpenAIModel
 from airflow_provider_llmbeam.transport.redirects import without_redirects
 from tests.replying import Replying, raw
 
@@ -38,10 +38,14 @@ class Server(Replying):
         self.waits: list[float] = []
         session = without_redirects(requests.Session())
         session.trust_env = False
-        self.http = BatchHttp(session, "OpenAI", self.waits.append)
+        self.http = RestClient(session, "OpenAI", self.waits.append)
 
     def create(self) -> BatchJob:
-        return self.http.create(f"{self.url}/batches", {"a": 1}, "night-1", job_of)
+        return batches(self.url, self.http)._create(f"{self.url}/batches", {"a": 1}, "night-1")
+
+
+def batches(url: str, http: RestClient) -> OpenAIBatches:
+    return OpenAIBatches(OpenAIModel(type="openai", name="gpt-5-mini", base_url=url), http)
 
 
 def error(status: int, message: str = "No.", **headers: str) -> bytes:
@@ -56,7 +60,7 @@ def test_a_failed_read_is_sent_again(failure) -> None:
 
 
 def test_the_time_of_retries_is_bounded() -> None:
-    with Server(error(503, "Try later")) as server, pytest.raises(BatchUnavailableError, match="503: Try later"):
+    with Server(error(503, "Try later")) as server, pytest.raises(ApiUnavailableError, match="503: Try later"):
         server.http.get(server.url)
     assert 0 < sum(server.waits) <= 15
 
@@ -66,14 +70,14 @@ def test_an_advised_wait_is_kept_and_a_longer_one_than_the_time_of_retries_is_le
         server.http.get(server.url)
         assert server.waits == [3.0]
     with Server(error(429, Retry_After="60")) as server:
-        with pytest.raises(BatchUnavailableError) as caught:
+        with pytest.raises(ApiUnavailableError) as caught:
             server.http.get(server.url)
         assert (caught.value.retry_after_seconds, server.waits) == (60.0, [])
 
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, BatchRefusedError), (401, BatchDeniedError), (403, BatchDeniedError), (404, BatchNotFoundError)],
+    [(400, ApiRefusedError), (401, ApiDeniedError), (403, ApiDeniedError), (404, ApiNotFoundError)],
 )
 def test_a_refusal_is_not_sent_again(status, kind) -> None:
     with Server(error(status, "Because.")) as server:
@@ -100,9 +104,9 @@ def test_a_submission_is_sent_again_if_no_connection_was_made() -> None:
     waits: list[float] = []
     session = requests.Session()
     session.trust_env = False
-    http = BatchHttp(session, "OpenAI", waits.append)
-    with pytest.raises(BatchUnavailableError, match="did not answer"):
-        http.create(url, {}, "night-1", job_of)
+    http = RestClient(session, "OpenAI", waits.append)
+    with pytest.raises(ApiUnavailableError, match="did not answer"):
+        batches(url, http)._create(url, {}, "night-1")
     assert len(waits) == 4
 
 
@@ -132,7 +136,7 @@ def test_an_account_without_money_is_not_waited_for() -> None:
 
 def test_a_redirect_is_refused_with_the_credentials_unsent() -> None:
     with Server(raw("", 307, Location="http://127.0.0.1:1/")) as server:
-        with pytest.raises(BatchRefusedError, match="credentials and data are not sent on"):
+        with pytest.raises(ApiRefusedError, match="credentials and data are not sent on"):
             server.http.get(server.url)
         with pytest.raises(JobSpecError, match="not sent on"):
             server.create()
@@ -140,8 +144,8 @@ def test_a_redirect_is_refused_with_the_credentials_unsent() -> None:
 
 
 def test_an_invalid_address_is_refused() -> None:
-    with pytest.raises(BatchRefusedError, match="OpenAI: "):
-        BatchHttp(requests.Session(), "OpenAI").get("nowhere")
+    with pytest.raises(ApiRefusedError, match="OpenAI: "):
+        RestClient(requests.Session(), "OpenAI").get("nowhere")
 
 
 def test_a_download_that_breaks_off_goes_on_where_it_was() -> None:
@@ -154,21 +158,21 @@ def test_a_download_that_breaks_off_goes_on_where_it_was() -> None:
 
 def test_a_download_that_always_breaks_off_ends() -> None:
     with Server(raw(b"x" * 100)[:-1]) as server:
-        with pytest.raises(BatchUnavailableError):
+        with pytest.raises(ApiUnavailableError):
             list(server.http.download(server.url))
         assert len(server.received) == 4
 
 
 def test_a_list_without_an_end_ends() -> None:
-    with Server(raw({"next": "1"})) as server, pytest.raises(BatchRefusedError, match="more than 1000 pages"):
+    with Server(raw({"next": "1"})) as server, pytest.raises(ApiRefusedError, match="more than 1000 pages"):
         for _ in server.http.pages(server.url, {"a": "b"}, lambda page: {"page": "1"}):
             pass
     assert {request.path for request in server.received} == {"/?a=b", "/?a=b&page=1"}
 
 
 def test_a_large_reply_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_llmbeam.providers.batch_http._REPLY_BYTES", 1000)
-    with Server(raw({"a": "x" * 1000})) as server, pytest.raises(BatchUnavailableError, match="too many"):
+    monkeypatch.setattr("airflow_provider_llmbeam.providers.rest._REPLY_BYTES", 1000)
+    with Server(raw({"a": "x" * 1000})) as server, pytest.raises(ApiUnavailableError, match="too many"):
         server.http.get(server.url)
 
 
@@ -180,7 +184,7 @@ def test_a_key_in_a_message_is_not_shown() -> None:
 @pytest.mark.parametrize("text", ["", "[]", "null", "x" * 10_000, '{"error": 5}'])
 def test_any_error_has_a_short_message(text) -> None:
     found = refusal("OpenAI", 400, text, {}, 0.0)
-    assert isinstance(found, BatchError)
+    assert isinstance(found, ApiError)
     assert 20 < len(str(found)) < 700
 
 
@@ -209,4 +213,4 @@ def test_a_file_of_another_size_is_not_sent(size, fault) -> None:
         return server.http.send_file(server.url, {}, data=FileBody(io.BytesIO(b"0123456789"), size))
 
     with Server(raw({})) as server, pytest.raises(JobSpecError, match=rf"{fault}.*No job was created"):
-        server.http.upload(send)
+        batches(server.url, server.http)._retry_upload(send)

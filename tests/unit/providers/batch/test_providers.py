@@ -12,15 +12,15 @@ from llmbeam_sandbox import Fault
 from llmbeam_sandbox.models.embedding.base import vector
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.providers.batch_http import BatchHttp
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.providers.errors import (
-    BatchDeniedError,
-    BatchNotFoundError,
+    ApiDeniedError,
+    ApiNotFoundError,
     BatchQuotaError,
     UncertainSubmitError,
 )
 from airflow_provider_llmbeam.providers.openai.batch import OpenAIBatches
+from airflow_provider_llmbeam.providers.rest import RestClient
 from airflow_provider_llmbeam.spec.model import OpenAIModel
 
 
@@ -105,7 +105,7 @@ class Pages:
 @pytest.mark.parametrize(("newest_first", "pages", "jobs"), [(True, 1, 91), (False, 12, 1_200)])
 def test_the_jobs_of_openai_which_it_keeps_forever_are_listed_back_to_90_days(newest_first, pages, jobs) -> None:
     http = Pages(newest_first=newest_first)
-    provider = OpenAIBatches(OpenAIModel(type="openai", name="gpt-5-mini"), cast("BatchHttp", http))
+    provider = OpenAIBatches(OpenAIModel(type="openai", name="gpt-5-mini"), cast("RestClient", http))
     found = provider.find("night-")
     assert (found[0].name, len(found), http.read) == ("batch_1200", jobs, pages)
 
@@ -143,10 +143,10 @@ def test_a_deleted_job_is_gone_with_its_files_and_a_second_deletion_is_no_error(
     job = cloud.after(cloud.submit())
     cloud.provider.delete(job)
     if cloud.kind != "openai":
-        with pytest.raises(BatchNotFoundError, match="HTTP 404"):
+        with pytest.raises(ApiNotFoundError, match="HTTP 404"):
             cloud.provider.get(job.name)
     if cloud.kind != "vertex":
-        with pytest.raises((BatchNotFoundError, BatchDeniedError)):
+        with pytest.raises((ApiNotFoundError, ApiDeniedError)):
             cloud.rows(job)
     cloud.provider.delete(job)
 
@@ -154,11 +154,11 @@ def test_a_deleted_job_is_gone_with_its_files_and_a_second_deletion_is_no_error(
 @pytest.mark.parametrize(
     ("status", "hours", "expected"),
     [
-        (403, 1, BatchDeniedError),
-        (403, 47, BatchDeniedError),
-        (403, 49, BatchNotFoundError),
-        (401, 49, BatchDeniedError),
-        (404, 1, BatchNotFoundError),
+        (403, 1, ApiDeniedError),
+        (403, 47, ApiDeniedError),
+        (403, 49, ApiNotFoundError),
+        (401, 49, ApiDeniedError),
+        (404, 1, ApiNotFoundError),
     ],
 )
 @pytest.mark.parametrize("is_end_known", [True, False])
@@ -222,9 +222,9 @@ def test_openai_takes_a_job_over_the_quota_and_lets_it_fail(open_cloud) -> None:
 
 @pytest.mark.parametrize("name", ["batches/../files", "../x", "", "projects/p/locations/l/batchPredictionJobs/"])
 def test_a_name_that_is_none_is_not_sent(cloud, name) -> None:
-    with pytest.raises(BatchNotFoundError, match="is not the name of a batch-inference job"):
+    with pytest.raises(ApiNotFoundError, match="is not the name of a batch-inference job"):
         cloud.provider.get(name)
     job = BatchJob(name="none", display_name="", state="", phase="failed", created_at=0.0, results=("../x",))
     if cloud.kind != "openai":
-        with pytest.raises(BatchNotFoundError):
+        with pytest.raises(ApiNotFoundError):
             cloud.provider.delete(job)

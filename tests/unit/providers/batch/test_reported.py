@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
-from airflow_provider_llmbeam.providers.batch_reported import count_of, error_of, google_phase, time_of
+from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.providers.gemini import batch as gemini
+from airflow_provider_llmbeam.providers.gemini.batch import google_phase
 from airflow_provider_llmbeam.providers.openai import batch as openai
-from airflow_provider_llmbeam.providers.vertex_ai import batch as vertex_ai
+from airflow_provider_llmbeam.transport.server_reply import count_of, error_line, time_of
 from tests.hostile import altered, odd
 
 NAME = "projects/1/locations/europe-west4/batchPredictionJobs/5"
@@ -59,7 +59,7 @@ START = 1_767_225_600.0
 
 
 def test_a_job_of_vertex_ai_is_read() -> None:
-    assert vertex_ai.job_of(VERTEX) == BatchJob(
+    assert gemini.vertex_job_of(VERTEX) == BatchJob(
         name=NAME,
         display_name="night-1",
         state="JOB_STATE_PARTIALLY_SUCCEEDED",
@@ -143,7 +143,7 @@ def test_a_finished_operation_in_an_unknown_state_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "reply"), [(vertex_ai.job_of, VERTEX), (gemini.job_of, GEMINI), (openai.job_of, OPENAI)]
+    ("read", "reply"), [(gemini.vertex_job_of, VERTEX), (gemini.job_of, GEMINI), (openai.job_of, OPENAI)]
 )
 def test_a_reply_without_a_valid_name_is_no_job(read, reply) -> None:
     for name in ("", "../batches/1", "batches/a/b", "batch 1", 5, None):
@@ -188,13 +188,13 @@ def test_a_number_of_rows_is_read(value, rows) -> None:
     ],
 )
 def test_an_error_is_shown_in_one_line(status, shown) -> None:
-    assert error_of(status) == shown
+    assert error_line(status) == shown
 
 
 @pytest.mark.fuzz
 @given(altered(VERTEX, GEMINI, OPENAI) | st.dictionaries(st.text(max_size=5), odd))
 def test_whatever_a_server_reports_is_a_valid_job_or_none(reply: Any) -> None:
-    for read in (vertex_ai.job_of, gemini.job_of, openai.job_of):
+    for read in (gemini.vertex_job_of, gemini.job_of, openai.job_of):
         job = read(reply if isinstance(reply, dict) else {})
         if job is None:
             continue

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from google.auth import compute_engine
-from google.auth.transport.requests import AuthorizedSession
 from google.oauth2.credentials import Credentials
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.providers.batch import open_provider
-from airflow_provider_llmbeam.providers.batch_http import BatchHttp
-from airflow_provider_llmbeam.providers.errors import BatchConflictError, BatchDeniedError, BatchUnavailableError
+from airflow_provider_llmbeam.providers.errors import ApiConflictError, ApiDeniedError, ApiUnavailableError
+from airflow_provider_llmbeam.providers.rest import RestClient, session_with
 from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, OpenAIModel
+from airflow_provider_llmbeam.transport.google_auth import GoogleToken
 from tests.replying import Replying, raw
 
 
@@ -51,26 +51,29 @@ def test_the_key_of_the_environment_is_sent_and_netrc_does_not_replace_it(
     assert request.path == {"gemini": "/v1beta/batches?pageSize=100", "openai": "/v1/batches?limit=100"}[kind]
 
 
-@pytest.mark.parametrize(("kind", "variable"), [("gemini", "GOOGLE_API_KEY"), ("openai", "OPENAI_API_KEY")])
-def test_a_missing_key_is_named(kind: str, variable: str) -> None:
-    with pytest.raises(JobSpecError, match=rf"`{variable}`.*found none\. Nothing was sent or billed"):
-        open_provider(server_of("http://127.0.0.1:1", kind), output_uri="")
+@pytest.mark.parametrize(
+    ("model", "variable"),
+    [(GeminiModel(), "GOOGLE_API_KEY"), (OpenAIModel(type="openai", name="gpt-5-mini"), "OPENAI_API_KEY")],
+)
+def test_a_missing_key_is_named(model: GeminiModel | OpenAIModel, variable: str) -> None:
+    with pytest.raises(JobSpecError, match=rf"needs a key: found neither .* nor `{variable}`.*Nothing was sent"):
+        open_provider(model, output_uri="")
 
 
 def test_missing_google_credentials_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
-    with pytest.raises(JobSpecError, match=r"`model\.project`\) needs Google credentials: .*Nothing was sent"):
+    with pytest.raises(JobSpecError, match=r"Vertex AI \(model .*\) needs Google credentials: .*Nothing was sent"):
         open_provider(GeminiModel(project="p"), output_uri="gs://b/out")
 
 
 def test_a_submission_without_a_token_is_not_an_uncertain_one() -> None:
     with Replying(lambda request: raw({"error": "invalid_grant"}, 400)) as server:
         account = Credentials(None, "refresh", token_uri=server.url, client_id="x", client_secret="x")
-        session = AuthorizedSession(account)
+        session = session_with(GoogleToken(account).headers)
         provider = open_provider(GeminiModel(project="p"), output_uri="gs://b/out", session=session)
         with pytest.raises(JobSpecError, match=r"give no access token.*No job was created"):
             provider.submit("night-1", "gs://b/in.jsonl", lambda uri: io.BytesIO(b"x"), 1)
-        with pytest.raises(BatchDeniedError, match="Vertex AI: the Google credentials give no access token"):
+        with pytest.raises(ApiDeniedError, match="Vertex AI: the Google credentials give no access token"):
             provider.find("night-")
 
 
@@ -79,8 +82,10 @@ def test_a_metadata_server_without_an_answer_is_asked_again(monkeypatch: pytest.
     monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda _: None)
     waits: list[float] = []
     account = compute_engine.Credentials()  # type: ignore[no-untyped-call]
-    with pytest.raises(BatchUnavailableError, match="no access token") as caught:
-        BatchHttp(AuthorizedSession(account), "Vertex AI", waits.append).get("http://127.0.0.1:9/jobs")
+    with pytest.raises(ApiUnavailableError, match="no access token") as caught:
+        RestClient(session_with(GoogleToken(account).headers), "Vertex AI", waits.append).get(
+            "http://127.0.0.1:9/jobs"
+        )
     assert waits
     assert not caught.value.was_processed
 
@@ -113,5 +118,5 @@ def test_a_cancellation_that_is_refused_for_a_running_job_is_an_error(monkeypatc
     refusal = raw({"error": {"message": "Not now."}}, 409)
     with Replying(lambda request: refusal if request.path.endswith("/cancel") else job) as server:
         provider = open_provider(server_of(server.url, "openai"), output_uri="")
-        with pytest.raises(BatchConflictError, match="409: Not now"):
+        with pytest.raises(ApiConflictError, match="409: Not now"):
             provider.cancel("batch_1")

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_llmbeam.providers.gemini.client import constant_fields, generation_config
 from airflow_provider_llmbeam.providers.openai.client import model_parameters
-from airflow_provider_llmbeam.providers.vertex_ai.endpoint import VertexChat, VertexRaw
+from airflow_provider_llmbeam.providers.vertex_endpoint.client import VertexChat, VertexRaw
 from airflow_provider_llmbeam.spec import Generation, JobSpec
 from airflow_provider_llmbeam.spec.model import parse_model
 from airflow_provider_llmbeam.spec.model.parameters import SERVER_TYPES, ServerType, ignored, server_type, use_of

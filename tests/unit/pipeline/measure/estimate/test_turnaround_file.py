@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.turnaround_file import (
     expected_turnaround,
     record_turnaround,
 )
-from airflow_provider_llmbeam.providers.batch_job import BatchJob
+from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.spec import JobSpec
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.hooks.google.credentials import google_credentials, uses_google
+from airflow_provider_llmbeam.hooks.google.authentication import google_credentials, uses_google
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.review_answers import AddGoldenRowsOperator, SampleAnswersOperator
 from airflow_provider_llmbeam.spec import JobSpec

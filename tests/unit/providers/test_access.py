@@ -5,7 +5,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ from google.oauth2 import credentials as user_credentials
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.providers.google_access import IdToken, _id_token_credentials
-from airflow_provider_llmbeam.providers.openai.client import OpenAIBackend, open_client
+from airflow_provider_llmbeam.providers.access import open_access
+from airflow_provider_llmbeam.providers.http import HttpClient
+from airflow_provider_llmbeam.providers.openai.client import OpenAIBackend
 from airflow_provider_llmbeam.providers.openai.embeddings import OpenAIEmbeddings
 from airflow_provider_llmbeam.spec import Embedding, Generation, OpenAIModel
+from airflow_provider_llmbeam.transport.google_auth import id_token_credentials, token_request
 from tests.replying import Replying, raw
 
 AUDIENCE = "https://llmbeam-1.a.run.app"
@@ -87,6 +89,13 @@ class CloudRun:
 
 def model(base_url: str = "http://127.0.0.1:9/v1") -> OpenAIModel:
     return OpenAIModel(type="openai", name="gemma", base_url=base_url, id_token_audience=AUDIENCE)
+
+
+def headers_of_a_request() -> Mapping[str, str]:
+    async def main() -> Mapping[str, str]:
+        return await HttpClient("http://127.0.0.1:9", open_access(model())).headers()
+
+    return asyncio.run(main())
 
 
 def service_account(path: Path, token_uri: str) -> str:
@@ -157,7 +166,7 @@ def test_a_token_is_fetched_in_another_thread(monkeypatch: pytest.MonkeyPatch, t
         credentials.token, credentials.expiry = "t", None
 
     monkeypatch.setattr("google.oauth2.service_account.IDTokenCredentials.refresh", refresh)
-    headers = asyncio.run(IdToken(AUDIENCE).headers())
+    headers = headers_of_a_request()
     assert headers["authorization"] == "Bearer t"
     assert makers != [threading.get_ident()]
 
@@ -165,7 +174,7 @@ def test_a_token_is_fetched_in_another_thread(monkeypatch: pytest.MonkeyPatch, t
 def test_a_401_renews_the_token_once_for_all_requests_in_flight(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("airflow_provider_llmbeam.providers.google_access._YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr("airflow_provider_llmbeam.transport.google_auth._YOUNG_SECONDS", 0.0)
     service = CloudRun()
 
     async def body(model: OpenAIModel) -> None:
@@ -203,7 +212,7 @@ def test_an_unreachable_token_service_is_a_connection_error(
     key = service_account(tmp_path / "key.json", "http://127.0.0.1:9/token")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
     with pytest.raises(RequestError) as caught:
-        asyncio.run(IdToken(AUDIENCE).headers())
+        headers_of_a_request()
     assert caught.value.kind == "connection"
 
 
@@ -216,7 +225,7 @@ def test_an_error_of_the_token_service_is_a_connection_error_and_a_refusal_is_fi
         key = service_account(tmp_path / "key.json", f"{service.url}/token")
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
         with pytest.raises(RequestError, match="no token: RefreshError") as caught:
-            asyncio.run(IdToken(AUDIENCE).headers())
+            headers_of_a_request()
     assert caught.value.kind == kind
     assert caught.value.is_unconnected == (status == 503), "it costs no row an attempt"
 
@@ -224,7 +233,7 @@ def test_an_error_of_the_token_service_is_a_connection_error_and_a_refusal_is_fi
 def test_an_impersonated_account_has_id_tokens_of_its_own() -> None:
     source = user_credentials.Credentials("t")  # type: ignore[no-untyped-call]
     found = impersonated_credentials.Credentials(source, "job@p.example", ["s"])  # type: ignore[no-untyped-call]
-    made = _id_token_credentials(found, AUDIENCE)
+    made = id_token_credentials(found, AUDIENCE, token_request())
     assert isinstance(made, impersonated_credentials.IDTokenCredentials)
     assert made._target_audience == AUDIENCE
 
@@ -264,17 +273,18 @@ def test_a_google_cloud_machine_gets_its_token_from_the_metadata_server(
 ) -> None:
     found = compute_engine.Credentials()  # type: ignore[no-untyped-call]
     monkeypatch.setattr(google.auth, "default", lambda **_: (found, "p"))
-    headers = asyncio.run(IdToken(AUDIENCE).headers())
+    headers = headers_of_a_request()
     assert headers["authorization"].startswith("Bearer ey")
     assert "/instance/service-accounts/default/identity?audience=https" in metadata_server[-1]
 
 
 def test_a_metadata_server_without_an_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compute_engine.Credentials()  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(google.auth, "default", lambda **_: (found, "p"))
     monkeypatch.setattr("google.auth.compute_engine._metadata._GCE_METADATA_HOST", "127.0.0.1:9")
     monkeypatch.setattr("google.auth._exponential_backoff.time.sleep", lambda seconds: None)
     with pytest.raises(JobSpecError, match="the metadata server of this machine does not answer"):
-        _id_token_credentials(found, AUDIENCE)
+        open_access(model())
 
 
 def test_the_error_for_user_credentials_suggests_impersonation(
@@ -285,7 +295,7 @@ def test_the_error_for_user_credentials_suggests_impersonation(
     key.write_text(json.dumps(user))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
     with pytest.raises(JobSpecError) as caught:
-        open_client(model())
+        open_access(model())
     words = str(caught.value)
     assert f"`model.id_token_audience` '{AUDIENCE}'" in words
     assert "Nothing was sent or billed." in words
@@ -298,7 +308,7 @@ def test_missing_credentials_for_cloud_run_are_an_error(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(google.auth, "default", nobody)
     with pytest.raises(JobSpecError, match=r"`model\.id_token_audience`\) needs Google credentials: Nobody"):
-        open_client(model())
+        open_access(model())
 
 
 @pytest.mark.parametrize("status", [302, 307])

@@ -6,7 +6,7 @@ from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
 from google.auth.transport.requests import Request
 from google.oauth2.credentials import Credentials as UserCredentials
 
-from airflow_provider_llmbeam.transport.token_errors import is_transient_token_error
+from airflow_provider_llmbeam.transport.google_auth import is_transient_token_error
 from tests.replying import Replying, raw
 
 

@@ -1,4 +1,4 @@
-"""The echo model, which returns its input."""
+"""Vectors of the echo model."""
 
 from __future__ import annotations
 
@@ -13,49 +13,6 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.providers.embeddings import EmbeddingBackend, vector_reply
 from airflow_provider_llmbeam.spec.model import EchoModel, Embedding
-
-
-class EchoBackend:
-    """Returns the prompt as the answer."""
-
-    def __init__(self, model: EchoModel) -> None:
-        self._model = model
-
-    async def complete(self, prompt: Prompt) -> Reply:
-        """Returns the text of the prompt."""
-        if self._model.latency_seconds:
-            await asyncio.sleep(self._model.latency_seconds)
-        return self._reply(prompt)
-
-    async def aclose(self) -> None:
-        """Does nothing: there is no connection."""
-
-    def _reply(self, prompt: Prompt) -> Reply:
-        tokens = estimate_tokens(prompt.text)
-        return Reply(
-            text=prompt.text,
-            finish_reason="stop",
-            input_tokens=tokens,
-            output_tokens=tokens,
-            model=self._model.name,
-        )
-
-
-class StaticEchoBackend(EchoBackend):
-    """Answers one request after the other, at a given speed of padded tokens."""
-
-    def __init__(self, model: EchoModel, padded_tokens_per_second: float) -> None:
-        super().__init__(model)
-        self._padded_tokens_per_second = padded_tokens_per_second
-        self._accelerator = asyncio.Lock()
-
-    async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
-        """Returns the texts of the prompts."""
-        replies = [self._reply(prompt) for prompt in prompts]
-        padded_tokens = len(replies) * max(reply.input_tokens for reply in replies)
-        async with self._accelerator:
-            await asyncio.sleep(self._model.latency_seconds + padded_tokens / self._padded_tokens_per_second)
-        return replies
 
 
 class EchoEmbeddings(EmbeddingBackend):
@@ -88,3 +45,6 @@ class EchoEmbeddings(EmbeddingBackend):
         hashed = hashlib.shake_256(f"{self._task_type}\n{text}".encode("utf-8", "surrogatepass"))
         drawn = struct.unpack(f"<{self._dimensions}h", hashed.digest(2 * self._dimensions))
         return [number / 2**15 for number in drawn]
+
+
+open_embeddings = EchoEmbeddings

@@ -15,9 +15,13 @@ from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
-from airflow_provider_llmbeam.providers.google_access import BearerToken
-from airflow_provider_llmbeam.providers.http import FixedAccess, HttpBackend, HttpClient
-from airflow_provider_llmbeam.providers.json_reply import invalid_response, json_object
+from airflow_provider_llmbeam.providers.access import open_access
+from airflow_provider_llmbeam.providers.http import (
+    ANSWER_BYTES,
+    FURTHER_ANSWER_BYTES,
+    HttpBackend,
+    HttpClient,
+)
 from airflow_provider_llmbeam.providers.openai.client import (
     FINISH_REASONS,
     ChatBackend,
@@ -25,10 +29,16 @@ from airflow_provider_llmbeam.providers.openai.client import (
     refuse_broken_off,
 )
 from airflow_provider_llmbeam.providers.openai.client import error_of as chat_error_of
-from airflow_provider_llmbeam.providers.reported import BilledTokens, UsageReader, finish_reason_of
-from airflow_provider_llmbeam.providers.response import ANSWER_BYTES, FURTHER_ANSWER_BYTES
+from airflow_provider_llmbeam.providers.reported import (
+    BilledTokens,
+    UsageReader,
+    finish_reason_of,
+    invalid_response,
+    json_object,
+)
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.model import Generation, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model.tier import AskedTier
 from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of
 
 _NO_ANSWER = "no answer"
@@ -36,10 +46,14 @@ _NO_ANSWER = "no answer"
 _MOST_INSTANCES = 32
 
 
-def open_vertex_endpoint(
-    model: VertexEndpointModel, generation: Generation, output_schema: Mapping[str, Any] | None
+def open_backend(
+    model: VertexEndpointModel,
+    generation: Generation,
+    output_schema: Mapping[str, Any] | None,
+    *,
+    asked_tier: AskedTier = "standard",
 ) -> Backend:
-    """Opens the client for the request format of the model.
+    """Opens the client for the request format of the model; an endpoint has no tiers.
 
     Raises:
         JobSpecError: There are no Google credentials.
@@ -63,7 +77,7 @@ class VertexChat(ChatBackend):
         self, model: VertexEndpointModel, generation: Generation, output_schema: Mapping[str, Any] | None
     ) -> None:
         super().__init__(
-            _open_client(model),
+            HttpClient(model.predict_url or model.address, open_access(model)),
             model.method_url(stream=generation.stream),
             model.name,
             generation,
@@ -76,7 +90,7 @@ class _Predictions(HttpBackend):
     """Client of an endpoint that takes plain prompts."""
 
     def __init__(self, model: VertexEndpointModel, generation: Generation) -> None:
-        super().__init__(_open_client(model))
+        super().__init__(HttpClient(model.predict_url or model.address, open_access(model)))
         self._model = model
         self._url = model.method_url()
         self._parameters = _plain_parameters(generation)
@@ -155,12 +169,6 @@ class VertexRaw(_Predictions):
         if not reply.text and found is None and not answer.get("choices"):
             raise invalid_response(content, _NO_ANSWER)
         return reply
-
-
-def _open_client(model: VertexEndpointModel) -> HttpClient:
-    if model.predict_url is not None:  # plain HTTP, on which a token could be read
-        return HttpClient(model.predict_url, FixedAccess())
-    return HttpClient(model.address, BearerToken("model.endpoint"))
 
 
 def _plain_parameters(generation: Generation) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
 from airflow_provider_llmbeam.providers.reported import UsageReader
-from airflow_provider_llmbeam.providers.vertex_ai.endpoint import (
+from airflow_provider_llmbeam.providers.vertex_endpoint.client import (
     VertexInstances,
     _reply,
     error_of,
-    open_vertex_endpoint,
+    open_backend,
 )
 from airflow_provider_llmbeam.spec import Generation, VertexEndpointModel
 
@@ -76,7 +76,7 @@ def ask(
     answer: Answer, *prompts: Prompt, request_format: str = "chat", generation: Generation | None = None
 ) -> list[Reply | RequestError]:
     async def body(base_url: str) -> list[Reply | RequestError]:
-        backend = open_vertex_endpoint(model(base_url, request_format), generation or Generation(), None)
+        backend = open_backend(model(base_url, request_format), generation or Generation(), None)
         found: list[Reply | RequestError] = []
         for prompt in prompts:
             try:
@@ -248,7 +248,7 @@ def test_a_request_larger_than_the_endpoint_takes_is_sent_in_halves() -> None:
 
 def test_a_prompt_larger_than_the_endpoint_takes_is_refused_before_it_is_sent() -> None:
     seen: list[Any] = []
-    backend = open_vertex_endpoint(model(None, "raw"), Generation(), None)
+    backend = open_backend(model(None, "raw"), Generation(), None)
     with pytest.raises(
         RequestError, match=r"1,500,\d\d\d bytes, and the endpoint takes at most 1,500,000; nothing"
     ):
@@ -359,7 +359,7 @@ def test_an_endpoint_with_dedicated_dns_differs_from_a_missing_one() -> None:
 
 def test_a_server_that_does_not_listen_is_a_connection_error() -> None:
     async def main() -> None:
-        backend = open_vertex_endpoint(model("http://127.0.0.1:9"), Generation(), None)
+        backend = open_backend(model("http://127.0.0.1:9"), Generation(), None)
         try:
             await backend.complete(Prompt("a"))
         finally:
@@ -378,9 +378,7 @@ def test_a_prompt_with_a_lone_surrogate_is_sent(request_format: str) -> None:
 
 def test_only_the_instances_format_takes_several_prompts() -> None:
     kinds = {
-        request_format: isinstance(
-            open_vertex_endpoint(model(None, request_format), Generation(), None), StaticBackend
-        )
+        request_format: isinstance(open_backend(model(None, request_format), Generation(), None), StaticBackend)
         for request_format in ("chat", "instances", "raw")
     }
     assert kinds == {"chat": False, "instances": True, "raw": False}

@@ -1,0 +1,1 @@
+"""The echo model, which returns its input."""

@@ -1,0 +1,31 @@
+"""The smallest requests to Gemini."""
+
+from __future__ import annotations
+
+from airflow_provider_llmbeam.providers.probe import OUTPUT_TOKENS, QUESTION, ProbeRequest, make_request
+from airflow_provider_llmbeam.spec.model import GeminiModel
+
+_CONTENT = {"parts": [{"text": QUESTION}]}
+
+
+def probe_request(model: GeminiModel, *, embeds: bool) -> ProbeRequest:
+    """See `providers.probe`; an embedding model is always asked for a vector."""
+    if embeds or "embedding" in model.name:
+        return _embedding(model)
+    # Thinking tokens count, too: a thinking model replies with 200, MAX_TOKENS and no text.
+    body = {
+        "contents": [{"role": "user", **_CONTENT}],
+        "generationConfig": {"maxOutputTokens": OUTPUT_TOKENS},
+    }
+    return make_request(f"{model.address}:generateContent", body, "candidates", "promptFeedback")
+
+
+def _embedding(model: GeminiModel) -> ProbeRequest:
+    """Returns the request with the method that google-genai 2.34 chooses (`t_is_vertex_embed_content_model`)."""
+    if not model.project:
+        # The method that a job uses, and that its quota counts.
+        one = {"model": model.address.partition("/v1beta/")[2], "content": _CONTENT}
+        return make_request(f"{model.address}:batchEmbedContents", {"requests": [one]}, "embeddings")
+    if "maas" in model.name or ("gemini" in model.name and model.name != "gemini-embedding-001"):
+        return make_request(f"{model.address}:embedContent", {"content": _CONTENT}, "embedding")
+    return make_request(f"{model.address}:predict", {"instances": [{"content": QUESTION}]}, "predictions")

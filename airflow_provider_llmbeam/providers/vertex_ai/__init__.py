@@ -1,1 +1,0 @@
-"""Endpoints of Vertex AI, and its batch inference."""

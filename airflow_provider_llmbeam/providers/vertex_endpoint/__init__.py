@@ -1,0 +1,1 @@
+"""Models that are deployed to an endpoint of Vertex AI."""
