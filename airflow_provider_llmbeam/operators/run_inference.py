@@ -122,12 +122,11 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     _remote: JobLauncher | None = None
     _submitted: SubmittedJob | None = None
-    _started_at: float
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
-        self._started_at = time.time()
-        return self._run(context)
+        with errors_of_airflow(), counted_outcome(context["ti"]), self._keep_failure(context):
+            return self._run(context, started_at=time.time())
 
     def preview(
         self,
@@ -167,8 +166,9 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self, context: Context, event: dict[str, Any], started_at: float | None = None
     ) -> dict[str, Any]:
         """Polls batch inference, and goes on with the job once that is over; Airflow calls it."""
-        self._started_at = started_at or time.time()  # `dag.test` of Airflow 3.3 drops the arguments
-        return self._run(context)
+        with errors_of_airflow(), counted_outcome(context["ti"]), self._keep_failure(context):
+            # `dag.test` of Airflow 3.3 drops the arguments.
+            return self._run(context, started_at=started_at or time.time())
 
     def execute_complete(
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
@@ -224,11 +224,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         own = {field: data[field] for field in _IDENTIFYING if field in data}
         return JobSpec.model_validate(own | _STAND_INS, context={"has_connection": True})
 
-    def _run(self, context: Context) -> dict[str, Any]:
-        with errors_of_airflow(), counted_outcome(context["ti"]), self._keep_failure(context):
-            return self._execute(context)
-
-    def _execute(self, context: Context) -> dict[str, Any]:
+    def _run(self, context: Context, started_at: float) -> dict[str, Any]:
         spec, environment = self._job(context)
         if self.impersonation_chain and not isinstance(spec.runner, DataflowRunner):
             raise JobSpecError(
@@ -244,21 +240,21 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         with google_credentials(spec, self.gcp_conn_id):
             outcome = self._process.run_or_defer(defers=is_deferred)
         if "batch" in outcome:
-            self._defer_batch(outcome["batch"]["wait_seconds"])
+            self._defer_batch(outcome["batch"]["wait_seconds"], started_at)
         return self._published(outcome["report"], outcome["page"], context)
 
-    def _defer_batch(self, wait_seconds: float) -> None:
+    def _defer_batch(self, wait_seconds: float, started_at: float) -> None:
         # A poll is a process of some seconds, so it is rarer than in a process that waits.
         seconds = max(wait_seconds, MIN_DEFERRED_SECONDS)
         self.log.info("Batch inference goes on at the provider. The task releases its slot for %.0f s.", seconds)
         self._is_resumed = False  # `dag.test` reads the links of a deferred task, where no XCom can be read
         now, timeout = time.time(), self.execution_timeout
         if timeout is not None:  # it counts all waits; Airflow fails a task that is deferred with none left
-            timeout = max(timeout - timedelta(seconds=now - self._started_at), timedelta(0))
+            timeout = max(timeout - timedelta(seconds=now - started_at), timedelta(0))
         self.defer(
             trigger=WaitTrigger(until=now + seconds),
             method_name="continue_batch",
-            kwargs={"started_at": self._started_at},
+            kwargs={"started_at": started_at},
             timeout=timeout,
         )
 
@@ -302,7 +298,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             # A clear cancels the job of the previous try, sometimes after this try has found it. A cancellation in
             # the console looks the same; the job that is submitted now is not attached.
             self.log.warning("%s It was that of an earlier try; submitting it again.", seen.message)
-            return self._execute(context)
+            return self._run(context, started_at=time.time())
         manifest = self._remote.collect(job, seen)
         for alert in manifest["alerts"]:
             self._notify(context, Alert(**alert))

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from apache_beam.options.pipeline_options import GoogleCloudOptions
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
+from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
+from airflow_provider_llmbeam.pipeline.alerts.watch import watched_by
+from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
+from airflow_provider_llmbeam.pipeline.measure.estimate.ways import deadline_at
+from airflow_provider_llmbeam.pipeline.prepared_job import PreparedJob, prepared_job
+from airflow_provider_llmbeam.pipeline.reporting.known_rows import known_rows_told
+from airflow_provider_llmbeam.pipeline.reporting.progress import shown_progress
+from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
 from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
 from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
-
-if TYPE_CHECKING:
-    from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
-    from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
-    from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
-    from airflow_provider_llmbeam.pipeline.prepared_job import PreparedJob
 
 _log = logging.getLogger("llmbeam")
 
@@ -47,13 +51,7 @@ def run(
         JobError: The job failed, or no row was answered.
         BatchPendingError: Batch inference has not ended, and this process does not wait for it.
     """
-    with _prepared(spec, beam_options, waits=waits) as prepared:
-        from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
-        from airflow_provider_llmbeam.pipeline.alerts.watch import watched_by
-        from airflow_provider_llmbeam.pipeline.reporting.known_rows import known_rows_told
-        from airflow_provider_llmbeam.pipeline.reporting.progress import shown_progress
-        from airflow_provider_llmbeam.pipeline.reporting.report import Report
-
+    with prepared_job(spec, beam_options, waits=waits) as prepared:
         raised = RaisedAlerts(spec, alerts_path)
         batch = prepared.batch
         watches = (known_rows_told(spec), watched_by(spec.alerts, _run_facts(spec, batch), raised))
@@ -63,8 +61,6 @@ def run(
             _wait(_started(prepared.pipeline, spec), spec)
         if batch is not None:
             batch.clean_up()
-        from airflow_provider_llmbeam.pipeline import storage
-
         uri = spec.paths.skipped_uri if storage.exists(spec.paths.skipped_uri) else spec.paths.report_uri
     report = Report.model_validate_json(storage.read(uri))
     raised.raise_new(report.alerts)
@@ -91,7 +87,7 @@ def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
             f"`runner.type`: only a job with runner 'dataflow' or 'flink' can be submitted; got "
             f"{spec.runner.type!r}. Nothing was sent or billed."
         )
-    with _prepared(spec, beam_options) as prepared:
+    with prepared_job(spec, beam_options, waits=True) as prepared:
         submitted = _submitted(prepared, spec)
         if prepared.batch is not None:  # of an earlier try; a later run does not count its answers again
             prepared.batch.clean_up()
@@ -105,8 +101,6 @@ def _submitted(prepared: PreparedJob, spec: JobSpec) -> dict[str, str]:
         prepared.workers.remove_earlier()
         with errors_of_job(spec):
             return {"id": submit_once(prepared.pipeline, spec, spec.runner), "rest_url": spec.runner.rest_url}
-    from apache_beam.options.pipeline_options import GoogleCloudOptions
-
     cloud = prepared.pipeline.options.view_as(GoogleCloudOptions)
     started = _started(prepared.pipeline, spec)
     # With this option, which Google's launcher of Flex Templates passes, Beam submits no job: it writes one to a
@@ -115,25 +109,9 @@ def _submitted(prepared: PreparedJob, spec: JobSpec) -> dict[str, str]:
     return {**job, "name": cloud.job_name, "project": cloud.project, "location": cloud.region}
 
 
-def _prepared(
-    spec: JobSpec, beam_options: Sequence[str], *, waits: bool = True
-) -> AbstractContextManager[PreparedJob]:
-    """Prepares a job, see `prepared_job`. Beam imports in a second; an invalid place is rejected without it."""
-    from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
-
-    check_reachable(spec)
-    with importing_beam():
-        from airflow_provider_llmbeam.pipeline.prepared_job import prepared_job
-
-    return prepared_job(spec, beam_options, waits=waits)
-
-
 @contextmanager
 def _with_failed_report(spec: JobSpec, raised: RaisedAlerts) -> Iterator[None]:
     """Raises the alerts of a job that failed after its last row, and adds the page of its report to the error."""
-    from airflow_provider_llmbeam.pipeline import storage
-    from airflow_provider_llmbeam.pipeline.reporting.report import Report
-
     try:
         yield
     except LLMBeamError as error:
@@ -146,9 +124,6 @@ def _with_failed_report(spec: JobSpec, raised: RaisedAlerts) -> Iterator[None]:
 
 
 def _run_facts(spec: JobSpec, batch: BatchInference | None) -> RunFacts:
-    from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
-    from airflow_provider_llmbeam.pipeline.measure.estimate.ways import deadline_at
-
     manifest = None if batch is None else batch.manifest
     return RunFacts(
         job=spec.name,
@@ -160,8 +135,6 @@ def _run_facts(spec: JobSpec, batch: BatchInference | None) -> RunFacts:
 
 def page_at(uri: str) -> dict[str, Any] | None:
     """Returns the page of a report for Airflow; `None` if it cannot be read."""
-    from airflow_provider_llmbeam.pipeline import storage
-
     try:
         return encoded_page(storage.read(uri).decode(), uri)
     except Exception as error:  # noqa: BLE001 - the job is over
@@ -189,25 +162,3 @@ def _wait(result: Any, spec: JobSpec) -> None:
 
     with cancelled_at_interrupt(result, spec.runner):
         result.wait_until_finish()
-
-
-@contextmanager
-def importing_beam() -> Iterator[None]:
-    """Imports Beam, and the modules that the body imports.
-
-    The first import is made without garbage collection, and its objects are excluded from later collections. The
-    collector traversed 400,000 objects of Beam and google-genai again and again: 0.4 s of 1.9 s for the imports,
-    0.4 s at the exit of the interpreter, and pauses of the event loop. `gc.freeze` also keeps all garbage of the
-    moment, so a process that runs many jobs must not call it for each: 20 jobs with BigQuery kept 1,500 sockets.
-    """
-    if "apache_beam" in sys.modules:
-        yield
-        return
-    gc.disable()
-    try:
-        import apache_beam  # noqa: F401
-
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()

@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job, preparation
 from airflow_provider_llmbeam.pipeline.launch.keys import check_guard, check_model, check_privacy
 from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
+from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
 from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
 from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
@@ -135,6 +136,7 @@ def _check(spec: JobSpec) -> None:
     Raises:
         JobSpecError: It cannot start; nothing was sent.
     """
+    check_reachable(spec)
     if not workers_have_keys(spec.runner):
         check_model(spec)
         check_guard(spec)

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from airflow_provider_llmbeam.pipeline.job import importing_beam
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.audit.load import loaded
 from airflow_provider_llmbeam.pipeline.launch.failure import preparation
 from airflow_provider_llmbeam.pipeline.launch.keys import check_guard, check_model, check_privacy
+from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
+from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.evaluation import (
     AnswerSample,
@@ -108,14 +111,7 @@ _FUNCTIONS: dict[str, Callable[[JobSpec, Any], dict[str, Any]]] = {
 @contextmanager
 def _in_process(spec: JobSpec, *, sends: bool) -> Iterator[None]:
     """Prepares for requests in this process."""
-    from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
-
     check_reachable(spec)
-    with importing_beam():
-        from airflow_provider_llmbeam.pipeline import storage
-        from airflow_provider_llmbeam.pipeline.audit.load import loaded
-        from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
-
     if not spec.environment_secrets:
         if sends:
             check_model(spec)
