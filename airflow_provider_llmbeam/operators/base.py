@@ -12,8 +12,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.deployment import own_deployment, required_deployment
-from airflow_provider_llmbeam.integrations.openlineage.facts import JobFacts
-from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, job_lineage
+from airflow_provider_llmbeam.integrations.openlineage.task import HasLineage, JobFacts
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.deadline import with_deadline, with_stand_in
@@ -29,7 +28,6 @@ from airflow_provider_llmbeam.spec.prompt import prompt_data
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 if TYPE_CHECKING:
-    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import BaseNotifier, Context, XComArg
 
     from airflow_provider_llmbeam.spec.alerts import Alerts
@@ -133,7 +131,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         self.deferrable = deferrable
         self._process: JobProcess | None = None
         self._facts: JobFacts | None = None
-        self._reported: dict[str, Any] = {}
+        self._manifest: dict[str, Any] | None = None
         try:
             data = self._spec_data(job_name or "parsed", with_stand_in(self.inference, self.get_dag()))
         except JobSpecError as error:
@@ -211,12 +209,12 @@ class InferenceJobOperator(HasLineage, BaseOperator):
             connected["safety"] = models.completed_guard(self.safety)
         return with_base_urls(JobSpec.parse(connected), os.environ, self.log), secrets
 
-    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+    def _job_facts(self, task_instance: Any) -> JobFacts:
         facts = self._facts
         if facts is None:  # the task failed early, or an error hid the connection when it resumed
             name = self.job_name or self._own_job_name(task_instance)
             facts = JobFacts(JobSpec.parse(self._spec_data(name, with_stand_in(self.inference, None))))
-        return job_lineage(replace(facts, writes=self._writes, **self._reported))
+        return replace(facts, writes=self._writes, manifest=self._manifest)
 
     def _own_job_name(self, ti: Any) -> str:
         return job_name(ti)

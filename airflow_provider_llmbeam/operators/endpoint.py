@@ -18,7 +18,6 @@ from airflow_provider_llmbeam.endpoints.resource import LostReply
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, StillBillingError
 from airflow_provider_llmbeam.hooks.deployment import required_deployment
-from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, endpoint_lineage
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow, reading_for_removal
 from airflow_provider_llmbeam.operators.identity import job_name
@@ -41,7 +40,6 @@ from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, 
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 
 if TYPE_CHECKING:
-    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context, XComArg
 
 #: Time limits of the removal, in seconds: for a worker that is being stopped, and for one that is not.
@@ -55,7 +53,7 @@ SETTLED_KEY = "settled_"
 Endpoint = VertexEndpoint | CloudRunEndpoint
 
 
-class ReserveEndpointOperator(HasLineage, BaseOperator):
+class ReserveEndpointOperator(BaseOperator):
     """Returns the name of an endpoint, the same for every try of a run. It creates nothing and always succeeds.
 
     A separate setup task: with `ProvisionEndpointOperator` as the only setup, a provision that fails or is killed
@@ -71,7 +69,7 @@ class ReserveEndpointOperator(HasLineage, BaseOperator):
             return job_name(context["ti"])
 
 
-class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
+class ProvisionEndpointOperator(StoresLinks, BaseOperator):
     """Provisions an endpoint, or takes over that of an earlier try, and probes its model.
 
     All resources that it creates are named after `name` and labelled. If the endpoint does not start, or the task
@@ -189,9 +187,6 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         if self._monitor is not None:
             self._monitor.abandon("The task was killed.", within_seconds=KILL_SECONDS)
 
-    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        return endpoint_lineage(str(self.name), parse_endpoint(self.endpoint))
-
     def _trigger(self, context: Context, *, is_resumed: bool = False) -> EndpointTrigger:
         parsed = parse_endpoint(self.endpoint)
         _check_version(parsed.model)
@@ -239,7 +234,7 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
         return end.model
 
 
-class TeardownEndpointOperator(HasLineage, BaseOperator):
+class TeardownEndpointOperator(BaseOperator):
     """Removes an endpoint with all its resources, and polls until they are gone.
 
     It covers every location of the endpoint, by name and by label: it cancels the Dataflow jobs there that use it,
@@ -327,9 +322,6 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
             if left:
                 raise StillBillingError(f"Endpoint {key!r} could not be removed. {' '.join(left)} {again}")
             self.log.info("Nothing is left of endpoint %r: nothing bills.", key)
-
-    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        return endpoint_lineage(str(self.name), parse_endpoint(self.endpoint))
 
     def _provisions(self) -> list[str]:
         """Returns the ids of the tasks before this one that may have provisioned the endpoint."""

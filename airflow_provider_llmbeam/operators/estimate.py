@@ -69,7 +69,6 @@ class EstimateInferenceOperator(InProcessOperator):
             with self._running(spec, environment) as process:
                 found = self._estimated(spec, process)
         context["ti"].xcom_push(key="demand", value=found["demand"])
-        self._reported = {"estimate": found}
         add_manifest(context, self.outlets, found)
         return found
 

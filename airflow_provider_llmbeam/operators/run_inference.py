@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.google.authentication import google_credentials
-from airflow_provider_llmbeam.integrations.opentelemetry.record import counted_outcome, record_job
+from airflow_provider_llmbeam.integrations.opentelemetry import count_outcome, record_job
 from airflow_provider_llmbeam.jobs.client import SubmittedJob, connect
 from airflow_provider_llmbeam.jobs.launcher import JobLauncher
 from airflow_provider_llmbeam.jobs.outcome import JobResult
@@ -125,7 +125,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
-        with errors_of_airflow(), counted_outcome(context["ti"]), self._keep_failure(context):
+        with errors_of_airflow(), count_outcome(context["ti"]), self._keep_failure(context):
             return self._run(context, started_at=time.time())
 
     def preview(
@@ -166,7 +166,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self, context: Context, event: dict[str, Any], started_at: float | None = None
     ) -> dict[str, Any]:
         """Polls batch inference, and goes on with the job once that is over; Airflow calls it."""
-        with errors_of_airflow(), counted_outcome(context["ti"]), self._keep_failure(context):
+        with errors_of_airflow(), count_outcome(context["ti"]), self._keep_failure(context):
             # `dag.test` of Airflow 3.3 drops the arguments.
             return self._run(context, started_at=started_at or time.time())
 
@@ -174,7 +174,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Resumes after the event of the trigger; Airflow calls it."""
-        with errors_of_airflow(), counted_outcome(context["ti"]), self._keep_failure(context):
+        with errors_of_airflow(), count_outcome(context["ti"]), self._keep_failure(context):
             seen = JobResult.from_event(event)
             if job is None:  # `dag.test` of Airflow 3.3 drops the arguments
                 task_job = SubmittedJob.of(self._job(context)[0], seen.job_id, is_attached=False)
@@ -309,7 +309,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     ) -> dict[str, Any]:
         """Tells metrics, lineage, assets and the page in Airflow what a job reported; returns its manifest."""
         durations = manifest.pop("latency_counts", {})
-        self._reported = {"manifest": manifest}
+        self._manifest = manifest
         record_job(manifest, durations, context["ti"], embeds=self.embedding is not None)
         unless_skipped(manifest)
         self.store_link(context, ReportLink(), report_url(manifest))

@@ -12,14 +12,12 @@ from airflow.sdk import BaseOperator
 from airflow_provider_llmbeam.endpoints.platforms.factory import ENDPOINT_TYPES, platform_factory
 from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
 from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
-from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, sweep_lineage
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow, reading_for_removal
 from airflow_provider_llmbeam.operators.literal import is_pending
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
 if TYPE_CHECKING:
-    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from airflow_provider_llmbeam.polling.poller import TaskLog
@@ -29,11 +27,10 @@ if TYPE_CHECKING:
 MAX_JOB_AGE_SECONDS = 3 * 86_400.0
 
 
-class _SweepOperator(HasLineage, BaseOperator):
+class _SweepOperator(BaseOperator):
     """Base of the operators that remove what was left behind."""
 
     ui_color = "#fce8e6"
-    _manifest: dict[str, Any] | None = None
 
     @abstractmethod
     def sweep(self) -> SweepManifest:
@@ -44,16 +41,12 @@ class _SweepOperator(HasLineage, BaseOperator):
         with errors_of_airflow():
             manifest = self.sweep()
             self.log.info("%s", manifest)
-            self._manifest = manifest.plain()
             if manifest.failed:
                 raise StillBillingError(
                     f"{len(manifest.cancelled)} cancelled, {len(manifest.deleted)} deleted, "
                     f"{len(manifest.failed)} not: {' '.join(manifest.failed)}"
                 )
-            return self._manifest
-
-    def _lineage(self, task_instance: Any) -> OperatorLineage[Any, Any] | None:
-        return sweep_lineage(self._manifest)
+            return manifest.plain()
 
 
 class SweepEndpointsOperator(_SweepOperator):

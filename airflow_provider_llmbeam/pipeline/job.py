@@ -13,9 +13,7 @@ from apache_beam.options.pipeline_options import GoogleCloudOptions
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts
-from airflow_provider_llmbeam.pipeline.alerts.raised import RaisedAlerts
-from airflow_provider_llmbeam.pipeline.alerts.watch import watched_by
+from airflow_provider_llmbeam.pipeline.alerts import RaisedAlerts, RunFacts, watch_for_alerts
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import deadline_at
@@ -54,7 +52,7 @@ def run(
     with prepared_job(spec, beam_options, waits=waits) as prepared:
         raised = RaisedAlerts(spec, alerts_path)
         batch = prepared.batch
-        watches = (known_rows_told(spec), watched_by(spec.alerts, _run_facts(spec, batch), raised))
+        watches = (known_rows_told(spec), watch_for_alerts(spec.alerts, _run_facts(spec, batch), raised))
         progress = shown_progress(others=prepared.workers.counts, watches=watches)
         budget = nullcontext() if batch is None else batch.counted_in_budget()
         with prepared.workers, progress, _with_failed_report(spec, raised), budget, errors_of_job(spec):

@@ -15,8 +15,7 @@ import apache_beam as beam
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import sinks, storage
-from airflow_provider_llmbeam.pipeline.audit.load import check as check_audit
-from airflow_provider_llmbeam.pipeline.audit.load import loaded
+from airflow_provider_llmbeam.pipeline.audit.load import check_audit, load_audit_around
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference, begin
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import flex_until, moment
@@ -86,7 +85,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
         with preparation(spec):
             # Dataflow, and the submission to Flink, run one job of a name at a time
             launcher = None if is_detached else until_end.enter_context(leased(spec))
-            until_end.enter_context(loaded(spec))
+            until_end.enter_context(load_audit_around(spec))
             paths = spec.paths
             for uri in (paths.stop_uri, paths.skipped_uri, paths.failed_uri, paths.failed_html_uri):
                 if storage.exists(uri):  # of an earlier job, which has ended

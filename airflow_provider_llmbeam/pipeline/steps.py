@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.audit.load import loaded
+from airflow_provider_llmbeam.pipeline.audit.load import load_audit_around
 from airflow_provider_llmbeam.pipeline.launch.failure import preparation
 from airflow_provider_llmbeam.pipeline.launch.keys import check_guard, check_model, check_privacy
 from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
@@ -120,5 +120,5 @@ def _in_process(spec: JobSpec, *, sends: bool) -> Iterator[None]:
         storage.make_private(uri)
     if sends:
         check_writable(spec, publishes=False)
-    with loaded(spec) if sends else nullcontext(), preparation(spec):
+    with load_audit_around(spec) if sends else nullcontext(), preparation(spec):
         yield

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_provider_llmbeam.integrations.opentelemetry.record import record_poll
+from airflow_provider_llmbeam.integrations.opentelemetry import record_poll
 from airflow_provider_llmbeam.polling.poller import Poller, PollResult, TaskLog, Wait
 from airflow_provider_llmbeam.polling.schedule import FIRST_POLL_DELAY_SECONDS
 from airflow_provider_llmbeam.triggers.airflow_compat import CALLS_ON_KILL

@@ -11,8 +11,10 @@ from pathlib import Path
 import apache_beam as beam
 from apache_beam.runners.portability import fn_api_runner, prism_runner  # noqa: F401
 
-from airflow_provider_llmbeam.pipeline import command  # noqa: F401
-from airflow_provider_llmbeam.pipeline.alerts import raised, watch  # noqa: F401
+from airflow_provider_llmbeam.pipeline import (
+    alerts,  # noqa: F401
+    command,  # noqa: F401
+)
 from airflow_provider_llmbeam.pipeline.build import build
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.launch import reachable, runner, worker_package  # noqa: F401

@@ -87,10 +87,10 @@ def test_each_path_tells_the_downstream_dag_and_the_lineage_the_same_numbers(run
     assert (source.namespace, source.name) == ("gs://rows", "in/rows.jsonl")
     assert (answers.namespace, answers.name) == ("gs://rows", name)
     assert answers.outputFacets["outputStatistics"].rowCount == ROWS
-    asked, used = lineage.run_facets["llmbeam_inference"], lineage.run_facets["llmbeam_usage"]
-    assert asked.runner == ("dataflow" if "runner" in changes else "direct")
-    assert (used.inputTokens, used.costUsd) == (extra["tokens"]["input"], extra["cost_usd"])
-    assert used.origins == {origin: count for origin, count in extra["origins"].items() if count}
+    facet = lineage.run_facets["llmbeam_inference"]
+    assert facet.runner == ("dataflow" if "runner" in changes else "direct")
+    assert (facet.inputTokens, facet.costUsd) == (extra["tokens"]["input"], extra["cost_usd"])
+    assert facet.origins == {origin: count for origin, count in extra["origins"].items() if count}
     assert "planted row" not in str(lineage) + json.dumps(extra)
     assert "latency_counts" not in extra
 
@@ -101,7 +101,7 @@ def test_a_failed_task_has_no_asset_event_and_the_lineage_that_is_known(run, san
     lineage = found["failure"]
     assert [each.name for each in lineage.inputs] == ["in"]
     assert lineage.outputs[0].name == "failed"
-    assert set(lineage.run_facets) == {"llmbeam_inference"}
+    assert lineage.run_facets["llmbeam_inference"].rowsRead is None
 
 
 def test_a_task_that_fails_before_it_knows_its_job_reports_what_its_arguments_say(run):
@@ -116,11 +116,11 @@ def test_a_skipped_task_has_no_asset_event_and_no_outputs(run):
     )
     assert (state, events) == ("skipped", [])
     assert found["complete"].outputs == []
-    assert found["complete"].run_facets["llmbeam_usage"].skippedBecause
+    assert found["complete"].run_facets["llmbeam_inference"].skippedBecause
 
 
 def test_an_estimate_is_the_extra_of_its_asset_and_has_no_outputs(run):
     state, (extra,), found = run("estimate", EstimateInferenceOperator, sample_size=4)
     assert (state, extra["rows"]) == ("success", ROWS)
     assert found["complete"].outputs == []
-    assert found["complete"].run_facets["llmbeam_estimate"].rows == ROWS
+    assert found["complete"].run_facets["llmbeam_inference"].rowsRead is None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -24,14 +25,9 @@ _Result = tuple[str, Outcome | None]
 
 
 class _Rows(NamedTuple):
-    """What the index has of the rows of a request.
+    """What the index has of the rows of a request: hashes of their keys, and numbers of masked values by kind."""
 
-    Attributes:
-        hashes: Hashes of their keys.
-        masked: Number of masked values by kind.
-    """
-
-    hashes: tuple[str, ...]
+    hashes: Sequence[str]
     masked: dict[str, int]
 
 
@@ -51,13 +47,13 @@ class IndexRows(beam.DoFn):
 
     def process(self, request: Request) -> None:
         """Adds one request."""
-        masked = (f"{kind}={count}" for kind, count in masked_in(request.prompt, request.rows).items())
-        self._lines.append(" ".join((request.fingerprint, *key_hashes(request.rows, self._key), *masked)))
+        rows = _Rows(key_hashes(request.rows, self._key), masked_in(request.prompt, request.rows))
+        self._lines.append(json.dumps((request.fingerprint, *rows)))
 
     def finish_bundle(self) -> None:
         """Writes the file of the bundle; a repeated bundle writes the same lines again."""
         if self._lines:
-            storage.replace(f"{self._directory}rows-{uuid.uuid4().hex}.txt", "\n".join(self._lines).encode())
+            storage.replace(f"{self._directory}rows-{uuid.uuid4().hex}.jsonl", "\n".join(self._lines).encode())
             self._lines = []
 
 
@@ -78,7 +74,7 @@ class AuditResults(beam.PTransform):
     def __init__(self, trail: AuditTrail, directory: str, job_id: str, rows: int, since: float) -> None:
         super().__init__()
         self._write = _WriteRecords(trail, job_id, since)
-        self._pattern = f"{directory}rows-*.txt"
+        self._pattern = f"{directory}rows-*.jsonl"
         self._files = rows // _FILE_RECORDS + 1
 
     def expand(self, results: beam.PCollection) -> beam.PCollection:
@@ -89,7 +85,7 @@ class AuditResults(beam.PTransform):
         return (
             {"results": results, "rows": index}
             | "RowsOfResults" >> beam.CoGroupByKey()
-            | "ByFile" >> beam.FlatMap(_with_file, self._files)
+            | "ByFile" >> beam.FlatMap(_assign_file, self._files)
             | "GroupFiles" >> beam.GroupByKey()
             | "WriteRecords" >> beam.ParDo(self._write)
         )
@@ -98,13 +94,11 @@ class AuditResults(beam.PTransform):
 def _index(pattern: str) -> Iterator[tuple[str, _Rows]]:
     for uri in storage.match(pattern):
         for line in storage.read(uri).decode().splitlines():
-            fingerprint, *parts = line.split(" ")
-            pairs = [part.split("=") for part in parts if "=" in part]
-            hashes = tuple(part for part in parts if "=" not in part)
-            yield fingerprint, _Rows(hashes, {kind: int(count) for kind, count in pairs})
+            fingerprint, *rows = json.loads(line)
+            yield fingerprint, _Rows(*rows)
 
 
-def _with_file(
+def _assign_file(
     group: tuple[str, dict[str, Iterable[Any]]], files: int
 ) -> Iterator[tuple[int, tuple[str, _Rows, Outcome | None]]]:
     fingerprint, found = group

@@ -52,7 +52,7 @@ SCHEMA = (
 )
 
 
-def check(spec: JobSpec) -> None:
+def check_audit(spec: JobSpec) -> None:
     """Checks, before anything is sent, that the dataset of the table exists.
 
     Raises:
@@ -70,25 +70,25 @@ def check(spec: JobSpec) -> None:
 
 
 @contextmanager
-def loaded(spec: JobSpec) -> Iterator[None]:
-    """Loads the records that an earlier run has left, and after the body those of this one.
+def load_audit_around(spec: JobSpec) -> Iterator[None]:
+    """Loads the records that an earlier run has left, and after the body those of this one, however it ends.
 
     Raises:
         JobFailedError: BigQuery does not load them.
     """
-    load(spec)
+    load_audit(spec)
     try:
         yield
     except BaseException:
         try:
-            load(spec)
+            load_audit(spec)
         except Exception as error:  # noqa: BLE001 - the error of the body is that of the job
             _log.error("%s", error)
         raise
-    load(spec)
+    load_audit(spec)
 
 
-def load(spec: JobSpec) -> None:
+def load_audit(spec: JobSpec) -> None:
     """Appends the records that are stored below the state of a job to the table of its audit, and deletes them.
 
     Raises:

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.audit.record import AuditRecord, Requester, Texts, key_hashes
+from airflow_provider_llmbeam.pipeline.audit.record import encode_outcome, key_hashes, requester_of
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.privacy.usage import masked_in
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -38,7 +38,7 @@ class AuditTrail:
 
     Attributes:
         directory: Directory of the records; ends in `/`.
-        requester: Who sends the prompts.
+        requester: See `requester_of`.
         key: Key columns of the source.
         includes_text: Whether a record has the texts of prompt and answer.
         has_privacy: Whether personal data is masked.
@@ -46,7 +46,7 @@ class AuditTrail:
     """
 
     directory: str
-    requester: Requester
+    requester: Mapping[str, Any]
     key: tuple[str, ...]
     includes_text: bool
     has_privacy: bool
@@ -60,21 +60,12 @@ class AuditTrail:
             return None
         return cls(
             directory,
-            Requester.of(spec),
+            requester_of(spec),
             spec.source.key,
             includes_text=audit.include_text,
             has_privacy=spec.safety.privacy is not None,
             by_date=isinstance(audit, FilesAudit),
         )
-
-    def batch(self, requests: Sequence[Any], journal: BatchJournal) -> AuditedRecord:
-        """Opens the record of one batch.
-
-        Args:
-            requests: The batch, `Request`s.
-            journal: Its journal.
-        """
-        return self.record({request.prompt: request for request in requests}, journal)
 
     def record(self, requests: Mapping[Prompt, Request], journal: BatchJournal) -> AuditedRecord:
         """Opens the record of one batch.
@@ -89,7 +80,7 @@ class AuditTrail:
         self,
         outcome: Outcome,
         fingerprint: str,
-        row_key_hashes: tuple[str, ...],
+        row_key_hashes: Iterable[str],
         origin: Literal["online", "batch"],
         masked: Mapping[str, int] | None,
         prompt: Prompt | None = None,
@@ -99,19 +90,20 @@ class AuditTrail:
         Args:
             outcome: The outcome.
             fingerprint: Fingerprint of the prompt.
-            row_key_hashes: See `AuditRecord`.
-            origin: See `AuditRecord`.
+            row_key_hashes: See `encode_outcome`.
+            origin: See `encode_outcome`.
             masked: Number of masked values by kind; `None` if it is not known.
             prompt: The prompt, if it is available.
         """
-        texts = Texts()
+        texts: dict[str, str | None] = {}
         if self.includes_text:
-            sent = Texts() if prompt is None else Texts(prompt.system, prompt.text)
-            texts = sent._replace(answer=outcome.text if isinstance(outcome, Completion) else None)
+            if prompt is not None:
+                texts = {"system": prompt.system, "prompt": prompt.text}
+            texts["answer"] = outcome.text if isinstance(outcome, Completion) else None
         masked = masked if self.has_privacy else None
-        return AuditRecord.of(
+        return encode_outcome(
             outcome, self.requester, fingerprint, row_key_hashes, origin, masked, texts, time.time()
-        ).line()
+        )
 
     def new_uri(self, name: str = "") -> str:
         """Returns the address of a new file.
@@ -120,7 +112,7 @@ class AuditTrail:
             name: What identifies it among the files of the job; empty for a random name.
         """
         day = f"date={datetime.now(UTC):%Y-%m-%d}/" if self.by_date else ""
-        return f"{self.directory}{day}{self.requester.job}-{name or uuid.uuid4().hex}.jsonl"
+        return f"{self.directory}{day}{self.requester['job']}-{name or uuid.uuid4().hex}.jsonl"
 
     def has_file(self, name: str, since: float) -> bool:
         """Returns whether the file of a name was written.
@@ -130,7 +122,7 @@ class AuditTrail:
             since: Unix time before which it was not; the records of earlier days, of all jobs, are not listed.
         """
         # A pattern is listed, which the account of the job may do; to read an object needs another right.
-        file = f"{self.requester.job}-{name}.jsonl*"
+        file = f"{self.requester['job']}-{name}.jsonl*"
         if not self.by_date:
             return storage.has_match(f"{self.directory}{file}")
         first, last = (datetime.fromtimestamp(each, UTC).date() for each in (since, time.time()))
@@ -156,14 +148,13 @@ def record_of(
         examples: The batch; with an audit, or if they are verdicts, `Request`s.
     """
     about = {each.fingerprint: each.about for each in examples if isinstance(each, Request) and each.about}
-    if not about:
-        return None if trail is None else partial(trail.batch, examples)
 
     def record(journal: BatchJournal) -> AuditedRecord | BatchJournal:
-        journal.about = about
-        return journal if trail is None else trail.batch(examples, journal)
+        if about:
+            journal.about = about
+        return journal if trail is None else trail.record({each.prompt: each for each in examples}, journal)
 
-    return record
+    return record if about or trail is not None else None
 
 
 class AuditedRecord:

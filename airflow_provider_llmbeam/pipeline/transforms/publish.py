@@ -22,8 +22,8 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.pipeline import sinks, storage
-from airflow_provider_llmbeam.pipeline.alerts.decide import RunFacts, alerts_of_end
-from airflow_provider_llmbeam.pipeline.audit.load import load as load_audit
+from airflow_provider_llmbeam.pipeline.alerts import RunFacts, alerts_of_end
+from airflow_provider_llmbeam.pipeline.audit.load import load_audit
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.conversation.store import publish_history

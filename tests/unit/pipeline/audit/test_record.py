@@ -3,33 +3,38 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.audit.record import key_hash
+from airflow_provider_llmbeam.pipeline.audit.load import SCHEMA
+from airflow_provider_llmbeam.pipeline.audit.record import account_of, key_hash
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail, was_sent
 from airflow_provider_llmbeam.spec import JobSpec
 
 PROMPT = Prompt("the prompt", "the system")
 
 
-def trail(**audit: Any) -> AuditTrail:
-    found = AuditTrail.of(
-        JobSpec.parse(
-            {
-                "name": "job",
-                "source": {"uri": "rows.jsonl", "key": ["id"]},
-                "prompt": {"template": "{{ row.text }}"},
-                "model": {"type": "echo"},
-                "sink": {"uri": "out"},
-                "safety": {"audit": {"uri": "audit", **audit}},
-            }
-        )
+def spec_of(**changes: Any) -> JobSpec:
+    return JobSpec.parse(
+        {
+            "name": "job",
+            "source": {"uri": "gs://b/rows.jsonl", "key": ["id"]},
+            "prompt": {"template": "{{ row.text }}"},
+            "model": {"type": "echo"},
+            "sink": {"uri": "gs://b/out"},
+            **changes,
+        }
     )
+
+
+def trail(**audit: Any) -> AuditTrail:
+    found = AuditTrail.of(spec_of(safety={"audit": {"uri": "gs://b/audit", **audit}}))
     assert found is not None
     return found
 
@@ -86,3 +91,43 @@ def test_a_prompt_that_was_not_sent_has_no_record() -> None:
     assert was_sent(Failure(kind="rate_limited", message="", rejections=1))
     assert was_sent(Failure(kind="flex_unavailable", message="", sheds=1))
     assert was_sent(completion())
+
+
+def test_the_columns_of_the_table_are_the_fields_of_a_record() -> None:
+    whole = dataclasses.replace(trail(include_text=True), has_privacy=True)
+    found = json.loads(whole.line(completion(), "f", ("h",), "online", {"EMAIL": 1}, PROMPT))
+    assert {field.name for field in SCHEMA} == found.keys()
+
+
+URL = "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/runs@p.iam:generateAccessToken"
+
+
+@pytest.mark.parametrize(
+    ("content", "account"),
+    [
+        ({"client_email": "a@p.iam"}, "a@p.iam"),
+        ({"service_account_impersonation_url": URL, "client_email": "a@p.iam"}, "runs@p.iam"),
+        ({"type": "authorized_user"}, None),
+        ([], None),
+        ({"client_email": 5}, None),
+    ],
+)
+def test_the_account_is_that_of_the_credentials_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any, account: str | None
+) -> None:
+    path = tmp_path / "credentials.json"
+    path.write_text(json.dumps(content))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    assert account_of(spec_of()) == account
+
+
+def test_without_a_readable_file_the_account_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    assert account_of(spec_of()) is None
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    assert account_of(spec_of()) is None
+
+
+def test_on_dataflow_it_is_that_of_the_workers() -> None:
+    runner = {"type": "dataflow", "project": "my-project", "location": "us-central1", "service_account": "w@p.iam"}
+    assert account_of(spec_of(runner=runner)) == "w@p.iam"

@@ -1,14 +1,22 @@
-"""What raises an alert. Pure."""
+"""Alerts of a run: what raises one, that each is raised once, and the counts of a running job that are watched."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.reporting.comparison import Comparison
 from airflow_provider_llmbeam.spec.alerts import Alerts
+from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.protocol.counts import Counts, duration, usd
+
+_log = logging.getLogger("llmbeam")
 
 #: Time after the first answer from which on the rate of a run says when it will end, in seconds.
 SETTLED_SECONDS = 120.0
@@ -98,6 +106,80 @@ def alerts_of_end(
         what, psi = drift
         message = f"{what} differ from those of {comparison.before} (PSI {psi:.2f})."
         yield Alert(kind="drift", message=message, value=psi, threshold=rules.drift_psi, job=run.job)
+
+
+class RaisedAlerts:
+    """Raises each alert of a run once: a warning in the log, and a line in a file that the task reads.
+
+    What was raised is kept in the directory of the job, since Airflow deletes the XComs of a task at its next try.
+    A task that is killed between the file and its notifiers loses an alert rather than repeat it.
+
+    Args:
+        spec: The job.
+        path: File that the task reads; `None` for none.
+    """
+
+    def __init__(self, spec: JobSpec, path: Path | None) -> None:
+        self._uri = spec.paths.alerts_uri
+        self._path = path
+        self._keys = self._read()
+
+    def raise_new(self, alerts: Iterable[Alert]) -> None:
+        """Raises those alerts that the run has not raised yet."""
+        for alert in alerts:
+            if alert.key in self._keys:
+                continue
+            self._keys.add(alert.key)
+            self._write()
+            _log.warning("Alert: %s", alert.message)
+            self._hand_over(alert)
+
+    def forget(self) -> None:
+        """Forgets what was raised: the run is over, and the next one of the same name raises its own."""
+        try:
+            storage.delete([self._uri] if storage.exists(self._uri) else [])
+        except Exception as error:  # noqa: BLE001 - the job is complete
+            _log.warning("The raised alerts %r could not be deleted: %s", self._uri, error)
+
+    def _hand_over(self, alert: Alert) -> None:
+        if self._path is None:
+            return
+        try:
+            with self._path.open("a") as file:
+                file.write(json.dumps(asdict(alert)) + "\n")
+        except OSError as error:  # the job goes on, e.g. with a full disk
+            _log.warning(
+                "No notifier is called for this alert: %r could not be written: %s", str(self._path), error
+            )
+
+    def _read(self) -> set[str]:
+        try:
+            return set(json.loads(storage.read(self._uri))) if storage.exists(self._uri) else set()
+        except Exception as error:  # noqa: BLE001 - an alert that is repeated is better than none
+            _log.warning("The raised alerts %r could not be read, and may be repeated: %s", self._uri, error)
+            return set()
+
+    def _write(self) -> None:
+        try:
+            storage.make_private(self._uri.rpartition("/")[0])
+            storage.replace(self._uri, json.dumps(sorted(self._keys)).encode())
+        except Exception as error:  # noqa: BLE001 - the job goes on
+            _log.warning("The raised alerts %r could not be written, and may be repeated: %s", self._uri, error)
+
+
+def watch_for_alerts(rules: Alerts, run: RunFacts, raised: RaisedAlerts) -> Callable[[Counts], None]:
+    """Returns a function that raises the alerts of the counts that it is called with."""
+    first: tuple[Counts, float] | None = None
+
+    def watch(counts: Counts) -> None:
+        nonlocal first
+        now = time.time()
+        if first is None and counts.answered:
+            first = counts, now
+        then, first_at = first or (counts, now)
+        raised.raise_new(alerts_of_counts(rules, run, counts, then, now - first_at, now))
+
+    return watch
 
 
 def _budget(rules: Alerts, run: RunFacts, cost_usd: float) -> Iterator[Alert]:

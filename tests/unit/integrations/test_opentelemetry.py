@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowSkipException, Stats, TaskDeferred
 from packaging.version import Version
 
-from airflow_provider_llmbeam.integrations.opentelemetry import names, record
-from airflow_provider_llmbeam.integrations.opentelemetry.record import (
+from airflow_provider_llmbeam.integrations import opentelemetry
+from airflow_provider_llmbeam.integrations.opentelemetry import (
     MAX_DURATIONS,
-    counted_outcome,
-    recorded_durations,
+    count_outcome,
+    durations_to_record,
 )
 from tests.otlp import attributes, receiver
 
@@ -54,10 +56,10 @@ from airflow.sdk._shared.observability.metrics import stats
 from airflow.sdk.observability.metrics import stats_utils
 stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
 from airflow import settings
-from airflow_provider_llmbeam.integrations.opentelemetry.record import counted_outcome, record_job, record_poll
+from airflow_provider_llmbeam.integrations.opentelemetry import count_outcome, record_job, record_poll
 manifest, durations = json.loads(sys.argv[1])
 ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=2)
-with counted_outcome(ti):
+with count_outcome(ti):
     record_job(manifest, durations, ti, embeds=False)
 record_poll("JobTrigger", 0.25, is_last=False)
 print(json.dumps(sorted(name for name in sys.modules if name.startswith("opentelemetry.sdk"))))
@@ -109,8 +111,10 @@ def test_a_job_is_sent_to_a_collector_as_metrics_and_a_span():
         ({"llmbeam.trigger": "JobTrigger", "llmbeam.outcome": "wait"}, 1)
     ]
     assert [point.sum for _, point in collector.points("airflow.llmbeam.poll.duration")] == [250]
-    sent = {name.removeprefix("airflow.") for name in collector.units} & {metric.name for metric in names.ALL}
-    assert sent == {metric.name for metric in names.ALL}
+    sent = {name.removeprefix("airflow.") for name in collector.units} & {
+        metric.name for metric in opentelemetry.ALL
+    }
+    assert sent == {metric.name for metric in opentelemetry.ALL}
     (span,) = [span for span in collector.spans if span.name == "generate_content gemini-2.5-flash"]
     assert (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9 == 2.5
     found = attributes(span)
@@ -146,11 +150,11 @@ def test_a_collector_that_is_not_there_fails_no_task():
 
 
 def test_a_job_with_many_requests_records_a_part_of_them_in_the_same_proportions():
-    few = recorded_durations(DURATIONS)
+    few = durations_to_record(DURATIONS)
     assert few == [(0.5, 4), (2.0, 1)]
-    many = recorded_durations({"0.5": 9 * MAX_DURATIONS, "1.0": MAX_DURATIONS, "7.0": 1})
+    many = durations_to_record({"0.5": 9 * MAX_DURATIONS, "1.0": MAX_DURATIONS, "7.0": 1})
     assert many == [(0.5, 90_000), (1.0, 10_000), (7.0, 1)]
-    assert recorded_durations({}) == []
+    assert durations_to_record({}) == []
 
 
 @pytest.fixture
@@ -169,13 +173,13 @@ def counted(monkeypatch):
     ],
 )
 def test_a_failed_job_is_counted_by_the_type_of_its_error(counted, error, expected):
-    with pytest.raises(type(error)), counted_outcome(TI):
+    with pytest.raises(type(error)), count_outcome(TI):
         raise error
     assert counted == [("llmbeam.jobs", 1, OF_TASK | expected)]
 
 
 def test_a_deferred_task_is_not_counted(counted):
-    with pytest.raises(TaskDeferred), counted_outcome(TI):
+    with pytest.raises(TaskDeferred), count_outcome(TI):
         raise TaskDeferred(trigger=None, method_name="m")
     assert counted == []
 
@@ -186,7 +190,80 @@ def test_an_error_of_the_statistics_does_not_reach_the_task(monkeypatch):
 
     monkeypatch.setattr(Stats, "incr", fail)
     monkeypatch.setattr(Stats, "timing", fail)
-    with counted_outcome(TI):
-        record.record_job(MANIFEST, DURATIONS, TI, embeds=False)
-    record.record_job({}, {}, TI, embeds=False)
-    record.record_poll("T", 1.0, is_last=True)
+    with count_outcome(TI):
+        opentelemetry.record_job(MANIFEST, DURATIONS, TI, embeds=False)
+    opentelemetry.record_job({}, {}, TI, embeds=False)
+    opentelemetry.record_poll("T", 1.0, is_last=True)
+
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+
+
+@pytest.mark.parametrize(
+    ("model", "origin", "provider"),
+    [
+        ("gemini:gemini-2.5-flash", "https://generativelanguage.googleapis.com:443", "gcp.gemini"),
+        ("gemini:gemini-2.5-flash", "https://europe-west1-aiplatform.googleapis.com:443", "gcp.vertex_ai"),
+        ("gemini:gemini-2.5-flash", "https://private.example:443", "gcp.gen_ai"),
+        ("vertex_endpoint:google/gemma-3-4b-it", "https://1.prediction.vertexai.goog:443", "gcp.vertex_ai"),
+        ("openai:gpt-5-mini", "https://api.openai.com:443", "openai"),
+        ("openai:Qwen/Qwen3-4B", "http://vllm:8000", "openai_compatible"),
+        ("echo:echo", "", "echo"),
+    ],
+)
+def test_the_provider_follows_from_the_type_of_the_model_and_its_server(model, origin, provider):
+    manifest = {"model": model, "server": {"kind": "provider", "origin": origin}}
+    found = opentelemetry.model_attributes(manifest, embeds=False)
+    assert found[opentelemetry.PROVIDER] == provider
+    assert found[opentelemetry.MODEL] == model.partition(":")[2]
+
+
+@pytest.mark.parametrize(
+    ("model", "embeds", "operation"),
+    [("gemini:a", False, "generate_content"), ("gemini:a", True, "embeddings"), ("openai:a", False, "chat")],
+)
+def test_the_operation_follows_from_the_task(model, embeds, operation):
+    manifest = {"model": model, "server": {"origin": ""}}
+    assert opentelemetry.model_attributes(manifest, embeds=embeds)[opentelemetry.OPERATION] == operation
+
+
+def test_no_attribute_identifies_a_run():
+    ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", try_number=3, map_index=7)
+    assert opentelemetry.task_attributes(ti) == {"airflow.dag_id": "d", "airflow.task_id": "t"}
+
+
+@pytest.mark.parametrize("metric", opentelemetry.ALL, ids=lambda metric: metric.name)
+def test_the_documentation_has_the_unit_and_the_attributes_of_each_metric(metric):
+    (line,) = [
+        line for line in (DOCS / "metrics.md").read_text().splitlines() if line.startswith(f"| `{metric.name}`")
+    ]
+    _, kind, unit, attributes, *_ = [cell.strip() for cell in line.strip("|").split("|")]
+    assert (kind, unit.strip("`")) == (metric.kind, metric.unit)
+    assert tuple(re.findall(r"`([^`]+)`", attributes)) == tuple(
+        dict.fromkeys(_short(name) for name in metric.attributes)
+    )
+
+
+def test_the_dashboard_asks_for_metrics_that_exist():
+    dashboard = json.loads((DOCS / "grafana-dashboard.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    exported = {_prometheus(metric) for metric in opentelemetry.ALL}
+    asked = {
+        found
+        for query in queries
+        for found in re.findall(r"\b(?:airflow_llmbeam|llmbeam|gen_ai_client)\w+(?=[\[{])", query)
+    }
+    assert asked <= exported, asked - exported
+    assert len(asked) >= 7
+    assert dashboard["title"]
+
+
+def _short(name):
+    return "*model*" if name in (opentelemetry.OPERATION, opentelemetry.PROVIDER, opentelemetry.MODEL) else name
+
+
+def _prometheus(metric):
+    """Returns the name under which Prometheus has a metric; units in braces are not part of it."""
+    name = f"airflow.{metric.name}" if metric.through == "stats" else metric.name
+    unit = {"s": "_seconds", "ms": "_milliseconds"}.get(metric.unit, "")
+    return name.replace(".", "_") + unit + ("_total" if metric.kind == "counter" else "")

@@ -1,16 +1,19 @@
-"""Records the metrics and the span of a job that has ended, and the polls of a trigger. Nothing here raises."""
+"""Metrics and the span of a job, through Airflow's statistics and its OpenTelemetry providers; nothing raises.
+
+Source of the names that begin with `gen_ai.`, and of the bounds of the buckets: OpenTelemetry semantic conventions
+for generative AI, semconv 1.41. docs/metrics.md lists all metrics.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, Stats, conf
-
-from airflow_provider_llmbeam.integrations.opentelemetry import names
 
 log = logging.getLogger(__name__)
 
@@ -21,9 +24,49 @@ MAX_DURATIONS = 100_000
 _FLUSH_MILLISECONDS = 5_000
 _SCOPE = "airflow_provider_llmbeam"
 #: Upper bounds of the buckets, in tokens and in seconds; Airflow 3.3 has exponential buckets instead.
-#: Source: semantic conventions for generative AI, semconv 1.41.
 _TOKEN_BOUNDS = [4**power for power in range(14)]
 _SECOND_BOUNDS = [0.01 * 2**power for power in range(14)]
+
+DAG_ID, TASK_ID = "airflow.dag_id", "airflow.task_id"
+MODEL, PROVIDER, OPERATION = "gen_ai.request.model", "gen_ai.provider.name", "gen_ai.operation.name"
+TOKEN_TYPE, ERROR_TYPE = "gen_ai.token.type", "error.type"
+OUTCOME, TRIGGER = "llmbeam.outcome", "llmbeam.trigger"
+
+_OF_TASK = (DAG_ID, TASK_ID)
+_OF_MODEL = (*_OF_TASK, OPERATION, PROVIDER, MODEL)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric.
+
+    Attributes:
+        name: Its name. Airflow's statistics put their own prefix, by default `airflow.`, before it.
+        through: `stats`: Airflow's statistics, which StatsD, Datadog and OpenTelemetry receive; `otel`: the
+            OpenTelemetry provider of Airflow alone.
+        kind: Kind of instrument.
+        unit: Its unit, as OpenTelemetry writes units.
+        attributes: Names of its attributes.
+    """
+
+    name: str
+    through: Literal["stats", "otel"]
+    kind: Literal["counter", "histogram", "timer"]
+    unit: str
+    attributes: tuple[str, ...]
+
+
+JOBS = Metric("llmbeam.jobs", "stats", "counter", "{job}", (*_OF_TASK, OUTCOME, ERROR_TYPE))
+ROWS = Metric("llmbeam.rows", "stats", "counter", "{row}", (*_OF_MODEL, OUTCOME))
+REQUESTS = Metric("llmbeam.requests", "stats", "counter", "{request}", (*_OF_MODEL, OUTCOME))
+TOKENS = Metric("llmbeam.tokens", "stats", "counter", "{token}", (*_OF_MODEL, TOKEN_TYPE))
+POLLS = Metric("llmbeam.polls", "stats", "counter", "{poll}", (TRIGGER, OUTCOME))
+POLL_DURATION = Metric("llmbeam.poll.duration", "stats", "timer", "ms", (TRIGGER,))
+COST = Metric("llmbeam.cost", "otel", "counter", "{USD}", _OF_MODEL)
+TOKEN_USAGE = Metric("gen_ai.client.token.usage", "otel", "histogram", "{token}", (*_OF_MODEL, TOKEN_TYPE))
+OPERATION_DURATION = Metric("gen_ai.client.operation.duration", "otel", "histogram", "s", _OF_MODEL)
+
+ALL = (JOBS, ROWS, REQUESTS, TOKENS, POLLS, POLL_DURATION, COST, TOKEN_USAGE, OPERATION_DURATION)
 
 
 def record_job(manifest: Mapping[str, Any], durations: Mapping[str, int], ti: Any, *, embeds: bool) -> None:
@@ -36,7 +79,7 @@ def record_job(manifest: Mapping[str, Any], durations: Mapping[str, int], ti: An
         embeds: Whether it requested vectors.
     """
     with _no_errors():
-        attributes = names.task_attributes(ti) | names.model_attributes(manifest, embeds=embeds)
+        attributes = task_attributes(ti) | model_attributes(manifest, embeds=embeds)
         _count_job(manifest, attributes)
         if conf.getboolean("metrics", "otel_on", fallback=False):
             _measure(manifest, durations, attributes)
@@ -45,21 +88,21 @@ def record_job(manifest: Mapping[str, Any], durations: Mapping[str, int], ti: An
 
 
 @contextmanager
-def counted_outcome(ti: Any) -> Iterator[None]:
+def count_outcome(ti: Any) -> Iterator[None]:
     """Counts a job, and the type of its error if it fails.
 
     A task that is deferred has not ended. One that is killed or times out is not counted: its process ends.
     """
-    attributes = names.task_attributes(ti)
+    attributes = task_attributes(ti)
     try:
         yield
     except AirflowSkipException:
-        _count(names.JOBS, 1, attributes | {names.OUTCOME: "skipped"})
+        _count(JOBS, 1, attributes | {OUTCOME: "skipped"})
         raise
     except Exception as error:
-        _count(names.JOBS, 1, attributes | {names.OUTCOME: "failed", names.ERROR_TYPE: type(error).__name__})
+        _count(JOBS, 1, attributes | {OUTCOME: "failed", ERROR_TYPE: type(error).__name__})
         raise
-    _count(names.JOBS, 1, attributes | {names.OUTCOME: "success"})
+    _count(JOBS, 1, attributes | {OUTCOME: "success"})
 
 
 def record_poll(trigger: str, seconds: float, *, is_last: bool) -> None:
@@ -70,21 +113,38 @@ def record_poll(trigger: str, seconds: float, *, is_last: bool) -> None:
         seconds: Duration of the poll.
         is_last: Whether the poll ended the wait.
     """
-    _count(names.POLLS, 1, {names.TRIGGER: trigger, names.OUTCOME: "result" if is_last else "wait"})
+    _count(POLLS, 1, {TRIGGER: trigger, OUTCOME: "result" if is_last else "wait"})
     with _no_errors():
-        Stats.timing(names.POLL_DURATION.name, seconds * 1000, tags={names.TRIGGER: trigger})
+        Stats.timing(POLL_DURATION.name, seconds * 1000, tags={TRIGGER: trigger})
+
+
+def task_attributes(ti: Any) -> dict[str, str]:
+    """Returns the attributes of a task. Ids of runs are left out: each would make a series of its own."""
+    return {DAG_ID: ti.dag_id, TASK_ID: ti.task_id}
+
+
+def model_attributes(manifest: Mapping[str, Any], *, embeds: bool) -> dict[str, str]:
+    """Returns the attributes of a job's model.
+
+    Args:
+        manifest: What the job reported.
+        embeds: Whether it requested vectors.
+    """
+    kind, _, name = manifest["model"].partition(":")
+    operation = "embeddings" if embeds else "generate_content" if kind == "gemini" else "chat"
+    return {OPERATION: operation, PROVIDER: _provider(kind, manifest["server"]["origin"]), MODEL: name}
 
 
 def _count_job(manifest: Mapping[str, Any], attributes: dict[str, str]) -> None:
     rows, requests, tokens = manifest["rows"], manifest["requests"], manifest["tokens"]
-    _count(names.ROWS, rows["answered"], attributes | {names.OUTCOME: "answered"})
-    _count(names.ROWS, rows["dead_letter"], attributes | {names.OUTCOME: "dead_letter"})
+    _count(ROWS, rows["answered"], attributes | {OUTCOME: "answered"})
+    _count(ROWS, rows["dead_letter"], attributes | {OUTCOME: "dead_letter"})
     refused = requests["rejected"] + requests.get("shed", 0)
-    _count(names.REQUESTS, requests["sent"] - refused, attributes | {names.OUTCOME: "processed"})
-    _count(names.REQUESTS, refused, attributes | {names.OUTCOME: "rejected"})
+    _count(REQUESTS, requests["sent"] - refused, attributes | {OUTCOME: "processed"})
+    _count(REQUESTS, refused, attributes | {OUTCOME: "rejected"})
     for kind, number in _token_types(tokens).items():
-        _count(names.TOKENS, number, attributes | {names.TOKEN_TYPE: kind})
-    _count(names.TOKENS, tokens.get("cached", 0), attributes | {names.TOKEN_TYPE: "cached_input"})
+        _count(TOKENS, number, attributes | {TOKEN_TYPE: kind})
+    _count(TOKENS, tokens.get("cached", 0), attributes | {TOKEN_TYPE: "cached_input"})
 
 
 def _measure(manifest: Mapping[str, Any], durations: Mapping[str, int], attributes: dict[str, str]) -> None:
@@ -94,30 +154,30 @@ def _measure(manifest: Mapping[str, Any], durations: Mapping[str, int], attribut
     provider = metrics.get_meter_provider()
     meter = provider.get_meter(_SCOPE)
     if manifest["cost_usd"] is not None:
-        cost = meter.create_counter(names.COST.name, unit=names.COST.unit, description="Cost of the tokens.")
+        cost = meter.create_counter(COST.name, unit=COST.unit, description="Cost of the tokens.")
         cost.add(manifest["cost_usd"], attributes)
     usage = meter.create_histogram(
-        names.TOKEN_USAGE.name,
-        unit=names.TOKEN_USAGE.unit,
+        TOKEN_USAGE.name,
+        unit=TOKEN_USAGE.unit,
         description="Tokens of a job, one value per job.",
         explicit_bucket_boundaries_advisory=_TOKEN_BOUNDS,
     )
     for kind, number in _token_types(manifest["tokens"]).items():
-        usage.record(number, attributes | {names.TOKEN_TYPE: kind})
+        usage.record(number, attributes | {TOKEN_TYPE: kind})
     duration = meter.create_histogram(
-        names.OPERATION_DURATION.name,
-        unit=names.OPERATION_DURATION.unit,
+        OPERATION_DURATION.name,
+        unit=OPERATION_DURATION.unit,
         description="Duration of a request.",
         explicit_bucket_boundaries_advisory=_SECOND_BOUNDS,
     )
-    for seconds, number in recorded_durations(durations):
+    for seconds, number in durations_to_record(durations):
         for _ in range(number):
             duration.record(seconds, attributes)
     if hasattr(provider, "force_flush"):
         provider.force_flush(_FLUSH_MILLISECONDS)
 
 
-def recorded_durations(durations: Mapping[str, int]) -> list[tuple[float, int]]:
+def durations_to_record(durations: Mapping[str, int]) -> list[tuple[float, int]]:
     """Returns the durations of requests, in seconds, and how often each is recorded."""
     share = min(1.0, MAX_DURATIONS / max(1, sum(durations.values())))
     return [(float(seconds), max(1, round(number * share))) for seconds, number in durations.items()]
@@ -128,7 +188,7 @@ def _trace(manifest: Mapping[str, Any], attributes: dict[str, str], ti: Any) -> 
 
     # A child of Airflow's span of `execute`, although the job began before a task that was deferred resumed.
     span = trace.get_tracer(_SCOPE).start_span(
-        f"{attributes[names.OPERATION]} {attributes[names.MODEL]}",
+        f"{attributes[OPERATION]} {attributes[MODEL]}",
         kind=trace.SpanKind.CLIENT,
         attributes={**attributes, **_span_attributes(manifest, ti)},
         start_time=int(manifest["started_at"] * 1e9),
@@ -161,7 +221,7 @@ def _token_types(tokens: Mapping[str, Any]) -> dict[str, int]:
     return {"input": tokens["input"], "output": tokens["output"]}
 
 
-def _count(metric: names.Metric, number: int, attributes: dict[str, str]) -> None:
+def _count(metric: Metric, number: int, attributes: dict[str, str]) -> None:
     with _no_errors():
         if number:
             Stats.incr(metric.name, number, tags=attributes)
@@ -173,3 +233,13 @@ def _no_errors() -> Iterator[None]:
         yield
     except Exception:
         log.warning("The metrics of this task are not complete.", exc_info=True)
+
+
+def _provider(kind: str, origin: str) -> str:
+    host = urlsplit(origin).hostname or ""
+    if kind == "vertex_endpoint" or (kind == "gemini" and "aiplatform" in host):
+        return "gcp.vertex_ai"
+    if kind == "gemini":
+        # The well-known name of an unknown address of Google's API, such as a private one or the sandbox.
+        return "gcp.gemini" if host == "generativelanguage.googleapis.com" else "gcp.gen_ai"
+    return "openai" if host == "api.openai.com" else "echo" if kind == "echo" else "openai_compatible"

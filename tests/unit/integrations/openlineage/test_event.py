@@ -16,16 +16,14 @@ from airflow.providers.openlineage.utils.utils import OpenLineageRedactor
 from airflow.sdk._shared.secrets_masker import _secrets_masker
 from openlineage.client.serde import Serde
 
-from airflow_provider_llmbeam.integrations.openlineage import facets
-from airflow_provider_llmbeam.integrations.openlineage.facts import JobFacts
-from airflow_provider_llmbeam.integrations.openlineage.operators import (
-    HasLineage,
-    endpoint_lineage,
+from airflow_provider_llmbeam.integrations.openlineage.event import (
+    LLMInferenceRunFacet,
     job_lineage,
-    sweep_lineage,
+    sink_columns,
+    source_columns,
 )
+from airflow_provider_llmbeam.integrations.openlineage.task import HasLineage, JobFacts
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 
 SECRET = "planted-password-of-the-sink"
 TEMPLATE = "What is the mood of {{ row.text }}?"
@@ -78,7 +76,7 @@ def test_a_finished_job_has_its_datasets_with_columns_and_rows():
     assert [field["name"] for field in source["facets"]["schema"]["fields"]] == ["id", "text"]
     assert source["inputFacets"]["inputStatistics"]["rowCount"] == 5
     assert (answers["namespace"], answers["name"]) == ("postgres://db.example:5433", "answers.public.moods")
-    assert answers["facets"]["schema"]["fields"][1] == {"name": "answer", "type": "string", "fields": []}
+    assert answers["facets"]["schema"]["fields"][1]["name"] == "answer"
     assert answers["outputFacets"]["outputStatistics"]["rowCount"] == 3
     lineage = answers["facets"]["columnLineage"]["fields"]
     assert {name: [given["field"] for given in found["inputFields"]] for name, found in lineage.items()} == {
@@ -89,22 +87,23 @@ def test_a_finished_job_has_its_datasets_with_columns_and_rows():
     assert dead_letter["outputFacets"]["outputStatistics"]["rowCount"] == 2
 
 
-def test_the_run_facets_have_the_numbers_and_no_text_of_the_prompt():
+def test_the_facet_of_the_run_has_the_numbers_and_no_text_of_the_prompt():
     event = sent(job_lineage(facts(manifest=MANIFEST)))
-    asked, used = event["run_facets"]["llmbeam_inference"], event["run_facets"]["llmbeam_usage"]
-    assert asked["promptSha256"] == hashlib.sha256(TEMPLATE.encode()).hexdigest()
-    assert (asked["modelType"], asked["modelName"]) == ("gemini", "gemini-3.5-flash-lite")
-    assert asked["journalUri"] == "gs://b/state/night/journal/"
-    assert {name: used[name] for name in ("inputTokens", "cachedInputTokens", "outputTokens")} == {
+    ((name, facet),) = event["run_facets"].items()
+    assert name == "llmbeam_inference"
+    assert facet["promptSha256"] == hashlib.sha256(TEMPLATE.encode()).hexdigest()
+    assert (facet["modelType"], facet["modelName"]) == ("gemini", "gemini-3.5-flash-lite")
+    assert facet["journalUri"] == "gs://b/state/night/journal/"
+    assert {name: facet[name] for name in ("inputTokens", "cachedInputTokens", "outputTokens")} == {
         "inputTokens": 100,
         "cachedInputTokens": 40,
         "outputTokens": 20,
     }, "the masker of Airflow takes a name with 'token' for a secret"
-    assert used["costUsd"] == 0.25
-    assert used["rowsFailed"] == 2
-    assert used["failedByKind"] == {"template_error": 2}
-    assert used["origins"] == {"fresh": 2, "resumed": 1}
-    assert used["serviceTiers"] == {"flex": 2}
+    assert facet["costUsd"] == 0.25
+    assert facet["rowsFailed"] == 2
+    assert facet["failedByKind"] == {"template_error": 2}
+    assert facet["origins"] == {"fresh": 2, "resumed": 1}
+    assert facet["serviceTiers"] == {"flex": 2}
     text = json.dumps(event)
     assert SECRET not in text
     assert "mood of" not in text
@@ -113,7 +112,7 @@ def test_the_run_facets_have_the_numbers_and_no_text_of_the_prompt():
 
 def test_a_failed_job_has_what_was_asked_and_no_numbers():
     event = sent(job_lineage(facts()))
-    assert set(event["run_facets"]) == {"llmbeam_inference"}
+    assert "rowsRead" not in event["run_facets"]["llmbeam_inference"]
     assert "inputStatistics" not in event["inputs"][0]["inputFacets"]
     assert [output["outputFacets"] for output in event["outputs"]] == [{}, {}]
 
@@ -121,11 +120,8 @@ def test_a_failed_job_has_what_was_asked_and_no_numbers():
 def test_a_skipped_job_and_an_estimate_have_no_outputs():
     skipped = job_lineage(facts(manifest=MANIFEST | {"skipped_because": "The source has no rows."}))
     assert skipped.outputs == []
-    assert sent(skipped)["run_facets"]["llmbeam_usage"]["skippedBecause"] == "The source has no rows."
-    names = ("rows", "requests", "input_tokens", "output_tokens", "cost_usd", "duration_seconds", "error_ratio")
-    estimate = job_lineage(facts(writes=False, estimate=dict.fromkeys(names, 7)))
-    assert estimate.outputs == []
-    assert sent(estimate)["run_facets"]["llmbeam_estimate"]["outputTokens"] == 7
+    assert sent(skipped)["run_facets"]["llmbeam_inference"]["skippedBecause"] == "The source has no rows."
+    assert job_lineage(facts(writes=False)).outputs == []
 
 
 def test_rows_of_the_spec_are_no_dataset_and_the_tables_of_a_query_are():
@@ -139,25 +135,13 @@ def test_rows_of_the_spec_are_no_dataset_and_the_tables_of_a_query_are():
     assert "planted" not in json.dumps(event)
 
 
-def test_an_endpoint_and_a_sweep_have_a_run_facet_alone():
-    endpoint = parse_endpoint({"type": "cloud_run", "model": "Qwen/Qwen3-4B", "locations": ["europe-west1"]})
-    found = sent(endpoint_lineage("e-1", endpoint))
-    assert found["run_facets"]["llmbeam_endpoint"]["modelName"] == "Qwen/Qwen3-4B"
-    assert found["inputs"] == found["outputs"] == []
-    swept = sweep_lineage({"deleted": ["a", "b"], "failed": [], "dry_run": True})
-    facet = sent(swept)["run_facets"]["llmbeam_sweep"]
-    assert (facet["counts"], facet["isDryRun"]) == ({"deleted": 2, "failed": 0}, True)
-    assert sweep_lineage(None) is None
-
-
 def test_an_error_leaves_the_task_without_lineage():
     class Broken(HasLineage):
-        def _lineage(self, task_instance):
+        def _job_facts(self, task_instance):
             raise ValueError(SECRET)
 
     assert Broken().get_openlineage_facets_on_complete(SimpleNamespace()) is None
     assert Broken().get_openlineage_facets_on_failure(SimpleNamespace()) is None
-    assert HasLineage().get_openlineage_facets_on_complete(SimpleNamespace()) is None
 
 
 @pytest.mark.full
@@ -175,16 +159,58 @@ def test_without_the_openlineage_provider_there_is_no_lineage_and_no_error():
     assert ended.stdout.splitlines()[-1] == "None"
 
 
-@pytest.mark.parametrize("name", [name for name in dir(facets) if name.startswith("LLM")])
-def test_each_facet_names_its_schema_in_the_wheel(name):
-    facet = getattr(facets, name)
+def test_the_facet_names_its_schema_in_the_wheel():
+    facet = LLMInferenceRunFacet
     address, _, pointer = facet._get_schema().partition("#")
     assert address.startswith("urn:airflow-provider-llmbeam:")
     schemas = json.loads(
         (files("airflow_provider_llmbeam") / "integrations" / "openlineage" / "schemas.json").read_text()
     )
-    assert pointer == f"/$defs/{name}"
-    own = schemas["$defs"][name]["allOf"][1]
+    assert pointer == "/$defs/LLMInferenceRunFacet"
+    own = schemas["$defs"]["LLMInferenceRunFacet"]["allOf"][1]
     fields = [field for field in attrs.fields(facet) if not field.name.startswith("_")]
     assert set(own["properties"]) == {field.name for field in fields}
     assert set(own["required"]) == {field.name for field in fields if field.default is attrs.NOTHING}
+
+
+def columns_of(**changes):
+    given = {
+        "name": "j",
+        "source": {"uri": "/in.csv", "key": ["id"]},
+        "prompt": "{{ row.text }} {{ row['more'] }} {% if row.keys() %}{% endif %} {{ row.text }}",
+        "model": {"type": "echo"},
+        "sink": "/out",
+        "state_uri": "/state",
+    }
+    found = JobSpec.parse(given | changes)
+    return source_columns(found), sink_columns(found)
+
+
+def test_the_source_has_the_columns_of_key_passthrough_and_prompt():
+    assert columns_of(sink={"uri": "/out", "passthrough": ["day"]})[0] == ("id", "day", "text", "more")
+
+
+def test_columns_of_system_and_media_count_as_well():
+    prompt = {"template": "{{ row.a }}", "system": "{{ row.b }}", "media": [{"uri": "gs://b/{{ row.c }}.png"}]}
+    assert columns_of(prompt=prompt, model={"type": "gemini", "project": "p"})[0] == ("id", "a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("form", "answer"), [("struct", ("answer",)), ("json", ("answer",)), ("flat", ("mood", "score"))]
+)
+def test_an_answer_with_a_schema_has_the_columns_of_its_form(form, answer):
+    schema = {"type": "object", "properties": {"mood": {"type": "string"}, "score": {"type": "number"}}}
+    prompt, sink = {"template": "{{ row.text }}", "output_schema": schema}, {"uri": "/out", "answer_columns": form}
+    _, columns = columns_of(prompt=prompt, sink=sink)
+    assert columns[: 1 + len(answer)] == ("id", *answer)
+    assert columns[1 + len(answer) :] == (
+        *("origin", "model", "fingerprint", "finish_reason", "input_tokens", "output_tokens", "attempts"),
+        "latency_seconds",
+    )
+
+
+def test_vectors_have_a_column_and_milvus_has_columns_of_its_own():
+    embeds = {"task": "embed", "model": {"type": "gemini", "project": "p", "name": "gemini-embedding-001"}}
+    assert columns_of(**embeds)[1][1] == "answer"
+    milvus = {"type": "milvus", "uri": "http://m", "collection": "c"}
+    assert columns_of(**embeds, sink=milvus)[1] == ("llmbeam_id", "id", "vector", "model", "fingerprint")

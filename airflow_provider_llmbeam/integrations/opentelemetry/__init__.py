@@ -1,1 +1,0 @@
-"""Metrics and traces of jobs, through Airflow's statistics and its OpenTelemetry providers."""

@@ -1,1 +1,0 @@
-"""Alerts of a run: what raises one, and that each is raised once."""
