@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.moderation.stages import Results, moderation_stages
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
-from airflow_provider_llmbeam.pipeline.sinks import check, staged_as
+from airflow_provider_llmbeam.pipeline.sinks import staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
 from airflow_provider_llmbeam.pipeline.transforms.personal_data import restored
@@ -56,9 +56,8 @@ def build(
         A collection with one element: the report as JSON text.
 
     Raises:
-        JobSpecError: The source has nothing to read, or the sink cannot store the answers.
+        JobSpecError: The source has nothing to read.
     """
-    check(spec)
     deadline = batch.deadline_at if batch is not None else deadline_at(spec, context.started_at)
     moderation = moderation_stages(spec, context)
     moderate = moderation.of_prompts if moderation is not None and moderation.judges_prompts else None

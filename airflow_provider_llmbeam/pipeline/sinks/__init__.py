@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, merge_files, milvus, postgres
+from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, merge_files, milvus
 from airflow_provider_llmbeam.pipeline.sinks.ownership import check_still_owner
 from airflow_provider_llmbeam.pipeline.sinks.queues import kafka, pubsub
 from airflow_provider_llmbeam.spec.identity import job_identity
@@ -57,7 +59,7 @@ def check_here(spec: JobSpec) -> None:
         case BigQuerySink():
             bigquery.check(spec.sink, OutputColumns.of(spec), spec.paths.staging_uri)
         case PostgresSink():
-            postgres.check(spec.sink, OutputColumns.of(spec))
+            _postgres().check(spec.sink, OutputColumns.of(spec))
         case FilesSink(on_existing="merge"):
             merge_files.check(spec.sink, OutputColumns.of(spec))
         case MilvusSink() if spec.embedding is not None:
@@ -91,10 +93,23 @@ def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
         case BigQuerySink():
             return bigquery.publish(spec.sink, spec.source.key, spec.name, staged)
         case PostgresSink():
-            return postgres.publish(spec.sink, OutputColumns.of(spec), staged)
+            addresses: list[str] = _postgres().publish(spec.sink, OutputColumns.of(spec), staged)
+            return addresses
         case MilvusSink():
             return milvus.publish(spec.sink, spec.source.key, staged)
         case KafkaSink():
             return kafka.publish(spec.sink, spec.source.key, job_identity(spec), staged, spec.paths.sent_uri)
         case PubSubSink():
             return pubsub.publish(spec.sink, spec.source.key, staged, spec.paths.sent_uri)
+
+
+def _postgres() -> ModuleType:
+    """Returns the module of the PostgreSQL sink, whose driver is an extra."""
+    try:
+        from airflow_provider_llmbeam.pipeline.sinks import postgres
+    except ImportError as error:
+        raise JobSpecError(
+            f"A sink of type 'postgres' needs `psycopg` ({error}). Install it with "
+            "`pip install 'airflow-provider-llmbeam[postgres]'`. Nothing was sent or billed."
+        ) from None
+    return postgres

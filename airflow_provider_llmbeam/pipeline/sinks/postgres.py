@@ -1,8 +1,12 @@
-"""The PostgreSQL sink: upserts answers in one transaction.
+"""The PostgreSQL sink: upserts answers in one transaction. The only module that imports psycopg.
 
 The staged file is streamed by COPY into a temporary table, then upserted by the source's key. Only rows that
 differ are written: a second run changes nothing. A different `origin` alone is ignored, as it changes for every
 row that a second run takes from the journal.
+
+Errors are those of the server, with the statement that corrects the usual ones. Before a job sends anything, the
+upsert of a sample row is rehearsed and rolled back. What only the values of the rows can show, e.g. a missing
+partition, fails the publication: nothing is half written, and a retry takes all answers from the journal.
 
 Measured with PostgreSQL 15 and psycopg 3.3 on two shared cores without fsync, rows of 560 bytes, in rows/s: new
 54,000, the same again 78,000, all changed 65,000 at 100,000 rows; 58,000, 59,000 and 29,000 at 1,000,000 rows. The
@@ -11,17 +15,102 @@ memory of the process is the same at both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import ModuleType
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import quote
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+import psycopg
+from psycopg import errors, sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import read_records
+from airflow_provider_llmbeam.pipeline.sinks import key_types
+from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyTypes
 from airflow_provider_llmbeam.spec.sink import PostgresSink
+
+_log = logging.getLogger(__name__)
+
+_STAGED = "llmbeam_staged"
+#: The condition of all staged rows; without one, ON CONFLICT would be read as that of a JOIN.
+_ALL = sql.SQL("WHERE true")
+#: PostgreSQL truncates longer names silently.
+_MAX_NAME_BYTES = 63
+#: Maximum number of keys that an error quotes.
+_NAMED = 5
+#: Maximum number of characters of the values of a row that a constraint refuses.
+_MAX_DETAIL = 300
+#: Timeout of a connection attempt.
+_CONNECT_TIMEOUT_SECONDS = 10
+#: Errors of a connection attempt have no code: texts of permanent errors (`FATAL` of the server, the others of
+#: libpq), and texts of temporary errors among them.
+_FINAL = ("FATAL", "password", "invalid ", "definition of service")
+_TEMPORARY = ("starting up", "shutting down", "recovery", "too many", "connection slots")
+
+_TYPES = {"boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
+#: Types of a new table; `answer` may be `jsonb` instead.
+OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in key_types.OUTPUT_TYPES.items()}
+#: Values like those of every answer, in the columns whose values no job decides.
+_SAMPLE: Row = {
+    "origin": "fresh",
+    "fingerprint": "ab" * 32,
+    "input_tokens": 1,
+    "output_tokens": 1,
+    "attempts": 1,
+    "latency_seconds": 0.25,
+}
+#: Values of the other columns of the sample, by the first word of their type; `0` is a value of most other types.
+_SAMPLES = {"date": "epoch", "timestamp": "epoch", "time": "00:00", "uuid": "0" * 32}
+
+_JSON = ("json", "jsonb")
+_INTEGERS = frozenset({"smallint", "integer", "bigint"})
+#: First words of further types without an empty text.
+_NO_TEXTS = frozenset({"numeric", "real", "double", "boolean", "date", "time", "timestamp", "interval", "uuid"})
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+#: NUL in JSON; after an even number of backslashes, as it is text otherwise.
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+
+_Records = Callable[[], Iterable[Row]]
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """The moment of an error: before or after requests to the model.
+
+    Attributes:
+        error: Class of errors that a retry would repeat.
+        kept: Last sentence of each message.
+    """
+
+    error: type[LLMBeamError]
+    kept: str
+
+    def refusal(self, fault: str) -> LLMBeamError:
+        """Returns an error that a retry would repeat."""
+        return self.error(f"{fault} {self.kept}")
+
+    def failure(self, fault: str) -> LLMBeamError:
+        """Returns an error that may be temporary."""
+        return JobFailedError(f"{fault} {self.kept}")
+
+
+_BEFORE = _Moment(JobSpecError, "Nothing was sent or billed.")
+_AFTER = _Moment(
+    JobFailedError, "Nothing was half written, and the answers are in the journal: a retry sends nothing."
+)
 
 
 def check(sink: PostgresSink, columns: OutputColumns) -> None:
-    """Runs all steps of `publish` without rows, and rolls back.
+    """Rehearses `publish` with a sample row, and rolls back.
 
     Errors that would otherwise occur after requests to the model occur now: the address, the password, a missing
     permission, a table that does not fit.
@@ -34,7 +123,12 @@ def check(sink: PostgresSink, columns: OutputColumns) -> None:
         JobSpecError: The answers could not be published; the message has the reason.
         JobFailedError: The server does not answer; a retry may succeed.
     """
-    _client().check(sink, columns)
+    with _open_session(sink, _BEFORE) as connection, connection.transaction(force_rollback=True):
+        connection.execute("SET LOCAL lock_timeout = '3s'")
+        try:
+            _Upsert(connection, sink, columns, _BEFORE).rehearse()
+        except errors.LockNotAvailable:
+            _log.warning("Table %r is locked by another session, so it was not checked.", sink.table)
 
 
 def publish(sink: PostgresSink, columns: OutputColumns, staged: Mapping[int, str]) -> list[str]:
@@ -52,16 +146,445 @@ def publish(sink: PostgresSink, columns: OutputColumns, staged: Mapping[int, str
         JobFailedError: The server rejected the answers; the table is unchanged, and a retry sends nothing to the
             model.
     """
-    address: str = _client().publish(sink, columns, lambda: read_records(staged))
-    return [address]
+    with _open_session(sink, _AFTER) as connection:
+        with connection.transaction():
+            table = _Upsert(connection, sink, columns, _AFTER).run(lambda: read_records(staged))
+        info = connection.info
+        return [f"{_address({'host': info.host, 'port': info.port, 'dbname': info.dbname})}/{table}"]
 
 
-def _client() -> ModuleType:
+class _Upsert:
+    """One transaction that writes to the table of a sink."""
+
+    def __init__(
+        self, connection: psycopg.Connection, sink: PostgresSink, columns: OutputColumns, moment: _Moment
+    ) -> None:
+        self._connection = connection
+        self._sink = sink
+        self._output = columns
+        self._key = columns.key
+        self._values = (*columns.passthrough, *columns.outputs)
+        self._moment = moment
+
+    def run(self, records: _Records) -> str:
+        """Upserts the records, which are read once more for the types of a new table; returns the table's name."""
+        name = self._find_table()
+        types = self._find_types()
+        if not types:
+            if (types := derive_types(self._output, records())) is None:
+                _log.info("There is no answer, so the table %r was not created: its types are unknown.", name)
+                return name
+            self._create(types)
+        staged = self._copy(_STAGED, types, records())
+        changed = self._upsert(types)
+        if changed < staged:
+            self._refuse_unstored(types, staged)
+        if staged:
+            _log.info("Table %r: %s of %s rows are new or changed.", name, changed, staged)
+        return name
+
+    def rehearse(self) -> None:
+        """Upserts no row, and then a sample row, which PostgreSQL also checks for what it checks row by row."""
+        self._find_table()
+        types = self._find_types()
+        if not types:
+            types = {name: OUTPUT_TYPES.get(name, "text") for name in (*self._key, *self._values)}
+            self._create(types)
+        self._copy(_STAGED, types, ())
+        self._upsert(types)
+        self._copy("llmbeam_sample", {name: types[name] for name in _SAMPLE}, [_SAMPLE])
+        sample = {name: _sample_of(type_) for name, type_ in types.items()} | _SAMPLE
+        try:
+            with self._connection.transaction():
+                self._fill(_STAGED, types, [sample])
+                self._connection.execute(self._insertion(types))
+        except (
+            psycopg.DataError,
+            psycopg.IntegrityError,
+            errors.RaiseException,
+            errors.InsufficientPrivilege,
+        ) as error:
+            if not self._is_of_values(error):
+                raise
+
+    def _is_of_values(self, error: psycopg.Error) -> bool:
+        """Returns whether PostgreSQL has refused the values of the sample; those of the job may be others."""
+        match error:
+            case errors.NotNullViolation():
+                return error.diag.column_name in self._filled
+            case errors.InsufficientPrivilege():  # a policy admits rows by their values
+                return error.diag.source_function == "ExecWithCheckOptions"
+        return True
+
+    def _find_table(self) -> str:
+        """Finds the table, or the schema where `CREATE TABLE` would put it; returns its full name.
+
+        Runs for one table wait for each other: they cannot both create it, and their upserts cannot deadlock.
+        """
+        for name in (*self._key, *self._sink.passthrough, *self._sink.table.split(".")):
+            encoded = name.encode("utf-8", "replace")
+            if encoded.decode() != name or "\0" in name or not 0 < len(encoded) <= _MAX_NAME_BYTES:
+                raise self._moment.refusal(
+                    f"`sink`: PostgreSQL cannot have a name like {name!r}. Expected 1 to {_MAX_NAME_BYTES} bytes "
+                    "of UTF-8 for the table and for each column of `source.key` and `sink.passthrough`."
+                )
+        schema, _, table = self._sink.table.rpartition(".")
+        if not schema:
+            ((schema,),) = self._connection.execute(
+                "SELECT coalesce((SELECT nspname FROM pg_class JOIN pg_namespace AS n ON n.oid = relnamespace"
+                " WHERE pg_class.oid = to_regclass(quote_ident(%s))), current_schema())",
+                (table,),
+            ).fetchall()
+        # Without a schema in the `search_path`, CREATE TABLE says so.
+        self._target = sql.Identifier(*(name for name in (schema, table) if name))
+        self._connection.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"llmbeam:{schema}.{table}",)
+        )
+        return f"{schema}.{table}"
+
+    def _find_types(self) -> dict[str, str]:
+        """Returns the types of the answers' columns in an existing table; none if it does not exist."""
+        rows = self._connection.execute(
+            "SELECT attname, format_type(atttypid, atttypmod), attgenerated <> '' FROM pg_attribute"
+            " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+            (self._target.as_string(self._connection),),
+        ).fetchall()
+        names = (*self._key, *self._values)
+        found = {name: type_ for name, type_, _ in rows}
+        self._filled = {*names, *(name for name, _, is_generated in rows if is_generated)}
+        missing = [name for name in names if found and name not in found]
+        if missing and missing[0] in self._key:
+            raise self._moment.refusal(
+                f"`source.key`: table {self._sink.table!r} has no column {missing[0]!r}; it has {[*found]}. "
+                "Expected a table with one row per key."
+            )
+        if missing:
+            additions = sql.SQL(", ").join(
+                sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(name), sql.SQL(OUTPUT_TYPES.get(name, "text")))
+                for name in missing
+            )
+            raise self._moment.refusal(
+                f"`sink.table`: table {self._sink.table!r} has no columns {missing}, which every answer carries. "
+                f"This adds them: `{self._alter(additions)}`."
+            )
+        return {name: found[name] for name in names if found}
+
+    def _create(self, types: Mapping[str, str]) -> None:
+        columns = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(types[name])) for name in types]
+        self._connection.execute(
+            sql.SQL("CREATE TABLE {} ({}, PRIMARY KEY ({}))").format(
+                self._target, sql.SQL(", ").join(columns), _names(self._key)
+            )
+        )
+
+    def _copy(self, name: str, types: Mapping[str, str], records: Iterable[Row]) -> int:
+        """Copies the records into a new temporary table with the types of the target, which casts them."""
+        self._connection.execute(
+            sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA").format(
+                sql.Identifier("pg_temp", name), _names(types), self._target
+            )
+        )
+        return self._fill(name, types, records)
+
+    def _fill(self, name: str, types: Mapping[str, str], records: Iterable[Row]) -> int:
+        encoders = [(column, encoder_of(type_, is_key=column in self._key)) for column, type_ in types.items()]
+        count = 0
+        statement = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier("pg_temp", name), _names(types))
+        with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for record in records:
+                copy.write_row([encode(record[column]) for column, encode in encoders])
+                count += 1
+        return count
+
+    def _upsert(self, types: Mapping[str, str]) -> int:
+        """Writes the staged rows that differ; returns their number."""
+        old, new = (
+            # `json`, unlike `jsonb`, has no equality.
+            sql.SQL(", ").join(
+                sql.SQL("{}::text" if types[name] == "json" else "{}").format(sql.Identifier(row, name))
+                for name in self._values
+                if name != "origin"
+            )
+            for row in ("old", "excluded")
+        )
+        statement = self._insertion(types) + sql.SQL(" WHERE ({}) IS DISTINCT FROM ({})").format(old, new)
+        try:
+            # a savepoint, so that the staged rows can be queried after an error
+            with self._connection.transaction():
+                return self._connection.execute(statement).rowcount
+        except errors.InvalidColumnReference:
+            addition = sql.SQL("ADD UNIQUE ({})").format(_names(self._key))
+            raise self._moment.refusal(
+                f"`sink.table`: table {self._sink.table!r} has no unique constraint on {[*self._key]}, so it may "
+                f"hold several rows of one key. This adds it: `{self._alter(addition)}`."
+            ) from None
+        except errors.CardinalityViolation:
+            same = sql.SQL("GROUP BY {} HAVING count(*) > 1").format(_names(self._key))
+            raise self._moment.refusal(
+                f"`source.key`: rows with different keys have one key in table {self._sink.table!r}: "
+                f"{self._quote_keys(same)}. Expected columns of a type that tells them apart."
+            ) from None
+
+    def _insertion(self, types: Mapping[str, str], where: sql.Composable = _ALL) -> sql.Composed:
+        """Returns the upsert of staged rows, without the condition of the rows to update."""
+        return sql.SQL(
+            "INSERT INTO {target} AS old ({columns}) SELECT {columns} FROM {staged} AS staged {where}"
+            " ON CONFLICT ({key}) DO UPDATE SET {changes}"
+        ).format(
+            target=self._target,
+            staged=sql.Identifier("pg_temp", _STAGED),
+            columns=_names(types),
+            where=where,
+            key=_names(self._key),
+            changes=sql.SQL(", ").join(
+                sql.SQL("{name} = excluded.{name}").format(name=sql.Identifier(name)) for name in self._values
+            ),
+        )
+
+    def _refuse_unstored(self, types: Mapping[str, str], staged: int) -> None:
+        """Rejects a table that has no row for some answers: PostgreSQL stores none where a trigger returns NULL.
+
+        It does not count such a row, as it does not count one that is equal already. A row that a trigger has
+        stored with another key, e.g. in lower case, is counted by a second upsert, which is rolled back.
+        """
+        missing = sql.SQL("WHERE NOT EXISTS (SELECT FROM {} AS old WHERE ({}) = ({}))").format(
+            self._target, _names(self._key, "old"), _names(self._key, "staged")
+        )
+        query = sql.SQL("SELECT count(*) FROM {} AS staged {}").format(sql.Identifier("pg_temp", _STAGED), missing)
+        ((count,),) = self._connection.execute(query).fetchall()
+        if count:
+            with self._connection.transaction(force_rollback=True):
+                count -= self._connection.execute(self._insertion(types, missing)).rowcount
+        if count:
+            raise self._moment.refusal(
+                f"`sink.table`: table {self._sink.table!r} has no row for {count} of {staged} answers after their "
+                f"INSERT: key {self._quote_keys(missing)}. Expected a row for each. A trigger has returned NULL, "
+                "for which PostgreSQL stores nothing: let it return NEW for these rows, or write to the table "
+                "that it fills."
+            )
+
+    def _quote_keys(self, which: sql.Composable) -> str:
+        """Returns some keys of staged rows, for an error."""
+        rows = self._connection.execute(
+            sql.SQL("SELECT {key} FROM {staged} AS staged {which} ORDER BY {key} LIMIT {named}").format(
+                key=_names(self._key),
+                staged=sql.Identifier("pg_temp", _STAGED),
+                which=which,
+                named=sql.Literal(_NAMED),
+            )
+        )
+        return ", ".join(repr(row[0] if len(row) == 1 else row) for row in rows)
+
+    def _alter(self, change: sql.Composable) -> str:
+        return sql.SQL("ALTER TABLE {} {}").format(self._target, change).as_string(self._connection)
+
+
+def _names(names: Iterable[str], *table: str) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(*table, name) for name in names)
+
+
+def _sample_of(type_: str) -> str:
+    """Returns a value of a column of which only the type is known; one of a rare type does not fit."""
+    return "{}" if type_.endswith("[]") else _SAMPLES.get(type_.partition("(")[0].partition(" ")[0], "0")
+
+
+@contextmanager
+def _open_session(sink: PostgresSink, moment: _Moment) -> Iterator[psycopg.Connection]:
+    """Opens a connection without implicit transactions, and converts errors of the server.
+
+    Raises:
+        LLMBeamError: An error of the class of `moment`.
+    """
+    given = _parameters(sink, moment)
     try:
-        from airflow_provider_llmbeam.pipeline.sinks import postgres_upsert
-    except ImportError as error:
-        raise JobSpecError(
-            f"A sink of type 'postgres' needs `psycopg` ({error}). Install it with "
-            "`pip install 'airflow-provider-llmbeam[postgres]'`. Nothing was sent or billed."
-        ) from None
-    return postgres_upsert
+        # Without prepared statements it also works through a pool of connections, e.g. pgbouncer.
+        connection = psycopg.connect(given, autocommit=True, prepare_threshold=None)
+    except psycopg.OperationalError as error:
+        message = _message_of(error)
+        fault = (
+            f"{_field(sink)}: no connection to {_address(conninfo_to_dict(given))}: {message}. Expected a server "
+            f"that accepts what {_holder(sink)} holds."
+        )
+        is_final = any(text in message for text in _FINAL) and not any(text in message for text in _TEMPORARY)
+        raise (moment.refusal(fault) if is_final else moment.failure(fault)) from None
+    with closing(connection):
+        # After a wait for the lock of an upsert, the next statement must see what its holder committed.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        try:
+            yield connection
+        except psycopg.Error as error:
+            raise _error_of(error, sink, connection, moment) from None
+
+
+def _address(given: Mapping[str, Any]) -> str:
+    """Returns the address of a database, without user and password."""
+    host, port, database = (given.get(name) or "" for name in ("host", "port", "dbname"))
+    return f"postgres://{quote(str(host), safe=',')}{f':{port}' if port else ''}/{quote(str(database), safe='')}"
+
+
+def _field(sink: PostgresSink) -> str:
+    return "`sink.dsn_env`" if sink.conn_id is None else "`sink.conn_id`"
+
+
+def _holder(sink: PostgresSink) -> str:
+    """Returns what has the connection string: for a task it is the Airflow connection that the author named."""
+    if sink.conn_id is None:
+        return f"the environment variable {sink.dsn_env!r}"
+    in_task = f"the Airflow connection {sink.conn_id!r}"
+    return in_task if sink.dsn_env in os.environ else f"{in_task}, in the environment variable {sink.dsn_env!r},"
+
+
+def _parameters(sink: PostgresSink, moment: _Moment) -> str:
+    dsn = os.environ.get(sink.dsn_env)
+    if not dsn:
+        raise moment.refusal(
+            f"{_field(sink)}: {_holder(sink)} is not set. Expected a connection string, "
+            "`postgresql://user:password@host:5432/database`; in Airflow, name a connection in `sink.conn_id`."
+        )
+    given = _parse_dsn(dsn)
+    if given is None:
+        raise moment.refusal(
+            f"{_field(sink)}: what {_holder(sink)} holds is no connection string. "
+            "Expected `postgresql://user:password@host:5432/database?sslmode=require`, where what is special in "
+            "user name and password is percent-encoded: `%40` for `@`, `%2F` for `/`."
+        )
+    own: dict[str, Any] = {"connect_timeout": _CONNECT_TIMEOUT_SECONDS, "application_name": "llmbeam"}
+    return make_conninfo(**(own | given | {"client_encoding": "utf8"}))
+
+
+def _parse_dsn(dsn: str) -> dict[str, Any] | None:
+    """Parses a connection string; `None` if libpq would read a part of the password as a host and quote it."""
+    scheme, _, rest = dsn.partition("://")
+    # For libpq the password ends at the first `@`, and there is none where a `/` comes before.
+    if scheme in ("postgresql", "postgres") and (rest.count("@") > 1 or "@" in rest.partition("/")[2]):
+        return None
+    try:
+        given = conninfo_to_dict(dsn)
+    except (psycopg.ProgrammingError, UnicodeError):  # the latter for `%aa`, which is no UTF-8
+        return None
+    ports = str(given.get("port") or "").split(",")
+    return given if all(port.isdecimal() or not port for port in ports) else None
+
+
+def _error_of(
+    error: psycopg.Error, sink: PostgresSink, connection: psycopg.Connection, moment: _Moment
+) -> LLMBeamError:
+    """Returns the error of the server, with its details where these are not the whole row."""
+    message = error.diag.message_primary or _message_of(error) or type(error).__name__
+    at = f" at {error.diag.context}" if isinstance(error, psycopg.DataError) and error.diag.context else ""
+    code = f" ({error.sqlstate})" if error.sqlstate else ""
+    fault = f"`sink.table`: PostgreSQL refused {sink.table!r}: {message}{at}{code}."
+    match error:
+        case errors.InsufficientPrivilege():
+            fault += (
+                f" User {connection.info.user!r} needs SELECT, INSERT and UPDATE on the table and USAGE on its "
+                "sequences, or CREATE on the schema where the job makes it."
+            )
+        case errors.InvalidSchemaName():
+            fault += " Create the schema first; the job creates only the table."
+        case psycopg.DataError():
+            fault += " A value does not fit the table: alter the column, e.g. to text."
+        case errors.NotNullViolation():
+            fault += " Give the column a default."
+        case errors.CheckViolation() if error.diag.constraint_name is not None:
+            fault += " Change the row or the constraint."
+        case psycopg.IntegrityError():
+            detail = error.diag.message_detail or ""
+            fault += f" {detail if len(detail) <= _MAX_DETAIL else detail[:_MAX_DETAIL] + '…'}" if detail else ""
+        case psycopg.OperationalError() if not isinstance(error, errors.ObjectNotInPrerequisiteState):
+            return moment.failure(fault)
+    return moment.refusal(fault)
+
+
+def _message_of(error: psycopg.Error) -> str:
+    """Returns the message of an error, without the indented hints of libpq."""
+    return " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("\t")).rstrip(".")
+
+
+def derive_types(columns: OutputColumns, records: Iterable[Row]) -> dict[str, str] | None:
+    """Derives the types of a new table from the records; `None` without records.
+
+    Args:
+        columns: The columns.
+        records: The records.
+    """
+    types, structured, count = KeyTypes(columns.from_source), True, 0
+    for record in records:
+        types.add(record)
+        structured = structured and not isinstance(record["answer"], str)
+        count += 1
+    if not count:
+        return None
+    keys = {column: _TYPES[found] for column, found in types.types().items()}
+    outputs = {name: OUTPUT_TYPES[name] for name in columns.outputs}
+    return keys | outputs | ({"answer": "jsonb"} if structured else {})
+
+
+def encoder_of(type_: str, *, is_key: bool = False) -> Callable[[Any], str | None]:
+    """Returns the function that encodes values for a column.
+
+    Args:
+        type_: Type of the column, as PostgreSQL formats it.
+        is_key: Whether it is a key column, which has no nulls: an empty text stays one there.
+    """
+    if type_.endswith("[]"):
+        return partial(_as_array, element=encoder_of(type_.removesuffix("[]")))
+    if type_ in _JSON:
+        return as_json
+    name = type_.partition("(")[0].partition(" ")[0]
+    if name in _INTEGERS:
+        return partial(_as_other, is_key=is_key, is_integer=True)
+    return partial(_as_other, is_key=is_key) if name in _NO_TEXTS else as_text
+
+
+def _as_other(value: Any, *, is_key: bool, is_integer: bool = False) -> str | None:
+    """Encodes a value for a type that no empty text belongs to, which is what CSV has for no value."""
+    if value == "" and not is_key:
+        return None
+    # An integer column with nulls is one of doubles for pandas, and for what it writes.
+    return str(int(value)) if is_integer and isinstance(value, float) and value.is_integer() else as_text(value)
+
+
+def _as_array(value: Any, element: Callable[[Any], str | None]) -> str | None:
+    """Encodes a list for a column of arrays; a text is its literal already."""
+    if not isinstance(value, list):
+        return None if value == "" else as_text(value)
+    return f"{{{','.join(_as_element(each, element) for each in value)}}}"
+
+
+def _as_element(value: Any, element: Callable[[Any], str | None]) -> str:
+    if isinstance(value, list):
+        return str(_as_array(value, element))
+    text = element(value)
+    return "NULL" if text is None else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def as_text(value: Any) -> str | None:
+    """Encodes a value for a column of texts."""
+    if value is None:
+        return None
+    if isinstance(value, float):  # also NaN and infinity, which PostgreSQL has and JSON has not
+        return repr(value)
+    return _clean(value if isinstance(value, str) else _to_json(value))
+
+
+def as_json(value: Any) -> str | None:
+    """Encodes a value for a JSON column."""
+    if value is None:
+        return None
+    text = _to_json(value)
+    return _clean(_NUL.sub("\\1\ufffd", text) if "\\u0000" in text else text)
+
+
+def _to_json(value: Any) -> str:
+    try:
+        return _encode(value)
+    except ValueError:  # 1e999 is valid JSON, but infinite in Python, which JSON cannot represent
+        return _encode(json.loads(json.dumps(value), parse_constant=lambda _: None))
+
+
+def _clean(text: str) -> str:
+    """Replaces characters that PostgreSQL cannot store: NUL, and half of a surrogate pair."""
+    if text.isascii():
+        return text.replace("\0", "\ufffd")
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
