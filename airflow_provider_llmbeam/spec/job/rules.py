@@ -7,12 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
-from airflow_provider_llmbeam.spec.job.conversation_rules import conversation_fault
 from airflow_provider_llmbeam.spec.job.generation_rules import generation_fault
 from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
-from airflow_provider_llmbeam.spec.job.moderation_rules import moderation_fault
 from airflow_provider_llmbeam.spec.job.output_rules import milvus_fault, output_fault
-from airflow_provider_llmbeam.spec.job.privacy_rules import privacy_fault
 from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
 from airflow_provider_llmbeam.spec.model.parameters import given
@@ -50,13 +47,17 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
         or _request_format_fault(spec)
         or _private_endpoint_fault(spec)
         or _media_fault(spec)
-        or moderation_fault(spec)
-        or conversation_fault(spec)
+        or _feature_fault(spec)
         or _price_fault(spec)
         or _local_file_fault(spec)
-        or privacy_fault(spec)
         or _worker_key_fault(spec, has_project=has_project)
     )
+
+
+def _feature_fault(spec: JobSpec) -> FieldFaultError | None:
+    features = (spec.safety.moderation, spec.conversation, spec.safety.privacy)
+    faults = (feature.find_fault(spec) for feature in features if feature is not None)
+    return next((fault for fault in faults if fault is not None), None)
 
 
 def _state_fault(spec: JobSpec) -> FieldFaultError | None:

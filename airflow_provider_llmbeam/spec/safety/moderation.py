@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError, SpecModel
 from airflow_provider_llmbeam.spec.limits import Limits, unpriced_fault
 from airflow_provider_llmbeam.spec.model import Generation, Model
+from airflow_provider_llmbeam.spec.sink import MilvusSink
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.spec.job import JobSpec
 
 #: What a guard judges: the prompt of a row before it is sent, or its answer before it is published.
 Side = Literal["input", "output"]
@@ -97,3 +101,26 @@ class Moderation(SpecModel):
     def extra_columns(self) -> tuple[str, ...]:
         """Columns that an output row has only with moderation."""
         return tuple(f"moderation_{side}" for side in ("input", "output") if self.flags and side in self.on)
+
+    def find_fault(self, spec: JobSpec) -> FieldFaultError | None:
+        """Returns why the moderation of a job cannot work, or `None`."""
+        if spec.embedding is not None and "output" in self.on:
+            return FieldFaultError(
+                "safety.moderation.on", "must be ['input'] to embed: a vector is no text", self.on
+            )
+        if self.replaces and (spec.embedding is not None or spec.prompt.output_schema is not None):
+            answers = "vectors" if spec.embedding is not None else "values of `prompt.output_schema`"
+            return FieldFaultError(
+                "safety.moderation.action",
+                f"must be 'fail' or 'flag', also in `categories`, as the answers are {answers}: no text replaces "
+                "them",
+                self.action,
+            )
+        if self.flags and isinstance(spec.sink, MilvusSink):
+            return FieldFaultError(
+                "safety.moderation.action",
+                "must be 'fail', also in `categories` and `on_unreadable`, with a sink of type 'milvus', which "
+                "has no column for a flag",
+                self.action,
+            )
+        return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -11,6 +11,10 @@ from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError, SpecM
 from airflow_provider_llmbeam.spec.fields.names import FunctionPath, InfoType, PersonalDataKind, ProjectId
 from airflow_provider_llmbeam.spec.fields.suggestion import nearest
 from airflow_provider_llmbeam.spec.fields.text import from_text
+from airflow_provider_llmbeam.spec.runner import DataflowRunner
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.spec.job import JobSpec
 
 #: Kinds that the patterns find in texts of every country.
 GeneralKind = Literal["EMAIL", "PHONE", "CREDIT_CARD", "IBAN", "IP_ADDRESS", "MAC_ADDRESS", "CRYPTO_WALLET", "URL"]
@@ -244,6 +248,41 @@ class Privacy(SpecModel):
     def dlp(self) -> DlpDetector | None:
         """The detector of type `dlp`, if there is one."""
         return next((each for each in self.detectors if isinstance(each, DlpDetector)), None)
+
+    def find_fault(self, spec: JobSpec) -> FieldFaultError | None:
+        """Returns why the personal data of a job cannot be masked, or `None`."""
+        if spec.prompt.media and self.columns is None:
+            return FieldFaultError(
+                "safety.privacy.columns",
+                "this field is needed with `prompt.media`: files are sent as they are, and only texts are masked; "
+                "name the columns whose texts are",
+                None,
+            )
+        if self.on_altered != "keep" and spec.embedding is not None:
+            return FieldFaultError(
+                "safety.privacy.on_altered",
+                "must be 'keep' to embed: a vector has no placeholders",
+                self.on_altered,
+            )
+        if self.on_altered == "repair" and spec.prompt.media:
+            return FieldFaultError(
+                "safety.privacy.on_altered",
+                "must be 'keep' or 'fail' with `prompt.media`: a repair would send and bill the files again",
+                self.on_altered,
+            )
+        runner = spec.runner
+        if (
+            isinstance(runner, DataflowRunner)
+            and runner.container_image is None
+            and self.key_env not in runner.environment_secrets
+        ):
+            return FieldFaultError(
+                "runner.environment_secrets",
+                f"the workers need {self.key_env!r} for `safety.privacy`: name the secret that holds it, "
+                f"{{{self.key_env!r}: 'projects/…/secrets/…/versions/latest'}}",
+                NOT_SHOWN,
+            )
+        return None
 
 
 def kinds_of(detector: PatternsDetector | DlpDetector | CustomDetector) -> tuple[str, ...]:

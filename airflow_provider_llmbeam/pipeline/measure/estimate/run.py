@@ -46,9 +46,9 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
     with_head,
 )
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
+from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS, ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd

@@ -29,9 +29,9 @@ from airflow_provider_llmbeam.pipeline.measure.evaluation.report import write_re
 from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import RowSample, sampled_rows
 from airflow_provider_llmbeam.pipeline.measure.evaluation.run import check_generates
 from airflow_provider_llmbeam.pipeline.measure.evaluation.scores import mean_score
+from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.evaluation import Comparison
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
 
 #: Value of a verdict for the other job.
 _VALUES: Mapping[Verdict, float] = {"job": 0.0, "other": 1.0, "tie": 0.5, "inconsistent": 0.5}

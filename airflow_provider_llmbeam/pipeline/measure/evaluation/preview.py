@@ -15,9 +15,9 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.outcomes import earlier_
 from airflow_provider_llmbeam.pipeline.measure.estimate.projection import spread_over
 from airflow_provider_llmbeam.pipeline.measure.evaluation.answers import Rendered, rendered
 from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import KeyedRows, salt_of, sampled_rows
+from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from airflow_provider_llmbeam.spec.protocol.preview import Preview, PreviewedRow
 

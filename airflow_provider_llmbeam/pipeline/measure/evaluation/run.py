@@ -29,9 +29,9 @@ from airflow_provider_llmbeam.pipeline.measure.evaluation.report import (
 )
 from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import KeyedRows, golden_rows
 from airflow_provider_llmbeam.pipeline.measure.evaluation.scores import Mark, score_of
+from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.evaluation import Evaluation, JudgeMetric
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
 
 _log = logging.getLogger("llmbeam")
 

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
+from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 
 GEMINI = {"type": "gemini", "name": "gemini-2.5-flash"}
 ENDPOINT = {"type": "vertex_endpoint", "endpoint": "projects/p/locations/europe-west1/endpoints/1", "name": "m"}
