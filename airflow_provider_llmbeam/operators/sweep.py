@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_llmbeam.endpoints.platforms.factory import ENDPOINT_TYPES, platform_factory
+from airflow_provider_llmbeam.endpoints.platform import ENDPOINT_TYPES, platform_factory
 from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
 from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
 from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, sweep_lineage
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
+    from airflow_provider_llmbeam.endpoints.sweep import SweepManifest
     from airflow_provider_llmbeam.polling.poller import TaskLog
-    from airflow_provider_llmbeam.sweep import SweepManifest
 
 #: Age above which a running job of an LLM is considered forgotten, in seconds.
 MAX_JOB_AGE_SECONDS = 3 * 86_400.0
@@ -160,8 +160,8 @@ def swept(
         JobSpecError: `locations` or `deployments` is invalid; nothing was swept.
         StillBillingError: The connection could not be read; nothing was swept.
     """
+    from airflow_provider_llmbeam.endpoints.sweep import DataflowJobs, Endpoints, sweep
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
-    from airflow_provider_llmbeam.sweep import DataflowJobs, Endpoints, sweep
 
     places, names = _location_names(locations), deployment_names(deployments) or (required_deployment(),)
     where, now = f"What has expired in {', '.join(map(repr, places))}", time.time()

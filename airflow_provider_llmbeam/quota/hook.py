@@ -12,7 +12,7 @@ from typing import TypeVar
 from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError, JobSpecError
 from airflow_provider_llmbeam.hooks.google.base import GoogleHook
 from airflow_provider_llmbeam.hooks.google.rest import GoogleRest
-from airflow_provider_llmbeam.probe.prober import Probe
+from airflow_provider_llmbeam.hooks.probe import Probe
 from airflow_provider_llmbeam.quota.accelerators import accelerator_need
 from airflow_provider_llmbeam.quota.cloud_quotas import UNLIMITED, QuotaLimit, read_limits
 from airflow_provider_llmbeam.quota.evidence import (
