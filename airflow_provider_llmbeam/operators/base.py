@@ -24,7 +24,7 @@ from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.identity import with_billing_labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
-from airflow_provider_llmbeam.spec.model.environment import with_base_urls
+from airflow_provider_llmbeam.spec.model.server import with_base_urls
 from airflow_provider_llmbeam.spec.prompt import prompt_data
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.pipeline.launch.portable import check_job_service
 from airflow_provider_llmbeam.spec.identity import dataflow_name, flink_name, job_identity
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.remote_job import RemoteJob, flink_cancel_command
-from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+from airflow_provider_llmbeam.spec.runner import FlinkRunner
 from airflow_provider_llmbeam.transport.flink import FlinkCluster
 
 _log = logging.getLogger("llmbeam")

@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavaila
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase, UploadedFile
 from airflow_provider_llmbeam.providers.errors import ApiDeniedError, ApiNotFoundError, ApiUnavailableError
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix, display_name_prefix
+from airflow_provider_llmbeam.spec.identity import deployment_prefix, display_name_prefix
 from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 
 pytestmark = pytest.mark.promise(3)

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.providers import rest as http
 from airflow_provider_llmbeam.providers.batch import open_provider
 from airflow_provider_llmbeam.providers.gemini.files import GeminiFile, GeminiFiles
 from airflow_provider_llmbeam.providers.rest import open_client
-from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
+from airflow_provider_llmbeam.spec.identity import deployment_prefix
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError
 
