@@ -152,9 +152,11 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         Raises:
             JobSpecError: An argument is invalid, or this Airflow has no name for a job on Dataflow or Flink.
         """
-        from airflow_provider_llmbeam.hooks.kafka import kafka_environment
-        from airflow_provider_llmbeam.hooks.postgres import sink_environment
-        from airflow_provider_llmbeam.hooks.privacy import privacy_environment
+        from airflow_provider_llmbeam.hooks.connections import (
+            kafka_environment,
+            privacy_environment,
+            sink_environment,
+        )
 
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
         spec, secrets = self._connected(self._identified_data(context, inference))

@@ -17,8 +17,7 @@ from airflow_provider_llmbeam.endpoints.resource import (
     RunningOperation,
 )
 from airflow_provider_llmbeam.exceptions import CloudError, CloudNotFoundError, JobSpecError
-from airflow_provider_llmbeam.hooks.google.secret_manager import read_secret
-from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
+from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook, read_secret
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, known_labels
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.names import ChatRoute
