@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as data_field
 from typing import Any, Self
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, mod
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redaction import has_secret_form, is_secret_name, redact, url_fault
-from airflow_provider_llmbeam.spec.fields.suggestion import instead_of
+from airflow_provider_llmbeam.spec.fields.suggestion import field_path, instead_of
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
 #: By kind of pydantic's error (docs.pydantic.dev/latest/errors/validation_errors).
@@ -170,7 +170,7 @@ def may_have_project(project: str | None, info: ValidationInfo) -> bool:
     return bool(project) or bool((info.context or {}).get("has_connection"))
 
 
-def problems_of(error: ValidationError, field: str = "", *, root: Any = None) -> tuple[SpecProblem, ...]:
+def problems_of(error: ValidationError, field: str = "", *, root: Any) -> tuple[SpecProblem, ...]:
     """Converts the errors of a pydantic validation.
 
     Args:
@@ -179,10 +179,7 @@ def problems_of(error: ValidationError, field: str = "", *, root: Any = None) ->
         root: Class or annotation of the value, which names the fields that an unknown one was meant to be.
     """
     above = (field,) if field else ()
-    return tuple(
-        _problem({**item, "loc": (*above, *item["loc"])}, instead_of(item["loc"], root) if item["loc"] else "")
-        for item in error.errors(include_url=False)
-    )
+    return tuple(_problem(item, above, root) for item in error.errors(include_url=False))
 
 
 def plain_directory(uri: str) -> str:
@@ -269,10 +266,6 @@ _NEVER_SHOWN = frozenset(
 )
 #: Levels of lists that a message shows; `repr` fails for a value of hundreds.
 _SHOWN_LEVELS = 5
-#: Fields that hold one of several types; pydantic appends the name of the type to their path.
-_UNIONS = ("source", "golden", "model", "sink", "runner")
-#: An endpoint is such a union itself, without an enclosing field.
-_ENDPOINT_TYPES = ("vertex", "cloud_run")
 #: What is said of a field that is missing.
 _MEANINGS = {"key": ": the columns that identify a row, e.g. 'ticket_id'"}
 _AS_TEXT = (
@@ -280,16 +273,9 @@ _AS_TEXT = (
 )
 
 
-def _problem(item: dict[str, Any], instead: str) -> SpecProblem:
-    path = [str(part) for part in item["loc"]]
-    if len(path) > 1 and path[0] in _UNIONS:
-        del path[1]
-    elif len(path) > 2 and (path[0] == "metrics" or path[:2] == ["safety", "audit"]):
-        del path[2]
-    elif len(path) > 4 and path[:3] == ["safety", "privacy", "detectors"]:
-        del path[4]
-    elif path and path[0] in _ENDPOINT_TYPES:
-        del path[0]
+def _problem(item: Mapping[str, Any], above: Sequence[str], root: Any) -> SpecProblem:
+    path = [*above, *field_path(item["loc"], root)]
+    instead = instead_of(item["loc"], root) if item["loc"] else ""
     field = ".".join(path)
     got, context = item.get("input"), item.get("ctx", {})
     related: tuple[Any, ...] = ()
