@@ -1,8 +1,16 @@
-"""Provider metadata for Airflow's discovery. A literal: importing this file loads nothing."""
+"""Provider metadata for Airflow's discovery. Importing this file loads nothing."""
 
 from __future__ import annotations
 
 from typing import Any
+
+_PACKAGE = "airflow_provider_llmbeam"
+_NAME = "LLM Beam"
+
+
+def _modules(*names: str) -> list[dict[str, Any]]:
+    """Returns modules of this package as the metadata lists them."""
+    return [{"integration-name": _NAME, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}]
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -13,70 +21,31 @@ def get_provider_info() -> dict[str, Any]:
     """
     return {
         "package-name": "airflow-provider-llmbeam",
-        "name": "LLM Beam",
+        "name": _NAME,
         "description": "Run an LLM over a table: bucketed RunInference on Apache Beam, no row lost.",
         "integrations": [
-            {"integration-name": "LLM Beam", "external-doc-url": "https://beam.apache.org", "tags": ["ai"]}
+            {"integration-name": _NAME, "external-doc-url": "https://beam.apache.org", "tags": ["ai"]}
         ],
-        "operators": [
-            {
-                "integration-name": "LLM Beam",
-                "python-modules": [
-                    "airflow_provider_llmbeam.operators.compare_inference",
-                    "airflow_provider_llmbeam.operators.endpoint",
-                    "airflow_provider_llmbeam.operators.estimate",
-                    "airflow_provider_llmbeam.operators.evaluate_inference",
-                    "airflow_provider_llmbeam.operators.inference_endpoint",
-                    "airflow_provider_llmbeam.operators.model_registry",
-                    "airflow_provider_llmbeam.operators.retry_failed_rows",
-                    "airflow_provider_llmbeam.operators.review_answers",
-                    "airflow_provider_llmbeam.operators.run_inference",
-                    "airflow_provider_llmbeam.operators.sweep",
-                    "airflow_provider_llmbeam.operators.sweep_batch_inference",
-                ],
-            }
-        ],
-        "sensors": [
-            {
-                "integration-name": "LLM Beam",
-                "python-modules": [
-                    "airflow_provider_llmbeam.sensors.endpoint",
-                    "airflow_provider_llmbeam.sensors.quota",
-                ],
-            }
-        ],
-        "hooks": [
-            {
-                "integration-name": "LLM Beam",
-                "python-modules": [
-                    "airflow_provider_llmbeam.hooks.cloud_run",
-                    "airflow_provider_llmbeam.hooks.dataflow",
-                    "airflow_provider_llmbeam.hooks.vertex_ai",
-                    "airflow_provider_llmbeam.hooks.llmbeam",
-                    "airflow_provider_llmbeam.quota.hook",
-                ],
-            }
-        ],
-        "triggers": [
-            {
-                "integration-name": "LLM Beam",
-                "python-modules": [
-                    "airflow_provider_llmbeam.triggers.job",
-                    "airflow_provider_llmbeam.triggers.endpoint",
-                    "airflow_provider_llmbeam.triggers.sensor",
-                ],
-            }
-        ],
-        "task-decorators": [
-            {"class-name": "airflow_provider_llmbeam.operators.taskflow.llmbeam_task", "name": "llmbeam"}
-        ],
+        "operators": _modules(
+            "operators.compare_inference",
+            "operators.endpoint",
+            "operators.estimate",
+            "operators.evaluate_inference",
+            "operators.inference_endpoint",
+            "operators.model_registry",
+            "operators.retry_failed_rows",
+            "operators.review_answers",
+            "operators.run_inference",
+            "operators.sweep",
+            "operators.sweep_batch_inference",
+        ),
+        "sensors": _modules("sensors.endpoint", "sensors.quota"),
+        "hooks": _modules("hooks.cloud_run", "hooks.dataflow", "hooks.vertex_ai", "hooks.llmbeam", "quota.hook"),
+        "triggers": _modules("triggers.job", "triggers.endpoint", "triggers.sensor"),
+        "task-decorators": [{"class-name": f"{_PACKAGE}.operators.taskflow.llmbeam_task", "name": "llmbeam"}],
         "extra-links": [
-            "airflow_provider_llmbeam.operators.links.EndpointLink",
-            "airflow_provider_llmbeam.operators.links.DataflowLink",
-            "airflow_provider_llmbeam.operators.links.FlinkLink",
-            "airflow_provider_llmbeam.operators.links.OutputLink",
-            "airflow_provider_llmbeam.operators.links.ReportLink",
-            "airflow_provider_llmbeam.operators.links.QuotaLink",
+            f"{_PACKAGE}.operators.links.{name}Link"
+            for name in ("Endpoint", "Dataflow", "Flink", "Output", "Report", "Quota")
         ],
         "config": {
             "llmbeam": {
@@ -111,8 +80,8 @@ def get_provider_info() -> dict[str, Any]:
         "connection-types": [
             {
                 "connection-type": "llmbeam",
-                "hook-class-name": "airflow_provider_llmbeam.hooks.llmbeam.LLMBeamHook",
-                "hook-name": "LLM Beam",
+                "hook-class-name": f"{_PACKAGE}.hooks.llmbeam.LLMBeamHook",
+                "hook-name": _NAME,
                 "ui-field-behaviour": {
                     "hidden-fields": ["schema", "port", "login"],
                     "relabeling": {"password": "API key", "host": "Base URL"},

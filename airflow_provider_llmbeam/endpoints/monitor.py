@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_provider_llmbeam.endpoints.fault import Fault
+from airflow_provider_llmbeam.endpoints.fault import Fault, is_refusal
 from airflow_provider_llmbeam.endpoints.platform import (
     EndpointPlan,
     EndpointPlatform,
@@ -27,7 +27,6 @@ from airflow_provider_llmbeam.endpoints.provisioning import (
     ProvisioningOutcome,
     Remove,
 )
-from airflow_provider_llmbeam.endpoints.refusal import is_refusal
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import (

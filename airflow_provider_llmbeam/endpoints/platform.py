@@ -1,10 +1,10 @@
-"""The interface between provisioning or removing an endpoint and the service that it runs on."""
+"""The interface between an endpoint and the service that it runs on, and the choice of the service by its type."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
 from airflow_provider_llmbeam.endpoints.resource import (
@@ -14,7 +14,6 @@ from airflow_provider_llmbeam.endpoints.resource import (
     RunningOperation,
 )
 from airflow_provider_llmbeam.exceptions import CloudError
-from airflow_provider_llmbeam.probe.answer import Answer
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
 
 
@@ -46,6 +45,19 @@ class SentRequests:
     spec: VertexEndpoint | CloudRunEndpoint
     operation: str | None = None
     lost: LostReply | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Result of one small request to the model of an endpoint.
+
+    Attributes:
+        refusal: Reason why there was no answer; `None` if there was one.
+        may_help_to_wait: Whether the server may still be loading the model.
+    """
+
+    refusal: str | None = None
+    may_help_to_wait: bool = False
 
 
 class EndpointPlatform(Protocol):
@@ -120,3 +132,37 @@ class PlatformFactory(Protocol):
 
     def __call__(self, location: str) -> EndpointPlatform:
         """Makes the platform; reads the Airflow connection when the first request is sent."""
+
+
+EndpointType = Literal["vertex", "cloud_run"]
+ENDPOINT_TYPES: tuple[EndpointType, ...] = ("vertex", "cloud_run")
+
+
+def platform_factory(
+    endpoint_type: EndpointType,
+    project: str | None,
+    gcp_conn_id: str,
+    impersonation_chain: str | Sequence[str] | None,
+) -> PlatformFactory:
+    """Returns a factory that makes the platform of one location.
+
+    Args:
+        endpoint_type: Vertex AI or Cloud Run.
+        project: Google Cloud project; by default that of the connection or of its credentials.
+        gcp_conn_id: Airflow connection of type Google Cloud.
+        impersonation_chain: Service account to impersonate, or a chain of them.
+    """
+
+    def connect(location: str) -> EndpointPlatform:
+        # Imported here: a Dag file with a deferrable operator must not load Google's clients.
+        if endpoint_type == "vertex":
+            from airflow_provider_llmbeam.endpoints.platforms.vertex_ai import VertexAIPlatform
+            from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
+
+            return VertexAIPlatform(VertexAIHook(location, project, gcp_conn_id, impersonation_chain))
+        from airflow_provider_llmbeam.endpoints.platforms.cloud_run import CloudRunPlatform
+        from airflow_provider_llmbeam.hooks.cloud_run import CloudRunHook
+
+        return CloudRunPlatform(CloudRunHook(location, project, gcp_conn_id, impersonation_chain))
+
+    return connect

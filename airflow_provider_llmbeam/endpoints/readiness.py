@@ -8,9 +8,8 @@ from typing import Any
 
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError
 from airflow_provider_llmbeam.hooks.llmbeam import open_model
+from airflow_provider_llmbeam.hooks.probe import Prober, ProbeReply
 from airflow_provider_llmbeam.polling.poller import TaskLog, Wait
-from airflow_provider_llmbeam.probe.prober import Prober
-from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.spec.model import Model
 
 #: Shortest timeout of a request: it is longer than most latency limits, so that the message has the latency.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
-from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import KEY_LABEL, TRY_LABEL, expires_at
+from airflow_provider_llmbeam.spec.fields.names import DEPLOYMENT_LABEL
 
 #: `EndpointSnapshot.missing` of an endpoint that serves another version of the registered model.
 OTHER_VERSION = "version of the model"

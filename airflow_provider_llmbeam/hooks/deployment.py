@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.spec.deployment import is_deployment_name
+from airflow_provider_llmbeam.spec.fields.names import is_deployment_name
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
 OPTION = "[llmbeam] deployment"

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.hooks.deployment import own_deployment
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.redaction import url_fault
 from airflow_provider_llmbeam.spec.model import Model, connection_fields, model_data, model_problems, parse_model
-from airflow_provider_llmbeam.spec.model.environment import with_base_url
+from airflow_provider_llmbeam.spec.model.server import with_base_url
 
 
 class LLMBeamHook(BaseHook):

@@ -10,8 +10,7 @@ from airflow_provider_llmbeam.spec.identity import progress_prefix, spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
 from airflow_provider_llmbeam.spec.remote_job import RemoteJob, flink_cancel_command
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
-from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner, FlinkRunner
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.jobs.process import JobProcess

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redaction import is_secret_name
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.runner.prism import BINARY_VARIABLE, PrismRunner
+from airflow_provider_llmbeam.spec.runner import BINARY_VARIABLE, PrismRunner
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 #: Variables of every job, by name or pattern. Those of a pattern whose names say that they are secret, such as

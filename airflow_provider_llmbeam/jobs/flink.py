@@ -7,15 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from airflow_provider_llmbeam.exceptions import CloudUnavailableError
-from airflow_provider_llmbeam.flink.cluster import FlinkCluster
 from airflow_provider_llmbeam.hooks.google.authentication import google_credentials
-from airflow_provider_llmbeam.hooks.object_storage import ObjectStorage, files_at
-from airflow_provider_llmbeam.hooks.storage import StorageHook
+from airflow_provider_llmbeam.hooks.storage import ObjectStorage, StorageHook, files_at
 from airflow_provider_llmbeam.jobs.cancellation import STOP_REQUEST_SECONDS
 from airflow_provider_llmbeam.jobs.client import SubmittedJob
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
+from airflow_provider_llmbeam.transport.flink import FlinkCluster
 
 
 class FlinkClient(FlinkCluster):

@@ -188,7 +188,7 @@ class JobLauncher:
         return self._record(replace(wanted, id=client.submit(spec, self._start_process)))
 
     def _start_process(self) -> JobProcess:
-        from airflow_provider_llmbeam.hooks.kafka import kafka_environment
+        from airflow_provider_llmbeam.hooks.connections import kafka_environment
 
         assert self._spec is not None
         self._fail_if_killed()

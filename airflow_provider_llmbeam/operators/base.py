@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.identity import with_billing_labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
-from airflow_provider_llmbeam.spec.model.environment import with_base_urls
+from airflow_provider_llmbeam.spec.model.server import with_base_urls
 from airflow_provider_llmbeam.spec.prompt import prompt_data
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
@@ -150,9 +150,11 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         Raises:
             JobSpecError: An argument is invalid, or this Airflow has no name for a job on Dataflow or Flink.
         """
-        from airflow_provider_llmbeam.hooks.kafka import kafka_environment
-        from airflow_provider_llmbeam.hooks.postgres import sink_environment
-        from airflow_provider_llmbeam.hooks.privacy import privacy_environment
+        from airflow_provider_llmbeam.hooks.connections import (
+            kafka_environment,
+            privacy_environment,
+            sink_environment,
+        )
 
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
         spec, secrets = self._connected(self._identified_data(context, inference))

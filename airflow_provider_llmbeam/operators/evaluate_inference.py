@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.operators.identity import name_in_every_run
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
 from airflow_provider_llmbeam.operators.literal import plain, unrendered, with_unrendered
 from airflow_provider_llmbeam.operators.other_models import OtherModels
-from airflow_provider_llmbeam.spec.model.environment import with_base_urls
+from airflow_provider_llmbeam.spec.model.server import with_base_urls
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg

@@ -39,8 +39,7 @@ from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.protocol.manifest import ERROR_KEY, PAGE_KEY
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
 from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, TaskDeferralTimeout
-from airflow_provider_llmbeam.triggers.job import JobTrigger
-from airflow_provider_llmbeam.triggers.wait import WaitTrigger
+from airflow_provider_llmbeam.triggers.job import JobTrigger, WaitTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

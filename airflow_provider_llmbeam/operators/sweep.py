@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_llmbeam.endpoints.platforms.factory import ENDPOINT_TYPES, platform_factory
+from airflow_provider_llmbeam.endpoints.platform import ENDPOINT_TYPES, platform_factory
 from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
 from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
 from airflow_provider_llmbeam.operators.arguments import check_arguments
@@ -20,8 +20,8 @@ from airflow_provider_llmbeam.spec.fields.text import from_text
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_llmbeam.endpoints.sweep import SweepManifest
     from airflow_provider_llmbeam.polling.poller import TaskLog
-    from airflow_provider_llmbeam.sweep import SweepManifest
 
 #: Age above which a running job of an LLM is considered forgotten, in seconds.
 MAX_JOB_AGE_SECONDS = 3 * 86_400.0
@@ -153,8 +153,8 @@ def swept(
         JobSpecError: `locations` or `deployments` is invalid; nothing was swept.
         StillBillingError: The connection could not be read; nothing was swept.
     """
+    from airflow_provider_llmbeam.endpoints.sweep import DataflowJobs, Endpoints, sweep
     from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
-    from airflow_provider_llmbeam.sweep import DataflowJobs, Endpoints, sweep
 
     places, names = _location_names(locations), deployment_names(deployments) or (required_deployment(),)
     where, now = f"What has expired in {', '.join(map(repr, places))}", time.time()

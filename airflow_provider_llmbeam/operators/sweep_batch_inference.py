@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.spec.model import Model, model_data, model_problem
 if TYPE_CHECKING:
     from airflow.sdk import XComArg
 
-    from airflow_provider_llmbeam.sweep import SweepManifest
+    from airflow_provider_llmbeam.endpoints.sweep import SweepManifest
 
 #: Age above which a batch-inference job is considered forgotten, in seconds: twice the default of
 #: `inference.max_batch_wait_seconds`.
@@ -111,10 +111,10 @@ class SweepBatchInferenceOperator(_SweepOperator):
     def sweep(self) -> SweepManifest:
         """Sweeps the jobs and files."""
         # Imported here: parsing a Dag file loads no HTTP client.
+        from airflow_provider_llmbeam.endpoints.sweep import BatchInferenceJobs, sweep
         from airflow_provider_llmbeam.hooks.llmbeam import open_model
         from airflow_provider_llmbeam.providers.batch import open_provider
         from airflow_provider_llmbeam.providers.rest import session_with
-        from airflow_provider_llmbeam.sweep import BatchInferenceJobs, sweep
 
         names = deployment_names(self.deployments) or (required_deployment(),)
         model, headers = open_model(

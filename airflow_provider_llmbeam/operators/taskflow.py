@@ -127,7 +127,7 @@ class _LLMBeamDecoratedOperator(DecoratedOperator, RunInferenceOperator):
         """Returns the answers, or the directory with them if they are too many for an XCom."""
         from airflow.sdk import ObjectStoragePath
 
-        from airflow_provider_llmbeam.hooks.object_storage import files_at
+        from airflow_provider_llmbeam.hooks.storage import files_at
 
         uris, count = manifest["answers_uris"], manifest["rows"]["answered"]
         if count <= MAX_ANSWERS and uris[0].endswith(".jsonl"):

@@ -23,9 +23,7 @@ from airflow_provider_llmbeam.pipeline.reporting.progress import shown_progress
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
-from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
-from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner, FlinkRunner, PortableRunner
 
 _log = logging.getLogger("llmbeam")
 

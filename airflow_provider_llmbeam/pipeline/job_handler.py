@@ -43,15 +43,14 @@ from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_e
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment
 from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.redaction import redact
+from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 from airflow_provider_llmbeam.spec.model import OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.media import media_rules
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
-from airflow_provider_llmbeam.spec.runner import DetachedRunner
-from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker
+from airflow_provider_llmbeam.spec.runner import DetachedRunner, limits_of_a_worker
 
 _log = logging.getLogger(__name__)
 

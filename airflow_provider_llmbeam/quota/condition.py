@@ -11,8 +11,8 @@ from typing import Any
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+from airflow_provider_llmbeam.hooks.probe import Prober
 from airflow_provider_llmbeam.polling.poller import TaskLog, Wait
-from airflow_provider_llmbeam.probe.prober import Prober
 from airflow_provider_llmbeam.quota.health import QuotaHealth
 from airflow_provider_llmbeam.quota.hook import QuotaHook
 from airflow_provider_llmbeam.quota.recommendation import Fit, best, fit, may_start, recommended_limits

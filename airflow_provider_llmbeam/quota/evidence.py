@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from airflow_provider_llmbeam.probe.prober import Probe
+from airflow_provider_llmbeam.hooks.probe import Probe
 
 #: `tokens` are input and output together.
 Unit = Literal["requests", "tokens", "input_tokens", "output_tokens"]

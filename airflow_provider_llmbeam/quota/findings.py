@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from airflow_provider_llmbeam.probe.prober import Probe
+from airflow_provider_llmbeam.hooks.probe import Probe
 from airflow_provider_llmbeam.quota.evidence import (
     STATED,
     Accelerators,

@@ -12,9 +12,8 @@ from typing import TypeVar
 from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError, JobSpecError
 from airflow_provider_llmbeam.hooks.google.base import GoogleHook
 from airflow_provider_llmbeam.hooks.google.rest import GoogleRest
-from airflow_provider_llmbeam.probe.prober import Probe
-from airflow_provider_llmbeam.quota.accelerators import accelerator_need
-from airflow_provider_llmbeam.quota.cloud_quotas import UNLIMITED, QuotaLimit, read_limits
+from airflow_provider_llmbeam.hooks.probe import Probe
+from airflow_provider_llmbeam.quota.cloud_quotas import UNLIMITED, QuotaLimit, accelerator_need, read_limits
 from airflow_provider_llmbeam.quota.evidence import (
     STATED,
     Accelerators,
@@ -25,8 +24,7 @@ from airflow_provider_llmbeam.quota.evidence import (
     Unit,
 )
 from airflow_provider_llmbeam.quota.health import QuotaHealth, judge
-from airflow_provider_llmbeam.quota.metrics import QuotaMetrics
-from airflow_provider_llmbeam.quota.monitoring import MonitoringReader
+from airflow_provider_llmbeam.quota.metrics import MonitoringReader, QuotaMetrics
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, VertexEndpointModel
@@ -52,7 +50,7 @@ _USED = re.compile(
 class QuotaHook(GoogleHook):
     """Returns the quota health of a model, or of a planned endpoint.
 
-    The hook sends no request to a model: the caller passes the result of `probe.prober.Prober` if it has one.
+    The hook sends no request to a model: the caller passes the result of `hooks.probe.Prober` if it has one.
 
     Args:
         model: Model; or

@@ -3,7 +3,6 @@
 from airflow_provider_llmbeam.spec.alerts import Alerts
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.conversation import Conversation
-from airflow_provider_llmbeam.spec.csv_options import CsvOptions
 from airflow_provider_llmbeam.spec.demand import Demand, EarlierRate
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, Endpoint, VertexEndpoint, parse_endpoint
 from airflow_provider_llmbeam.spec.inference import Inference
@@ -20,11 +19,15 @@ from airflow_provider_llmbeam.spec.model import (
 )
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.prompt import Media, PromptTemplate
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
-from airflow_provider_llmbeam.spec.runner.environment import WorkerEnvironment
-from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
-from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
-from airflow_provider_llmbeam.spec.runner.prism import PrismRunner
+from airflow_provider_llmbeam.spec.runner import (
+    DataflowRunner,
+    DirectRunner,
+    FlinkRunner,
+    PortableRunner,
+    PrismRunner,
+    Runner,
+    WorkerEnvironment,
+)
 from airflow_provider_llmbeam.spec.safety import AirflowRun, BigQueryAudit, FilesAudit, Moderation, Safety
 from airflow_provider_llmbeam.spec.sink import (
     BigQuerySink,
@@ -37,6 +40,7 @@ from airflow_provider_llmbeam.spec.sink import (
 )
 from airflow_provider_llmbeam.spec.source import (
     BigQuerySource,
+    CsvOptions,
     FilesSource,
     KafkaSource,
     PubSubSource,

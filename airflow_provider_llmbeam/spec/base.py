@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as data_field
 from typing import Any, Self
@@ -12,9 +12,59 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, mod
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redaction import has_secret_form, is_secret_name, redact, url_fault
-from airflow_provider_llmbeam.spec.fields.suggestion import instead_of
+from airflow_provider_llmbeam.spec.fields.suggestion import field_path, instead_of
 from airflow_provider_llmbeam.spec.fields.text import from_text
-from airflow_provider_llmbeam.spec.fields.wanted import wanted
+
+#: By kind of pydantic's error (docs.pydantic.dev/latest/errors/validation_errors).
+_WORDS = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "callable_type": "must be a function",
+    "dict_type": "must be an object with named fields",
+    "finite_number": "must be a finite number",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be greater than or equal to {ge}",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be less than or equal to {le}",
+    "list_type": "must be a list",
+    "literal_error": "must be {expected}",
+    "missing": "this field is needed",
+    "mapping_type": "must be an object with named fields",
+    "model_attributes_type": "must be an object with named fields",
+    "model_type": "must be an object with named fields",
+    "string_too_short": "must not be empty",
+    "string_type": "must be a text",
+    "timezone_aware": "must be a time with its zone, e.g. '2026-01-01T00:00:00Z'",
+    "tuple_type": "must be a list",
+    "union_tag_invalid": "must be one of {expected_tags}",
+    "union_tag_not_found": "this field is needed",
+    "value_error": "{error}",
+}
+
+
+def wanted(kind: str, message: str, context: Mapping[str, Any]) -> str:
+    """Returns what a field takes, as the second half of a sentence.
+
+    Args:
+        kind: Type of pydantic's error, e.g. `greater_than`.
+        message: Its message, for kinds without words of their own.
+        context: Its values, e.g. `{"gt": 0}`.
+    """
+    if kind == "too_short":
+        count = context["min_length"]
+        return f"must have at least {count} {'item' if count == 1 else 'items'}"
+    if kind in _WORDS:
+        return _WORDS[kind].format_map({name: _without_zeros(value) for name, value in context.items()})
+    return message[:1].lower() + message[1:]
+
+
+def _without_zeros(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class _NotShown:
@@ -120,7 +170,7 @@ def may_have_project(project: str | None, info: ValidationInfo) -> bool:
     return bool(project) or bool((info.context or {}).get("has_connection"))
 
 
-def problems_of(error: ValidationError, field: str = "", *, root: Any = None) -> tuple[SpecProblem, ...]:
+def problems_of(error: ValidationError, field: str = "", *, root: Any) -> tuple[SpecProblem, ...]:
     """Converts the errors of a pydantic validation.
 
     Args:
@@ -129,10 +179,7 @@ def problems_of(error: ValidationError, field: str = "", *, root: Any = None) ->
         root: Class or annotation of the value, which names the fields that an unknown one was meant to be.
     """
     above = (field,) if field else ()
-    return tuple(
-        _problem({**item, "loc": (*above, *item["loc"])}, instead_of(item["loc"], root) if item["loc"] else "")
-        for item in error.errors(include_url=False)
-    )
+    return tuple(_problem(item, above, root) for item in error.errors(include_url=False))
 
 
 def plain_directory(uri: str) -> str:
@@ -219,10 +266,6 @@ _NEVER_SHOWN = frozenset(
 )
 #: Levels of lists that a message shows; `repr` fails for a value of hundreds.
 _SHOWN_LEVELS = 5
-#: Fields that hold one of several types; pydantic appends the name of the type to their path.
-_UNIONS = ("source", "golden", "model", "sink", "runner")
-#: An endpoint is such a union itself, without an enclosing field.
-_ENDPOINT_TYPES = ("vertex", "cloud_run")
 #: What is said of a field that is missing.
 _MEANINGS = {"key": ": the columns that identify a row, e.g. 'ticket_id'"}
 _AS_TEXT = (
@@ -230,16 +273,9 @@ _AS_TEXT = (
 )
 
 
-def _problem(item: dict[str, Any], instead: str) -> SpecProblem:
-    path = [str(part) for part in item["loc"]]
-    if len(path) > 1 and path[0] in _UNIONS:
-        del path[1]
-    elif len(path) > 2 and (path[0] == "metrics" or path[:2] == ["safety", "audit"]):
-        del path[2]
-    elif len(path) > 4 and path[:3] == ["safety", "privacy", "detectors"]:
-        del path[4]
-    elif path and path[0] in _ENDPOINT_TYPES:
-        del path[0]
+def _problem(item: Mapping[str, Any], above: Sequence[str], root: Any) -> SpecProblem:
+    path = [*above, *field_path(item["loc"], root)]
+    instead = instead_of(item["loc"], root) if item["loc"] else ""
     field = ".".join(path)
     got, context = item.get("input"), item.get("ctx", {})
     related: tuple[Any, ...] = ()

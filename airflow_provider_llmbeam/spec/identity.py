@@ -1,11 +1,10 @@
-"""Name and labels by which a submitted job is found again."""
+"""Names and labels by which a submitted job, and what it creates at a provider, are found again."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 
-from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import (
     DAG_LABEL,
     ENDPOINT_LABEL,
@@ -14,6 +13,7 @@ from airflow_provider_llmbeam.spec.endpoint.identity import (
     endpoint_of_model,
     label_value,
 )
+from airflow_provider_llmbeam.spec.fields.names import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import GeminiModel
 
@@ -97,3 +97,22 @@ def with_billing_labels(spec: JobSpec, dag_id: str, task_id: str) -> JobSpec:
         return spec
     labels = {DAG_LABEL: label_value(dag_id), TASK_LABEL: label_value(task_id), **model.labels}
     return spec.model_copy(update={"model": model.model_copy(update={"labels": labels})})
+
+
+def display_name_prefix(spec: JobSpec) -> str:
+    """Returns the beginning of the display names of one job: batch-inference jobs, and cached contents."""
+    own = _digest(f"{spec.deployment}\n{spec.name}\n{spec.paths.home_uri}", 12)
+    return f"{deployment_prefix(spec.deployment)}{own}-"
+
+
+def deployment_prefix(deployment: str) -> str:
+    """Returns the beginning of the display names of all jobs of an Airflow.
+
+    Args:
+        deployment: Name of the Airflow; that of a job which no Airflow started is empty.
+    """
+    return f"llmbeam-{_digest(deployment, 8)}-"
+
+
+def _digest(text: str, characters: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:characters]

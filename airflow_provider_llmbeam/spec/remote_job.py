@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import RUN_LABEL
+from airflow_provider_llmbeam.spec.fields.names import DEPLOYMENT_LABEL
 
 #: Phase of a job. `unknown`: a state that this version does not know; `replaced`: another job continues its work.
 Phase = Literal["running", "cancelling", "unknown", "done", "failed", "cancelled", "drained", "replaced"]

@@ -1,1 +1,1 @@
-"""HTTP to the servers of others, for both processes: replies, redirects, token errors. No Airflow, no Beam."""
+"""HTTP to others' servers, for both processes: replies, redirects, token errors, Flink. No Airflow, no Beam."""

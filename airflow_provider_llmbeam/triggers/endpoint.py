@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor
-from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
-from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
+from airflow_provider_llmbeam.endpoints.platform import EndpointPlan, platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import Provisioner, ProvisioningHistory
 from airflow_provider_llmbeam.hooks.connections import plain_chain
 from airflow_provider_llmbeam.polling.poller import TaskLog

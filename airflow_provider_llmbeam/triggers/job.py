@@ -1,9 +1,13 @@
-"""Waits for a job elsewhere without a worker slot."""
+"""Triggers of a task whose job runs elsewhere: one polls the job, one only waits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_llmbeam.hooks.connections import plain_chain
 from airflow_provider_llmbeam.jobs.cancellation import cancel_or_leave
@@ -58,3 +62,24 @@ class JobTrigger(PollingTrigger[JobMonitor]):
 
     def _connect(self) -> JobClient:
         return connect(SubmittedJob(**self.job), self.gcp_conn_id, self.impersonation_chain)
+
+
+class WaitTrigger(BaseTrigger):
+    """Fires one event, without content, when a time has come. Another triggerer can take it over.
+
+    Args:
+        until: Unix time.
+    """
+
+    def __init__(self, *, until: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.until = until
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Returns the class path and the arguments."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"until": self.until}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Waits, and yields the event."""
+        await asyncio.sleep(max(0.0, self.until - time.time()))
+        yield TriggerEvent({})  # type: ignore[no-untyped-call]

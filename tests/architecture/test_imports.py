@@ -23,7 +23,7 @@ IF_USED = {f"airflow_provider_llmbeam.operators.{name}" for name in ("review_for
 WITHOUT_AIRFLOW = [
     name
     for name in MODULES
-    if name.split(".")[1] in ("spec", "transport", "engine", "providers", "flink", "pipeline", "beam")
+    if name.split(".")[1] in ("spec", "transport", "engine", "providers", "pipeline", "beam")
 ]
 
 

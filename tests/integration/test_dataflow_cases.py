@@ -25,7 +25,7 @@ from waiting import scaled
 
 from airflow_provider_llmbeam.hooks.deployment import own_deployment
 from airflow_provider_llmbeam.operators.identity import job_name
-from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
+from airflow_provider_llmbeam.spec.fields.names import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.identity import JOB_LABEL, SPEC_LABEL, identity
 from tests.integration import cases
 from tests.integration.cases import Cloud, play_all

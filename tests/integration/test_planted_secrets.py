@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from waiting import until
 
 from airflow_provider_llmbeam.exceptions import JobError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.hooks.connections import sink_environment
 from airflow_provider_llmbeam.hooks.google.authentication import google_credentials
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
-from airflow_provider_llmbeam.hooks.postgres import sink_environment
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.spec import JobSpec

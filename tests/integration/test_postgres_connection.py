@@ -13,7 +13,7 @@ from airflow.sdk import DAG
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from airflow_provider_llmbeam.hooks.postgres import sink_environment
+from airflow_provider_llmbeam.hooks.connections import sink_environment
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.spec import FilesSink, PostgresSink
 

@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.providers.batch import open_provider
 from airflow_provider_llmbeam.providers.rest import session_with
 from airflow_provider_llmbeam.spec import GeminiModel, OpenAIModel
-from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
+from airflow_provider_llmbeam.spec.identity import deployment_prefix
 from tests.processes import forked_jobs
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from cryptography.fernet import Fernet
 from waiting import scaled, until
 
-from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
+from airflow_provider_llmbeam.spec.fields.names import DEPLOYMENT_LABEL
 from tests.integration.cases import STEP_SECONDS
 from tests.integration.conftest import new_database
 

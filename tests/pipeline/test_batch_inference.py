@@ -21,6 +21,7 @@ from llmbeam_sandbox import Fault
 from llmbeam_sandbox.batch_inference.settings import BatchSettings
 from waiting import until
 
+from airflow_provider_llmbeam.endpoints.sweep import BatchInferenceJobs, sweep
 from airflow_provider_llmbeam.exceptions import (
     BudgetExceededError,
     JobFailedError,
@@ -53,7 +54,6 @@ from airflow_provider_llmbeam.providers.gemini import batch as gemini
 from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches, VertexAIBatches
 from airflow_provider_llmbeam.providers.openai.batch import OpenAIBatches
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.sweep import BatchInferenceJobs, sweep
 from tests.clouds import trust_in_aiohttp
 from tests.unit.pipeline.batch_inference.moments import KILLS
 

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.beam import LLMInference
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.launch.prism import prism_options
 from airflow_provider_llmbeam.spec import GeminiModel, Limits, PromptTemplate
-from airflow_provider_llmbeam.spec.runner.prism import PrismRunner
+from airflow_provider_llmbeam.spec.runner import PrismRunner
 from tests.prism import prism_binary
 
 GEMINI = "gemini.generateContent"

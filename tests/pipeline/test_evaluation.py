@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.pipeline.measure.evaluation.compare import compare
 from airflow_provider_llmbeam.pipeline.measure.evaluation.run import evaluate
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
-from airflow_provider_llmbeam.spec.model.environment import with_base_urls
+from airflow_provider_llmbeam.spec.model.server import with_base_urls
 from tests.processes import until_job
 
 GENERATE = "gemini.generateContent"

@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia
 from airflow_provider_llmbeam.pipeline.media.uploads import open_uploads
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
+from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.model import media
 from tests.pipeline.test_no_answer_is_paid_for_twice import start_command
 from tests.processes import until_job

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.model.environment import with_base_urls
+from airflow_provider_llmbeam.spec.model.server import with_base_urls
 from tests.outcomes import answers_by_tier
 
 FULL = pytest.mark.full

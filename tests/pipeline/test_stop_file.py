@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.job_handler import CANCELLATION_SECONDS
 from airflow_provider_llmbeam.spec import GeminiModel, JobSpec, Limits
-from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+from airflow_provider_llmbeam.spec.runner import FlinkRunner
 from tests.pipeline.conftest import estimate
 
 pytestmark = pytest.mark.promise(2)

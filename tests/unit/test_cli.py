@@ -12,10 +12,10 @@ from click.testing import CliRunner
 
 from airflow_provider_llmbeam import __version__
 from airflow_provider_llmbeam.cli import llmbeam
+from airflow_provider_llmbeam.endpoints.sweep import SweepManifest
 from airflow_provider_llmbeam.operators import sweep as sweeping
 from airflow_provider_llmbeam.pipeline import command as module
 from airflow_provider_llmbeam.pipeline.command import Command
-from airflow_provider_llmbeam.sweep import SweepManifest
 
 
 @pytest.fixture

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of
-from airflow_provider_llmbeam.endpoints.platform import EndpointPlan, SentRequests
+from airflow_provider_llmbeam.endpoints.fault import Fault, fault_of, operation_or_fault
+from airflow_provider_llmbeam.endpoints.platform import Answer, EndpointPlan, SentRequests
 from airflow_provider_llmbeam.endpoints.platforms import vertex_ai_requests as requests_of
-from airflow_provider_llmbeam.endpoints.platforms.base import HookPlatform
-from airflow_provider_llmbeam.endpoints.price import vertex_usd_per_hour
-from airflow_provider_llmbeam.endpoints.refusal import operation_or_fault
+from airflow_provider_llmbeam.endpoints.platforms.base import HookPlatform, ask, vertex_usd_per_hour
 from airflow_provider_llmbeam.endpoints.resource import (
     OTHER_VERSION,
     EndpointSnapshot,
@@ -19,9 +17,7 @@ from airflow_provider_llmbeam.endpoints.resource import (
     RunningOperation,
 )
 from airflow_provider_llmbeam.exceptions import CloudError, CloudNotFoundError, JobSpecError
-from airflow_provider_llmbeam.hooks.google.secret_manager import read_secret
-from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
-from airflow_provider_llmbeam.probe.answer import Answer, ask
+from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook, read_secret
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_id, known_labels
 from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.names import ChatRoute

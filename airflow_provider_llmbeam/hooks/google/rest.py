@@ -37,7 +37,7 @@ class GoogleRest:
             request: Description for error messages.
 
         Raises:
-            CloudError: See `google_cloud.errors`.
+            CloudError: See `hooks.google.errors`.
         """
         from google.api_core.exceptions import from_http_response
 

@@ -31,8 +31,8 @@ from airflow_provider_llmbeam.providers.errors import (
     BatchQuotaError,
     UncertainSubmitError,
 )
+from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 
 _log = logging.getLogger("llmbeam")
 

@@ -41,8 +41,8 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.turnaround_file import (
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import auto_way, deadline_at, plan_of
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, delete_uploads, open_provider
 from airflow_provider_llmbeam.providers.errors import ApiError
+from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 from airflow_provider_llmbeam.spec.protocol.counts import usd
 
 _log = logging.getLogger("llmbeam")

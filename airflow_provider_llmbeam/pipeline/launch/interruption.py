@@ -10,8 +10,7 @@ from types import FrameType
 from typing import Any
 
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, FlinkRunner
 
 #: Time for the requests in flight after the first signal, in seconds. Airflow kills a task five seconds after its
 #: SIGTERM (`escalation_delay` of its supervisor, 3.1 to 3.3), and with it the process of its job.

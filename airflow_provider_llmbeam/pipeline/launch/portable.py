@@ -12,7 +12,7 @@ import grpc
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.spec.identity import dataflow_name
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
+from airflow_provider_llmbeam.spec.runner import PortableRunner
 
 _log = logging.getLogger("llmbeam")
 

@@ -16,7 +16,7 @@ from apache_beam.runners.portability.prism_runner import PrismRunner as BeamPris
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.launch.parent import PR_SET_PDEATHSIG
-from airflow_provider_llmbeam.spec.runner.prism import BINARY_VARIABLE, PrismRunner
+from airflow_provider_llmbeam.spec.runner import BINARY_VARIABLE, PrismRunner
 
 #: Starts a program that the kernel of Linux ends with this process, also after a kill -9. The setting is lost at a
 #: fork and kept by exec (prctl(2), PR_SET_PDEATHSIG).

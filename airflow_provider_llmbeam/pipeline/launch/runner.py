@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -14,12 +15,15 @@ from airflow_provider_llmbeam.pipeline.launch.portable import portable_options
 from airflow_provider_llmbeam.pipeline.launch.prism import prism_options
 from airflow_provider_llmbeam.spec.identity import dataflow_name, labels
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner
-from airflow_provider_llmbeam.spec.runner.arguments import beam_arguments
-from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
-from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
-from airflow_provider_llmbeam.spec.runner.prism import PrismRunner
-from airflow_provider_llmbeam.spec.runner.workers import first_workers, max_workers
+from airflow_provider_llmbeam.spec.runner import (
+    DataflowRunner,
+    DirectRunner,
+    FlinkRunner,
+    PortableRunner,
+    PrismRunner,
+    first_workers,
+    max_workers,
+)
 
 #: Number of concurrent bundles per worker: while the last requests of one finish, the next ones keep the window of
 #: requests full. Waiting for a server takes no CPU, but each bundle holds a batch of rows in memory.
@@ -137,3 +141,20 @@ def dataflow_options(spec: JobSpec, worker_package: Path | None) -> list[str]:
         }
     )
     return [*options, *beam_arguments(runner.options)]
+
+
+def beam_arguments(options: Mapping[str, Any]) -> list[str]:
+    """Returns options as arguments that Beam's command line takes.
+
+    Args:
+        options: Values by option. `True` becomes a flag, each item of a list or tuple an argument of its own; an
+            option that is `False` or `None` is left out.
+    """
+    arguments: list[str] = []
+    for name, value in options.items():
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if item is True:
+                arguments.append(f"--{name}")
+            elif item is not False and item is not None:
+                arguments.append(f"--{name}={item}")
+    return arguments

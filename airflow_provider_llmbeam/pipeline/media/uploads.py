@@ -26,8 +26,8 @@ from airflow_provider_llmbeam.providers.errors import (
 from airflow_provider_llmbeam.providers.gemini.files import GeminiFile, GeminiFiles
 from airflow_provider_llmbeam.providers.registry import part_of
 from airflow_provider_llmbeam.providers.rest import open_client
+from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.job.display_name import display_name_prefix
 from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError, media_rules
 from airflow_provider_llmbeam.spec.runner import DetachedRunner

@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.pipeline.sinks.ownership import check_still_owner
 from airflow_provider_llmbeam.pipeline.sinks.queues import kafka, pubsub
 from airflow_provider_llmbeam.spec.identity import job_identity
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.runner.worker_secrets import sink_needs_worker_secrets
+from airflow_provider_llmbeam.spec.runner import sink_needs_worker_secrets
 from airflow_provider_llmbeam.spec.sink import (
     BigQuerySink,
     FilesSink,

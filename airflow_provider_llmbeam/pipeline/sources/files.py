@@ -27,9 +27,8 @@ from airflow_provider_llmbeam.pipeline.sources.lines import (
     open_plain,
 )
 from airflow_provider_llmbeam.spec.characters import valid_value
-from airflow_provider_llmbeam.spec.csv_options import CsvOptions
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, text_depth_exceeds
-from airflow_provider_llmbeam.spec.source import FileFormat, FilesSource
+from airflow_provider_llmbeam.spec.source import CsvOptions, FileFormat, FilesSource
 
 #: Maximum size of a CSV cell; the default of 131,072 characters would reject long documents.
 csv.field_size_limit(MAX_ROW_SIZE)

@@ -12,8 +12,7 @@ from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.ownership import claim
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.runner import LocalRunner
-from airflow_provider_llmbeam.spec.runner.worker_secrets import sink_needs_worker_secrets
+from airflow_provider_llmbeam.spec.runner import LocalRunner, sink_needs_worker_secrets
 
 
 def after_sink_check(

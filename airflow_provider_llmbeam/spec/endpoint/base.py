@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import Field
 
 from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.endpoint.gpu_machine import GpuMachine
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     DEFAULT_LENGTH_TOKENS,
+    GpuMachine,
     architecture_of,
     default_sequences,
     why_it_cannot_fit,

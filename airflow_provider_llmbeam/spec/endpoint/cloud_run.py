@@ -9,8 +9,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, argument_names, no_field_twice
-from airflow_provider_llmbeam.spec.endpoint.gpu_machine import CLOUD_RUN_LADDER, GpuMachine
-from airflow_provider_llmbeam.spec.endpoint.gpu_memory import BYTES_PER_NUMBER, architecture_of, smallest_machine
+from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
+    BYTES_PER_NUMBER,
+    CLOUD_RUN_LADDER,
+    GpuMachine,
+    architecture_of,
+    smallest_machine,
+)
 from airflow_provider_llmbeam.spec.fields.names import CloudRunGpu, Memory, ServiceAccount
 
 #: Minimum cores and memory in GiB that Cloud Run requires with a GPU.

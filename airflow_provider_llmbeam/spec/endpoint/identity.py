@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
+from airflow_provider_llmbeam.spec.fields.names import DEPLOYMENT_LABEL
 
 #: Owner of a resource, the same for every attempt of a run. A resource without it was not made by this package.
 KEY_LABEL = "llmbeam-key"

@@ -8,8 +8,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, no_field_twice
-from airflow_provider_llmbeam.spec.endpoint.gpu_machine import MACHINES, VERTEX_LADDER, GpuMachine
-from airflow_provider_llmbeam.spec.endpoint.gpu_memory import architecture_of, smallest_machine
+from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
+    MACHINES,
+    VERTEX_LADDER,
+    GpuMachine,
+    architecture_of,
+    smallest_machine,
+)
 from airflow_provider_llmbeam.spec.fields.names import (
     AcceleratorType,
     ChatRoute,

@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel
 from airflow_provider_llmbeam.spec.evaluation.judge import Judge, rubric_fault
 from airflow_provider_llmbeam.spec.fields.names import FunctionPath
 from airflow_provider_llmbeam.spec.fields.text import from_text
-from airflow_provider_llmbeam.spec.prompt.schema_type import checked_schema, schema_of
+from airflow_provider_llmbeam.spec.prompt.answer_type import checked_schema, schema_of
 
 
 class _FieldMetric(SpecModel):

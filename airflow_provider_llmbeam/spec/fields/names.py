@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 
 def _like(pattern: str, words: str) -> AfterValidator:
@@ -148,3 +148,17 @@ PubSubSubscription = Annotated[
     _like(r"projects/[^/]+/subscriptions/[^/:]+", "a subscription of Pub/Sub, 'projects/…/subscriptions/…'"),
 ]
 EmbeddingTask = Annotated[str, _like(r"[A-Z][A-Z_]*", "a task of Gemini embeddings, e.g. 'RETRIEVAL_DOCUMENT'")]
+
+
+#: Label of every resource on Google Cloud: name of the Airflow deployment that created it.
+DEPLOYMENT_LABEL = "llmbeam-deployment"
+#: Characters that labels of Google Cloud allow.
+_PATTERN = r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?"
+
+#: Name of a deployment; empty for a job that no Airflow started.
+DeploymentName = Annotated[str, Field(pattern=rf"^({_PATTERN})?$")]
+
+
+def is_deployment_name(text: str) -> bool:
+    """Whether a text may be the name of a deployment: at most 40 of a-z, 0-9 and -, beginning with a letter."""
+    return re.fullmatch(_PATTERN, text) is not None

@@ -42,17 +42,23 @@ def instead_of(path: Sequence[str | int], root: Any) -> str:
         path: Path of the unknown field; it may contain the names of types of a union.
         root: Class or annotation of the value that was validated.
     """
-    *above, name = map(str, path)
+    name = str(path[-1])
+    above, classes = _walk(root, path[:-1])
     homes = homes_of(name, root)
     if homes and not {*above} & {*homes}:
         return f"it belongs in {' or '.join(f'`{home}`' for home in homes)}"
     if above and name in _names(_members(root)):
         return f"it belongs beside `{above[0]}`, not into it"
-    known = _names(_at(root, above))
+    known = _names(classes)
     field = _NAMES_ELSEWHERE.get(name, "")
     if field not in known and len(homes := homes_of(field, root)) == 1:
         return f"did you mean `{homes[0]}.{field}`?"
     return nearest(name, known)
+
+
+def field_path(path: Sequence[str | int], root: Any) -> list[str]:
+    """Returns a path of pydantic without the names of types, which it has after each union."""
+    return _walk(root, path)[0]
 
 
 def homes_of(name: str, root: Any) -> list[str]:
@@ -65,19 +71,18 @@ def homes_of(name: str, root: Any) -> list[str]:
     ]
 
 
-def _at(root: Any, path: Sequence[str]) -> list[type[BaseModel]]:
-    """Returns the classes that the value at a path may have."""
-    classes = [*_members(root)]
-    for step in path:
-        inner = [
-            found
-            for one in classes
-            if step in one.model_fields
-            for found in _members(one.model_fields[step].annotation)
-        ]
-        tagged = [one for one in classes if "type" in one.model_fields and step in _tags(one)]
-        classes = inner or tagged or classes
-    return classes
+def _walk(root: Any, path: Sequence[str | int]) -> tuple[list[str], list[type[BaseModel]]]:
+    """Returns the fields and items on a path, and the classes that the value at its end may have."""
+    fields, classes = list[str](), [*_members(root)]
+    for step in map(str, path):
+        if len(classes) > 1 and (tagged := [one for one in classes if step in _tags(one)]):
+            classes = tagged
+            continue
+        fields.append(step)
+        found = [one.model_fields[step].annotation for one in classes if step in one.model_fields]
+        if found:
+            classes = [member for annotation in found for member in _members(annotation)]
+    return fields, classes
 
 
 def _members(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -92,7 +97,7 @@ def _members(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _tags(member: type[BaseModel]) -> tuple[Any, ...]:
-    return get_args(member.model_fields["type"].annotation)
+    return get_args(member.model_fields["type"].annotation) if "type" in member.model_fields else ()
 
 
 def _names(classes: Iterable[type[BaseModel]]) -> set[str]:

@@ -19,8 +19,7 @@ from airflow_provider_llmbeam.spec.base import (
 )
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.conversation import Conversation
-from airflow_provider_llmbeam.spec.deployment import DeploymentName
-from airflow_provider_llmbeam.spec.fields.names import JobName
+from airflow_provider_llmbeam.spec.fields.names import DeploymentName, JobName
 from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
 from airflow_provider_llmbeam.spec.job.paths import JobPaths

@@ -14,8 +14,7 @@ from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, Vertex
 from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
 from airflow_provider_llmbeam.spec.model.parameters import given
 from airflow_provider_llmbeam.spec.model.price import price_of
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, is_in_network
-from airflow_provider_llmbeam.spec.runner.worker_secrets import missing_worker_secrets
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, is_in_network, missing_worker_secrets
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink, KafkaSink, MilvusSink, PubSubSink
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource

@@ -11,8 +11,8 @@ from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel
 from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, changed_by_json, depth_exceeds
+from airflow_provider_llmbeam.spec.prompt.answer_type import checked_schema, schema_of
 from airflow_provider_llmbeam.spec.prompt.names import missing_variable, no_column, unknown_name, uses_row
-from airflow_provider_llmbeam.spec.prompt.schema_type import checked_schema, schema_of
 from airflow_provider_llmbeam.spec.prompt.template import check_template
 
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
-from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platform import Answer, EndpointPlan
 from airflow_provider_llmbeam.endpoints.platforms.vertex_ai_requests import is_from_garden, missing
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
 from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError, RequestRefusedError
-from airflow_provider_llmbeam.probe.answer import Answer
 from airflow_provider_llmbeam.spec.endpoint.identity import (
     TRY_LABEL,
     display_name,

@@ -16,11 +16,10 @@ from typing import Literal
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
-from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
+from airflow_provider_llmbeam.endpoints.platform import Answer, EndpointPlan
 from airflow_provider_llmbeam.endpoints.provisioning import MAX_REFUSED_SECONDS, Provisioner, ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.resource import LostReply
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
-from airflow_provider_llmbeam.probe.answer import Answer
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.spec.identity import identity

@@ -13,8 +13,7 @@ import pytest
 from llmbeam_sandbox import EndpointSettings, Fault, Sandbox
 
 from airflow_provider_llmbeam.endpoints import teardown
-from airflow_provider_llmbeam.endpoints.platform import SentRequests
-from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
+from airflow_provider_llmbeam.endpoints.platform import SentRequests, platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.resource import LostReply
 from airflow_provider_llmbeam.endpoints.teardown import remove

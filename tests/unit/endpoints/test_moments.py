@@ -11,8 +11,8 @@ from itertools import product
 
 import pytest
 
-from airflow_provider_llmbeam import sweep as sweeps
 from airflow_provider_llmbeam.endpoints import monitor as monitors
+from airflow_provider_llmbeam.endpoints import sweep as sweeps
 from airflow_provider_llmbeam.endpoints.platform import SentRequests
 from airflow_provider_llmbeam.endpoints.resource import CLOCK_SECONDS, LostReply
 from airflow_provider_llmbeam.endpoints.teardown import remove

@@ -13,15 +13,15 @@ from llmbeam_sandbox import EndpointSettings, Fault, ManualClock, Sandbox
 
 from airflow_provider_llmbeam.endpoints import teardown
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor, ProvisioningResult
-from airflow_provider_llmbeam.endpoints.platforms.factory import platform_factory
+from airflow_provider_llmbeam.endpoints.platform import platform_factory
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.resource import LostReply
+from airflow_provider_llmbeam.endpoints.sweep import Endpoints, sweep
 from airflow_provider_llmbeam.endpoints.teardown import remove
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.polling.poller import poll_until_result
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
-from airflow_provider_llmbeam.sweep import Endpoints, sweep
 from airflow_provider_llmbeam.triggers.endpoint import EndpointTrigger
 from tests.unit.endpoints.moments import (
     CLOUD_RUN,

@@ -6,8 +6,7 @@ import pytest
 from google.cloud.run_v2 import ListServicesResponse, Service
 
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
-from airflow_provider_llmbeam.endpoints.platforms.cloud_run import CloudRunPlatform
-from airflow_provider_llmbeam.endpoints.platforms.cloud_run_requests import service
+from airflow_provider_llmbeam.endpoints.platforms.cloud_run import CloudRunPlatform, service
 from airflow_provider_llmbeam.endpoints.resource import still_billing
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import KEY_LABEL

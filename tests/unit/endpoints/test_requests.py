@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
-from airflow_provider_llmbeam.endpoints.platforms import cloud_run_requests, vertex_ai_requests
+from airflow_provider_llmbeam.endpoints.platforms import cloud_run, vertex_ai_requests
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.spec.model import Generation, parse_model
@@ -47,7 +47,7 @@ def test_a_container_on_vertex_ai_gets_the_token_in_one_variable_and_in_no_argum
 
 def test_cloud_run_gets_the_name_and_the_version_of_the_secret_and_reads_it_itself():
     found = plan(type="cloud_run", locations=["us-central1"], image="vllm:1")
-    (container,) = cloud_run_requests.service(found, found.spec)["template"]["containers"]
+    (container,) = cloud_run.service(found, found.spec)["template"]["containers"]
     assert container["env"] == [
         {"name": "HF_TOKEN", "value_source": {"secret_key_ref": {"secret": SECRET, "version": "7"}}}
     ]
@@ -57,9 +57,9 @@ def test_models_of_two_directories_on_cloud_storage_share_no_answers():
     fingerprints, flags = set(), set()
     for directory in ("gs://a/v1/gemma", "gs://b/tuned-2/gemma/"):
         found = plan(type="cloud_run", locations=["us-central1"], model=directory, hf_token_secret=None)
-        (container,) = cloud_run_requests.service(found, found.spec)["template"]["containers"]
+        (container,) = cloud_run.service(found, found.spec)["template"]["containers"]
         flags |= {arg for arg in container["args"] if arg.startswith("--served-model-name")}
-        name = cloud_run_requests.served_name(directory)
+        name = cloud_run.served_name(directory)
         fingerprints.add(
             Fingerprinter(parse_model({"type": "openai", "name": name}), Generation(), None)("p", None)
         )
@@ -81,7 +81,7 @@ def test_a_token_in_the_environment_of_the_container_is_refused_without_its_valu
 def test_cloud_run_gets_at_most_the_concurrency_that_it_takes(fields, concurrency):
     fields = {"model": "gs://bucket/someone-elses", "hf_token_secret": None, **fields}
     found = plan(type="cloud_run", locations=["us-central1"], **fields)
-    template = cloud_run_requests.service(found, found.spec)["template"]
+    template = cloud_run.service(found, found.spec)["template"]
     assert template["max_instance_request_concurrency"] == concurrency
 
 

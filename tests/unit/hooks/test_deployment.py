@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.deployment import deployment_name, own_deployment, required_deployment
-from airflow_provider_llmbeam.spec.deployment import is_deployment_name
+from airflow_provider_llmbeam.spec.fields.names import is_deployment_name
 
 KEY = f"{'k' * 43}="
 OTHER_KEY = f"{'o' * 43}="

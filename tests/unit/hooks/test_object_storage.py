@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, CloudUnavailableError, RequestRefusedError
-from airflow_provider_llmbeam.hooks.object_storage import ObjectStorage, files_at
-from airflow_provider_llmbeam.hooks.storage import StorageHook
+from airflow_provider_llmbeam.hooks.storage import ObjectStorage, StorageHook, files_at
 
 
 def test_cloud_storage_has_its_own_client():

@@ -10,7 +10,7 @@ import pytest
 from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
-from airflow_provider_llmbeam.hooks.object_storage import files_at
+from airflow_provider_llmbeam.hooks.storage import files_at
 from airflow_provider_llmbeam.jobs.client import SubmittedJob, connect
 from airflow_provider_llmbeam.jobs.launcher import JobLauncher
 from airflow_provider_llmbeam.jobs.outcome import JobResult

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.probe.prober import Probe, ProbeReply
+from airflow_provider_llmbeam.hooks.probe import Probe, ProbeReply
 from airflow_provider_llmbeam.quota.evidence import Allowance, Evidence, Serving, Traffic
 from airflow_provider_llmbeam.quota.findings import MARGIN, MIN_SAMPLE, STALE_SECONDS
 from airflow_provider_llmbeam.quota.health import QuotaHealth, judge
-from airflow_provider_llmbeam.quota.metrics import QuotaMetrics
-from airflow_provider_llmbeam.quota.monitoring import Series
+from airflow_provider_llmbeam.quota.metrics import QuotaMetrics, Series
 
 NOW = 1_700_000_000.0
 

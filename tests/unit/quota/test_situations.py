@@ -21,7 +21,7 @@ from llmbeam_sandbox import (
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
-from airflow_provider_llmbeam.probe.prober import Prober
+from airflow_provider_llmbeam.hooks.probe import Prober
 from airflow_provider_llmbeam.quota.hook import QuotaHook, situation_of, unit_of
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, Limits, VertexEndpoint, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model import parse_model

@@ -20,9 +20,9 @@ from llmbeam_sandbox import Fault, Latency, ModelSettings, Sandbox
 
 from airflow_provider_llmbeam.endpoints.readiness import judge_reply, named
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError, JobSpecError
+from airflow_provider_llmbeam.hooks.probe import ProbeReply
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import SensorResult
-from airflow_provider_llmbeam.probe.reply import ProbeReply
 from airflow_provider_llmbeam.sensors.base import GRACE_SECONDS
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.spec import GeminiModel

@@ -151,3 +151,21 @@ def test_the_problem_of_an_address_with_a_password_says_where_that_belongs(job) 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8000/v1", "https://a-b.example.org", "http://[::1]:80/v1/"])
 def test_an_address_without_a_password_is_accepted(job, address: str) -> None:
     assert JobSpec.problems(job(model={"type": "gemini", "base_url": address})) == ()
+
+
+@pytest.mark.parametrize(
+    ("parts", "field"),
+    [
+        ({"model": {"type": "openai", "name": 3}}, "model.name"),
+        ({"sink": {"type": "bigquery", "table": 3}}, "sink.table"),
+        ({"source": {"type": "rows", "rows": 3, "key": ["id"]}}, "source.rows"),
+        ({"safety": {"audit": {"type": "files", "uri": 3}}}, "safety.audit.uri"),
+        ({"safety": {"moderation": {"model": {"type": "openai", "name": 3}}}}, "safety.moderation.model.name"),
+        (
+            {"safety": {"privacy": {"detectors": [{"type": "patterns", "entities": 3}]}}},
+            "safety.privacy.detectors.0.entities",
+        ),
+    ],
+)
+def test_the_path_of_a_field_names_no_type_of_a_union(job, parts, field) -> None:
+    assert field in {problem.field for problem in JobSpec.problems(job(**parts))}

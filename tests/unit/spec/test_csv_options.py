@@ -7,8 +7,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.sources.files import parse_csv
-from airflow_provider_llmbeam.spec.csv_options import CsvOptions
-from airflow_provider_llmbeam.spec.source import FilesSource
+from airflow_provider_llmbeam.spec.source import CsvOptions, FilesSource
 
 
 def read(text: str, **options: Any) -> list[Any]:

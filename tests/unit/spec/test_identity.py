@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
+from airflow_provider_llmbeam.spec.fields.names import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.identity import (
     JOB_LABEL,
     SPEC_LABEL,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
-from airflow_provider_llmbeam.triggers import wait as module
-from airflow_provider_llmbeam.triggers.wait import WaitTrigger
+from airflow_provider_llmbeam.triggers import job as module
+from airflow_provider_llmbeam.triggers.job import WaitTrigger
 
 
 def ran(trigger, monkeypatch):
@@ -30,5 +30,5 @@ def test_a_trigger_whose_time_has_passed_fires_at_once(monkeypatch):
 
 def test_another_triggerer_waits_until_the_same_time():
     path, arguments = WaitTrigger(until=7.0).serialize()
-    assert path == "airflow_provider_llmbeam.triggers.wait.WaitTrigger"
+    assert path == "airflow_provider_llmbeam.triggers.job.WaitTrigger"
     assert WaitTrigger(**arguments).until == 7.0

@@ -52,8 +52,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS, ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner
-from airflow_provider_llmbeam.spec.runner.workers import workers_of
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, workers_of
 
 _log = logging.getLogger("llmbeam")
 

@@ -18,8 +18,7 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.sources.files import MARKED, parse_csv, parse_line, parse_table
 from airflow_provider_llmbeam.pipeline.sources.lines import plain, read_lines
-from airflow_provider_llmbeam.spec.csv_options import CsvOptions
-from airflow_provider_llmbeam.spec.source import FileFormat
+from airflow_provider_llmbeam.spec.source import CsvOptions, FileFormat
 
 _USUAL = CsvOptions()
 #: Number of portions of a large source.

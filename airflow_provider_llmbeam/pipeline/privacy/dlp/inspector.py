@@ -34,8 +34,7 @@ from airflow_provider_llmbeam.pipeline.privacy.dlp.table import (
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import GeminiModel, VertexEndpointModel
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, limits_of_a_worker
 from airflow_provider_llmbeam.spec.safety.privacy import DlpDetector
 
 if TYPE_CHECKING:

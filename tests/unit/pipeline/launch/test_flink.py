@@ -8,11 +8,11 @@ from apache_beam.runners.runner import PipelineState
 from llmbeam_sandbox import Fault, FlinkSettings
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
-from airflow_provider_llmbeam.flink.cluster import FlinkCluster
 from airflow_provider_llmbeam.pipeline.launch import flink
 from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.identity import dataflow_name, job_identity
+from airflow_provider_llmbeam.transport.flink import FlinkCluster
 
 
 class Pipeline:

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.launch.prism import _START, LocalPrism, binary_of
 from airflow_provider_llmbeam.pipeline.launch.runner import runner_of
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.runner.prism import PrismRunner
+from airflow_provider_llmbeam.spec.runner import PrismRunner
 
 _PROGRAM = "/bin/sleep"
 

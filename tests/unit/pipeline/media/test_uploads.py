@@ -10,6 +10,7 @@ from hashlib import sha256
 import pytest
 from llmbeam_sandbox import Fault
 
+from airflow_provider_llmbeam.endpoints.sweep import BatchInferenceJobs, sweep
 from airflow_provider_llmbeam.engine.media.file import MediaFile
 from airflow_provider_llmbeam.pipeline.media import uploads as module
 from airflow_provider_llmbeam.pipeline.media.uploads import UploadedMedia, open_uploads
@@ -17,10 +18,9 @@ from airflow_provider_llmbeam.providers import rest as http
 from airflow_provider_llmbeam.providers.batch import open_provider
 from airflow_provider_llmbeam.providers.gemini.files import GeminiFile, GeminiFiles
 from airflow_provider_llmbeam.providers.rest import open_client
-from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
+from airflow_provider_llmbeam.spec.identity import deployment_prefix
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel
 from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError
-from airflow_provider_llmbeam.sweep import BatchInferenceJobs, sweep
 
 PREFIX = f"{deployment_prefix('tests')}job-"
 UPLOAD = "gemini.files.upload"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from llmbeam_sandbox import Fault
 
+from airflow_provider_llmbeam.endpoints.sweep import BatchInferenceJobs, SweepManifest, sweep
 from airflow_provider_llmbeam.providers.openai import batch as openai
-from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
-from airflow_provider_llmbeam.sweep import BatchInferenceJobs, SweepManifest, sweep
+from airflow_provider_llmbeam.spec.identity import deployment_prefix
 
 PREFIX = deployment_prefix("prod")
 FOREIGN = deployment_prefix("dev")

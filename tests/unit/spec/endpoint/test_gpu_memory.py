@@ -8,19 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.spec import parse_endpoint
-from airflow_provider_llmbeam.spec.endpoint.gpu_machine import (
-    CLOUD_RUN_LADDER,
-    MACHINES,
-    VERTEX_LADDER,
-    GpuMachine,
-)
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     ARCHITECTURES,
+    CLOUD_RUN_LADDER,
     DEFAULT_LENGTH_TOKENS,
     GPU_MEMORY_UTILIZATION,
     LEAST_DEFAULT_SEQUENCES,
+    MACHINES,
     MOST_DEFAULT_SEQUENCES,
     OVERHEAD_GB,
+    VERTEX_LADDER,
+    GpuMachine,
     architecture_of,
     memory_sum,
     sequence_bytes,

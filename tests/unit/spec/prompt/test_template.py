@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.spec.prompt.template import MAX_SECONDS, RowEnvironment, check_template
-from airflow_provider_llmbeam.spec.prompt.template_limits import MAX_SIZE, TemplateLimitError, size_of
+from airflow_provider_llmbeam.spec.prompt.template import (
+    MAX_SECONDS,
+    MAX_SIZE,
+    RowEnvironment,
+    TemplateLimitError,
+    check_template,
+    size_of,
+)
 from tests.hostile import examples
 
 HUGE = 10**10

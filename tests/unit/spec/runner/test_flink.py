@@ -4,9 +4,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.limits import Limits
-from airflow_provider_llmbeam.spec.runner import workers_have_keys
-from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
-from airflow_provider_llmbeam.spec.runner.workers import workers_of
+from airflow_provider_llmbeam.spec.runner import FlinkRunner, workers_have_keys, workers_of
 
 FLINK = {
     "type": "flink",

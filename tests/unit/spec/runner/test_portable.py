@@ -5,10 +5,13 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
-from airflow_provider_llmbeam.spec.runner import workers_have_keys
-from airflow_provider_llmbeam.spec.runner.environment import WorkerEnvironment
-from airflow_provider_llmbeam.spec.runner.portable import PortableRunner
-from airflow_provider_llmbeam.spec.runner.workers import limits_of_a_worker, workers_of
+from airflow_provider_llmbeam.spec.runner import (
+    PortableRunner,
+    WorkerEnvironment,
+    limits_of_a_worker,
+    workers_have_keys,
+    workers_of,
+)
 
 POOL = {"type": "EXTERNAL", "address": "localhost:50000"}
 PORTABLE = {"type": "portable", "job_endpoint": "localhost:8099", "environment": POOL}

@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.runner.worker_secrets import sink_needs_worker_secrets
+from airflow_provider_llmbeam.spec.runner import sink_needs_worker_secrets
 
 GEMINI = {"type": "gemini"}
 VERTEX = {"type": "gemini", "project": "a-project"}

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.spec.runner.workers import (
+from airflow_provider_llmbeam.spec.runner import (
     MAX_WORKERS_WITHOUT_QUOTA,
+    DataflowRunner,
     first_workers,
     limits_of_a_worker,
     max_workers,

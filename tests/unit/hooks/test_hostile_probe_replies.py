@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.probe.reply import read_reply
+from airflow_provider_llmbeam.hooks.probe import read_reply
 from tests.hostile import altered, encoded, letters
 
 ANSWER: Any = {"candidates": [{"content": {"parts": [{"text": "Hi."}]}, "finishReason": "STOP"}]}

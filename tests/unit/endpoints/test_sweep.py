@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.endpoints.resource import Resource
-from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
-from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase, UploadedFile
-from airflow_provider_llmbeam.providers.errors import ApiDeniedError, ApiNotFoundError, ApiUnavailableError
-from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix, display_name_prefix
-from airflow_provider_llmbeam.spec.remote_job import RemoteJob
-from airflow_provider_llmbeam.sweep import (
+from airflow_provider_llmbeam.endpoints.sweep import (
     BatchInferenceJobs,
     DataflowJobs,
     Endpoints,
@@ -24,6 +18,12 @@ from airflow_provider_llmbeam.sweep import (
     is_due,
     sweep,
 )
+from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase, UploadedFile
+from airflow_provider_llmbeam.providers.errors import ApiDeniedError, ApiNotFoundError, ApiUnavailableError
+from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.identity import deployment_prefix, display_name_prefix
+from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 
 pytestmark = pytest.mark.promise(3)
 

@@ -18,9 +18,16 @@ from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.hooks.llmbeam import open_model
+from airflow_provider_llmbeam.hooks.probe import (
+    MAX_UNANSWERED,
+    Probe,
+    Prober,
+    ProbeReply,
+    affordable,
+    probe_cost_usd,
+    read_reply,
+)
 from airflow_provider_llmbeam.polling.poller import poll_until_result
-from airflow_provider_llmbeam.probe.prober import MAX_UNANSWERED, Probe, Prober, affordable, probe_cost_usd
-from airflow_provider_llmbeam.probe.reply import ProbeReply, read_reply
 from airflow_provider_llmbeam.providers.probe import probe_request
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.flink.checks import cluster_fault, cluster_warning
-from airflow_provider_llmbeam.spec.runner.flink import FlinkRunner
+from airflow_provider_llmbeam.pipeline.launch.flink import cluster_fault, cluster_warning
+from airflow_provider_llmbeam.spec.runner import FlinkRunner
 
 OVERVIEW = {"flink-version": "1.19.3", "taskmanagers": 2, "slots-available": 2}
 RESTARTS = {"restart-strategy.type": "fixed-delay"}

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, JobSpec, OpenAIModel
 from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
-from airflow_provider_llmbeam.spec.model.environment import with_base_url, with_base_urls
+from airflow_provider_llmbeam.spec.model.server import with_base_url, with_base_urls
 
 VARIABLES = {
     "GOOGLE_GEMINI_BASE_URL": "http://127.0.0.1:1",

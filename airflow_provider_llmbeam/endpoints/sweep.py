@@ -18,9 +18,9 @@ from airflow_provider_llmbeam.exceptions import LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.polling.poller import TaskLog
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, UploadedFile
 from airflow_provider_llmbeam.providers.errors import ApiNotFoundError
-from airflow_provider_llmbeam.spec.deployment import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.endpoint.identity import ENDPOINT_LABEL
-from airflow_provider_llmbeam.spec.job.display_name import deployment_prefix
+from airflow_provider_llmbeam.spec.fields.names import DEPLOYMENT_LABEL
+from airflow_provider_llmbeam.spec.identity import deployment_prefix
 from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 
 #: What a sweep does with something that it finds: the list of the manifest that it is added to.

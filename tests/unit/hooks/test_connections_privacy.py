@@ -5,7 +5,7 @@ import json
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.privacy import privacy_environment
+from airflow_provider_llmbeam.hooks.connections import privacy_environment
 from airflow_provider_llmbeam.spec.safety import Privacy
 
 SECRET = "the secret of a connection"
@@ -13,7 +13,7 @@ SECRET = "the secret of a connection"
 
 def test_the_password_of_the_connection_is_the_secret_and_airflow_masks_it(monkeypatch):
     masked = []
-    monkeypatch.setattr("airflow_provider_llmbeam.hooks.privacy.mask_secret", masked.append)
+    monkeypatch.setattr("airflow_provider_llmbeam.hooks.connections.mask_secret", masked.append)
     monkeypatch.setenv("AIRFLOW_CONN_MASKING", json.dumps({"conn_type": "generic", "password": SECRET}))
     assert privacy_environment(Privacy(key_conn_id="masking", key_env="OWN")) == {"OWN": SECRET}
     assert masked == [SECRET]

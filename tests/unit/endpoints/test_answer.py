@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from airflow_provider_llmbeam.probe.answer import ask
+from airflow_provider_llmbeam.endpoints.platforms.base import ask
 from airflow_provider_llmbeam.spec.model import parse_model
 
 

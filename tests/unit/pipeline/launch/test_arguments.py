@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from airflow_provider_llmbeam.spec.runner.arguments import beam_arguments
+from airflow_provider_llmbeam.pipeline.launch.runner import beam_arguments
 
 
 def test_an_option_becomes_an_argument_with_its_value() -> None:

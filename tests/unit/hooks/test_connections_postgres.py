@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from airflow_provider_llmbeam.hooks.postgres import sink_environment
+from airflow_provider_llmbeam.hooks.connections import sink_environment
 from airflow_provider_llmbeam.spec import PostgresSink
 
 
 def test_airflow_masks_the_password_in_each_of_its_forms(monkeypatch):
     masked = []
-    monkeypatch.setattr("airflow_provider_llmbeam.hooks.postgres.mask_secret", masked.append)
+    monkeypatch.setattr("airflow_provider_llmbeam.hooks.connections.mask_secret", masked.append)
     value = {
         "conn_type": "postgres",
         "host": "h",

@@ -11,8 +11,8 @@ from airflow_provider_llmbeam.exceptions import (
     CloudUnavailableError,
     RequestRefusedError,
 )
-from airflow_provider_llmbeam.flink.cluster import PHASES, FlinkCluster, job_of
 from airflow_provider_llmbeam.spec.remote_job import flink_cancel_command
+from airflow_provider_llmbeam.transport.flink import PHASES, FlinkCluster, job_of
 
 
 @pytest.fixture

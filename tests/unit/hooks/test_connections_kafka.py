@@ -7,7 +7,7 @@ import json
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.kafka import kafka_environment
+from airflow_provider_llmbeam.hooks.connections import kafka_environment
 from airflow_provider_llmbeam.redaction import redact, secrets_of
 from airflow_provider_llmbeam.spec import KafkaSink, KafkaSource
 
@@ -28,7 +28,7 @@ def connection(monkeypatch):
 
 def test_the_settings_are_a_variable_of_the_job_and_airflow_masks_the_password(connection, monkeypatch):
     masked = []
-    monkeypatch.setattr("airflow_provider_llmbeam.hooks.kafka.mask_secret", masked.append)
+    monkeypatch.setattr("airflow_provider_llmbeam.hooks.connections.mask_secret", masked.append)
     connection()
     environment = kafka_environment(source=SOURCE, sink=None)
     assert json.loads(environment["LLMBEAM_KAFKA_SOURCE_CONFIG"]) == SETTINGS
