@@ -12,9 +12,8 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import main
-from airflow_provider_llmbeam.pipeline.measure.evaluation.run import evaluate
-from airflow_provider_llmbeam.pipeline.measure.review.golden import add_golden_rows
-from airflow_provider_llmbeam.pipeline.measure.review.sample import sample_answers
+from airflow_provider_llmbeam.pipeline.measure.evaluate import evaluate
+from airflow_provider_llmbeam.pipeline.measure.review import add_golden_rows, sample_answers
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import AnswerSample, Evaluation, GoldenAddition
 

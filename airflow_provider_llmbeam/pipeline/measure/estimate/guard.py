@@ -10,8 +10,8 @@ from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.measure.answers import find_outcomes, send
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import GuardEstimate, GuardSide
-from airflow_provider_llmbeam.pipeline.measure.estimate.outcomes import earlier_outcomes, send
 from airflow_provider_llmbeam.pipeline.measure.estimate.projection import (
     Projection,
     SampleObservation,
@@ -74,7 +74,7 @@ class GuardSample:
     def leave_out_blocked(self) -> None:
         """Leaves out the prompts that are known to be blocked, those of the sample among them."""
         questions = self._found.questions
-        known, _ = earlier_outcomes(self._guard, dict(questions.values()))
+        known, _ = find_outcomes(self._guard, dict(questions.values()))
         for fingerprint, (question, _) in questions.items():
             action = decide(known[question], self._moderation).action if question in known else "allow"
             if action in ("fail", "replace"):
@@ -123,7 +123,7 @@ class GuardSample:
 
     def _of_prompts(self, known_scale: float) -> tuple[float, Projection]:
         tokens, scale = dict(self._found.questions.values()), self._found.scale
-        known, _ = earlier_outcomes(self._guard, tokens)
+        known, _ = find_outcomes(self._guard, tokens)
         weights = {each: 1.0 if each in self._sent else known_scale for each in known}
         number = max(0.0, scale * len(tokens) - sum(weights.values()))
         total = scale * sum(tokens.values()) - sum(tokens[each] * weight for each, weight in weights.items())
@@ -135,7 +135,7 @@ class GuardSample:
         """Projects the answers that no other one equals; the sample says what share of them that is."""
         texts = Counter(each.text for each in answered if isinstance(each, Completion))
         questions = {text: self._questions.of(text) for text in texts}
-        known, _ = earlier_outcomes(self._guard, {fingerprint for fingerprint, _ in questions.values()})
+        known, _ = find_outcomes(self._guard, {fingerprint for fingerprint, _ in questions.values()})
         tokens = {text: prompt_tokens(question) for text, (_, question) in questions.items()}
         unjudged = [text for text, (fingerprint, _) in questions.items() if fingerprint not in known]
         singles = [text for text, number in texts.items() if number == 1]
@@ -166,7 +166,7 @@ class GuardSample:
         if side not in self._moderation.on:
             return {}
         questions = {each: self._questions.of(text) for each, text in texts.items()}
-        known, _ = earlier_outcomes(self._guard, {fingerprint for fingerprint, _ in questions.values()})
+        known, _ = find_outcomes(self._guard, {fingerprint for fingerprint, _ in questions.values()})
         new = {
             fingerprint: question
             for fingerprint, question in questions.values()

@@ -21,13 +21,13 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import Work
+from airflow_provider_llmbeam.pipeline.measure.answers import find_outcomes, online_latencies, send
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import (
     Estimate,
     SampleUsage,
     write_estimate,
 )
 from airflow_provider_llmbeam.pipeline.measure.estimate.guard import GuardSample
-from airflow_provider_llmbeam.pipeline.measure.estimate.outcomes import earlier_outcomes, online_latencies, send
 from airflow_provider_llmbeam.pipeline.measure.estimate.projection import (
     Projection,
     SampleObservation,
@@ -38,13 +38,14 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.projection import (
     sending_seconds,
     spread_over,
 )
-from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
+from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import SourceSample, sample_source
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
     auto_way,
     planned_cost_usd,
     ways_of_job,
     with_head,
 )
+from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -95,7 +96,7 @@ def make_estimate(
         )
         kind = JobSpecError if found.rows else SourceEmptyError
         raise kind(f"Job {spec.name!r} has no row to send.{why} Nothing was sent or billed.")
-    known, recorded = earlier_outcomes(spec, found.tokens)
+    known, recorded = find_outcomes(spec, found.tokens)
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
     picked = spread_over(by_length, sample_size) or [each for each in by_length if each in known]
     prompts = {each: found.candidates[each] for each in picked}

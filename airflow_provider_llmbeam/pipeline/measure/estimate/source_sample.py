@@ -8,28 +8,16 @@ from dataclasses import dataclass, field
 
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.audit.record import audited_row
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, RowPrompt
-from airflow_provider_llmbeam.pipeline.measure.estimate.sampling import Portion, read_portions
+from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES, read_source
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.moderation.judging import Questions
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_record
-from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.source import (
-    BigQuerySource,
-    FilesSource,
-    KafkaSource,
-    PubSubSource,
-    RowsSource,
-    Source,
-)
 
-#: Maximum size in bytes of a source of which every row is read.
-MAX_BYTES = 64 * 2**20
 #: Number of prompts that are kept, at random, for the sample of answers.
 CANDIDATES = 2048
 #: Number of prompts whose files are identified together.
@@ -94,62 +82,13 @@ def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
         JobSpecError: The source is empty, or has duplicate keys that the spec does not allow.
     """
     prompts = RowPrompts(spec)
-    size, portions = read_source(prompts, spec.paths.export_uri, max_bytes)
+    reading = read_source(prompts, spec.paths.export_uri, max_bytes)
     counter = _Sampler(spec, prompts)
-    spans: list[tuple[float, float]] = []
-    for portion in portions:
-        spans.append((portion.size, float(counter.add(portion.rows))))
+    spans = [(portion.size, float(counter.add(portion.rows))) for portion in reading.portions()]
     found = counter.finished()
-    read = sum(span for span, _ in spans)
-    if read and size - read > 1e-9 * size:
-        found.scale = size / read
-        found.spread_ratio = _spread_ratio(spans)
+    found.scale = reading.scale
+    found.spread_ratio = _spread_ratio(spans) if found.is_sampled else 0.0
     return found
-
-
-def read_source(
-    prompts: RowPrompts, export_uri: str, max_bytes: int = MAX_BYTES
-) -> tuple[float, Iterable[Portion]]:
-    """Reads the selected rows of a source, or of portions of a large one; see `sampling.read_portions`.
-
-    Args:
-        prompts: Selects the rows of its source.
-        export_uri: Directory for the export of a BigQuery source.
-        max_bytes: A larger source is read in portions.
-
-    Returns:
-        The size of the whole source, and the portions: all rows were read if their sizes add up to it.
-
-    Raises:
-        JobSpecError: The source does not exist.
-    """
-    size, portions = _read_all(prompts.source, export_uri, max_bytes)
-    return size, (Portion(list(filter(prompts.selects, portion.rows)), portion.size) for portion in portions)
-
-
-def _read_all(source: Source, export_uri: str, max_bytes: int) -> tuple[float, Iterable[Portion]]:
-    match source:
-        case FilesSource():
-            check_source(source.uri, source.resolved_format)
-            return read_portions(source.uri, source.resolved_format, max_bytes, source.csv)
-        case BigQuerySource():
-            from airflow_provider_llmbeam.pipeline.sources.bigquery import export, json_values
-
-            size, portions = read_portions(f"{export(source, export_uri)}*.avro", "avro", max_bytes)
-            return size, (
-                Portion(
-                    [row if isinstance(row, FailedRow) else json_values(row) for row in portion.rows], portion.size
-                )
-                for portion in portions
-            )
-        case KafkaSource() | PubSubSource():
-            raise JobSpecError(
-                f"`source.type`: the messages of a source of type {source.type!r} are taken by runs of the job "
-                "alone. Name a source of type 'files', 'bigquery' or 'rows' with such rows. Nothing was sent or "
-                "billed."
-            )
-        case RowsSource():
-            return float(len(source.rows)), [Portion([dict(row) for row in source.rows], float(len(source.rows)))]
 
 
 class _Sampler:

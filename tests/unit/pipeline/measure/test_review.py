@@ -1,7 +1,8 @@
-"""The form of an answer's fields, and which corrections can be part of an answer."""
+"""The form of an answer's fields, which corrections can be part of an answer, and the selection of answers."""
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.measure.review.fields import AnswerFields
+from airflow_provider_llmbeam.pipeline.measure.review import AnswerFields, stratify
 from tests.hostile import odd
 
 
@@ -91,3 +92,44 @@ def test_any_answer_has_a_form(answer, name):
     values = FIELDS.values(answer if isinstance(answer, dict) else {name: answer})
     found = FIELDS.form(name, values[name])
     assert found["schema"]
+
+
+LABELS = st.lists(st.sampled_from("abcdefgh"), max_size=60)
+SIZES = st.integers(1, 30)
+
+
+def keyed(labels):
+    return {f"key {number}": label for number, label in enumerate(labels)}
+
+
+@given(LABELS, SIZES)
+def test_as_many_keys_as_wanted_are_selected_once_and_in_their_order(labels, size):
+    found = stratify(keyed(labels), size)
+    assert len(found) == min(size, len(labels))
+    assert found == [key for key in keyed(labels) if key in found]
+    assert found == stratify(keyed(labels), size)
+
+
+@given(LABELS, SIZES)
+def test_every_label_gets_its_share_as_far_as_it_has_rows(labels, size):
+    there = Counter(labels)
+    selected = Counter(keyed(labels)[key] for key in stratify(keyed(labels), size))
+    most = max(selected.values(), default=0)
+    for label, count in there.items():
+        assert selected[label] >= min(count, most - 1), "one more than another only by the remainder"
+    if size >= len(there):
+        assert selected.keys() == there.keys()
+
+
+@given(LABELS, SIZES)
+def test_the_first_rows_of_each_label_are_selected(labels, size):
+    found = set(stratify(keyed(labels), size))
+    for label in set(labels):
+        of_label = [key in found for key, each in keyed(labels).items() if each == label]
+        assert of_label == sorted(of_label, reverse=True)
+
+
+@given(LABELS, SIZES)
+def test_without_labels_the_first_rows_are_selected(labels, size):
+    unlabelled = dict.fromkeys(keyed(labels), "")
+    assert stratify(unlabelled, size) == [*unlabelled][:size]

@@ -1,10 +1,11 @@
-"""What another spec of a job changes: its fields, and what is paid for again."""
+"""The diff of two specs of a job: the fields that differ, and what is paid for again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import BaseModel
 
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec.characters import visible
@@ -27,8 +28,7 @@ _OF_PROMPTS = ("source.", "prompt.template", "prompt.system", "prompt.variables"
 _OF_JOURNAL = ("name", "state_uri", "sink.uri", "cache")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangedField:
+class ChangedField(BaseModel):
     """A field of the spec with two values.
 
     Attributes:
@@ -45,9 +45,8 @@ class ChangedField:
     effect: Effect
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """Two specs of a job.
+class SpecDiff(BaseModel):
+    """What differs between two specs of a job.
 
     Attributes:
         changes: The fields that differ.
@@ -64,15 +63,6 @@ class Difference:
     requests: int
     cost_usd: float | None
     cost_is_upper_bound: bool
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Self:
-        """Restores a difference from `plain`."""
-        return cls(**{**plain, "changes": tuple(ChangedField(**each) for each in plain["changes"])})
-
-    def plain(self) -> dict[str, Any]:
-        """Returns the difference as plain data."""
-        return asdict(self)
 
     @property
     def summary(self) -> str:
@@ -97,7 +87,7 @@ class Difference:
                     yield f"  {sign} {line}"
 
 
-def difference(old: JobSpec, new: JobSpec) -> Difference:
+def diff_specs(old: JobSpec, new: JobSpec) -> SpecDiff:
     """Compares two specs of a job; reads the source of the new one, and sends nothing.
 
     Args:
@@ -108,7 +98,7 @@ def difference(old: JobSpec, new: JobSpec) -> Difference:
         JobSpecError: The source of the new spec has no row to send.
     """
     estimate = make_estimate(new, 0, is_saved=False)
-    return Difference(
+    return SpecDiff(
         changes=tuple(_changes(old, new)),
         rows=estimate.rows,
         answered=estimate.resumed,
@@ -135,18 +125,14 @@ def _effect(field: str, old: JobSpec, new: JobSpec) -> Effect:
         return "prompts"
     if field.startswith(_OF_JOURNAL):
         return "journal"
-    section = field.partition(".")[0]
-    if section not in ("model", "generation", "prompt", "embedding"):
+    part = field.partition(".")[0]
+    if part not in ("model", "generation", "prompt", "embedding"):
         return "none"
-    part = "prompt.output_schema" if section == "prompt" else section
-    return "answers" if _fingerprint(old) != _fingerprint(_with_part(old, new, part)) else "none"
-
-
-def _with_part(old: JobSpec, new: JobSpec, part: str) -> JobSpec:
-    if part == "prompt.output_schema":
-        prompt = old.prompt.model_copy(update={"output_schema": new.prompt.output_schema})
-        return old.model_copy(update={"prompt": prompt})
-    return old.model_copy(update={part: getattr(new, part)})
+    value = getattr(new, part)
+    if part == "prompt":  # its texts are named above
+        value = old.prompt.model_copy(update={"output_schema": new.prompt.output_schema})
+    changed = old.model_copy(update={part: value})
+    return "answers" if _fingerprint(old) != _fingerprint(changed) else "none"
 
 
 def _fingerprint(spec: JobSpec) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.pipeline.measure.evaluation.compare import quantile
-from airflow_provider_llmbeam.pipeline.measure.evaluation.judging import verdict_of
+from airflow_provider_llmbeam.pipeline.measure.judge import preference
 
 
 @pytest.mark.parametrize(
@@ -23,10 +22,4 @@ from airflow_provider_llmbeam.pipeline.measure.evaluation.judging import verdict
     ],
 )
 def test_a_judge_that_prefers_a_place_has_no_say(in_order, swapped, verdict):
-    assert verdict_of(in_order, swapped) == verdict
-
-
-def test_quantiles_are_values_that_occur():
-    assert quantile([], 0.5) is None
-    assert quantile([1.0], 0.95) == 1
-    assert (quantile([1.0, 2.0, 3.0, 4.0], 0.5), quantile([1.0, 2.0, 3.0, 4.0], 0.95)) == (2, 4)
+    assert preference(in_order, swapped) == verdict

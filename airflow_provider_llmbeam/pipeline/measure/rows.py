@@ -1,10 +1,9 @@
-"""The rows of a golden set, all of them; and a sample of a source, the same one every time."""
+"""The rows that are measured: all of a golden set, or a sample of a source, the same one every time."""
 
 from __future__ import annotations
 
 import hashlib
 import heapq
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +11,12 @@ from dataclasses import dataclass
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
-from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import MAX_BYTES, read_source
+from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES, read_once
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts, with_key
 from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import name_of
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, Source
+from airflow_provider_llmbeam.spec.source import FilesSource, Source
 
 #: Maximum number of rows of a golden set. They are answered and scored in one process; at 5,000 rows and 1,000
 #: resamples, the interval of a metric takes about a second.
@@ -42,36 +41,27 @@ class RowSample:
     is_partial: bool
 
 
-def golden_rows(spec: JobSpec, golden: Source, expected: Collection[str] = ()) -> KeyedRows:
+def read_golden(
+    spec: JobSpec, golden: Source, expected: Collection[str] = (), *, may_be_empty: bool = False
+) -> KeyedRows:
     """Reads a golden set.
 
     Args:
         spec: The job, below whose state a BigQuery table is exported.
         golden: The golden set.
         expected: Columns with expected values: those of a job with `safety.privacy` are masked, like its answers.
+        may_be_empty: Whether it may have no rows, or no files yet.
 
     Raises:
         JobSpecError: It is empty or too large, or has a row without a key or two rows with one key.
     """
-    rows = _all_rows(spec, golden, expected)
-    if not rows:
-        raise JobSpecError("`golden`: the golden set has no rows. Nothing was sent or billed.")
-    return rows
-
-
-def rows_so_far(spec: JobSpec, golden: Source) -> KeyedRows:
-    """Reads a golden set that may have no rows, or no files yet; see `golden_rows`."""
-    if isinstance(golden, FilesSource) and not storage.has_match(golden.uri):
+    if may_be_empty and isinstance(golden, FilesSource) and not storage.has_match(golden.uri):
         return {}
-    return _all_rows(spec, golden)
-
-
-def _all_rows(spec: JobSpec, golden: Source, expected: Collection[str] = ()) -> KeyedRows:
     rows: dict[str, Row] = {}
     repeated: list[str] = []
     prompts = RowPrompts(spec, golden, expected)
-    with _of_golden_set(), _read(spec, prompts) as (found, reading):
-        for number, read in enumerate(prompts.inspected(found), 1):
+    with _name_golden_set(), read_once(spec, prompts, MAX_BYTES) as reading:
+        for number, read in enumerate(prompts.inspected(with_key(row, golden.key) for row in reading.rows()), 1):
             if number > MAX_ROWS:
                 raise _too_large(f"more than {MAX_ROWS:,} rows")
             row = prompts.prepare(read)
@@ -88,34 +78,32 @@ def _all_rows(spec: JobSpec, golden: Source, expected: Collection[str] = ()) -> 
             f"`golden.key`: the key {repeated[0]} belongs to several rows. Name columns that tell the rows apart. "
             "Nothing was sent or billed."
         )
+    if not rows and not may_be_empty:
+        raise JobSpecError("`golden`: the golden set has no rows. Nothing was sent or billed.")
     return rows
 
 
-def salt_of(seed: int) -> bytes:
-    """Returns the salt of `sampled_rows` for a seed; 0 has none, as the samples of comparisons."""
-    return hashlib.sha256(str(seed).encode()).digest() if seed else b""
-
-
-def sampled_rows(
-    spec: JobSpec, size: int, *, salt: bytes = b"", accepts: Callable[[Row], bool] = lambda row: True
+def sample_rows(
+    spec: JobSpec, size: int, *, seed: int = 0, accepts: Callable[[Row], bool] = lambda row: True
 ) -> RowSample:
     """Selects the rows of a job's source whose keys have the smallest hashes.
 
     Args:
         spec: The job.
         size: Number of rows; duplicate keys count once.
-        salt: Begins the hashed text, so that another salt selects other rows.
+        seed: Another one selects other rows. Comparisons have none but 0, with which a key is hashed alone.
         accepts: Whether a row may be selected.
 
     Raises:
         JobSpecError: No row has a key, or there is none.
     """
+    salt = hashlib.sha256(str(seed).encode()).digest() if seed else b""
     count = 0
     failed: dict[str, str] = {}  # the first message of each kind
 
     def hashed(rows: Iterator[Row | FailedRow]) -> Iterator[tuple[bytes, str, Row]]:
         nonlocal count
-        for row in rows:
+        for row in (with_key(each, spec.source.key) for each in rows):
             if isinstance(row, FailedRow):
                 failed.setdefault(row.failure.kind, row.failure.message)
             elif accepts(row):
@@ -124,8 +112,8 @@ def sampled_rows(
                 yield hashlib.sha256(salt + key).digest(), _text(key), row
 
     prompts = RowPrompts(spec)
-    with _read(spec, prompts) as (found, reading):
-        picked = heapq.nsmallest(size, hashed(found), key=lambda each: each[:2])
+    with read_once(spec, prompts, MAX_BYTES) as reading:
+        picked = heapq.nsmallest(size, hashed(reading.rows()), key=lambda each: each[:2])
     if not picked and not failed:
         raise JobSpecError(f"{name_of(spec.source)} has no rows. Nothing was sent or billed.")
     prepared = [prompts.prepare(row) for row in prompts.inspected([row for *_, row in picked])]
@@ -140,43 +128,12 @@ def sampled_rows(
 
 
 @contextmanager
-def _of_golden_set() -> Iterator[None]:
+def _name_golden_set() -> Iterator[None]:
     """Names the golden set in errors of its source."""
     try:
         yield
     except JobSpecError as error:
         raise JobSpecError(str(error).replace("`source", "`golden")) from error
-
-
-@dataclass
-class _Reading:
-    """Whether a source was read in part, once its last row was read."""
-
-    is_partial: bool = False
-
-
-@contextmanager
-def _read(spec: JobSpec, prompts: RowPrompts) -> Iterator[tuple[Iterator[Row | FailedRow], _Reading]]:
-    # Runs that overlap must not delete the export of each other.
-    export_uri = f"{spec.paths.export_uri}{uuid.uuid4().hex}/"
-    reading = _Reading()
-
-    def rows() -> Iterator[Row | FailedRow]:
-        size, portions = read_source(prompts, export_uri, MAX_BYTES)
-        read = 0.0
-        for portion in portions:
-            read += portion.size
-            for row in portion.rows:
-                yield with_key(row, prompts.source.key)
-        reading.is_partial = size - read > 1e-9 * size
-
-    try:
-        yield rows(), reading
-    finally:
-        if isinstance(prompts.source, BigQuerySource):
-            from airflow_provider_llmbeam.pipeline.sources.bigquery import discard
-
-            discard(export_uri)
 
 
 def _text(key: bytes) -> str:

@@ -11,14 +11,18 @@ from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.audit.record import audited_row
 from airflow_provider_llmbeam.pipeline.elements import Row, RowPrompt
-from airflow_provider_llmbeam.pipeline.measure.estimate.outcomes import earlier_outcomes, send
+from airflow_provider_llmbeam.pipeline.measure.answers import (
+    Rendered,
+    cost_usd,
+    find_outcomes,
+    render_rows,
+    send,
+)
 from airflow_provider_llmbeam.pipeline.measure.estimate.projection import spread_over
-from airflow_provider_llmbeam.pipeline.measure.evaluation.answers import Rendered, rendered
-from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import KeyedRows, salt_of, sampled_rows
+from airflow_provider_llmbeam.pipeline.measure.rows import KeyedRows, sample_rows
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.conversation_rules import refuse_conversation
-from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from airflow_provider_llmbeam.spec.protocol.preview import Preview, PreviewedRow
 
 #: Number of rows among which those of some lengths are selected.
@@ -39,22 +43,20 @@ def make_preview(spec: JobSpec, sample: PreviewSample) -> Preview:
         LLMBeamError: The prompts could not be sent.
     """
     refuse_conversation(spec, "a preview")
-    read = _rows(spec, sample)
-    prompts = rendered(spec, read)
+    prompts = render_rows(spec, _read(spec, sample))
     if sample.by == "length" and not sample.keys:
         by_length = sorted(prompts, key=lambda key: (_tokens(prompts[key]), key))
         prompts = {key: prompts[key] for key in spread_over(by_length, sample.rows)}
     wanted = {each.fingerprint: each.prompt for each in prompts.values() if isinstance(each, RowPrompt)}
-    known, _ = earlier_outcomes(spec, wanted)
+    known, _ = find_outcomes(spec, wanted)
     new = {each: prompt for each, prompt in wanted.items() if each not in known} if sample.sends else {}
     sent = [each for each in prompts.values() if isinstance(each, RowPrompt) and each.fingerprint in new]
     fresh = send(spec, new, _audited_rows(spec, sent))
-    costs = [outcome.cost_nano_usd for outcome in fresh.values()]
     return Preview(
         job=spec.name,
-        rows=tuple(_previewed(spec, key, each, known, fresh) for key, each in prompts.items()),
+        rows=tuple(_preview_row(spec, key, each, known, fresh) for key, each in prompts.items()),
         sent=len(fresh),
-        cost_usd=None if None in costs else sum(filter(None, costs)) / NANO,
+        cost_usd=cost_usd(fresh.values()),
     )
 
 
@@ -67,39 +69,37 @@ def _audited_rows(spec: JobSpec, sent: Iterable[RowPrompt]) -> dict[str, list[Ro
     return found
 
 
-def _rows(spec: JobSpec, sample: PreviewSample) -> KeyedRows:
+def _read(spec: JobSpec, sample: PreviewSample) -> KeyedRows:
     if sample.keys:
-        return _rows_of_keys(spec, sample.keys)
-    size = LENGTH_CANDIDATES if sample.by == "length" else sample.rows
-    return sampled_rows(spec, size, salt=salt_of(sample.seed)).rows
+        return _read_keys(spec, sample.keys)
+    return sample_rows(spec, LENGTH_CANDIDATES if sample.by == "length" else sample.rows, seed=sample.seed).rows
 
 
-def _rows_of_keys(spec: JobSpec, keys: Sequence[str]) -> KeyedRows:
-    def name(row: Row) -> str:
-        values = [row[column] for column in spec.source.key]
-        return str(values[0]) if len(values) == 1 else json.dumps(values, default=str)
-
-    wanted = {key if len(spec.source.key) == 1 else _list(key) for key in keys}
+def _read_keys(spec: JobSpec, keys: Sequence[str]) -> KeyedRows:
+    columns = spec.source.key
+    wanted = {key if len(columns) == 1 else _rewrite_json(key) for key in keys}
     found = set[str]()
 
     def accepts(row: Row) -> bool:
-        is_wanted = (own := name(row)) in wanted
-        if is_wanted:
-            found.add(own)
-        return is_wanted
+        own = (
+            str(row[columns[0]]) if len(columns) == 1 else json.dumps([row[name] for name in columns], default=str)
+        )
+        found.update({own} & wanted)
+        return own in wanted
 
     rows: KeyedRows = {}
     with contextlib.suppress(JobSpecError):
-        rows = sampled_rows(spec, len(wanted), accepts=accepts).rows
+        rows = sample_rows(spec, len(wanted), accepts=accepts).rows
     if missing := wanted - found:
         raise JobSpecError(
             f"`source`: no row has the key {', '.join(map(repr, sorted(missing)))}. The key has the columns "
-            f"{', '.join(map(repr, spec.source.key))}; a large source is read in part. Nothing was sent or billed."
+            f"{', '.join(map(repr, columns))}; a large source is read in part. Nothing was sent or billed."
         )
     return rows
 
 
-def _list(text: str) -> str:
+def _rewrite_json(text: str) -> str:
+    """Returns JSON as Python writes it; another text as it is."""
     try:
         return json.dumps(json.loads(text))
     except ValueError:
@@ -110,7 +110,7 @@ def _tokens(each: Rendered) -> int:
     return 0 if isinstance(each, Failure) else prompt_tokens(each.prompt)
 
 
-def _previewed(
+def _preview_row(
     spec: JobSpec, key: str, each: Rendered, known: Mapping[str, Outcome], fresh: Mapping[str, Outcome]
 ) -> PreviewedRow:
     if isinstance(each, Failure):
@@ -118,7 +118,6 @@ def _previewed(
     _, fingerprint, prompt = each
     outcome = known.get(fingerprint) or fresh.get(fingerprint)
     completion = outcome if isinstance(outcome, Completion) else None
-    cost = None if outcome is None else outcome.cost_nano_usd
     return PreviewedRow(
         key=key,
         prompt=prompt.text,
@@ -131,7 +130,7 @@ def _previewed(
         model=completion.model if completion else "",
         input_tokens=0 if outcome is None else outcome.input_tokens,
         output_tokens=0 if outcome is None else outcome.output_tokens,
-        cost_usd=None if cost is None else cost / NANO,
+        cost_usd=None if outcome is None else cost_usd([outcome]),
         latency_seconds=completion.latency_seconds if completion else None,
         has_schema=spec.prompt.output_schema is not None,
     )

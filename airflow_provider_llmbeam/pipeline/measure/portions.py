@@ -1,11 +1,13 @@
-"""Reads rows of files without a graph: all rows, or portions at equal distances."""
+"""Reads the rows of a source without a graph: all of them, or portions of a large one at equal distances."""
 
 from __future__ import annotations
 
 import codecs
 import csv
 import io
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import IO
@@ -14,13 +16,27 @@ import fastavro
 import pyarrow.parquet as pq
 from apache_beam.io.filesystem import CompressionTypes, FileMetadata
 
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
+from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
+from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
 from airflow_provider_llmbeam.pipeline.sources.files import MARKED, parse_csv, parse_line, parse_table
 from airflow_provider_llmbeam.pipeline.sources.lines import plain, read_lines
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
-from airflow_provider_llmbeam.spec.source import FileFormat
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.source import (
+    BigQuerySource,
+    FileFormat,
+    FilesSource,
+    KafkaSource,
+    PubSubSource,
+    RowsSource,
+    Source,
+)
 
+#: Maximum size in bytes of a source of which every row is read.
+MAX_BYTES = 64 * 2**20
 _USUAL = CsvOptions()
 #: Number of portions of a large source.
 PORTIONS = 64
@@ -43,6 +59,96 @@ class Portion:
 
     rows: Sequence[Row | FailedRow]
     size: float
+
+
+class SourceReading:
+    """The rows of a source as they are read.
+
+    Args:
+        size: Size of the whole source, in the unit of `Portion.size`.
+        portions: What is read of it.
+    """
+
+    def __init__(self, size: float, portions: Iterable[Portion]) -> None:
+        self._size = size
+        self._portions = portions
+        self._read = 0.0
+
+    def portions(self) -> Iterator[Portion]:
+        """Yields what is read of it."""
+        for portion in self._portions:
+            self._read += portion.size
+            yield portion
+
+    def rows(self) -> Iterator[Row | FailedRow]:
+        """Yields the rows of it."""
+        for portion in self.portions():
+            yield from portion.rows
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether only a part of it was read."""
+        return self.scale != 1
+
+    @property
+    def scale(self) -> float:
+        """Size of the source over that of what was read so far; 1 if all of it was."""
+        return self._size / self._read if 0 < self._read < (1 - 1e-9) * self._size else 1.0
+
+
+@contextmanager
+def read_once(spec: JobSpec, prompts: RowPrompts, max_bytes: int = MAX_BYTES) -> Iterator[SourceReading]:
+    """Provides the reading of a source, and deletes the export of a BigQuery source afterwards; see `read_source`.
+
+    Runs that overlap must not delete the export of each other.
+    """
+    export_uri = f"{spec.paths.export_uri}{uuid.uuid4().hex}/"
+    try:
+        yield read_source(prompts, export_uri, max_bytes)
+    finally:
+        if isinstance(prompts.source, BigQuerySource):
+            from airflow_provider_llmbeam.pipeline.sources.bigquery import discard
+
+            discard(export_uri)
+
+
+def read_source(prompts: RowPrompts, export_uri: str, max_bytes: int = MAX_BYTES) -> SourceReading:
+    """Reads the selected rows of a source, or of portions of a large one; see `read_portions`.
+
+    Args:
+        prompts: Selects the rows of its source.
+        export_uri: Directory for the export of a BigQuery source.
+        max_bytes: A larger source is read in portions.
+
+    Raises:
+        JobSpecError: The source does not exist.
+    """
+    size, portions = _read_all(prompts.source, export_uri, max_bytes)
+    selected = (Portion(list(filter(prompts.selects, portion.rows)), portion.size) for portion in portions)
+    return SourceReading(size, selected)
+
+
+def _read_all(source: Source, export_uri: str, max_bytes: int) -> tuple[float, Iterable[Portion]]:
+    match source:
+        case FilesSource():
+            check_source(source.uri, source.resolved_format)
+            return read_portions(source.uri, source.resolved_format, max_bytes, source.csv)
+        case BigQuerySource():
+            from airflow_provider_llmbeam.pipeline.sources.bigquery import export, json_values
+
+            size, portions = read_portions(f"{export(source, export_uri)}*.avro", "avro", max_bytes)
+            return size, (
+                Portion([row if isinstance(row, FailedRow) else json_values(row) for row in each.rows], each.size)
+                for each in portions
+            )
+        case KafkaSource() | PubSubSource():
+            raise JobSpecError(
+                f"`source.type`: the messages of a source of type {source.type!r} are taken by runs of the job "
+                "alone. Name a source of type 'files', 'bigquery' or 'rows' with such rows. Nothing was sent or "
+                "billed."
+            )
+        case RowsSource():
+            return float(len(source.rows)), [Portion([dict(row) for row in source.rows], float(len(source.rows)))]
 
 
 def read_portions(

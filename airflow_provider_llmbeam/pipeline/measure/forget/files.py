@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.pipeline.elements import Row
 _BATCH_ROWS = 1000
 
 
-def rows_of(uri: str, columns: Sequence[str] | None = None) -> Iterator[Row]:
+def read_rows(uri: str, columns: Sequence[str] | None = None) -> Iterator[Row]:
     """Reads the rows of a file of JSON lines or Parquet; lines that are no objects are passed over.
 
     Args:
@@ -35,7 +35,7 @@ def rows_of(uri: str, columns: Sequence[str] | None = None) -> Iterator[Row]:
                 yield row
 
 
-def lines_removed(uri: str, is_removed: Callable[[bytes], bool], *, dry_run: bool) -> int:
+def remove_lines(uri: str, is_removed: Callable[[bytes], bool], *, dry_run: bool) -> int:
     """Removes lines from a private file of this package, and deletes a file without lines.
 
     Args:
@@ -61,7 +61,7 @@ def lines_removed(uri: str, is_removed: Callable[[bytes], bool], *, dry_run: boo
     return count
 
 
-def rows_removed(
+def remove_rows(
     uri: str, staging_uri: str, is_removed: Callable[[Row], bool], *, dry_run: bool, is_private: bool = False
 ) -> int:
     """Removes rows from a published file, which may be large, and has any access rights.
@@ -76,7 +76,7 @@ def rows_removed(
     Returns:
         The number of rows.
     """
-    count = sum(map(is_removed, rows_of(uri)))
+    count = sum(map(is_removed, read_rows(uri)))
     if not count or dry_run:
         return count
     staged = f"{staging_uri}forget-{uuid.uuid4().hex}"

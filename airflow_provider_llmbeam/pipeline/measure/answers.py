@@ -1,24 +1,36 @@
-"""The answers of a job to some rows: those in its journal, and those of new requests."""
+"""The answers of a job to some rows, in this process and without a graph: from its journal, or by new requests."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from airflow_provider_llmbeam.engine.journal.journal import better
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, REFUSED, Completion, Failure, Outcome
-from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, PermanentFailureError
-from airflow_provider_llmbeam.pipeline.elements import FailedRow, RowPrompt
-from airflow_provider_llmbeam.pipeline.measure.estimate.outcomes import earlier_outcomes, send
-from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import KeyedRows
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.exceptions import (
+    JobFailedError,
+    JobSpecError,
+    LLMBeamError,
+    PermanentFailureError,
+)
+from airflow_provider_llmbeam.pipeline.answer_form import answer_form, oldest_useful_at
+from airflow_provider_llmbeam.pipeline.context import RunContext
+from airflow_provider_llmbeam.pipeline.elements import FailedRow, Request, Row, RowPrompt
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
+from airflow_provider_llmbeam.pipeline.launch.keys import check_model
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.records import answer_value
+from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries
 from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 #: Kinds of failures that say something of the prompt or of the row, and nothing of the server.
@@ -45,20 +57,20 @@ class Answers:
         has_schema: Whether the answers are JSON values of an output schema.
     """
 
-    by_key: Mapping[str, Outcome]
-    sent: tuple[Outcome, ...]
+    by_key: Mapping[str, Outcome] = field(default_factory=dict)
+    sent: tuple[Outcome, ...] = ()
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     has_schema: bool = False
 
     @property
     def cost_usd(self) -> float | None:
         """Cost of the requests that were sent now, in US dollars; `None` if no price is known."""
-        return _cost_usd(self.sent)
+        return cost_usd(self.sent)
 
     @property
     def usd_per_thousand_rows(self) -> float | None:
         """Cost of a thousand such rows without duplicates, at the tier they were served at; `None` as above."""
-        cost = _cost_usd(self.by_key.values())
+        cost = cost_usd(self.by_key.values())
         return None if cost is None else cost / len(self.by_key) * 1000
 
     def values(self) -> dict[str, Any]:
@@ -73,7 +85,7 @@ class Answers:
         }
 
 
-def rendered(spec: JobSpec, rows: KeyedRows) -> dict[str, Rendered]:
+def render_rows(spec: JobSpec, rows: Mapping[str, Row]) -> dict[str, Rendered]:
     """Renders the prompts of rows; nothing is sent."""
     prompts = RowPrompts(spec)
     found = prompts.identify([*map(prompts.render, rows.values())])
@@ -82,7 +94,7 @@ def rendered(spec: JobSpec, rows: KeyedRows) -> dict[str, Rendered]:
     }
 
 
-def answered(
+def answer_rows(
     spec: JobSpec,
     prompts: Mapping[str, Rendered],
     about: Mapping[str, Sequence[str]] = MappingProxyType({}),
@@ -99,7 +111,7 @@ def answered(
         PermanentFailureError: It left them unanswered for a reason that a retry repeats.
     """
     wanted = {each.fingerprint: each.prompt for each in prompts.values() if isinstance(each, RowPrompt)}
-    known, _ = earlier_outcomes(spec, wanted)
+    known, _ = find_outcomes(spec, wanted)
     fingerprints = {key: each.fingerprint for key, each in prompts.items() if isinstance(each, RowPrompt)}
     named: dict[str, list[str]] = {}
     for key, fingerprint in fingerprints.items():
@@ -113,8 +125,101 @@ def answered(
     return Answers(by_key, tuple(fresh.values()), fingerprints, spec.prompt.output_schema is not None)
 
 
+def find_outcomes(spec: JobSpec, fingerprints: Container[str]) -> tuple[dict[str, Outcome], int]:
+    """Returns the usable outcomes in the journal of a job by fingerprint, and the number of all its entries.
+
+    Args:
+        spec: The job.
+        fingerprints: Fingerprints of the prompts whose outcomes are wanted.
+    """
+    now = time.time()
+    known: dict[str, Outcome] = {}
+    recorded, form = 0, answer_form(spec, RunContext(started_at=now))
+    for entry in journal_entries(spec, oldest_useful_at(spec, now)):
+        recorded += 1
+        if entry.fingerprint in fingerprints and form.accepts(entry.outcome):
+            known[entry.fingerprint] = better(entry.outcome, known.get(entry.fingerprint))
+    return known, recorded
+
+
+def send(
+    spec: JobSpec,
+    prompts: Mapping[str, Prompt],
+    rows: Mapping[str, Sequence[Row]] = MappingProxyType({}),
+    about: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> dict[str, Outcome]:
+    """Sends prompts as the job does, with its journal; returns their outcomes by fingerprint.
+
+    Args:
+        spec: The job.
+        prompts: Prompts by fingerprint.
+        rows: Rows of the source by fingerprint, with their key columns at least, for the audit.
+        about: By the fingerprint of a prompt for a verdict, those of the prompts that it is about.
+
+    Raises:
+        JobFailedError: Not all could be sent or recorded.
+        LLMBeamError: The budget is spent, or the server is down.
+    """
+    if not prompts:
+        return {}
+    requests = [
+        Request(each, tuple(rows.get(each, ())), prompt, tuple(dict.fromkeys(about.get(each, ()))))
+        for each, prompt in prompts.items()
+    ]
+    inference = spec.inference.model_copy(update={"service_tier": ordinary_tier(spec.inference.service_tier)})
+    context = RunContext(started_at=time.time())
+    handler = JobHandler[Request](spec.model_copy(update={"inference": inference}), context)
+    try:
+        results = handler.run_inference(requests, handler.load_model())
+    except LLMBeamError:
+        raise
+    except Exception as error:
+        raise JobFailedError(
+            f"The {len(requests)} prompts of job {spec.name!r} could not all be sent or recorded: "
+            f"{type(error).__name__}: {error} Sent requests may be billed. The answers so far are in "
+            f"{spec.paths.journal_uri!r}; a retry, or the job, sends only the rest."
+        ) from error
+    return {result.example.fingerprint: result.inference for result in results}
+
+
+def online_latencies(outcomes: Iterable[Outcome]) -> list[float]:
+    """Returns the latencies of answers, in seconds, without those of batch inference, which have none."""
+    completions = (each for each in outcomes if isinstance(each, Completion))
+    return [each.latency_seconds for each in completions if each.service_tier != "batch"]
+
+
+def cost_usd(outcomes: Iterable[Outcome]) -> float | None:
+    """Returns the cost of outcomes, in US dollars; `None` if that of one is not known."""
+    costs = [outcome.cost_nano_usd for outcome in outcomes]
+    return None if None in costs else sum(filter(None, costs)) / NANO
+
+
+def check_generates(spec: JobSpec) -> None:
+    """Refuses a job that embeds.
+
+    Raises:
+        JobSpecError: Its answers are vectors.
+    """
+    if spec.embedding is not None:
+        raise JobSpecError(
+            "`task`: vectors cannot be compared with expected answers; expected 'generate', got 'embed'. Nothing "
+            "was sent or billed."
+        )
+
+
+def check_models(*specs: JobSpec) -> None:
+    """Opens the clients of the models of jobs, unless only the workers have their keys; sends nothing.
+
+    Raises:
+        JobSpecError: A key is missing.
+    """
+    for spec in specs:
+        if not spec.environment_secrets:
+            check_model(spec)
+
+
 @contextmanager
-def answers_are_kept(spec: JobSpec) -> Iterator[None]:
+def keep_answers(spec: JobSpec) -> Iterator[None]:
     """Reports a fault of the body, which may have paid for answers.
 
     Raises:
@@ -143,8 +248,3 @@ def _refuse_faults_of_the_server(spec: JobSpec, outcomes: Mapping[str, Outcome])
         f"{faults[0].message.rstrip('.')}. The answers so far are in {spec.paths.journal_uri!r}; a retry sends "
         "only the rest."
     )
-
-
-def _cost_usd(outcomes: Iterable[Outcome]) -> float | None:
-    costs = [outcome.cost_nano_usd for outcome in outcomes]
-    return None if None in costs else sum(filter(None, costs)) / NANO

@@ -1,29 +1,28 @@
-"""The prompts of the rows to forget, by their fingerprints, and which of them other rows share."""
+"""Finds what a job has of the rows to forget: the fingerprints of their prompts, and their turns."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.record import key_hash
+from airflow_provider_llmbeam.pipeline.conversation.order import turn_name
+from airflow_provider_llmbeam.pipeline.conversation.store import decode_turn, history_directory, read_turns
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, RowPrompt
-from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import read_source
+from airflow_provider_llmbeam.pipeline.measure.forget.files import read_rows
 from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
-from airflow_provider_llmbeam.pipeline.measure.forget.rewrite import rows_of
+from airflow_provider_llmbeam.pipeline.measure.portions import read_once
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts, with_key
 from airflow_provider_llmbeam.pipeline.records import with_types
-from airflow_provider_llmbeam.pipeline.sources.bigquery import discard
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink
-from airflow_provider_llmbeam.spec.source import BigQuerySource
 
 _log = logging.getLogger("llmbeam")
 
@@ -82,21 +81,17 @@ def find_prompts(spec: JobSpec, keys: NamedKeys, fingerprints: Iterable[str]) ->
 
 def _rows(spec: JobSpec, prompts: RowPrompts) -> Iterator[tuple[Row, bool]]:
     """Yields the rows of the source, and those of the dead letter, which may have left it."""
-    export_uri, plain = f"{spec.paths.export_uri}{uuid.uuid4().hex}/", plain_rows(spec)
+    plain = plain_rows(spec)
     try:
-        _, portions = read_source(prompts, export_uri, sys.maxsize)
-        for portion in portions:
-            for read in portion.rows:
+        with read_once(spec, prompts, sys.maxsize) as reading:
+            for read in reading.rows():
                 row = with_key(read, spec.source.key)
                 if not isinstance(row, FailedRow):
                     yield row, True
     except JobSpecError as error:
         _log.warning("The source cannot be read, so the fingerprints come from the output alone: %s", error)
-    finally:
-        if isinstance(spec.source, BigQuerySource):
-            discard(export_uri)
     if storage.exists(spec.paths.dead_letter_uri):
-        for row in rows_of(spec.paths.dead_letter_uri):
+        for row in read_rows(spec.paths.dead_letter_uri):
             yield {name: value for name, value in plain(with_types(row)).items() if name != "llmbeam_error"}, False
 
 
@@ -108,7 +103,7 @@ def _add_answered(spec: JobSpec, keys: NamedKeys, found: FoundPrompts) -> None:
 
     def fingerprints(are_wanted: bool) -> Iterator[str]:
         for uri in answers:
-            for row in rows_of(uri, [*spec.source.key, "fingerprint"]):
+            for row in read_rows(uri, [*spec.source.key, "fingerprint"]):
                 if (keys.of_row(row) is not None) == are_wanted and row.get("fingerprint"):
                     yield str(row["fingerprint"])
 
@@ -122,7 +117,7 @@ def _add_audited(spec: JobSpec, keys: NamedKeys, found: FoundPrompts) -> None:
     if not isinstance(audit, FilesAudit):
         return
     masker = masker_of(spec)
-    rows = list(keys.rows())
+    rows = list(keys.rows_and_floats())
     if masker is not None:  # the audit has the hash of a masked key
         masked = map(masker.row, rows)
         rows = [each.row if isinstance(each, FailedRow) else each for each in masked]
@@ -135,3 +130,47 @@ def _add_audited(spec: JobSpec, keys: NamedKeys, found: FoundPrompts) -> None:
                     found.fingerprints.add(record["fingerprint"])
                     if {each.encode() for each in record["row_key_hashes"]} - wanted:
                         found.shared.add(record["fingerprint"])
+
+
+@dataclass(frozen=True)
+class FoundTurns:
+    """The turns of the rows to forget, in the history of conversations.
+
+    Attributes:
+        files: Files of the history.
+        names: Names of the turns, as the history has them.
+    """
+
+    files: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+
+    def fingerprints(self) -> Iterator[str]:
+        """Yields their fingerprints."""
+        for uri in self.files:
+            yield from (turn.fingerprint for _, turn in read_turns(uri) if turn.name in self.names)
+
+    def has_line(self, line: bytes) -> bool:
+        """Returns whether a line of a file is one of them."""
+        try:
+            return decode_turn(line)[1].name in self.names
+        except ValueError:
+            return False
+
+
+def find_turns(spec: JobSpec, keys: NamedKeys, *, all_jobs: bool) -> FoundTurns:
+    """Finds the turns of some rows of a job; none without conversations.
+
+    Args:
+        spec: The job.
+        keys: Keys of the rows.
+        all_jobs: Whether the histories of the other tasks below `state_uri` are searched, too.
+    """
+    if spec.conversation is None:
+        return FoundTurns()
+    directory = history_directory(spec)
+    if all_jobs:
+        directory = f"{directory.rstrip('/').rpartition('/')[0]}/*/"
+    masker = masker_of(spec)
+    rows = (row if masker is None else masker.row(row) for row in keys.rows_and_floats())
+    names = {turn_name(row, spec.source.key) for row in rows if not isinstance(row, FailedRow)}
+    return FoundTurns(tuple(sorted(storage.match(f"{directory}*.jsonl"))), frozenset(names))

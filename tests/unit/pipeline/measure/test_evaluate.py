@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.pipeline.measure.evaluation.gate import faults
-from airflow_provider_llmbeam.pipeline.measure.evaluation.scores import Score
+from airflow_provider_llmbeam.pipeline.measure.evaluate import faults
+from airflow_provider_llmbeam.pipeline.measure.metrics import Score
 from airflow_provider_llmbeam.spec.evaluation import Evaluation
 
 shares = st.floats(0, 1)
