@@ -190,8 +190,11 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(spec, job):
     for given, message in (
         (verdict(review, mood="fine"), r"does not match `prompt.output_schema`: at \$.mood: 'fine' is not one of"),
         (verdict(review, tone="warm"), "`verdicts`: the answers have no field 'tone'"),
-        (verdict(review) | {"key": '{"id": 99}'}, r"has no row \{\"id\": 99\}; it was replaced since the review"),
-        (verdict(review) | {"review_uri": "gone.jsonl"}, "the sample 'gone.jsonl' does not exist any more"),
+        (
+            verdict(review) | {"key": '{"id": 99}'},
+            r"has no row \{\"id\": 99\}; it was replaced or deleted since the review",
+        ),
+        (verdict(review) | {"review_uri": "gone.jsonl"}, "the sample 'gone.jsonl' has no row"),
     ):
         with pytest.raises(JobSpecError, match=message):
             add(spec, golden, given)

@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.measure.answers import (
     answer_rows,
     check_generates,
     check_models,
+    cost_usd,
     keep_answers,
     render_rows,
 )
@@ -288,7 +289,6 @@ def _report(
         )
         accepted = None
     wrong = _wrong_answers(rows, answers, marks)
-    costs = [each.cost_usd for each in judged]
     return EvaluationReport(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
@@ -302,7 +302,7 @@ def _report(
         accepted_at=None if accepted is None else accepted.made_at,
         requests=sum(len(each.sent) for each in (answers, *judged)),
         cost_usd=answers.cost_usd,
-        judge_cost_usd=None if None in costs else sum(filter(None, costs)),
+        judge_cost_usd=cost_usd(outcome for each in judged for outcome in each.sent),
         usd_per_thousand_rows=answers.usd_per_thousand_rows,
         wrong=wrong[: evaluation.max_cases],
         wrong_count=len(wrong),

@@ -193,17 +193,17 @@ def add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
     """
     fields = AnswerFields(spec.prompt.output_schema)
     verdicts = {verdict.key: verdict for verdict in addition.verdicts}
-    samples = {
-        uri: _read_sample(spec, uri) for uri in dict.fromkeys(verdict.review_uri for verdict in verdicts.values())
-    }
+    uris = {verdict.review_uri for verdict in verdicts.values()}
+    samples = {uri: _read_golden_file(spec, uri) for uri in uris}
     counts: dict[str, int] = {"accepted": 0, "corrected": 0, "left_out": 0}
     reviewed: dict[str, Row] = {}
     for key, verdict in verdicts.items():
         row = samples[verdict.review_uri].get(key)
         if row is None:
             raise JobSpecError(
-                f"`verdicts`: the sample {verdict.review_uri!r} has no row {key}; it was replaced since the "
-                "review. Clear the tasks of the review as well. Nothing was written, sent or billed."
+                f"`verdicts`: the sample {verdict.review_uri!r} has no row {key}; it was replaced or deleted "
+                "since the review. Clear the tasks of the sample and of the review. Nothing was written, sent or "
+                "billed."
             )
         decision = decide(fields, row, verdict)
         counts[decision] += 1
@@ -217,7 +217,7 @@ def add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
         "written, sent or billed; a retry needs no new review."
     )
     with waiting_for(spec, f"{uri.removesuffix(name)}.llmbeam/{name}.lease", held):
-        rows = {**read_golden(spec, FilesSource(uri=uri, key=spec.source.key), may_be_empty=True), **reviewed}
+        rows = {**_read_golden_file(spec, uri), **reviewed}
         if len(rows) > MAX_ROWS:
             raise JobSpecError(
                 f"`golden_uri` {uri!r} would have {len(rows):,} rows, and an evaluation answers at most "
@@ -257,13 +257,8 @@ def decide(fields: AnswerFields, row: Row, verdict: Verdict) -> Decision:
     return "corrected" if corrected else "accepted"
 
 
-def _read_sample(spec: JobSpec, review_uri: str) -> KeyedRows:
-    if not storage.exists(review_uri):
-        raise JobSpecError(
-            f"`verdicts`: the sample {review_uri!r} does not exist any more. Clear the tasks of the sample and of "
-            "the review. Nothing was written, sent or billed."
-        )
-    return read_golden(spec, FilesSource(uri=review_uri, key=spec.source.key))
+def _read_golden_file(spec: JobSpec, uri: str) -> KeyedRows:
+    return read_golden(spec, FilesSource(uri=uri, key=spec.source.key), may_be_empty=True)
 
 
 class AnswerFields:
