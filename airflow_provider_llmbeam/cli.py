@@ -99,9 +99,9 @@ def diff(old: str, new: str, as_json: bool) -> None:
     """
     found = _result(new, "diff", old)
 
-    from airflow_provider_llmbeam.pipeline.measure.evaluation.difference import Difference
+    from airflow_provider_llmbeam.pipeline.measure.diff import SpecDiff
 
-    click.echo(json.dumps(found, indent=2) if as_json else str(Difference.of(found)))
+    click.echo(json.dumps(found, indent=2) if as_json else str(SpecDiff.model_validate(found)))
 
 
 @llmbeam.command()
@@ -150,7 +150,7 @@ def forget(
     rows = {"keys": keys, "fingerprints": fingerprints, "all_jobs": all_jobs, "dry_run": dry_run}
     found = _result(job, "forget", rows)
 
-    from airflow_provider_llmbeam.pipeline.measure.forget.outcome import Forgotten
+    from airflow_provider_llmbeam.pipeline.measure.forget.run import Forgotten
 
     click.echo(json.dumps(found, indent=2) if as_json else str(Forgotten.model_validate(found)))
 

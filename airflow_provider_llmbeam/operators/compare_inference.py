@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.operators.assets import add_manifest
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
-from airflow_provider_llmbeam.operators.identity import name_in_every_run
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
-from airflow_provider_llmbeam.operators.literal import plain, unrendered, with_unrendered
+from airflow_provider_llmbeam.operators.literal import plain, unrendered
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.spec.model.server import with_base_urls
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_llmbeam.spec.evaluation import Alternative, Comparison, Judge
+    from airflow_provider_llmbeam.spec.evaluation import Alternative, Judge
 
 
 class CompareInferenceOperator(InProcessOperator):
@@ -54,6 +53,8 @@ class CompareInferenceOperator(InProcessOperator):
         JobFailedError: A server left rows unanswered; a retry sends only those.
     """
 
+    _input = "Comparison"
+    _own = ("other", "sample_size", "judge", "max_cases", "seed")
     template_fields: Sequence[str] = (
         *InProcessOperator.template_fields,
         "other",
@@ -82,40 +83,20 @@ class CompareInferenceOperator(InProcessOperator):
         self.seed = seed
         self.other_conn_id = other_conn_id
         self.judge_conn_id = judge_conn_id
-        self._refuse_problems(_kind(), self._comparison_data(), "other.prompt", "judge.rubric")
+        self._refuse_problems("other.prompt", "judge.rubric")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Compares the two jobs."""
         with errors_of_airflow():
             spec, environment = self._job(context)
             models = OtherModels(self.model, self.llmbeam_conn_id, environment)
-            data = self._comparison_data()
+            data = self._input_data()
             for field, conn_id in (("other", self.other_conn_id), ("judge", self.judge_conn_id)):
                 part = data.get(field)
                 if isinstance(part, Mapping) and part.get("model") is not None:
                     data[field] = {**part, "model": models.completed(part["model"], conn_id)}
-            comparison = with_base_urls(_kind().parse(data), os.environ, self.log)
+            comparison: Any = with_base_urls(self._input_class().parse(data), os.environ, self.log)
             with self._running(spec, environment, comparison.models) as process:
                 found = process.run_step("compare", comparison)
         add_manifest(context, self.outlets, found)
         return found
-
-    def _comparison_data(self) -> dict[str, Any]:
-        data = {
-            "other": with_unrendered(self.other),
-            "sample_size": self.sample_size,
-            "judge": with_unrendered(self.judge),
-            "max_cases": self.max_cases,
-            "seed": self.seed,
-        }
-        return {name: value for name, value in data.items() if value is not None}
-
-    def _own_job_name(self, ti: Any) -> str:
-        return name_in_every_run(ti)
-
-
-def _kind() -> type[Comparison]:
-    # Imported here: its classes take a tenth of the time to parse a Dag file, which need not use it.
-    from airflow_provider_llmbeam.spec.evaluation import Comparison
-
-    return Comparison

@@ -39,7 +39,7 @@ class EstimateInferenceOperator(InProcessOperator):
         The fields of `RunInferenceOperator`, and `job_task_id`.
 
     XCom:
-        The estimate, see `pipeline.estimate.Estimate`; under the key `demand` the argument of
+        The estimate, see `pipeline.measure.estimate`; under the key `demand` the argument of
         `QuotaHealthSensor(demand=…)`: `estimate.output["demand"]`. The estimate is also the `extra` of the events
         of the assets in `outlets`.
 
@@ -67,12 +67,12 @@ class EstimateInferenceOperator(InProcessOperator):
                 refuse_unknown_task("job_task_id", self.job_task_id, self.get_dag())
             spec, environment = self._job(context)
             with self._running(spec, environment) as process:
-                found = self._estimated(spec, process)
+                found = self._estimate(spec, process)
         context["ti"].xcom_push(key="demand", value=found["demand"])
         add_manifest(context, self.outlets, found)
         return found
 
-    def _estimated(self, spec: JobSpec, process: JobProcess) -> dict[str, Any]:
+    def _estimate(self, spec: JobSpec, process: JobProcess) -> dict[str, Any]:
         from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
 
         try:

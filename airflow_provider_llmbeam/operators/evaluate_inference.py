@@ -17,16 +17,15 @@ from airflow.providers.standard.utils.skipmixin import XCOM_SKIPMIXIN_KEY, XCOM_
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.assets import add_manifest
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
-from airflow_provider_llmbeam.operators.identity import name_in_every_run
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
-from airflow_provider_llmbeam.operators.literal import plain, unrendered, with_unrendered
+from airflow_provider_llmbeam.operators.literal import plain, unrendered
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.spec.model.server import with_base_urls
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_provider_llmbeam.spec.evaluation import Evaluation, Metric
+    from airflow_provider_llmbeam.spec.evaluation import Metric
     from airflow_provider_llmbeam.spec.source import Source
 
 
@@ -71,6 +70,8 @@ class EvaluateInferenceOperator(InProcessOperator):
         JobFailedError: The server left rows unanswered; a retry sends only those.
     """
 
+    _input = "Evaluation"
+    _own = ("golden", "metrics", "minimum", "max_drop", "on_failure", "max_cases", "seed")
     #: Airflow's name: a skipped task is skipped again when it alone is cleared.
     inherits_from_skipmixin = True
     template_fields: Sequence[str] = (
@@ -111,15 +112,19 @@ class EvaluateInferenceOperator(InProcessOperator):
                 f"Task {self.task_id!r}: `refused_task_ids` and `on_failure` 'branch' are needed together; got "
                 f"{list(self.refused_task_ids)} and {on_failure!r}."
             )
-        rubrics = [f"metrics.{name}.rubric" for name in metrics]
-        self._refuse_problems(_kind(), self._evaluation_data(), *rubrics)
+        self._refuse_problems(*(f"metrics.{name}.rubric" for name in metrics))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Evaluates the job."""
         with errors_of_airflow():
             spec, environment = self._job(context)
             models = OtherModels(self.model, self.llmbeam_conn_id, environment)
-            evaluation = with_base_urls(_kind().parse(self._evaluation_data(models)), os.environ, self.log)
+            data = self._input_data()
+            for name, metric in data["metrics"].items():
+                if isinstance(metric, Mapping) and metric.get("type") == "judge":
+                    model = models.completed(metric.get("model"), self.judge_conn_id)
+                    data["metrics"][name] = {**metric, "model": model}
+            evaluation: Any = with_base_urls(self._input_class().parse(data), os.environ, self.log)
             spec = spec.model_copy(update={"source": evaluation.golden})
             if self._facts is not None:
                 self._facts = replace(self._facts, spec=spec)
@@ -170,33 +175,6 @@ class EvaluateInferenceOperator(InProcessOperator):
         group = self.get_closest_mapped_task_group()
         return group is not None and task.get_closest_mapped_task_group() is group
 
-    def _evaluation_data(self, models: OtherModels | None = None) -> dict[str, Any]:
-        """Returns the evaluation as plain data.
-
-        Args:
-            models: Completes the models of the judges; `None` leaves them as they are.
-        """
-        metrics = with_unrendered(self.metrics)
-        for name, metric in metrics.items():
-            if models is not None and isinstance(metric, Mapping) and metric.get("type") == "judge":
-                metrics[name] = {**metric, "model": models.completed(metric.get("model"), self.judge_conn_id)}
-        data = {
-            "golden": self.golden,
-            "metrics": metrics,
-            "minimum": self.minimum,
-            "max_drop": self.max_drop,
-            "on_failure": "report" if self.on_failure == "branch" else self.on_failure,
-            "max_cases": self.max_cases,
-            "seed": self.seed,
-        }
-        return {name: value for name, value in data.items() if value is not None}
-
-    def _own_job_name(self, ti: Any) -> str:
-        return name_in_every_run(ti)
-
-
-def _kind() -> type[Evaluation]:
-    # Imported here: its classes take a tenth of the time to parse a Dag file, which need not use it.
-    from airflow_provider_llmbeam.spec.evaluation import Evaluation
-
-    return Evaluation
+    def _input_data(self) -> dict[str, Any]:
+        # A branch follows from the report.
+        return super()._input_data() | ({"on_failure": "report"} if self.on_failure == "branch" else {})

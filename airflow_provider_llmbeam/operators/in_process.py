@@ -11,7 +11,8 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.google.authentication import Place, google_credentials
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
-from airflow_provider_llmbeam.operators.literal import literal_problems
+from airflow_provider_llmbeam.operators.identity import name_in_every_run
+from airflow_provider_llmbeam.operators.literal import literal_problems, with_unrendered
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import Model
 
@@ -20,9 +21,15 @@ if TYPE_CHECKING:
 
 
 class InProcessOperator(InferenceJobOperator):
-    """Base of the operators that estimate, evaluate or compare a job, regardless of its `runner`."""
+    """Base of the operators that estimate, evaluate or compare a job, regardless of its `runner`.
+
+    All runs of such a task have one job, and so share its journal.
+    """
 
     _writes = False
+    #: Class of `spec.evaluation` that it is asked for, and its fields among the arguments.
+    _input = ""
+    _own: tuple[str, ...] = ()
 
     @contextmanager
     def _running(
@@ -52,11 +59,29 @@ class InProcessOperator(InferenceJobOperator):
         with google_credentials(spec, self.gcp_conn_id, others, places):
             yield self._process
 
-    def _refuse_problems(self, kind: type[SpecModel], data: Mapping[str, Any], *never_rendered: str) -> None:
+    def _own_job_name(self, ti: Any) -> str:
+        return name_in_every_run(ti)
+
+    def _input_data(self) -> dict[str, Any]:
+        """Returns what it is asked for, as plain data."""
+        data = {name: with_unrendered(getattr(self, name)) for name in self._own}
+        return {name: value for name, value in data.items() if value is not None}
+
+    def _input_class(self) -> type[SpecModel]:
+        # Imported here: its classes take a tenth of the time to parse a Dag file, which need not use it.
+        from airflow_provider_llmbeam.spec import evaluation
+
+        found: type[SpecModel] = getattr(evaluation, self._input)
+        return found
+
+    def _refuse_problems(self, *never_rendered: str) -> None:
         """Refuses literal arguments that are not valid, when the Dag is parsed.
+
+        Args:
+            never_rendered: Fields that Airflow does not render.
 
         Raises:
             JobSpecError: Names them.
         """
-        if problems := literal_problems(kind, data, never_rendered):
+        if problems := literal_problems(self._input_class(), self._input_data(), never_rendered):
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")

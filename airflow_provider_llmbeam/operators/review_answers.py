@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
-from airflow_provider_llmbeam.operators.identity import name_in_every_run
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
 from airflow_provider_llmbeam.operators.literal import plain
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
     from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-    from airflow_provider_llmbeam.spec.base import SpecModel
     from airflow_provider_llmbeam.spec.source import Source
 
 
@@ -51,9 +49,9 @@ class SampleAnswersOperator(InProcessOperator):
         AirflowFailException: A rendered argument is invalid, or the journal has no answers to these rows.
     """
 
-    _OWN = ("rows", "seed", "stratify_by", "fields", "columns", "golden", "review_uri")
-
-    template_fields: Sequence[str] = (*InProcessOperator.template_fields, "manifest", *_OWN)
+    _input = "AnswerSample"
+    _own = ("rows", "seed", "stratify_by", "fields", "columns", "golden", "review_uri")
+    template_fields: Sequence[str] = (*InProcessOperator.template_fields, "manifest", *_own)
 
     def __init__(
         self,
@@ -77,7 +75,7 @@ class SampleAnswersOperator(InProcessOperator):
         self.columns = columns
         self.golden = plain(golden)
         self.review_uri = review_uri
-        self._refuse_problems(_kind("AnswerSample"), self._sample_data())
+        self._refuse_problems()
 
     def execute(self, context: Context) -> list[str]:
         """Selects the answers."""
@@ -89,16 +87,13 @@ class SampleAnswersOperator(InProcessOperator):
                 )
             self.job_name = self.manifest["name"]
             spec, environment = self._job(context)
-            sample = _kind("AnswerSample").parse(self._sample_data())
+            sample: Any = self._input_class().parse(self._input_data())
             places = (sample.golden, sample.review_uri)
             with self._running(spec, environment, places=places) as process:
                 found = process.run_step("sample_answers", sample)
         reviews: list[str] = found.pop("reviews")
         context["ti"].xcom_push(key="manifest", value=found)
         return reviews
-
-    def _sample_data(self) -> dict[str, Any]:
-        return {name: value for name in self._OWN if (value := getattr(self, name)) is not None}
 
 
 def review_answers(reviews: XComArg, *, task_id: str = "review", **kwargs: Any) -> MappedOperator:
@@ -147,31 +142,24 @@ class AddGoldenRowsOperator(InProcessOperator):
         JobFailedError: Other processes have been writing the file for ten minutes.
     """
 
+    _input = "GoldenAddition"
     template_fields: Sequence[str] = (*InProcessOperator.template_fields, "verdicts", "golden_uri")
 
     def __init__(self, *, verdicts: Sequence[str] | XComArg, golden_uri: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.verdicts = verdicts
         self.golden_uri = golden_uri
-        self._refuse_problems(_kind("GoldenAddition"), {"golden_uri": golden_uri, "verdicts": ()})
+        self._refuse_problems()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Adds the rows."""
         with errors_of_airflow():
             spec, environment = self._job(context)
             verdicts: Any = self.verdicts  # a sequence that reads the XComs of mapped tasks as it is iterated
-            addition = _kind("GoldenAddition").parse({"golden_uri": self.golden_uri, "verdicts": [*verdicts]})
+            addition: Any = self._input_class().parse({**self._input_data(), "verdicts": [*verdicts]})
             places = (addition.golden_uri, *(verdict.review_uri for verdict in addition.verdicts))
             with self._running(spec, environment, places=places) as process:
                 return process.run_step("add_golden", addition)
 
-    def _own_job_name(self, ti: Any) -> str:
-        return name_in_every_run(ti)
-
-
-def _kind(name: str) -> Any:
-    # Imported here: its classes take a tenth of the time to parse a Dag file, which need not use it.
-    from airflow_provider_llmbeam.spec import evaluation
-
-    kind: type[SpecModel] = getattr(evaluation, name)
-    return kind
+    def _input_data(self) -> dict[str, Any]:
+        return {"golden_uri": self.golden_uri, "verdicts": ()}  # which are known when people have answered

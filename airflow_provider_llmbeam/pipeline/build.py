@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.pipeline.conversation.transform import HISTORY, Fa
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.further_requests.altered import without_altered
 from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
-from airflow_provider_llmbeam.pipeline.measure.estimate.accuracy import estimate_accuracy
+from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import estimate_accuracy
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.moderation.stages import Results, moderation_stages
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields

@@ -55,39 +55,39 @@ def _estimate(spec: JobSpec, sample: EstimateSample) -> dict[str, Any]:
 
 
 def _evaluate(spec: JobSpec, evaluation: Evaluation) -> dict[str, Any]:
-    from airflow_provider_llmbeam.pipeline.measure.evaluation.run import evaluate
+    from airflow_provider_llmbeam.pipeline.measure.evaluate import evaluate
 
     return evaluate(spec, evaluation).manifest(spec)
 
 
 def _compare(spec: JobSpec, comparison: Comparison) -> dict[str, Any]:
-    from airflow_provider_llmbeam.pipeline.measure.evaluation.compare import compare
+    from airflow_provider_llmbeam.pipeline.measure.compare import compare
 
     return compare(spec, comparison).manifest(spec)
 
 
 def _preview(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
-    from airflow_provider_llmbeam.pipeline.measure.evaluation.preview import make_preview
+    from airflow_provider_llmbeam.pipeline.measure.preview import make_preview
 
     return make_preview(spec, sample).plain()
 
 
 def _sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
-    from airflow_provider_llmbeam.pipeline.measure.review.sample import sample_answers
+    from airflow_provider_llmbeam.pipeline.measure.review import sample_answers
 
     return sample_answers(spec, sample)
 
 
 def _add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
-    from airflow_provider_llmbeam.pipeline.measure.review.golden import add_golden_rows
+    from airflow_provider_llmbeam.pipeline.measure.review import add_golden_rows
 
     return add_golden_rows(spec, addition)
 
 
 def _diff(spec: JobSpec, old: JobSpec) -> dict[str, Any]:
-    from airflow_provider_llmbeam.pipeline.measure.evaluation.difference import difference
+    from airflow_provider_llmbeam.pipeline.measure.diff import diff_specs
 
-    return difference(old, spec).plain()
+    return diff_specs(old, spec).model_dump(mode="json")
 
 
 def _forget(spec: JobSpec, rows: RowsToForget) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference import decide
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.measure.evaluation.preview import make_preview
+from airflow_provider_llmbeam.pipeline.measure.preview import make_preview
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from tests.pipeline.conftest import read_lines

@@ -18,8 +18,8 @@ from airflow_provider_llmbeam.engine.prefix.head import PromptHead
 from airflow_provider_llmbeam.exceptions import JobSpecError, TooManyFailedRowsError
 from airflow_provider_llmbeam.pipeline.conversation.store import history_directory, read_turns
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.measure.evaluation.preview import make_preview
 from airflow_provider_llmbeam.pipeline.measure.forget.run import forget
+from airflow_provider_llmbeam.pipeline.measure.preview import make_preview
 from airflow_provider_llmbeam.pipeline.prefix_cache import head_to_cache
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample

@@ -14,9 +14,9 @@ from llmbeam_sandbox.models.answers import answer_text
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline.__main__ import main
-from airflow_provider_llmbeam.pipeline.measure.evaluation import rows as reading
-from airflow_provider_llmbeam.pipeline.measure.evaluation.compare import compare
-from airflow_provider_llmbeam.pipeline.measure.evaluation.run import evaluate
+from airflow_provider_llmbeam.pipeline.measure import rows as reading
+from airflow_provider_llmbeam.pipeline.measure.compare import compare
+from airflow_provider_llmbeam.pipeline.measure.evaluate import evaluate
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
 from airflow_provider_llmbeam.spec.model.server import with_base_urls

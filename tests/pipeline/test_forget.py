@@ -23,10 +23,10 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, PermanentFailure
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, write_manifest
 from airflow_provider_llmbeam.pipeline.lease import locked_file
-from airflow_provider_llmbeam.pipeline.measure.evaluation.compare import compare
-from airflow_provider_llmbeam.pipeline.measure.evaluation.run import evaluate
+from airflow_provider_llmbeam.pipeline.measure.compare import compare
+from airflow_provider_llmbeam.pipeline.measure.evaluate import evaluate
 from airflow_provider_llmbeam.pipeline.measure.forget.run import forget
-from airflow_provider_llmbeam.pipeline.measure.review.sample import sample_answers
+from airflow_provider_llmbeam.pipeline.measure.review import sample_answers
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import AnswerSample, Comparison, Evaluation
 from airflow_provider_llmbeam.spec.safety import RowsToForget
@@ -236,11 +236,6 @@ def test_the_verdicts_of_judges_on_a_row_are_forgotten_and_no_others(openai_job,
     evaluate(spec, evaluation)
     compare(spec, comparison)
     assert len(sandbox.requests) == sent + 4
-
-
-def test_verdicts_of_earlier_versions_are_named_as_not_reached(echo_job):
-    echo_job.run(ROWS)
-    assert any("no `about`" in each for each in forgotten(echo_job, 7).unreached)
 
 
 def test_twice_removes_nothing_more_and_a_dry_run_nothing_at_all(echo_job, tmp_path):

@@ -16,12 +16,12 @@ from airflow_provider_llmbeam.pipeline.batch_inference import decide
 from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.measure.compare import compare
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.measure.evaluation.compare import compare
-from airflow_provider_llmbeam.pipeline.measure.evaluation.preview import make_preview
-from airflow_provider_llmbeam.pipeline.measure.evaluation.run import evaluate
+from airflow_provider_llmbeam.pipeline.measure.evaluate import evaluate
 from airflow_provider_llmbeam.pipeline.measure.forget.run import forget
-from airflow_provider_llmbeam.pipeline.measure.review.sample import sample_answers
+from airflow_provider_llmbeam.pipeline.measure.preview import make_preview
+from airflow_provider_llmbeam.pipeline.measure.review import sample_answers
 from airflow_provider_llmbeam.pipeline.transforms import publish
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import AnswerSample, Comparison, Evaluation, PreviewSample

@@ -12,9 +12,8 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import main
-from airflow_provider_llmbeam.pipeline.measure.evaluation.run import evaluate
-from airflow_provider_llmbeam.pipeline.measure.review.golden import add_golden_rows
-from airflow_provider_llmbeam.pipeline.measure.review.sample import sample_answers
+from airflow_provider_llmbeam.pipeline.measure.evaluate import evaluate
+from airflow_provider_llmbeam.pipeline.measure.review import add_golden_rows, sample_answers
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.evaluation import AnswerSample, Evaluation, GoldenAddition
 
@@ -191,8 +190,11 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(spec, job):
     for given, message in (
         (verdict(review, mood="fine"), r"does not match `prompt.output_schema`: at \$.mood: 'fine' is not one of"),
         (verdict(review, tone="warm"), "`verdicts`: the answers have no field 'tone'"),
-        (verdict(review) | {"key": '{"id": 99}'}, r"has no row \{\"id\": 99\}; it was replaced since the review"),
-        (verdict(review) | {"review_uri": "gone.jsonl"}, "the sample 'gone.jsonl' does not exist any more"),
+        (
+            verdict(review) | {"key": '{"id": 99}'},
+            r"has no row \{\"id\": 99\}; it was replaced or deleted since the review",
+        ),
+        (verdict(review) | {"review_uri": "gone.jsonl"}, "the sample 'gone.jsonl' has no row"),
     ):
         with pytest.raises(JobSpecError, match=message):
             add(spec, golden, given)

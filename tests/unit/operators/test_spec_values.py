@@ -66,8 +66,8 @@ def test_the_models_of_an_evaluation_and_of_a_comparison_may_be_spec_values() ->
         judge=Judge(rubric="{{ row.first }} {{ row.second }}", model=MODEL),
     )
     models = OtherModels(compare.model, "llmbeam_default", {})
-    found = [evaluate._evaluation_data(models)["metrics"]["good"]["model"]]
-    found += [models.completed(compare._comparison_data()[part]["model"]) for part in ("other", "judge")]
+    given = [evaluate._input_data()["metrics"]["good"], *map(compare._input_data().get, ("other", "judge"))]
+    found = [models.completed(part["model"]) for part in given]
     assert [model["base_url"] for model in found] == [GATEWAY] * 3
 
 

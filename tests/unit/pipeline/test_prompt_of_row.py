@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.measure.answers import render_rows
 from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import sample_source
-from airflow_provider_llmbeam.pipeline.measure.evaluation.answers import rendered
-from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import golden_rows
+from airflow_provider_llmbeam.pipeline.measure.forget.find import find_prompts
 from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
-from airflow_provider_llmbeam.pipeline.measure.forget.prompts import find_prompts
+from airflow_provider_llmbeam.pipeline.measure.rows import read_golden
 from airflow_provider_llmbeam.pipeline.privacy import detection, patterns
 from airflow_provider_llmbeam.pipeline.prompt_of_row import PromptRenderer
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
@@ -219,7 +219,7 @@ def test_the_estimate_the_evaluation_and_forget_find_the_prompt_of_the_graph_or_
     sample = sample_source(spec)
     assert sample.rows == 1
     try:
-        of_evaluation = next(iter(rendered(spec, golden_rows(spec, spec.source)).values()))
+        of_evaluation = next(iter(render_rows(spec, read_golden(spec, spec.source)).values()))
     except JobSpecError as error:
         of_evaluation = error
     forgotten = find_prompts(spec, EveryKey((), ("id",)), ())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import failed_row
-from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import read_source
+from airflow_provider_llmbeam.pipeline.measure.portions import read_source
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts, selection
 from airflow_provider_llmbeam.spec import FilesSource, RowsSource
 
@@ -57,7 +57,7 @@ def test_only_rows_that_failed_in_one_of_these_ways_are_read():
 def test_an_estimate_reads_the_rows_of_the_job(job):
     rows = [{"id": number} for number in range(100)]
     part = RowsSource.parse({"type": "rows", "rows": rows, "key": "id", "share": [0, 0.3]})
-    _, (portion,) = read_source(RowPrompts(job(source=part.model_dump())), "")
+    (portion,) = read_source(RowPrompts(job(source=part.model_dump())), "").portions()
     assert portion.rows == list(filter(selection(part), rows)) != rows
 
 

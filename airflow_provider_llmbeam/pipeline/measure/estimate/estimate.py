@@ -1,8 +1,8 @@
-"""The estimate of a job: its figures, their text, and its file."""
+"""The estimate of a job: its figures, their text, its file, and how accurate it was."""
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Iterator
 
 from pydantic import BaseModel, ConfigDict
@@ -10,12 +10,15 @@ from pydantic import BaseModel, ConfigDict
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import Way
 from airflow_provider_llmbeam.pipeline.measure.estimate.projection import LimitedBy
+from airflow_provider_llmbeam.pipeline.reporting.report import ComparedFigure, EstimateAccuracy, RunUsage
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.protocol.counts import usd
 from airflow_provider_llmbeam.spec.safety.privacy import inspection_usd
+
+_log = logging.getLogger(__name__)
 
 
 class _Part(BaseModel):
@@ -280,7 +283,44 @@ def read_estimate(spec: JobSpec) -> Estimate | None:
     uri = spec.paths.estimate_uri
     if not storage.exists(uri):
         return None
-    found = Estimate.model_validate(json.loads(storage.read(uri)))
+    found = Estimate.model_validate_json(storage.read(uri))
     if (found.name, found.model) != (spec.name, f"{spec.model.type}:{spec.model.name}"):
         raise ValueError(f"it is of job {found.name!r} with {found.model}")
     return found
+
+
+def estimate_accuracy(spec: JobSpec, usage: RunUsage) -> EstimateAccuracy | None:
+    """Compares the estimate of a job with a run.
+
+    Args:
+        spec: The job.
+        usage: Usage of the run.
+
+    Returns:
+        `None` if the job has no estimate, or if it cannot be read: the report is complete without it.
+    """
+    try:
+        estimate = read_estimate(spec)
+    except Exception as error:  # noqa: BLE001 - a filesystem may raise anything, and the answers are worth more
+        _log.warning(
+            "%r is not compared with this run: %s", spec.paths.estimate_uri, str(error).partition("\n")[0]
+        )
+        return None
+    if estimate is None:
+        return None
+    sent, prompts = estimate.requests, usage.prompts
+    planned, paid = estimate.planned_cost_usd, usage.cost_usd
+
+    def compare(estimated: float, actual: float) -> ComparedFigure:
+        is_comparable = estimated and actual and prompts and sent
+        ratio = round((actual / prompts) / (estimated / sent), 4) if is_comparable else None
+        return ComparedFigure(estimated=estimated, actual=actual, ratio=ratio)
+
+    return EstimateAccuracy(
+        made_at=estimate.made_at,
+        error_ratio=estimate.error_ratio,
+        requests=ComparedFigure(estimated=sent, actual=prompts, ratio=None),
+        input_tokens=compare(estimate.input_tokens, usage.input_tokens),
+        output_tokens=compare(estimate.output_tokens, usage.output_tokens),
+        cost_usd=None if planned is None or paid is None else compare(planned, paid),
+    )

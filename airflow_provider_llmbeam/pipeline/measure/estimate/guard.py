@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Self
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.measure.answers import find_outcomes, send
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import GuardEstimate, GuardSide
-from airflow_provider_llmbeam.pipeline.measure.estimate.outcomes import earlier_outcomes, send
 from airflow_provider_llmbeam.pipeline.measure.estimate.projection import (
-    Projection,
-    SampleObservation,
-    cached_ratio,
+    input_share,
     mean_rates,
     project,
 )
@@ -74,7 +73,7 @@ class GuardSample:
     def leave_out_blocked(self) -> None:
         """Leaves out the prompts that are known to be blocked, those of the sample among them."""
         questions = self._found.questions
-        known, _ = earlier_outcomes(self._guard, dict(questions.values()))
+        known, _ = find_outcomes(self._guard, dict(questions.values()))
         for fingerprint, (question, _) in questions.items():
             action = decide(known[question], self._moderation).action if question in known else "allow"
             if action in ("fail", "replace"):
@@ -96,77 +95,76 @@ class GuardSample:
             known_scale: Number of outcomes in the journal that each known one represents.
             remaining: Number of prompts that the job will send.
         """
-        sides: dict[Side, Projection | None] = {"input": None, "output": None}
-        numbers = {"input": 0.0, "output": 0.0}
-        if "input" in self._moderation.on:
-            numbers["input"], sides["input"] = self._of_prompts(known_scale)
-        if "output" in self._moderation.on:
-            numbers["output"], sides["output"] = self._of_answers(answered, sample, known_scale, remaining)
+        moderation = self._moderation
+        sides: dict[Side, GuardSide] = {}
+        if "input" in moderation.on:
+            sides["input"] = self._project("input", *self._about_prompts(known_scale))
+        if "output" in moderation.on:
+            about = self._about_answers(answered, sample, known_scale, remaining)
+            sides["output"] = self._project("output", *about)
         outcomes = [outcome for side in self._judged.values() for outcome in side.values()]
-        price = price_of(self._moderation.model, self._moderation.limits.price)
-        tokens = (
-            sum(round(each.input_tokens) for each in sides.values() if each),
-            sum(round(each.output_tokens) for each in sides.values() if each),
-        )
-        cached = tokens[0] * cached_ratio(outcomes)
-        cost = None if price is None else round(mean_rates(price, outcomes).cost_usd(*tokens, cached), 6)
-        budget = self._moderation.limits.budget_usd
+        price = price_of(moderation.model, moderation.limits.price)
+        read = sum(each.input_tokens for each in sides.values())
+        said = sum(each.output_tokens for each in sides.values())
+        cached = read * input_share(outcomes, "cached_tokens")
+        cost = None if price is None else round(mean_rates(price, outcomes).cost_usd(read, said, cached), 6)
+        budget = moderation.limits.budget_usd
         return GuardEstimate(
-            model=f"{self._moderation.model.type}:{self._moderation.model.name}",
-            input=_side(numbers["input"], sides["input"]),
-            output=_side(numbers["output"], sides["output"]),
+            model=f"{moderation.model.type}:{moderation.model.name}",
+            input=sides.get("input"),
+            output=sides.get("output"),
             cost_usd=cost,
             exceeds_budget=cost is not None and budget is not None and cost > budget,
             output_is_upper_bound=not outcomes,
             sample={".".join(names): number for names, number in self._usage.items() if number},
         )
 
-    def _of_prompts(self, known_scale: float) -> tuple[float, Projection]:
+    def _about_prompts(self, known_scale: float) -> tuple[float, float]:
+        """Returns the number of questions about prompts, and their estimated tokens."""
         tokens, scale = dict(self._found.questions.values()), self._found.scale
-        known, _ = earlier_outcomes(self._guard, tokens)
+        known, _ = find_outcomes(self._guard, tokens)
         weights = {each: 1.0 if each in self._sent else known_scale for each in known}
-        number = max(0.0, scale * len(tokens) - sum(weights.values()))
+        number = scale * len(tokens) - sum(weights.values())
         total = scale * sum(tokens.values()) - sum(tokens[each] * weight for each, weight in weights.items())
-        return number, self._projection("input", number, max(0.0, total))
+        return max(0.0, number), max(0.0, total)
 
-    def _of_answers(
+    def _about_answers(
         self, answered: Sequence[Outcome], sample: Sequence[Outcome], known_scale: float, remaining: float
-    ) -> tuple[float, Projection]:
-        """Projects the answers that no other one equals; the sample says what share of them that is."""
+    ) -> tuple[float, float]:
+        """Returns the number of questions about answers that no other one equals, and their estimated tokens.
+
+        The sample says what share of the answers that is.
+        """
         texts = Counter(each.text for each in answered if isinstance(each, Completion))
+        if not texts:
+            longest = self._spec.generation.max_output_tokens
+            return remaining, remaining * (prompt_tokens(self._questions.of("")[1]) + longest)
         questions = {text: self._questions.of(text) for text in texts}
-        known, _ = earlier_outcomes(self._guard, {fingerprint for fingerprint, _ in questions.values()})
+        known, _ = find_outcomes(self._guard, {fingerprint for fingerprint, _ in questions.values()})
         tokens = {text: prompt_tokens(question) for text, (_, question) in questions.items()}
         unjudged = [text for text, (fingerprint, _) in questions.items() if fingerprint not in known]
-        singles = [text for text, number in texts.items() if number == 1]
-        share = len(singles) / texts.total() if texts else 1.0
+        singles = [tokens[text] for text, number in texts.items() if number == 1]
+        share = len(singles) / texts.total()
         if sample:
             share *= sum(isinstance(each, Completion) for each in sample) / len(sample)
-        mean = sum(map(tokens.__getitem__, singles)) / len(singles) if singles else 0.0
-        if not texts:
-            mean = prompt_tokens(self._questions.of("")[1]) + self._spec.generation.max_output_tokens
-        number = known_scale * len(unjudged) + remaining * share
-        total = known_scale * sum(map(tokens.__getitem__, unjudged)) + remaining * share * mean
-        return number, self._projection("output", number, total)
+        more = remaining * share
+        total = known_scale * sum(map(tokens.__getitem__, unjudged)) + more * fmean(singles or [0.0])
+        return known_scale * len(unjudged) + more, total
 
-    def _projection(self, side: Side, number: float, tokens: float) -> Projection:
+    def _project(self, side: Side, number: float, tokens: float) -> GuardSide:
         # A verdict has the same length for prompts and for answers, where there is no sample of the side itself.
         judged = self._judged[side] or self._judged["output" if side == "input" else "input"]
-        observed = [
-            SampleObservation(self._tokens[each], outcome.input_tokens, outcome.output_tokens)
-            for each, outcome in judged.items()
-        ]
-        if observed:
-            return project(observed, number, tokens, self._found.spread_ratio)
-        longest = self._moderation.generation.max_output_tokens
-        return Projection(tokens, number * longest, (), None, self._found.spread_ratio)
+        observed = [(self._tokens[each], outcome) for each, outcome in judged.items()]
+        found = project(observed, number, tokens, self._moderation.generation.max_output_tokens)
+        read, said = round(found.input_tokens), round(found.output_tokens)
+        return GuardSide(requests=round(number), input_tokens=read, output_tokens=said)
 
     def _ask(self, side: Side, texts: Mapping[str, str], rows: _Rows) -> dict[str, Outcome]:
         """Returns the verdicts on texts by the fingerprint of their prompts; without requests, the known ones."""
         if side not in self._moderation.on:
             return {}
         questions = {each: self._questions.of(text) for each, text in texts.items()}
-        known, _ = earlier_outcomes(self._guard, {fingerprint for fingerprint, _ in questions.values()})
+        known, _ = find_outcomes(self._guard, {fingerprint for fingerprint, _ in questions.values()})
         new = {
             fingerprint: question
             for fingerprint, question in questions.values()
@@ -185,10 +183,3 @@ class GuardSample:
         verdicts = known | sent
         self._judged[side] |= verdicts
         return {each: verdicts[found] for each, (found, _) in questions.items() if found in verdicts}
-
-
-def _side(number: float, projection: Projection | None) -> GuardSide | None:
-    if projection is None:
-        return None
-    tokens = round(projection.input_tokens), round(projection.output_tokens)
-    return GuardSide(requests=round(number), input_tokens=tokens[0], output_tokens=tokens[1])

@@ -1,10 +1,11 @@
-"""Projection from a sample to all prompts: tokens with an interval, and time. Pure."""
+"""Projection from a sample to all prompts: tokens with an interval, mean prices, and time. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, linear_regression
 from typing import Literal
 
 from airflow_provider_llmbeam.engine.bill import Bill
@@ -18,21 +19,6 @@ LimitedBy = Literal["requests_per_minute", "tokens_per_minute", "in_flight", "le
 _ENOUGH_FOR_A_LINE = 8
 #: Student's t, 97.5 %, by degrees of freedom; beyond it `_t` is exact to 0.1 %.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-
-
-@dataclass(frozen=True, slots=True)
-class SampleObservation:
-    """Billed tokens of one prompt of the sample.
-
-    Attributes:
-        estimated_tokens: Estimated input tokens.
-        input_tokens: Billed input tokens.
-        output_tokens: Billed output tokens.
-    """
-
-    estimated_tokens: int
-    input_tokens: int
-    output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +36,13 @@ class Projection:
     _factor: float | None
     _spread_ratio: float
 
-    def half_width(self, input_weight: float = 1.0, output_weight: float = 1.0) -> float | None:
-        """Returns half of the 95 % interval of the weighted sum of tokens; `None` with a single answer."""
+    def error_ratio(self, input_weight: float = 1.0, output_weight: float = 1.0) -> float | None:
+        """Returns half of the 95 % interval of the weighted sum of tokens over the sum; `None` with one answer."""
         if self._factor is None:
             return None
         squares = sum((input_weight * read + output_weight * said) ** 2 for read, said in self._residuals)
         total = input_weight * self.input_tokens + output_weight * self.output_tokens
-        return math.hypot(self._factor * math.sqrt(squares), 1.96 * self._spread_ratio * total)
+        return math.hypot(self._factor * math.sqrt(squares) / total, 1.96 * self._spread_ratio) if total else 0.0
 
 
 def spread_over(ordered: Sequence[str], count: int) -> list[str]:
@@ -66,9 +52,13 @@ def spread_over(ordered: Sequence[str], count: int) -> list[str]:
 
 
 def project(
-    found: Sequence[SampleObservation], requests: float, tokens: float, spread_ratio: float = 0.0
+    observed: Sequence[tuple[int, Outcome]],
+    requests: float,
+    tokens: float,
+    longest_output: int,
+    spread_ratio: float = 0.0,
 ) -> Projection:
-    """Projects the tokens of the remaining prompts from a sample.
+    """Projects the tokens of the remaining prompts from a sample; without one, each output is the longest.
 
     Input and output are each fitted by least squares as a line over the estimated tokens, which separates the part
     of every request (a template, a schema, a label as the answer) from the part that grows with the text (the text
@@ -76,36 +66,40 @@ def project(
     request are used.
 
     Args:
-        found: Observations of the sample; at least one.
+        observed: Estimated input tokens and outcome of each prompt of the sample.
         requests: Number of prompts that are not sent yet.
         tokens: Their estimated input tokens.
+        longest_output: Maximum output tokens of a request.
         spread_ratio: Relative standard error of these two numbers, if only a part of the source was read.
     """
-    count = len(found)
+    if not observed:
+        return Projection(tokens, requests * longest_output, (), None, spread_ratio)
     if not requests:
         return Projection(0.0, 0.0, (), 0.0, 0.0)
-    means = [sum(values) / count for values in zip(*map(_values, found), strict=True)]
-    mean, mean_input, mean_output = means
-    squares = sum((one.estimated_tokens - mean) ** 2 for one in found)
-    distance = tokens / requests - mean
-    if is_line := count >= _ENOUGH_FOR_A_LINE and squares > 0:
-        input_slope = sum((one.estimated_tokens - mean) * one.input_tokens for one in found) / squares
-        output_slope = sum((one.estimated_tokens - mean) * one.output_tokens for one in found) / squares
-    else:
-        input_slope, output_slope = mean_input / mean, 0.0
+    count, sizes = len(observed), [size for size, _ in observed]
+    mean = fmean(sizes)
+    squares = sum((size - mean) ** 2 for size in sizes)
+    is_line = count >= _ENOUGH_FOR_A_LINE and squares > 0
+    said = [outcome.output_tokens for _, outcome in observed]
+    read = [outcome.input_tokens for _, outcome in observed]
+    (input_slope, input_base), (output_slope, output_base) = (
+        (linear_regression(sizes, read), linear_regression(sizes, said))
+        if is_line
+        else ((fmean(read) / mean, 0.0), (0.0, fmean(said)))
+    )
     residuals = tuple(
         (
-            one.input_tokens - mean_input - input_slope * (one.estimated_tokens - mean),
-            one.output_tokens - mean_output - output_slope * (one.estimated_tokens - mean),
+            outcome.input_tokens - input_base - input_slope * size,
+            outcome.output_tokens - output_base - output_slope * size,
         )
-        for one in found
+        for size, outcome in observed
     )
     freedom = count - 2 if is_line else count - 1
     # Variance of the mean, of the prompts around it, and of the slope.
-    parts = 1 / count + 1 / requests + (distance**2 / squares if is_line else 0.0)
+    parts = 1 / count + 1 / requests + ((tokens / requests - mean) ** 2 / squares if is_line else 0.0)
     return Projection(
-        input_tokens=requests * max(mean_input + input_slope * distance, 0.0),
-        output_tokens=requests * max(mean_output + output_slope * distance, 0.0),
+        input_tokens=max(input_base * requests + input_slope * tokens, 0.0),
+        output_tokens=max(output_base * requests + output_slope * tokens, 0.0),
         _residuals=residuals,
         _factor=_t(freedom) * requests * math.sqrt(parts / freedom) if freedom else None,
         _spread_ratio=spread_ratio,
@@ -118,30 +112,14 @@ def mean_rates(price: Price, sample: Sequence[Outcome | Bill]) -> Price:
     tokens = [(each.input_tokens, each.output_tokens, each.cached_tokens, each.audio_tokens) for each in sample]
     listed, cost = (sum(rates.cost_usd(*each) for each in tokens) for rates in (plain, price))
     factor = cost / listed if listed else 1.0
-    cached, audio = price.cached_input_usd_per_million_tokens, price.audio_input_usd_per_million_tokens
-    return Price(
-        input_usd_per_million_tokens=price.input_usd_per_million_tokens * factor,
-        output_usd_per_million_tokens=price.output_usd_per_million_tokens * factor,
-        cached_input_usd_per_million_tokens=None if cached is None else cached * factor,
-        audio_input_usd_per_million_tokens=None if audio is None else audio * factor,
-        priority_ratio=price.priority_ratio,
-    )
+    rates = {name: value for name, value in plain if name.endswith("_tokens") and value is not None}
+    return plain.model_copy(update={name: value * factor for name, value in rates.items()})
 
 
-def cached_ratio(sample: Sequence[Outcome | Bill]) -> float:
-    """Returns the share of the input tokens of a sample that the provider has read from its cache."""
+def input_share(sample: Sequence[Outcome | Bill], name: Literal["cached_tokens", "audio_tokens"]) -> float:
+    """Returns the share of some input tokens, such as those from the provider's cache, in those of a sample."""
     read = sum(each.input_tokens for each in sample)
-    return sum(each.cached_tokens for each in sample) / read if read else 0.0
-
-
-def audio_ratio(sample: Sequence[Outcome | Bill]) -> float:
-    """Returns the share of the input tokens of a sample that is audio which is not from the cache."""
-    read = sum(each.input_tokens for each in sample)
-    return sum(each.audio_tokens for each in sample) / read if read else 0.0
-
-
-def _values(one: SampleObservation) -> tuple[int, int, int]:
-    return one.estimated_tokens, one.input_tokens, one.output_tokens
+    return sum(getattr(each, name) for each in sample) / read if read else 0.0
 
 
 def _t(freedom: int) -> float:

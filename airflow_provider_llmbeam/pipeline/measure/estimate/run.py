@@ -21,30 +21,29 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import Work
+from airflow_provider_llmbeam.pipeline.measure.answers import find_outcomes, online_latencies, send
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import (
     Estimate,
     SampleUsage,
     write_estimate,
 )
 from airflow_provider_llmbeam.pipeline.measure.estimate.guard import GuardSample
-from airflow_provider_llmbeam.pipeline.measure.estimate.outcomes import earlier_outcomes, online_latencies, send
 from airflow_provider_llmbeam.pipeline.measure.estimate.projection import (
     Projection,
-    SampleObservation,
-    audio_ratio,
-    cached_ratio,
+    input_share,
     mean_rates,
     project,
     sending_seconds,
     spread_over,
 )
-from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import MAX_BYTES, SourceSample, sample_source
+from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import SourceSample, sample_source
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
     auto_way,
     planned_cost_usd,
     ways_of_job,
     with_head,
 )
+from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.demand import Demand
@@ -86,19 +85,18 @@ def make_estimate(
     """
     refuse_conversation(spec, "an estimate")
     found = sample_source(spec, max_bytes)
+    if not found.rows:
+        raise SourceEmptyError(f"Job {spec.name!r} has no row to send. Nothing was sent or billed.")
     if not found.tokens:
-        why = (
-            f" {found.failed:,} of {found.rows:,} rows become no prompt, e.g.: {found.first_message}"
-            if found.rows
-            else ""
+        raise JobSpecError(
+            f"Job {spec.name!r} has no row to send. {found.failed:,} of {found.rows:,} rows become no prompt, "
+            f"e.g.: {found.first_message} Nothing was sent or billed."
         )
-        kind = JobSpecError if found.rows else SourceEmptyError
-        raise kind(f"Job {spec.name!r} has no row to send.{why} Nothing was sent or billed.")
-    known, recorded = earlier_outcomes(spec, found.tokens)
+    known, recorded = find_outcomes(spec, found.tokens)
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
     picked = spread_over(by_length, sample_size) or [each for each in by_length if each in known]
     prompts = {each: found.candidates[each] for each in picked}
-    rows = {each: found.keys.get((prompt.text, prompt.system), ()) for each, prompt in prompts.items()}
+    rows = {each: found.audited.get(each, ()) for each in prompts}
     guard = GuardSample.of(spec, found, sends=sample_size > 0)
     blocked = {} if guard is None else guard.blocked(prompts, rows)
     new = {each: prompt for each, prompt in prompts.items() if each not in known and each not in blocked}
@@ -118,7 +116,7 @@ def make_estimate(
         guard.leave_out_blocked()
     weights = dict.fromkeys(known, known_scale) | dict.fromkeys(kept, 1.0)
     weights = {each: weight for each, weight in weights.items() if each in found.tokens}
-    estimate = _estimated(spec, found, weights, observed, usage, price)
+    estimate = _extrapolate(spec, found, weights, observed, usage, price)
     if guard is not None:
         guard.judge_answers(sample, rows)
         estimate = estimate.with_guard(
@@ -183,7 +181,7 @@ def _usage(outcomes: Sequence[Outcome]) -> SampleUsage:
     )
 
 
-def _estimated(
+def _extrapolate(
     spec: JobSpec,
     found: SourceSample,
     answered: Mapping[str, float],
@@ -195,12 +193,18 @@ def _estimated(
 
     `answered` has the number of answered prompts of the source that each answered prompt of the sample represents.
     """
-    remaining = [fingerprint for fingerprint in found.tokens if fingerprint not in answered]
-    requests = max(0.0, found.scale * len(found.tokens) - sum(answered.values()))
-    tokens = found.scale * sum(found.tokens.values())
-    tokens = max(0.0, tokens - sum(found.tokens[each] * weight for each, weight in answered.items()))
-    bill = _projection(spec, observed, requests, tokens, found.spread_ratio)
-    input_tokens, output_tokens = round(bill.input_tokens), round(bill.output_tokens)
+    scale = found.scale
+    requests = max(0.0, scale * len(found.tokens) - sum(answered.values()))
+    tokens = scale * sum(found.tokens.values()) - sum(found.tokens[each] * answered[each] for each in answered)
+    tokens = max(0.0, tokens)
+    repeated = sum(count - 1 for each, count in found.repeats.items() if each not in answered)
+    sent, duplicates, failed = round(requests), round(scale * repeated), round(scale * found.failed)
+    # Not what is left of the rounded numbers, which may be -1.
+    resumed = max(0, round(scale * (found.rows - repeated - found.failed) - requests))
+
+    projection = project(observed, requests, tokens, spec.max_output_tokens, found.spread_ratio)
+    input_tokens, output_tokens = round(projection.input_tokens), round(projection.output_tokens)
+    error = projection.error_ratio()
     latencies = online_latencies(outcome for _, outcome in observed)
     latency = fmean(latencies) if latencies else None
     # Machines share a quota, and how many there will be is not known.
@@ -215,29 +219,23 @@ def _estimated(
         None if learned is None else learned.seconds(requests, input_tokens + output_tokens),
     )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
-    error = bill.half_width()
+    duration, now = None if seconds is None else round(start + seconds, 1), time.time()
+
     # Without answers the prompts themselves say which of them have the price of long ones, or of audio.
     bills: Sequence[Outcome | Bill] = [outcome for _, outcome in observed] or [
         Bill(count, spec.max_output_tokens, audio_tokens=found.audio_tokens.get(each, 0))
         for each, count in found.tokens.items()
     ]
-    rates = None if price is None else mean_rates(price, bills)
-    ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
-    repeated = sum(found.repeats.get(each, 1) - 1 for each in remaining)
-    sent, duplicates, failed = round(requests), round(found.scale * repeated), round(found.scale * found.failed)
-    # Not what is left of the rounded numbers, which may be -1.
-    resumed = max(0, round(found.scale * (found.rows - repeated - found.failed) - requests))
-    duration, now = None if seconds is None else round(start + seconds, 1), time.time()
     work = Work(
         rows=sent,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        cached_tokens=round(input_tokens * cached_ratio(bills)),
-        audio_tokens=round(input_tokens * audio_ratio(bills)),
+        cached_tokens=round(input_tokens * input_share(bills, "cached_tokens")),
+        audio_tokens=round(input_tokens * input_share(bills, "audio_tokens")),
     )
     work = with_head(spec, work, price, tokens, seconds)
-    cost, standard_cost = (work.cost_usd(rates, each, prefix_cache=True) for each in (ratio, 1.0))
-    batch_cost = work.cost_usd(rates, TIER_RATIOS["batch"])
+    rates = None if price is None else mean_rates(price, bills)
+    ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
     ways = ways_of_job(spec, work, rates, duration, now)
     planned, budget = planned_cost_usd(spec, work, rates, ways), spec.limits.budget_usd
     return Estimate(
@@ -253,16 +251,12 @@ def _estimated(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         output_is_upper_bound=not observed and spec.embedding is None,
-        error_ratio=None
-        if error is None or not observed
-        else round(error / (input_tokens + output_tokens), 4)
-        if input_tokens + output_tokens
-        else 0.0,
-        cost_usd=None if cost is None else round(cost, 6),
-        cost_usd_range=_range(bill, work, rates, ratio, is_bound=not observed),
-        standard_cost_usd=None if standard_cost is None else round(standard_cost, 6),
-        batch_cost_usd=None if batch_cost is None else round(batch_cost, 6),
-        planned_cost_usd=None if planned is None else round(planned, 6),
+        error_ratio=None if error is None else round(error, 4),
+        cost_usd=_rounded(work.cost_usd(rates, ratio, prefix_cache=True)),
+        cost_usd_range=_interval(projection, work, rates, ratio, is_bound=not observed),
+        standard_cost_usd=_rounded(work.cost_usd(rates, 1.0, prefix_cache=True)),
+        batch_cost_usd=_rounded(work.cost_usd(rates, TIER_RATIOS["batch"])),
+        planned_cost_usd=_rounded(planned),
         prefix_cache_usd=round(work.prefix_usd, 6),
         exceeds_budget=planned is not None and budget is not None and planned > budget,
         duration_seconds=duration,
@@ -278,33 +272,23 @@ def _estimated(
         ),
         ways=ways,
         auto=auto_way(spec, ways)[1] if ways else "",
-        inspected_bytes=round(found.scale * found.inspected_bytes),
+        inspected_bytes=round(scale * found.inspected_bytes),
     )
 
 
-def _projection(
-    spec: JobSpec, observed: Sequence[tuple[int, Outcome]], requests: float, tokens: float, spread_ratio: float
-) -> Projection:
-    if observed:
-        observations = [
-            SampleObservation(estimated, outcome.input_tokens, outcome.output_tokens)
-            for estimated, outcome in observed
-        ]
-        return project(observations, requests, tokens, spread_ratio)
-    return Projection(tokens, requests * spec.max_output_tokens, (), None, spread_ratio)
+def _rounded(amount: float | None) -> float | None:
+    return None if amount is None else round(amount, 6)
 
 
-def _range(
-    bill: Projection, work: Work, price: Price | None, ratio: float | None, *, is_bound: bool
+def _interval(
+    projection: Projection, work: Work, price: Price | None, ratio: float | None, *, is_bound: bool
 ) -> tuple[float, float] | None:
-    """Returns the cost at the bounds of the interval, in US dollars."""
+    """Returns the cost at the bounds of the interval, in US dollars; a bound begins at no output."""
     cost = work.cost_usd(price, ratio, prefix_cache=True)
     least = replace(work, output_tokens=0).cost_usd(price, ratio, prefix_cache=True)
-    if price is None or ratio is None or cost is None or least is None:
+    if price is None or cost is None or least is None:
         return None
     if is_bound:
         return round(least, 6), round(cost, 6)
-    audio = work.audio_tokens / work.input_tokens if work.input_tokens else 0.0
-    rates = (price.cost_usd(1e6, 0, 0, audio * 1e6), price.output_usd_per_million_tokens)
-    width = bill.half_width(*(rate * ratio / 1e6 for rate in rates))
-    return None if width is None else (round(max(0.0, cost - width), 6), round(cost + width, 6))
+    error = projection.error_ratio(price.input_usd_per_million_tokens, price.output_usd_per_million_tokens)
+    return None if error is None else (round(max(0.0, cost * (1 - error)), 6), round(cost * (1 + error), 6))

@@ -1,11 +1,25 @@
-"""Keys as they are named on the command line."""
+"""Keys as they are named on the command line, and what a user runs to remove their rows from other sinks."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from airflow_provider_llmbeam.pipeline.bigquery_jobs import reference_of
+from airflow_provider_llmbeam.pipeline.records import encode_key
+from airflow_provider_llmbeam.pipeline.sinks.merge import quoted, quoted_table
+from airflow_provider_llmbeam.pipeline.sinks.milvus import entity_id
+from airflow_provider_llmbeam.spec.sink import (
+    BigQuerySink,
+    FilesSink,
+    KafkaSink,
+    MilvusSink,
+    PostgresSink,
+    PubSubSink,
+    Sink,
+)
 
 #: Largest integer up to which each one is a float.
 _MAX_EXACT = 2**53
@@ -20,23 +34,25 @@ class NamedKeys:
 
     Args:
         named: The keys.
-        key: Key columns of the rows.
+        columns: Key columns of the rows.
     """
 
-    def __init__(self, named: Sequence[str], key: tuple[str, ...]) -> None:
-        self._key = key
-        self._by_texts = {texts: each for each in named if (texts := _named_texts(each, key)) is not None}
+    def __init__(self, named: Sequence[str], columns: tuple[str, ...]) -> None:
         self._named = tuple(named)
+        self._columns = columns
+        self._values = {each: values for each in named if (values := _values(each, columns)) is not None}
+        self._by_texts = {tuple(map(str, values)): each for each, values in self._values.items()}
         self._found: set[tuple[str, ...]] = set()
 
     @property
     def unfound(self) -> tuple[str, ...]:
         """The named keys that no row has had so far."""
-        return tuple(each for each in self._named if _named_texts(each, self._key) not in self._found)
+        found = {each for each, values in self._values.items() if tuple(map(str, values)) in self._found}
+        return tuple(each for each in self._named if each not in found)
 
     def of_row(self, row: Mapping[str, Any]) -> str | None:
         """Returns the named key that a row has; `None` for another row."""
-        values = [row.get(column) for column in self._key]
+        values = [row.get(column) for column in self._columns]
         if any(value is None for value in values):
             return None
         found = [texts for texts in itertools.product(*map(_texts, values)) if texts in self._by_texts]
@@ -44,45 +60,63 @@ class NamedKeys:
         return self._by_texts[found[0]] if found else None
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yields them as rows, see `typed_rows`, and an integer also as the float."""
-        for row in typed_rows(self._key, self._named):
+        """Yields them as rows: what is derived from them depends on the type, and a named key has none."""
+        for values in self._values.values():
+            yield dict(zip(self._columns, values, strict=True))
+            if len(values) == 1 and not isinstance(value := _read_json(values[0]), str):
+                yield {self._columns[0]: value}
+
+    def rows_and_floats(self) -> Iterator[dict[str, Any]]:
+        """Yields them as rows, and an integer also as the float."""
+        for row in self.rows():
             yield row
-            value = row[self._key[0]]
-            if len(row) == 1 and type(value) is int and abs(value) <= _MAX_EXACT:
-                yield {self._key[0]: float(value)}
+            for name, value in row.items():
+                if len(row) == 1 and type(value) is int and abs(value) <= _MAX_EXACT:
+                    yield {name: float(value)}
+
+    def statement(self, sink: Sink) -> str | None:
+        """Returns the statement that removes their rows from a sink; `None` for files, or without keys."""
+        if not self._values:
+            return None
+        match sink:
+            case BigQuerySink():
+                where = self._where(lambda column: f"CAST({quoted(column)} AS STRING)", _bigquery_text)
+                return f"DELETE FROM {quoted_table(reference_of(sink.table))} WHERE {where};"
+            case PostgresSink():
+                where = self._where(lambda column: f"{_postgres_name(column)}::text", _postgres_text)
+                return f"DELETE FROM {'.'.join(map(_postgres_name, sink.table.split('.')))} WHERE {where};"
+            case MilvusSink():
+                ids = [entity_id(row, self._columns) for row in self.rows()]
+                return f"MilvusClient({sink.uri!r}).delete({sink.collection!r}, ids={ids!r})"
+            case KafkaSink():
+                names = [encode_key(row, self._columns).decode().rstrip("\n") for row in self.rows()]
+                return f"for key in {names!r}: Producer({{…}}).produce({sink.topic!r}, None, key)"
+            case PubSubSink():
+                return (
+                    "gcloud pubsub subscriptions seek SUBSCRIPTION --time=TIME  # all messages before TIME, for "
+                    f"each subscription of {sink.topic}"
+                )
+            case FilesSink():
+                return None
+
+    def _where(self, column_text: Callable[[str], str], literal: Callable[[str], str]) -> str:
+        columns = [*map(column_text, self._columns)]
+        return " OR ".join(
+            f"({' AND '.join(f'{name} = {literal(text)}' for name, text in zip(columns, texts, strict=True))})"
+            for texts in self._by_texts
+        )
 
 
-def key_values(named: str, key: tuple[str, ...]) -> list[str]:
-    """Returns the text of each column of a named key; an empty text for one that is missing."""
-    return [str(value) for value in _values(named, key)]
-
-
-def typed_rows(key: tuple[str, ...], keys: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yields keys as rows: what is derived from them depends on the type, and a named key has none."""
-    for named in (_plain(each, key) for each in keys):
-        yield dict(zip(key, _values(named, key), strict=True))
-        if len(key) == 1 and not isinstance(value := _json(named), str):
-            yield {key[0]: value}
-
-
-def _plain(named: str, key: tuple[str, ...]) -> str:
-    """Returns a key that is named by a JSON object as its value, or as the JSON list of its values."""
-    found = _json(named)
-    if not isinstance(found, dict) or found.keys() != {*key}:
-        return named
-    values = [found[column] for column in key]
-    if len(values) == 1 and isinstance(values[0], str):
-        return values[0]
-    return json.dumps(values[0] if len(values) == 1 else values)
-
-
-def _named_texts(named: str, key: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns the text of each column of a named key; `None` for one that has other columns, or none in one."""
-    named = _plain(named, key)
-    values = [named] if len(key) == 1 else _json(named)
-    if not isinstance(values, list) or len(values) != len(key) or None in values:
-        return None
-    return tuple(map(str, values))
+def _values(named: str, columns: tuple[str, ...]) -> list[Any] | None:
+    """Returns the values of a named key; `None` for one that has other columns, or none in one."""
+    found = _read_json(named)
+    if isinstance(found, dict) and found.keys() == {*columns}:
+        found = [found[column] for column in columns]
+        if len(columns) == 1:
+            return [found[0] if isinstance(found[0], str) else json.dumps(found[0])]
+    if len(columns) == 1:
+        return [named]
+    return found if isinstance(found, list) and len(found) == len(columns) and None not in found else None
 
 
 def _texts(value: Any) -> tuple[str, ...]:
@@ -94,14 +128,22 @@ def _texts(value: Any) -> tuple[str, ...]:
     return (str(value),)
 
 
-def _values(named: str, key: tuple[str, ...]) -> list[Any]:
-    named = _plain(named, key)
-    values = [named] if len(key) == 1 else _json(named)
-    return [*(values if isinstance(values, list) else [values]), *[""] * len(key)][: len(key)]
-
-
-def _json(text: str) -> Any:
+def _read_json(text: str) -> Any:
+    """Returns the value of JSON; a text that is none as it is."""
     try:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def _bigquery_text(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+    return f"'{escaped}'"
+
+
+def _postgres_text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _postgres_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -6,33 +6,34 @@ last: a run that was killed is repeated, and finds them again.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel, ConfigDict
+
 from airflow_provider_llmbeam.engine.journal.segment_name import job_prefix
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import read_manifest
 from airflow_provider_llmbeam.pipeline.lease import leased, merging
-from airflow_provider_llmbeam.pipeline.measure.evaluation.report import read_accepted
-from airflow_provider_llmbeam.pipeline.measure.forget.history import TurnsToForget
+from airflow_provider_llmbeam.pipeline.measure.evaluate import read_accepted
+from airflow_provider_llmbeam.pipeline.measure.forget.files import read_rows, remove_lines, remove_rows
+from airflow_provider_llmbeam.pipeline.measure.forget.find import (
+    FoundPrompts,
+    FoundTurns,
+    find_prompts,
+    find_turns,
+)
 from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
-from airflow_provider_llmbeam.pipeline.measure.forget.outcome import Forgotten, Removed
-from airflow_provider_llmbeam.pipeline.measure.forget.prompts import FoundPrompts, find_prompts
-from airflow_provider_llmbeam.pipeline.measure.forget.rewrite import lines_removed, rows_of, rows_removed
-from airflow_provider_llmbeam.pipeline.measure.forget.statements import statement
 from airflow_provider_llmbeam.pipeline.privacy.masker import plain_rows
 from airflow_provider_llmbeam.pipeline.privacy.repair import repair_fingerprint
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.safety import RowsToForget
 from airflow_provider_llmbeam.spec.sink import FilesSink
-
-_log = logging.getLogger("llmbeam")
 
 #: Time after its last write from which on a segment of another job is no longer written to, in seconds.
 ACTIVE_SECONDS = 3600.0
@@ -41,25 +42,76 @@ _QUOTING = ("failed.json", "failed.html", "skipped.json", "evaluation.json", "ev
             "comparison.txt", "review.jsonl", "spec.json")  # fmt: skip
 #: Directories below `state_uri` that belong to no job.
 _SHARED = ("cache", "conversations", "history")
-_LATER = "later answers of the same conversations, which may quote the rows: name their rows, too"
-_PROVIDER = "logs, abuse monitoring and caches of the provider of the model: see the terms of its data retention"
-_BACKUPS = "backups, and copies that others have made"
-_PAGES = (
-    "the report, and answers to be reviewed, that Airflow keeps in the XCom of the tasks: delete the Dag run, or "
-    "clear the tasks"
-)
-_OWN_FILES = (
+#: What no job of this package reaches.
+_ELSEWHERE = (
     "samples of answers in a `review_uri` that you have named, and golden sets, which have rows and answers: "
-    "remove them there"
-)
-_EARLIER = (
+    "remove them there",
     "answers to earlier prompts of the rows (another template or model) and verdicts on them, unless an audit has "
-    "their fingerprints"
+    "their fingerprints",
+    "logs, abuse monitoring and caches of the provider of the model: see the terms of its data retention",
+    "backups, and copies that others have made",
 )
-_UNNAMED = (
-    "verdicts of judges and guards that earlier versions recorded, whose lines of the journal have no `about`: "
-    "delete the journal to remove them"
-)
+
+
+class Removed(BaseModel):
+    """What was removed in one place.
+
+    Attributes:
+        place: Kind of place, e.g. `journal`.
+        count: Number of entries, rows or files.
+        unit: `answers`, `rows`, `turns` or `files`.
+        uri: The directory or file.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    place: str
+    count: int
+    unit: str
+    uri: str
+
+
+class Forgotten(BaseModel):
+    """What a job has forgotten.
+
+    Attributes:
+        job: Name of the job.
+        dry_run: Whether nothing was removed.
+        fingerprints: Number of prompts that the rows had.
+        removed: What was removed, one place per line.
+        kept: What is left because other rows need it.
+        unreached: What may still have the rows, and what to do there.
+        not_found: The named keys that no row of the source, the dead letter or the answers in files has.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    job: str
+    dry_run: bool
+    fingerprints: int
+    removed: tuple[Removed, ...]
+    kept: tuple[str, ...]
+    unreached: tuple[str, ...]
+    not_found: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"Job {self.job!r}: the rows had {_count(self.fingerprints, 'prompts')}."]
+        cells = [(each.place, _count(each.count, each.unit), each.uri) for each in self.removed]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines += ["  ".join(map(str.ljust, each, widths)).rstrip() for each in cells]
+        if self.not_found:
+            names = ", ".join(map(repr, self.not_found))
+            lines.append(f"Not found: no row of the source, the dead letter or the answers in files has {names}.")
+        verb = "would be removed" if self.dry_run else "removed"
+        lines.append(f"{_count(sum(each.count for each in self.removed), 'entries')} {verb}.")
+        for title, entries in (("Kept", self.kept), ("Not reached", self.unreached)):
+            lines += [f"{title}:", *(f"- {each}" for each in entries)] if entries else []
+        return "\n".join(lines)
+
+
+def _count(count: int, plural: str) -> str:
+    singular = plural.removesuffix("ies") + "y" if plural.endswith("ies") else plural.removesuffix("s")
+    return f"{count} {singular if count == 1 else plural}"
 
 
 def forget(spec: JobSpec, wanted: RowsToForget) -> Forgotten:
@@ -80,92 +132,85 @@ def forget(spec: JobSpec, wanted: RowsToForget) -> Forgotten:
         if isinstance(spec.sink, FilesSink):
             leases.enter_context(merging(spec))
         keys = NamedKeys(wanted.keys, spec.source.key)
-        turns = TurnsToForget.of(spec, keys, all_jobs=wanted.all_jobs)
-        found = find_prompts(spec, keys, [*wanted.fingerprints, *turns.fingerprints()])
-        return _Removal(spec, jobs, keys, found, turns, dry_run=wanted.dry_run).run(wanted.keys)
+        turns = find_turns(spec, keys, all_jobs=wanted.all_jobs)
+        prompts = find_prompts(spec, keys, [*wanted.fingerprints, *turns.fingerprints()])
+        removal = _Removal(spec, jobs, keys, dry_run=wanted.dry_run)
+        removal.run(prompts, turns)
+        return Forgotten(
+            job=spec.name,
+            dry_run=wanted.dry_run,
+            fingerprints=len(prompts.fingerprints),
+            removed=tuple(removal.removed),
+            kept=tuple(_kept(prompts)),
+            unreached=tuple(_unreached(spec, jobs, keys, removal.active)),
+            not_found=keys.unfound,
+        )
 
 
 class _Removal:
-    def __init__(
-        self,
-        spec: JobSpec,
-        jobs: list[JobSpec],
-        keys: NamedKeys,
-        found: FoundPrompts,
-        turns: TurnsToForget,
-        *,
-        dry_run: bool,
-    ) -> None:
+    def __init__(self, spec: JobSpec, jobs: list[JobSpec], keys: NamedKeys, *, dry_run: bool) -> None:
         self._spec = spec
         self._jobs = jobs
         self._keys = keys
-        self._found = found
-        self._turns = turns
-        removable = found.removable
+        self._dry_run = dry_run
+        self.removed: list[Removed] = []
+        #: Segments that another job may still write to.
+        self.active: list[str] = []
+
+    def run(self, prompts: FoundPrompts, turns: FoundTurns) -> None:
+        spec, removable = self._spec, prompts.removable
         if spec.safety.privacy is not None:
             removable |= {*map(repair_fingerprint, removable)}
-        self._markers = [fingerprint.encode() for fingerprint in removable]
-        self._dry_run = dry_run
-        self._removed: list[Removed] = []
-        self._active: list[str] = []
-
-    def run(self, named: tuple[str, ...]) -> Forgotten:
-        directories = dict.fromkeys(uri for job in self._jobs for uri in _journal_directories(job))
-        for uri in directories:
-            self._remove_entries(uri)
-        for uri, count in self._turns.remove(dry_run=self._dry_run):
-            self._count("history", count, "turns", uri)
+        for uri in dict.fromkeys(uri for job in self._jobs for uri in _journal_directories(job)):
+            self._remove_entries(uri, [fingerprint.encode() for fingerprint in removable])
+        for uri in turns.files:
+            self._count("history", remove_lines(uri, turns.has_line, dry_run=self._dry_run), "turns", uri)
         for job in self._jobs:
-            self._delete("staged files", f"{job.paths.staging_uri}**")
-            self._delete("staged files", f"{job.paths.new_turns_uri}**")
-            self._delete("batch inference", f"{job.paths.batch_uri}**")
-            self._delete("export", f"{job.paths.export_uri}**")
+            for place, uri in (
+                ("staged files", job.paths.staging_uri),
+                ("staged files", job.paths.new_turns_uri),
+                ("batch inference", job.paths.batch_uri),
+                ("export", job.paths.export_uri),
+            ):
+                self._delete(place, f"{uri}**")
             for name in _QUOTING:
                 self._delete("report", f"{job.paths.home_uri}{name}")
             self._remove_cases(job)
-        for uri in (self._spec.paths.report_uri, self._spec.paths.report_html_uri):
-            self._delete("report", uri)
-        if isinstance(self._spec.sink, FilesSink):
-            for uri in sorted(storage.match(f"{self._spec.sink.uri}answers-*")):
-                removed = rows_removed(uri, self._spec.paths.staging_uri, self._is_row, dry_run=self._dry_run)
+        self._delete("report", spec.paths.report_uri)
+        self._delete("report", spec.paths.report_html_uri)
+        if isinstance(spec.sink, FilesSink):
+            for uri in sorted(storage.match(f"{spec.sink.uri}answers-*")):
+                removed = remove_rows(uri, spec.paths.staging_uri, self._is_wanted, dry_run=self._dry_run)
                 self._count("answers", removed, "rows", uri)
-        if storage.exists(uri := self._spec.paths.dead_letter_uri):
-            plain = plain_rows(self._spec)
-            removed = rows_removed(
+        if storage.exists(uri := spec.paths.dead_letter_uri):
+            plain = plain_rows(spec)
+            removed = remove_rows(
                 uri,
-                self._spec.paths.staging_uri,
-                lambda row: self._is_row(plain(row)),
+                spec.paths.staging_uri,
+                lambda row: self._is_wanted(plain(row)),
                 dry_run=self._dry_run,
                 is_private=True,
             )
             self._count("dead letter", removed, "rows", uri)
-        return Forgotten(
-            job=self._spec.name,
-            dry_run=self._dry_run,
-            fingerprints=len(self._found.fingerprints),
-            removed=tuple(self._removed),
-            kept=tuple(self._kept()),
-            unreached=tuple(self._unreached(named)),
-            not_found=self._keys.unfound,
-        )
 
-    def _is_row(self, row: dict[str, object]) -> bool:
+    def _is_wanted(self, row: dict[str, object]) -> bool:
         return self._keys.of_row(row) is not None
 
-    def _remove_entries(self, directory: str) -> None:
+    def _remove_entries(self, directory: str, markers: list[bytes]) -> None:
         """Removes the entries from a journal; a line is compared as it stands, as it may be incomplete."""
         own = tuple(job_prefix(job.name) for job in self._jobs)
         for metadata in storage.match_metadata(f"{directory}*.jsonl"):
             uri, is_own = metadata.path, metadata.path.rpartition("/")[2].startswith(own)
             is_active = not is_own and time.time() - metadata.last_updated_in_seconds < ACTIVE_SECONDS
-            count = lines_removed(uri, self._has_fingerprint, dry_run=self._dry_run or is_active)
+            count = remove_lines(
+                uri,
+                lambda line: any(marker in line for marker in markers),
+                dry_run=self._dry_run or is_active,
+            )
             if count and is_active:
-                self._active.append(uri)
+                self.active.append(uri)
             else:
                 self._count("journal" if self._spec.cache is None else "cache", count, "answers", uri)
-
-    def _has_fingerprint(self, line: bytes) -> bool:
-        return any(marker in line for marker in self._markers)
 
     def _remove_cases(self, job: JobSpec) -> None:
         """Removes the wrong answers from the last accepted evaluation, and keeps its scores as the baseline."""
@@ -184,49 +229,48 @@ class _Removal:
 
     def _count(self, place: str, count: int, unit: str, uri: str) -> None:
         if count:
-            self._removed.append(Removed(place=place, count=count, unit=unit, uri=uri))
+            self.removed.append(Removed(place=place, count=count, unit=unit, uri=uri))
 
-    def _kept(self) -> Iterator[str]:
-        if shared := len(self._found.shared):
-            yield f"answers to {shared} of the prompts, which other rows have, too: they are the answers of these"
-        if in_source := sorted(self._found.in_source):
-            yield f"{', '.join(in_source)} in the source: the next run sends what is still there"
 
-    def _unreached(self, named: tuple[str, ...]) -> Iterator[str]:
-        spec = self._spec
-        uri = spec.paths.dead_letter_uri
-        if storage.exists(uri) and (unread := sum("llmbeam_raw" in row for row in rows_of(uri))):
-            yield f"{unread} rows of the dead letter {uri!r} that could not be read, and so have no key"
-        if spec.conversation is not None:
-            yield _LATER
-        if self._active:
-            yield (
-                f"{len(self._active)} segments that another job of the cache may still write to, the first is "
-                f"{self._active[0]!r}: repeat this in an hour"
-            )
-        if named and (text := statement(spec, named)):
-            yield f"the sink: run {text}"
-        audit = spec.safety.audit
-        if audit is not None:
-            texts = "with the texts (`include_text`)" if audit.include_text else "without texts"
-            yield f"audit records in {spec.paths.audit_uri!r}, {texts}: they end with their retention"
-        if isinstance(spec.runner, DataflowRunner):
-            place = f"files of Dataflow in {spec.paths.temp_uri!r}, and its logs"
-            yield f"{place}; no lease says whether the job runs there"
-        if spec.airflow_run is not None or spec.owner:
-            yield _PAGES
-        if buckets := sorted({*self._buckets()}):
-            yield (
-                f"object versions and soft-deleted objects of {', '.join(buckets)}: Cloud Storage keeps what was "
-                "deleted or replaced as long as the bucket says, by default for 7 days"
-            )
-        yield from (_OWN_FILES, _EARLIER, _UNNAMED, _PROVIDER, _BACKUPS)
+def _kept(prompts: FoundPrompts) -> Iterator[str]:
+    if shared := len(prompts.shared):
+        yield f"answers to {shared} of the prompts, which other rows have, too: they are the answers of these"
+    if in_source := sorted(prompts.in_source):
+        yield f"{', '.join(in_source)} in the source: the next run sends what is still there"
 
-    def _buckets(self) -> Iterator[str]:
-        """Yields the buckets in which files of the jobs are, or were."""
-        for uri in (self._spec.paths.output_uri, *(job.paths.home_uri for job in self._jobs)):
-            if uri.startswith("gs://"):
-                yield f"gs://{urlsplit(uri).netloc}"
+
+def _unreached(spec: JobSpec, jobs: list[JobSpec], keys: NamedKeys, active: list[str]) -> Iterator[str]:
+    uri = spec.paths.dead_letter_uri
+    if storage.exists(uri) and (unread := sum("llmbeam_raw" in row for row in read_rows(uri))):
+        yield f"{unread} rows of the dead letter {uri!r} that could not be read, and so have no key"
+    if spec.conversation is not None:
+        yield "later answers of the same conversations, which may quote the rows: name their rows, too"
+    if active:
+        yield (
+            f"{len(active)} segments that another job of the cache may still write to, the first is {active[0]!r}"
+            ": repeat this in an hour"
+        )
+    if text := keys.statement(spec.sink):
+        yield f"the sink: run {text}"
+    audit = spec.safety.audit
+    if audit is not None:
+        texts = "with the texts (`include_text`)" if audit.include_text else "without texts"
+        yield f"audit records in {spec.paths.audit_uri!r}, {texts}: they end with their retention"
+    if isinstance(spec.runner, DataflowRunner):
+        place = f"files of Dataflow in {spec.paths.temp_uri!r}, and its logs"
+        yield f"{place}; no lease says whether the job runs there"
+    if spec.airflow_run is not None or spec.owner:
+        yield (
+            "the report, and answers to be reviewed, that Airflow keeps in the XCom of the tasks: delete the Dag "
+            "run, or clear the tasks"
+        )
+    uris = (spec.paths.output_uri, *(job.paths.home_uri for job in jobs))
+    if buckets := sorted({f"gs://{urlsplit(uri).netloc}" for uri in uris if uri.startswith("gs://")}):
+        yield (
+            f"object versions and soft-deleted objects of {', '.join(buckets)}: Cloud Storage keeps what was "
+            "deleted or replaced as long as the bucket says, by default for 7 days"
+        )
+    yield from _ELSEWHERE
 
 
 def _journal_directories(spec: JobSpec) -> Iterator[str]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
-from airflow_provider_llmbeam.pipeline.measure.estimate.projection import audio_ratio, cached_ratio, mean_rates
+from airflow_provider_llmbeam.pipeline.measure.estimate.projection import input_share, mean_rates
 from airflow_provider_llmbeam.spec import Price
 
 PRICE = Price.parse(
@@ -43,7 +43,7 @@ def test_a_sample_costs_the_same_at_its_mean_price(sample: list[Failure]) -> Non
     cost = sum(PRICE.cost_usd(each.input_tokens, each.output_tokens, each.cached_tokens) for each in sample)
     names = ("input_tokens", "output_tokens", "cached_tokens")
     read, written, cached = (sum(getattr(each, name) for each in sample) for name in names)
-    assert read * cached_ratio(sample) == pytest.approx(cached)
+    assert read * input_share(sample, "cached_tokens") == pytest.approx(cached)
     assert mean_rates(PRICE, sample).cost_usd(read, written, cached) == pytest.approx(cost)
 
 
@@ -59,7 +59,7 @@ def test_the_mean_price_has_that_of_cached_tokens() -> None:
 def test_a_sample_with_audio_costs_the_same_at_its_mean_price() -> None:
     dear = PRICE.model_copy(update={"audio_input_usd_per_million_tokens": 3.0})
     sample = [replace(outcome(100_000, 0, 0), audio_tokens=50_000), outcome(100_000, 0, 0)]
-    assert (audio_ratio(sample), audio_ratio([])) == (0.25, 0.0)
+    assert (input_share(sample, "audio_tokens"), input_share([], "audio_tokens")) == (0.25, 0.0)
     assert mean_rates(dear, sample).cost_usd(1e6, 0, 0, 0.25e6) == pytest.approx(1.5)
     assert mean_rates(dear, []).cost_usd(1e6, 0) == pytest.approx(1.0)
 

@@ -1,0 +1,136 @@
+"""Previews a job: renders and answers some of its rows in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.plan import prompt_tokens
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.audit.record import audited_row
+from airflow_provider_llmbeam.pipeline.elements import Row, RowPrompt
+from airflow_provider_llmbeam.pipeline.measure.answers import (
+    Rendered,
+    cost_usd,
+    find_outcomes,
+    render_rows,
+    send,
+)
+from airflow_provider_llmbeam.pipeline.measure.estimate.projection import spread_over
+from airflow_provider_llmbeam.pipeline.measure.rows import KeyedRows, sample_rows
+from airflow_provider_llmbeam.spec.conversation import refuse_conversation
+from airflow_provider_llmbeam.spec.evaluation import PreviewSample
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.preview import Preview, PreviewedRow
+
+#: Number of rows among which those of some lengths are selected.
+LENGTH_CANDIDATES = 1000
+
+
+def make_preview(spec: JobSpec, sample: PreviewSample) -> Preview:
+    """Previews a job.
+
+    Prompts that the job has answered are not sent again; the job keeps the answers to those that are sent.
+
+    Args:
+        spec: The job.
+        sample: The rows, and whether their prompts are sent.
+
+    Raises:
+        JobSpecError: There is no such row, or the job has conversations.
+        LLMBeamError: The prompts could not be sent.
+    """
+    refuse_conversation(spec, "a preview")
+    prompts = render_rows(spec, _read(spec, sample))
+    if sample.by == "length" and not sample.keys:
+        by_length = sorted(prompts, key=lambda key: (_tokens(prompts[key]), key))
+        prompts = {key: prompts[key] for key in spread_over(by_length, sample.rows)}
+    wanted = {each.fingerprint: each.prompt for each in prompts.values() if isinstance(each, RowPrompt)}
+    known, _ = find_outcomes(spec, wanted)
+    new = {each: prompt for each, prompt in wanted.items() if each not in known} if sample.sends else {}
+    sent = [each for each in prompts.values() if isinstance(each, RowPrompt) and each.fingerprint in new]
+    fresh = send(spec, new, _audited_rows(spec, sent))
+    return Preview(
+        job=spec.name,
+        rows=tuple(_preview_row(spec, key, each, known, fresh) for key, each in prompts.items()),
+        sent=len(fresh),
+        cost_usd=cost_usd(fresh.values()),
+    )
+
+
+def _audited_rows(spec: JobSpec, sent: Iterable[RowPrompt]) -> dict[str, list[Row]]:
+    """Returns what an audit needs of rows, by the fingerprint of their prompts; nothing for a job without one."""
+    found: dict[str, list[Row]] = {}
+    if spec.safety.audit is not None:
+        for row, fingerprint, _ in sent:
+            found.setdefault(fingerprint, []).append(audited_row(row, spec.source.key))
+    return found
+
+
+def _read(spec: JobSpec, sample: PreviewSample) -> KeyedRows:
+    if sample.keys:
+        return _read_keys(spec, sample.keys)
+    return sample_rows(spec, LENGTH_CANDIDATES if sample.by == "length" else sample.rows, seed=sample.seed).rows
+
+
+def _read_keys(spec: JobSpec, keys: Sequence[str]) -> KeyedRows:
+    columns = spec.source.key
+    wanted = {key if len(columns) == 1 else _rewrite_json(key) for key in keys}
+    found = set[str]()
+
+    def accepts(row: Row) -> bool:
+        own = (
+            str(row[columns[0]]) if len(columns) == 1 else json.dumps([row[name] for name in columns], default=str)
+        )
+        found.update({own} & wanted)
+        return own in wanted
+
+    rows: KeyedRows = {}
+    with contextlib.suppress(JobSpecError):
+        rows = sample_rows(spec, len(wanted), accepts=accepts).rows
+    if missing := wanted - found:
+        raise JobSpecError(
+            f"`source`: no row has the key {', '.join(map(repr, sorted(missing)))}. The key has the columns "
+            f"{', '.join(map(repr, columns))}; a large source is read in part. Nothing was sent or billed."
+        )
+    return rows
+
+
+def _rewrite_json(text: str) -> str:
+    """Returns JSON as Python writes it; another text as it is."""
+    try:
+        return json.dumps(json.loads(text))
+    except ValueError:
+        return text
+
+
+def _tokens(each: Rendered) -> int:
+    return 0 if isinstance(each, Failure) else prompt_tokens(each.prompt)
+
+
+def _preview_row(
+    spec: JobSpec, key: str, each: Rendered, known: Mapping[str, Outcome], fresh: Mapping[str, Outcome]
+) -> PreviewedRow:
+    if isinstance(each, Failure):
+        return PreviewedRow(key=key, failure=each.message)
+    _, fingerprint, prompt = each
+    outcome = known.get(fingerprint) or fresh.get(fingerprint)
+    completion = outcome if isinstance(outcome, Completion) else None
+    return PreviewedRow(
+        key=key,
+        prompt=prompt.text,
+        system=prompt.system,
+        media=tuple(uri for uri, _ in prompt.media),
+        estimated_tokens=prompt_tokens(prompt),
+        origin="not_sent" if outcome is None else "known" if fingerprint in known else "fresh",
+        answer=completion.text if completion else None,
+        failure=outcome.message if isinstance(outcome, Failure) else None,
+        model=completion.model if completion else "",
+        input_tokens=0 if outcome is None else outcome.input_tokens,
+        output_tokens=0 if outcome is None else outcome.output_tokens,
+        cost_usd=None if outcome is None else cost_usd([outcome]),
+        latency_seconds=completion.latency_seconds if completion else None,
+        has_schema=spec.prompt.output_schema is not None,
+    )
