@@ -15,8 +15,12 @@ from airflow_provider_llmbeam.engine.bill import charged_nano_usd
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
-from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
-from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
+from airflow_provider_llmbeam.pipeline.reporting.progress import (
+    PROGRESS,
+    Count,
+    publish_progress,
+    write_progress_soon,
+)
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
 
@@ -133,7 +137,7 @@ class CountingDoFn(beam.DoFn):
     def _update(self) -> None:
         count(Counts(**self._pending))
         self._pending, self._calls = {}, 0
-        batch_ended()
+        write_progress_soon()
 
     def count(self, name: Count, number: int = 1) -> None:
         """Adds to a count."""
