@@ -119,8 +119,6 @@ def _settings(now: RunSummary, last: RunSummary) -> Iterator[str]:
         yield f"the model was {last.model[:_MAX_NAME]!r} before"
     if changed := changed_parts(now.parts, last.parts):
         yield f"{changed} changed"
-    elif now.prompt != last.prompt:
-        yield "the prompt or its parameters have changed"
 
 
 def _label_drift(name: str, now: RunSummary, runs: tuple[RunSummary, ...]) -> LabelDrift:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -39,14 +38,13 @@ class RunSummary(_Part):
         run: Name of the run: a run that is repeated replaces its summary.
         finished_at: Unix time.
         model: Type and name of the model.
-        prompt: Digest of the prompt and of the parameters of the text.
-        parts: Digest of each part of both, by the name of its field; empty in summaries of earlier versions.
+        parts: Digest of each part of the prompt and of the parameters of the text, by the name of its field.
         rows: Number of rows read.
         failed: Number of failed rows.
         refused: Number of those whose answers were received and cannot be used.
         empty: Number of answers that say nothing.
         cost_usd: Cost in US dollars; `None` if no price is known.
-        paid: Number of rows whose answers this run has paid for; `None` in summaries of earlier versions.
+        paid: Number of rows whose answers this run has paid for.
         input_tokens: Billed input tokens.
         output_tokens: Billed output tokens.
         duration_seconds: Duration of the run and of its batch inference, in seconds.
@@ -58,14 +56,13 @@ class RunSummary(_Part):
     run: str
     finished_at: float = Field(ge=0)
     model: str
-    prompt: str
-    parts: dict[str, str] = {}
+    parts: dict[str, str]
     rows: int = Field(ge=0)
     failed: int = Field(ge=0)
     refused: int = Field(ge=0)
     empty: int = Field(ge=0)
     cost_usd: float | None
-    paid: int | None = Field(default=None, ge=0)
+    paid: int = Field(ge=0)
     input_tokens: int = Field(ge=0)
     output_tokens: int = Field(ge=0)
     duration_seconds: float = Field(ge=0)
@@ -107,7 +104,6 @@ def summary_of(spec: JobSpec, report: Report) -> RunSummary:
         run=run_of(spec, report.started_at),
         finished_at=report.finished_at,
         model=report.model,
-        prompt=prompt_digest(spec),
         parts=part_digests(spec),
         rows=report.rows.read,
         failed=report.rows.dead_letter,
@@ -128,18 +124,14 @@ def part_digests(spec: JobSpec) -> dict[str, str]:
     """Returns a digest of each part that decides the answers besides the rows and the model, by its field."""
     parts = {f"prompt.{name}": getattr(spec.prompt, name) for name in ("template", "system", "output_schema")}
     parts["generation"] = spec.generation.decisive()
-    return {name: _digest(value) for name, value in parts.items()}
+    plain = {name: json.dumps(value, sort_keys=True).encode() for name, value in parts.items()}
+    return {name: hashlib.sha256(value).hexdigest()[:12] for name, value in plain.items()}
 
 
 def changed_parts(now: Mapping[str, str], before: Mapping[str, str]) -> str:
     """Returns the fields whose digests differ, for a message; empty if none is known to."""
     names = [f"`{name}`" for name, digest in now.items() if before.get(name, digest) != digest]
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def prompt_digest(spec: JobSpec) -> str:
-    """Returns a digest of all these parts."""
-    return _digest(part_digests(spec))
 
 
 def read_history(spec: JobSpec, *, is_needed: bool = False) -> History:
@@ -222,13 +214,7 @@ def known_rows_line(spec: JobSpec, counts: Counts, runs: Sequence[RunSummary]) -
         known += f", for about {usd(last.cost_usd / last.paid * prompts)} by the last run's cost of an answer"
     if changed := changed_parts(part_digests(spec), last.parts):
         return f"{known}: {changed} changed since then."
-    if last.prompt != prompt_digest(spec):
-        return f"{known}: the prompt or its parameters changed since then."
     return f"{known}."
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _decode(content: bytes) -> History:

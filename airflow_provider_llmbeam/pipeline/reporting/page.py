@@ -77,7 +77,7 @@ def plot(title: str, *series: tuple[str, str, str, Values]) -> Plot | None:
 
     Args:
         title: Its title.
-        series: Name, style, kind (`area`, `steps` or `line`) and values of each curve.
+        series: Name, style, kind (`area` or `line`) and values of each curve.
     """
     highest = max((value or 0 for *_, values in series for value in values), default=0)
     if not highest > 0:

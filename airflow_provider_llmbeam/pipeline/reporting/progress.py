@@ -15,11 +15,11 @@ import sys
 import threading
 import time
 import uuid
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Literal, Self, get_args
+from typing import Literal, Self
 
 from pydantic import TypeAdapter
 from tqdm import tqdm
@@ -50,7 +50,6 @@ Count = Literal[
     "output_tokens",
     "cost_nano_usd",
 ]
-_NAMES: tuple[Count, ...] = get_args(Count)
 
 
 class Progress:
@@ -63,23 +62,21 @@ class Progress:
     def __init__(self) -> None:
         self.is_shown = False
         self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
+        self._counts = Counts()
 
     def reset(self) -> None:
         """Resets the counts, for the next job in the same process."""
         with self._lock:
-            self._counts.clear()
+            self._counts = Counts()
 
     def snapshot(self) -> Counts:
         """Returns the current counts."""
-        with self._lock:
-            return Counts(**self._counts)
+        return self._counts
 
     def add(self, counts: Counts) -> None:
         """Adds to the counts."""
         with self._lock:
-            for name in _NAMES:
-                self._counts[name] += getattr(counts, name)
+            self._counts += counts
 
 
 #: Counts of this process. With several processes each has its own.

@@ -195,17 +195,7 @@ class LengthCount(Part):
 
 
 class Answers(Part):
-    """What the answers of all rows look like in sum, wherever they come from.
-
-    Attributes:
-        models: Number of answers by version of the model, the 20 most frequent ones.
-        empty: Number of answers that say nothing: blank, or an empty JSON value.
-        repaired: Number of invalid answers that a repair has replaced, in this run.
-        invalid: Number of rows whose answers did not match the schema in the end.
-        lengths: Number of answers by length.
-        labels: Number of answers by label, by field: fields whose schema is an enum or a boolean, or `answer` if
-            the answers are few different short texts. At most 50 labels, and `(others)`.
-    """
+    """What the answers of all rows look like in sum, wherever they come from."""
 
     models: dict[str, int]
     empty: int
@@ -227,18 +217,7 @@ class InspectionCounts(Part):
 
 
 class PrivacyCounts(Part):
-    """Personal data of the rows, and what the model made of its placeholders.
-
-    Attributes:
-        masked: Values that were masked in rows and prompts, by kind.
-        issued: Placeholders in the prompts of the answered rows, each once for a row.
-        returned: Those that the answer has as they are.
-        lost: Those that it has neither as they are nor altered.
-        altered: Number of times that an answer has one in another form.
-        invented: Number of times that an answer has a placeholder that its prompt did not have.
-        repaired: Number of rows whose answer altered a placeholder and was repaired, see `on_altered`.
-        inspection: Requests to Sensitive Data Protection; `None` without a detector of type `dlp`.
-    """
+    """Personal data of the rows, and what the model made of its placeholders, see docs/privacy.md."""
 
     masked: dict[str, int]
     issued: int
@@ -295,15 +274,7 @@ class Figure(Part):
 
 
 class LabelDrift(Part):
-    """Labels of one field, now and in the compared runs together.
-
-    Attributes:
-        field: Field of the answer, or `answer` for a short answer without a schema.
-        now: Number of answers by label.
-        before: The same, summed over the compared runs.
-        psi: Population stability index, see `drift.Stability`.
-        psi_expected: Mean of the index if nothing has changed.
-    """
+    """Number of answers by label of one field, now and summed over the compared runs."""
 
     field: str
     now: dict[str, int]
@@ -313,21 +284,7 @@ class LabelDrift(Part):
 
 
 class RunComparison(Part):
-    """This run and the earlier ones of its task.
-
-    Attributes:
-        runs: Number of compared runs, at most 7.
-        last_run: Name of the last one.
-        last_finished_at: Its end, as Unix time.
-        figures: `rows`, `failed_ratio`, `refused_ratio`, `empty_ratio`, `cost_usd`, `input_tokens`,
-            `output_tokens` and `duration_seconds`; ratios are over rows, that of empty answers over answers.
-        failed_ratio_difference: Failed ratio of this run, less that of the compared runs together.
-        lengths_psi: Population stability index of the lengths of the answers, in ten groups.
-        lengths_psi_expected: Its mean if nothing has changed.
-        labels: Labels by field.
-        new_models: Versions of the model that the compared runs do not have.
-        changes: What is notable, as sentences.
-    """
+    """This run and the earlier ones of its task, whose distributions `drift.Stability` compares."""
 
     runs: int
     last_run: str

@@ -109,7 +109,7 @@ def test_what_has_changed_is_said_in_sentences() -> None:
     now = summary(
         "now",
         model="gemini:h",
-        prompt="q",
+        parts={"prompt.template": "q"},
         failed=200,
         refused=150,
         models={"h-001": 800},
@@ -119,7 +119,7 @@ def test_what_has_changed_is_said_in_sentences() -> None:
     found = compare_runs(now, (summary("a"),))
     assert found.changes == [
         "the model was 'gemini:g' before",
-        "the prompt or its parameters have changed",
+        "`prompt.template` changed",
         "model version 'h-001' is new",
         "20.0% of the rows failed, 1.0% before",
         "15.0% of the answers were refused, 0.5% before",

@@ -17,7 +17,6 @@ from airflow_provider_llmbeam.pipeline.reporting.history import (
     history_uri,
     known_rows_line,
     part_digests,
-    prompt_digest,
     read_history,
     run_of,
 )
@@ -29,12 +28,13 @@ def summary(run: str = "r", finished_at: float = 1000.0, **changes: Any) -> RunS
         "run": run,
         "finished_at": finished_at,
         "model": "gemini:g",
-        "prompt": "p",
+        "parts": {"prompt.template": "p"},
         "rows": 1000,
         "failed": 10,
         "refused": 5,
         "empty": 0,
         "cost_usd": 1.5,
+        "paid": 990,
         "input_tokens": 1000,
         "output_tokens": 100,
         "duration_seconds": 60.0,
@@ -158,18 +158,17 @@ def test_runs_that_end_at_the_same_time_are_all_kept_on_cloud_storage_as_well(go
 
 
 def test_the_digest_is_that_of_the_prompt_and_not_of_its_rows(night) -> None:
-    assert prompt_digest(night(1)) == prompt_digest(night(2))
+    assert part_digests(night(1)) == part_digests(night(2))
     other = night(1, prompt={"template": "Another one: {{ row.text }}"})
-    assert prompt_digest(other) != prompt_digest(night(1))
+    assert part_digests(other) != part_digests(night(1))
 
 
 COUNTS = Counts(rows=50_000, resumed=12_300, requests=1)
 
 
 def last_run(spec, **changes):
-    digests = {"prompt": prompt_digest(spec), "parts": part_digests(spec)}
     model = f"{spec.model.type}:{spec.model.name}"
-    return summary(**{"model": model, "cost_usd": 5.0, "paid": 50_000, **digests, **changes})
+    return summary(**{"model": model, "cost_usd": 5.0, "paid": 50_000, "parts": part_digests(spec), **changes})
 
 
 @pytest.fixture
@@ -214,11 +213,6 @@ def test_another_model_has_no_cost_from_the_last_run(spec):
         "are sent, as the model was 'openai:gpt-5-mini' in the last run, whose answers are not used for "
         "'gemini:gemini-3.5-flash-lite'."
     )
-
-
-def test_the_summary_of_an_earlier_version_names_no_field_and_no_cost(spec):
-    line = known_rows_line(spec, COUNTS, [last_run(spec, prompt="p", parts={}, paid=None)])
-    assert line.endswith("the other 37,700 are sent: the prompt or its parameters changed since then.")
 
 
 def test_a_first_run_and_one_without_a_row_to_send_have_nothing_to_explain(spec):
