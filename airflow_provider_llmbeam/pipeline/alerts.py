@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.reporting.comparison import Comparison
+from airflow_provider_llmbeam.pipeline.reporting.report import RunComparison
 from airflow_provider_llmbeam.spec.alerts import Alerts
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
@@ -69,7 +69,7 @@ def alerts_of_end(
     rows: int,
     failed: int,
     cost_usd: float | None,
-    comparison: Comparison | None,
+    comparison: RunComparison | None,
     now: float,
 ) -> Iterator[Alert]:
     """Yields the alerts of a run whose last row is done.
@@ -192,7 +192,7 @@ def _budget(rules: Alerts, run: RunFacts, cost_usd: float) -> Iterator[Alert]:
         yield Alert(kind="budget", message=message, value=round(ratio, 4), threshold=max(reached), job=run.job)
 
 
-def _drift(comparison: Comparison, least: float) -> tuple[str, float] | None:
+def _drift(comparison: RunComparison, least: float) -> tuple[str, float] | None:
     """Returns what has drifted most, and its index; an index that chance alone may give is none."""
     indexes = [("The lengths of the answers", comparison.lengths_psi, comparison.lengths_psi_expected)]
     indexes += [(f"The labels of {each.field!r}", each.psi, each.psi_expected) for each in comparison.labels]

@@ -18,8 +18,8 @@ from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.prepared_job import PreparedJob, prepared_job
-from airflow_provider_llmbeam.pipeline.reporting.known_rows import known_rows_told
-from airflow_provider_llmbeam.pipeline.reporting.progress import shown_progress
+from airflow_provider_llmbeam.pipeline.reporting.history import watch_known_rows
+from airflow_provider_llmbeam.pipeline.reporting.progress import show_progress
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page
@@ -50,8 +50,8 @@ def run(
     with prepared_job(spec, beam_options, waits=waits) as prepared:
         raised = RaisedAlerts(spec, alerts_path)
         batch = prepared.batch
-        watches = (known_rows_told(spec), watch_for_alerts(spec.alerts, _run_facts(spec, batch), raised))
-        progress = shown_progress(others=prepared.workers.counts, watches=watches)
+        watches = (watch_known_rows(spec), watch_for_alerts(spec.alerts, _run_facts(spec, batch), raised))
+        progress = show_progress(others=prepared.workers.counts, watches=watches)
         budget = nullcontext() if batch is None else batch.counted_in_budget()
         with prepared.workers, progress, _with_failed_report(spec, raised), budget, errors_of_job(spec):
             _wait(_started(prepared.pipeline, spec), spec)

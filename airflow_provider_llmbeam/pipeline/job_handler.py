@@ -39,7 +39,7 @@ from airflow_provider_llmbeam.pipeline.pacing.leased_admission import LeasedAdmi
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import MachineGovernor
 from airflow_provider_llmbeam.pipeline.pacing.open_files import reserve_open_files
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
-from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
+from airflow_provider_llmbeam.pipeline.reporting.progress import publish_progress, write_progress_soon
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment
 from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.redaction import redact
@@ -161,7 +161,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         fingerprints = [] if self.journal_uri is None else self.fingerprints(asked, prompts)
         audited = record_of(self.audit, asked)
         answered = iter(model.answer(prompts, fingerprints, self._throttled.signal_throttled, self.count, audited))
-        batch_ended()
+        write_progress_soon()
         return self.results(batch, [next(answered) if isinstance(one, Prompt) else one for one in found])
 
     def prompt(self, example: Any) -> Prompt | Failure:

@@ -31,7 +31,7 @@ from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 from airflow_provider_llmbeam.pipeline.lease import leased
 from airflow_provider_llmbeam.pipeline.media.uploads import uploads_deleted
 from airflow_provider_llmbeam.pipeline.prefix_cache import prefix_cache
-from airflow_provider_llmbeam.pipeline.reporting.progress_objects import ProgressReader
+from airflow_provider_llmbeam.pipeline.reporting.progress import ProgressReader
 from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
 from airflow_provider_llmbeam.spec.identity import spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec

@@ -12,4 +12,4 @@ def test_the_package_ships_its_py_typed_marker():
 
 
 def test_the_pipeline_ships_the_template_of_the_report():
-    assert (PACKAGE / "pipeline" / "reporting" / "page" / "report.html.jinja").is_file()
+    assert (PACKAGE / "pipeline" / "reporting" / "report.html.jinja").is_file()

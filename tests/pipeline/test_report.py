@@ -136,7 +136,7 @@ def test_a_page_that_cannot_be_rendered_does_not_fail_the_job(echo_job, monkeypa
     def fails(report):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(publish, "page", fails)
+    monkeypatch.setattr(publish, "render_page", fails)
     ended = echo_job.run(rows(3))
     assert ended.manifest["report_html_uri"] is None
     assert ended.report["rows"]["answered"] == 3

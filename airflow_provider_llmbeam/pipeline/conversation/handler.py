@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.pipeline.conversation.dialogues import Dialogues
 from airflow_provider_llmbeam.pipeline.conversation.turns import AskedTurn, Conversation
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
-from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
+from airflow_provider_llmbeam.pipeline.reporting.progress import publish_progress, write_progress_soon
 
 
 class ConversationHandler(JobHandler[Conversation]):
@@ -34,7 +34,7 @@ class ConversationHandler(JobHandler[Conversation]):
         dialogues = Dialogues(batch, self.spec.fingerprinter(), self.spec.conversation.max_turns)
         audited = None if self.audit is None else partial(self.audit.record, dialogues.requests)
         model.converse(dialogues, self._throttled.signal_throttled, self.count, audited)
-        batch_ended()
+        write_progress_soon()
         return [
             PredictionResult(dialogue.conversation, self._redacted(dialogue.asked), self.spec.model.name)
             for dialogue in dialogues.each

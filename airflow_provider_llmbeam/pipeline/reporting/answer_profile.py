@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.pipeline.reporting.report import Answers, LengthCount
 
 #: Longest text that counts as a label, in characters.
 MAX_LABEL_CHARACTERS = 40
@@ -23,6 +24,8 @@ MAX_MODELS = 1000
 #: Name under which the label of an answer without a schema is counted.
 TEXT = "answer"
 OTHERS = "(others)"
+#: Number of versions of the model in the report.
+REPORTED_MODELS = 20
 
 #: Answers that say nothing, in JSON as well.
 _EMPTY = {"", "null", "{}", "[]", '""'}
@@ -144,6 +147,26 @@ def most_frequent(counts: Mapping[str, int], number: int) -> dict[str, int]:
     ordered = sorted(named, key=lambda item: (-item[1], item[0]))
     rest = counts.get(OTHERS, 0) + sum(count for _, count in ordered[number:])
     return {**dict(ordered[:number]), **({OTHERS: rest} if rest else {})}
+
+
+def answers_of(profile: AnswerProfile, invalid: int) -> Answers:
+    """Returns what the answers look like.
+
+    Args:
+        profile: Sums over the answers.
+        invalid: Number of rows whose answers did not match the schema.
+    """
+    return Answers(
+        models=most_frequent(profile.models, REPORTED_MODELS),
+        empty=profile.empty,
+        repaired=profile.repairs,
+        invalid=invalid,
+        lengths=[
+            LengthCount(characters=class_start(number), answers=count)
+            for number, count in sorted(profile.lengths.items())
+        ],
+        labels=profile.label_counts(),
+    )
 
 
 def _is_label(schema: Any, whole: Mapping[str, Any]) -> bool:

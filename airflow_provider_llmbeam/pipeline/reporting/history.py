@@ -1,4 +1,4 @@
-"""Summaries of the last runs of a task, in one file that all its runs share, and this run compared with them.
+"""Summaries of the last runs of a task, in one file that all its runs share.
 
 A run is named after its Dag run, and its directories may be, so that nothing else of the run before is found.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,11 +16,10 @@ from airflow_provider_llmbeam.engine.outcome import REFUSED
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.lease.shared_file import change
+from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.spec.job import JobSpec
-
-if TYPE_CHECKING:
-    from airflow_provider_llmbeam.pipeline.reporting.report import Report
+from airflow_provider_llmbeam.spec.protocol.counts import Counts, usd
 
 _log = logging.getLogger("llmbeam")
 
@@ -41,14 +38,13 @@ class RunSummary(_Part):
         run: Name of the run: a run that is repeated replaces its summary.
         finished_at: Unix time.
         model: Type and name of the model.
-        prompt: Digest of the prompt and of the parameters of the text.
-        parts: Digest of each part of both, by the name of its field; empty in summaries of earlier versions.
+        parts: Digest of each part of the prompt and of the parameters of the text, by the name of its field.
         rows: Number of rows read.
         failed: Number of failed rows.
         refused: Number of those whose answers were received and cannot be used.
         empty: Number of answers that say nothing.
         cost_usd: Cost in US dollars; `None` if no price is known.
-        paid: Number of rows whose answers this run has paid for; `None` in summaries of earlier versions.
+        paid: Number of rows whose answers this run has paid for.
         input_tokens: Billed input tokens.
         output_tokens: Billed output tokens.
         duration_seconds: Duration of the run and of its batch inference, in seconds.
@@ -60,14 +56,13 @@ class RunSummary(_Part):
     run: str
     finished_at: float = Field(ge=0)
     model: str
-    prompt: str
-    parts: dict[str, str] = {}
+    parts: dict[str, str]
     rows: int = Field(ge=0)
     failed: int = Field(ge=0)
     refused: int = Field(ge=0)
     empty: int = Field(ge=0)
     cost_usd: float | None
-    paid: int | None = Field(default=None, ge=0)
+    paid: int = Field(ge=0)
     input_tokens: int = Field(ge=0)
     output_tokens: int = Field(ge=0)
     duration_seconds: float = Field(ge=0)
@@ -109,7 +104,6 @@ def summary_of(spec: JobSpec, report: Report) -> RunSummary:
         run=run_of(spec, report.started_at),
         finished_at=report.finished_at,
         model=report.model,
-        prompt=prompt_digest(spec),
         parts=part_digests(spec),
         rows=report.rows.read,
         failed=report.rows.dead_letter,
@@ -130,22 +124,14 @@ def part_digests(spec: JobSpec) -> dict[str, str]:
     """Returns a digest of each part that decides the answers besides the rows and the model, by its field."""
     parts = {f"prompt.{name}": getattr(spec.prompt, name) for name in ("template", "system", "output_schema")}
     parts["generation"] = spec.generation.decisive()
-    return {name: _digest(value) for name, value in parts.items()}
+    plain = {name: json.dumps(value, sort_keys=True).encode() for name, value in parts.items()}
+    return {name: hashlib.sha256(value).hexdigest()[:12] for name, value in plain.items()}
 
 
 def changed_parts(now: Mapping[str, str], before: Mapping[str, str]) -> str:
     """Returns the fields whose digests differ, for a message; empty if none is known to."""
     names = [f"`{name}`" for name, digest in now.items() if before.get(name, digest) != digest]
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def prompt_digest(spec: JobSpec) -> str:
-    """Returns a digest of all these parts."""
-    return _digest(part_digests(spec))
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def read_history(spec: JobSpec, *, is_needed: bool = False) -> History:
@@ -160,7 +146,7 @@ def read_history(spec: JobSpec, *, is_needed: bool = False) -> History:
     """
     uri = history_uri(spec)
     try:
-        return _decoded(storage.read(uri)) if storage.exists(uri) else History()
+        return _decode(storage.read(uri)) if storage.exists(uri) else History()
     except Exception as error:
         if is_needed:
             raise JobFailedError(
@@ -178,7 +164,7 @@ def add_to_history(spec: JobSpec, summary: RunSummary) -> None:
     uri = history_uri(spec)
 
     def added(content: bytes | None) -> bytes:
-        history = History() if content is None else _decoded(content)
+        history = History() if content is None else _decode(content)
         return history.plus(summary).model_dump_json().encode()
 
     try:
@@ -187,17 +173,53 @@ def add_to_history(spec: JobSpec, summary: RunSummary) -> None:
         _log.warning("Later runs are not compared with this one, as %r cannot be written: %s", uri, error)
 
 
-def _decoded(content: bytes) -> History:
+def watch_known_rows(spec: JobSpec) -> Callable[[Counts], None]:
+    """Returns a function that logs one line when it is called with counts of a running job that sends requests.
+
+    At the first request of a job that runs in one process, all rows have been looked up in the journal, unless the
+    rows are turns of conversations, which are looked up one after the other.
+    """
+    is_told = spec.conversation is not None
+
+    def watch(counts: Counts) -> None:
+        nonlocal is_told
+        if is_told or not counts.requests or counts.done >= counts.rows:
+            return
+        is_told = True
+        _log.info("%s", known_rows_line(spec, counts, read_history(spec).runs))
+
+    return watch
+
+
+def known_rows_line(spec: JobSpec, counts: Counts, runs: Sequence[RunSummary]) -> str:
+    """Returns the line: how many rows are answered already, what the others cost, and what has changed.
+
+    Args:
+        spec: The job.
+        counts: Its counts at the first request.
+        runs: Its last runs, the oldest first.
+    """
+    known = f"{counts.resumed:,} of {counts.rows:,} rows are answered already"
+    left = counts.rows - counts.resumed
+    if not left or not runs:
+        return f"{known}."
+    last, model = runs[-1], f"{spec.model.type}:{spec.model.name}"
+    prompts = left - counts.duplicates - counts.failed
+    known = f"{known}; the other {left:,} are sent{f' as {prompts:,} prompts' if prompts != left else ''}"
+    if last.model != model:
+        return (
+            f"{known}, as the model was {last.model!r} in the last run, whose answers are not used for {model!r}."
+        )
+    if last.cost_usd and last.paid:
+        known += f", for about {usd(last.cost_usd / last.paid * prompts)} by the last run's cost of an answer"
+    if changed := changed_parts(part_digests(spec), last.parts):
+        return f"{known}: {changed} changed since then."
+    return f"{known}."
+
+
+def _decode(content: bytes) -> History:
     try:
         return History.model_validate_json(content)
     except ValidationError as error:
         _log.warning("The history of earlier runs is not valid, and starts again: %s", error.errors()[0]["msg"])
         return History()
-
-
-def pooled(runs: tuple[RunSummary, ...], name: str) -> Counter[str]:
-    """Returns the labels of a field, summed over runs."""
-    total: Counter[str] = Counter()
-    for run in runs:
-        total.update(run.labels.get(name, {}))
-    return total

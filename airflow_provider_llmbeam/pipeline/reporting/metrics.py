@@ -15,12 +15,17 @@ from airflow_provider_llmbeam.engine.bill import charged_nano_usd
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
-from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS, Count
-from airflow_provider_llmbeam.pipeline.reporting.progress_objects import batch_ended, publish_progress
+from airflow_provider_llmbeam.pipeline.reporting.progress import (
+    PROGRESS,
+    Count,
+    publish_progress,
+    write_progress_soon,
+)
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
 
 _COUNTERS = {name: Metrics.counter(NAMESPACE, name) for name in get_args(Count)}
+_OF_OUTCOMES = ("answered", "failed", "requests", "rejections", "input_tokens", "output_tokens", "cost_nano_usd")
 
 
 def count(counts: Counts) -> None:
@@ -43,45 +48,29 @@ class BatchCounts:
 
     def __init__(self, price: Price | None = None) -> None:
         self._price = price
-        self._requests = 0
-        self._rejections = 0
-        self._answered = 0
-        self._failed = 0
-        self._input_tokens = 0
-        self._output_tokens = 0
-        self._cost_nano_usd = 0
+        self._counts = dict.fromkeys(_OF_OUTCOMES, 0)
         self._taken = Counts()
 
     def sent(self) -> None:
         """A request was sent."""
-        self._requests += 1
+        self._counts["requests"] += 1
 
     def rejected(self, hold_seconds: float) -> None:
         """A 429 was received."""
-        self._rejections += 1
+        self._counts["rejections"] += 1
 
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
         """A prompt has its outcome."""
-        if isinstance(outcome, Completion):
-            self._answered += 1
-        else:
-            self._failed += 1
-        self._input_tokens += outcome.input_tokens
-        self._output_tokens += outcome.output_tokens
-        self._cost_nano_usd += charged_nano_usd(outcome, self._price)
+        counts = self._counts
+        counts["answered" if isinstance(outcome, Completion) else "failed"] += 1
+        counts["input_tokens"] += outcome.input_tokens
+        counts["output_tokens"] += outcome.output_tokens
+        counts["cost_nano_usd"] += charged_nano_usd(outcome, self._price)
 
     def take(self) -> Counts:
         """Returns the counts since the last call."""
         before = self._taken
-        self._taken = now = Counts(
-            answered=self._answered,
-            failed=self._failed,
-            requests=self._requests,
-            rejections=self._rejections,
-            input_tokens=self._input_tokens,
-            output_tokens=self._output_tokens,
-            cost_nano_usd=self._cost_nano_usd,
-        )
+        self._taken = now = Counts(**self._counts)
         return now - before
 
 
@@ -133,7 +122,7 @@ class CountingDoFn(beam.DoFn):
     def _update(self) -> None:
         count(Counts(**self._pending))
         self._pending, self._calls = {}, 0
-        batch_ended()
+        write_progress_soon()
 
     def count(self, name: Count, number: int = 1) -> None:
         """Adds to a count."""

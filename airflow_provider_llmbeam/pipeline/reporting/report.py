@@ -1,40 +1,22 @@
-"""The report of a run, and its short form for XCom."""
+"""The report of a run: the values in `report.json`, which docs/report.md describes field by field."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from datetime import UTC, datetime
+from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from airflow_provider_llmbeam.engine.length_buckets import bucket_label
-from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
-from airflow_provider_llmbeam.pipeline.elements import Origin
-from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
-from airflow_provider_llmbeam.pipeline.reporting.comparison import Comparison
-from airflow_provider_llmbeam.pipeline.reporting.moderation import ModerationCounts, moderation_of, unsent_prompts
-from airflow_provider_llmbeam.pipeline.reporting.parts import (
-    Answers,
-    Part,
-    PrivacyCounts,
-    SampledRows,
-    Series,
-    answers_of,
-    categories_of,
-    privacy_of,
-    samples_of,
-    series_of,
-)
-from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, latency_counts, percentile_seconds
-from airflow_provider_llmbeam.pipeline.secrets import known_secrets
-from airflow_provider_llmbeam.redaction import redact, redact_all
-from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.server import ServerKind
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
-from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from airflow_provider_llmbeam.spec.protocol.manifest import manifest
+
+
+class Part(BaseModel):
+    """Part of a report."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class RowCounts(Part):
@@ -69,14 +51,7 @@ class RequestCounts(Part):
 
 
 class TokenCounts(Part):
-    """Tokens billed in this run, including those of discarded answers.
-
-    Attributes:
-        input: Input tokens.
-        cached: Input tokens from the provider's cache, which `input` includes.
-        output: Output tokens, thoughts included.
-        per_minute: Input and output tokens per minute, from the first request to the last answer.
-    """
+    """Tokens billed in this run, including those of discarded answers; `input` includes `cached`."""
 
     input: int
     cached: int = 0
@@ -166,44 +141,179 @@ class RunUsage:
     cost_usd: float | None
 
 
-class Report(Part):
-    """The report of a run. Times are Unix seconds; all sums are those of this run.
+class Series(Part):
+    """Events of the run by time: each list has one number per interval, from the first event to the last one."""
+
+    started_at: float
+    interval_seconds: int
+    answers: list[int]
+    batch_answers: list[int]
+    failed: list[int]
+    rejections: list[int]
+    in_flight: list[float]
+    held: list[float]
+    latency_p50: list[float | None]
+    latency_p95: list[float | None]
+    input_tokens: list[int]
+    output_tokens: list[int]
+    cost_usd: list[float]
+
+
+class FailedSample(Part):
+    """A failed row. Longer texts are cut, and end in `…`."""
+
+    row: str
+    message: str
+    http_status: int | None
+    attempts: int
+    origin: str
+
+
+class AnswerSample(Part):
+    """An answered row. Longer texts are cut, and end in `…`; `characters` is the length of the whole answer."""
+
+    row: str
+    answer: str
+    characters: int
+    model: str
+    origin: str
+    finish_reason: str
+
+
+class SampledRows(Part):
+    """Rows of the run, without secrets: at most three failed rows by kind of failure, and five answers."""
+
+    failed: dict[str, list[FailedSample]]
+    answers: list[AnswerSample]
+
+
+class LengthCount(Part):
+    """Number of answers of at least this length, in characters, and below the next one."""
+
+    characters: int
+    answers: int
+
+
+class Answers(Part):
+    """What the answers of all rows look like in sum, wherever they come from."""
+
+    models: dict[str, int]
+    empty: int
+    repaired: int
+    invalid: int
+    lengths: list[LengthCount]
+    labels: dict[str, dict[str, int]]
+
+
+class InspectionCounts(Part):
+    """The texts of a job that Sensitive Data Protection inspected: requests, and bytes, by which it bills.
+
+    The first GiB of a month is free, and the cost of the job does not include the list price.
+    """
+
+    requests: int
+    bytes: int
+    list_price_usd: float
+
+
+class PrivacyCounts(Part):
+    """Personal data of the rows, and what the model made of its placeholders, see docs/privacy.md."""
+
+    masked: dict[str, int]
+    issued: int
+    returned: int
+    lost: int
+    altered: int
+    invented: int
+    repaired: int = 0
+    inspection: InspectionCounts | None = None
+
+
+class JudgedSide(Part):
+    """What the guard judged on one side: the prompts, or the answers.
 
     Attributes:
-        origins: Answered rows by origin of the answer: `fresh`, `repaired` (received after an invalid answer),
-            `resumed` from the journal, `cached` from another job, or `duplicate` of an equal prompt.
-        service_tiers: Answers of this run by the tier that served them, as the server reports it: `standard`,
-            `flex`, `priority` or `batch`.
-        dead_letter_by_kind: Failed rows by kind of failure.
-        dead_letter_by_category: Failed rows of the kinds `blocked` and `moderated` by what they were blocked for,
-            as the server or the guard model names it: the 50 most frequent categories.
-        dead_letter_words: Message of one failure per kind.
-        moderation: Requests and verdicts of the guard model (`safety.moderation`); `None` without one.
-        padding_ratio: Padding over all input tokens that the server computed; 0 if it batches by itself.
-        latency_counts: Number of successful requests by their duration in seconds, each at most 10 % too high.
-        first_token_seconds: Percentiles of the time to the first token of streamed answers.
-        cost_usd: Cost of the tokens, at `limits.price` or the list price, in US dollars; `None` if neither is
-            known.
-        costs_usd: The same by what was paid for: the tier of the answers, or `prefix_cache`; as far as prices are
-            known.
-        budget_usd: `limits.budget_usd`.
-        deadline_at: Time by which the answers were needed (`inference.finish_by`); `None` for none.
-        batch_began_at: Time at which the batch inference of this run began; `None` without any.
-        truncated: Number of answers truncated at `max_output_tokens`.
-        sending_seconds: Time from the first request to the last answer, in seconds.
-        estimate: Comparison with the estimate of the job; `None` without one.
-        messages_left: Number of messages that the run left to the next one (`source.max_messages`), as far as its
-            queue says; offsets of Kafka without a message count.
-        skipped_because: Why the run was skipped; `None` if it was not.
-        failed_because: Why the run failed after its last row; `None` if it did not.
-        report_html_uri: Address of the report as a page; `None` for a run that was skipped.
-        changes: What is notably different from earlier runs of the task, as sentences.
-        alerts: Alerts that the figures of the ended run raise.
-        answers: What the answers look like in sum.
-        comparison: Comparison with earlier runs of the task; `None` for the first one.
-        samples: Some failed rows, and some answers.
-        series: Events of this run by time; `None` if nothing was sent.
-        privacy: Personal data that was masked; `None` without `safety.privacy`.
+        texts: Distinct texts of which it was asked in this run; the verdicts on others are in the journal.
+        safe: Rows whose text it calls safe.
+        unsafe: Rows whose text it calls unsafe.
+        unreadable: Rows on whose text its answer is no verdict.
+        unjudged: Rows that failed as its server gave no answer; a retry asks for them again.
+        actions: Rows by what followed from an unsafe or unreadable verdict: `fail`, `flag`, `replace` or `allow`.
+        categories: Rows by category; a row of several counts in each.
+    """
+
+    texts: int
+    safe: int
+    unsafe: int
+    unreadable: int
+    unjudged: int
+    actions: dict[str, int]
+    categories: dict[str, int]
+
+
+class ModerationCounts(Part):
+    """The requests of the guard in this run, which are not among those of the job, and its verdicts by side."""
+
+    model: str
+    requests_sent: int
+    requests_rejected: int
+    requests_retried: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+    input: JudgedSide | None
+    output: JudgedSide | None
+
+
+class Figure(Part):
+    """One figure of this run and of the last one, and its mean over the compared runs; `None` if not known."""
+
+    now: float | None
+    last: float | None
+    mean: float | None
+
+
+class LabelDrift(Part):
+    """Number of answers by label of one field, now and summed over the compared runs."""
+
+    field: str
+    now: dict[str, int]
+    before: dict[str, int]
+    psi: float | None
+    psi_expected: float | None
+
+
+class RunComparison(Part):
+    """This run and the earlier ones of its task, whose distributions `drift.Stability` compares."""
+
+    runs: int
+    last_run: str
+    last_finished_at: float
+    figures: dict[str, Figure]
+    failed_ratio_difference: float | None
+    lengths_psi: float | None
+    lengths_psi_expected: float | None
+    labels: list[LabelDrift]
+    new_models: list[str]
+    changes: list[str]
+
+    @property
+    def before(self) -> str:
+        """The compared runs in words."""
+        return "the last run" if self.runs == 1 else f"the last {self.runs} runs"
+
+    @property
+    def line(self) -> str:
+        """The comparison as one line of a log."""
+        ended = datetime.fromtimestamp(self.last_finished_at, UTC).isoformat(" ", "minutes").removesuffix("+00:00")
+        changes = "; ".join(self.changes) or "nothing notable has changed"
+        return f"Compared with {self.before}, until {ended} UTC: {changes}."
+
+
+class Report(Part):
+    """The report of a run. Times are Unix seconds; all sums are those of this run; costs are in US dollars.
+
+    Each field is described in docs/report.md, where users look for it.
     """
 
     version: int = 2
@@ -246,7 +356,7 @@ class Report(Part):
     alerts: tuple[Alert, ...] = ()
     spec: dict[str, Any]
     answers: Answers
-    comparison: Comparison | None = None
+    comparison: RunComparison | None = None
     samples: SampledRows
     series: Series | None = None
     privacy: PrivacyCounts | None = None
@@ -254,147 +364,3 @@ class Report(Part):
     def manifest(self) -> dict[str, Any]:
         """Returns the part that fits an XCom: counts and addresses, no rows."""
         return manifest(self.model_dump(mode="json"))
-
-
-def build_report(
-    spec: JobSpec,
-    *,
-    tally: Tally,
-    answers_uris: list[str],
-    dead_letter_uri: str,
-    report_uri: str,
-    report_html_uri: str | None,
-    started_at: float,
-    finished_at: float,
-    estimate_accuracy: Callable[[JobSpec, RunUsage], EstimateAccuracy | None] | None = None,
-    skipped_because: str | None = None,
-    failed_because: str | None = None,
-    budget_usd: float | None = None,
-    deadline_at: float | None = None,
-    batch_began_at: float | None = None,
-    messages_left: int | None = None,
-    masker: Masker | None = None,
-) -> Report:
-    """Builds the report from the sums.
-
-    Args:
-        spec: The job.
-        tally: Sums over all rows.
-        answers_uris: Addresses of the answers.
-        dead_letter_uri: Address of the dead letter.
-        report_uri: Address of the report.
-        report_html_uri: Address of the report as a page; `None` for none.
-        started_at: Unix time.
-        finished_at: Unix time.
-        estimate_accuracy: Compares the usage of the run with the estimate of the job, if there is one.
-        skipped_because: Why the run was skipped; `None` if it was not.
-        failed_because: Why the run failed; `None` if it did not.
-        budget_usd: Budget of the whole run.
-        deadline_at: Unix time by which the answers were needed.
-        batch_began_at: Unix time at which the batch inference of the run began.
-        messages_left: Number of messages that the run left to the next one.
-        masker: Masks the prompt and the rows in the spec; `None` if nothing is masked.
-    """
-    seconds = tally.last_answered_at - tally.first_sent_at
-    minutes = seconds / 60 if 0 < seconds < float("inf") else None
-    sums, quota = tally.sums, spec.limits.requests_per_minute
-    requests_per_minute = sums["requests"] / minutes if minutes else None
-    cost = None if sums["unpriced"] else round(sums["cost_nano_usd"] / NANO, 6)
-    boundaries = spec.batching.resolved_boundaries
-    secrets = known_secrets(spec.secret_variables)
-    plain_spec = spec.model_dump(mode="json")
-    return Report(
-        name=spec.name,
-        model=f"{spec.model.type}:{spec.model.name}",
-        server=ServerOfJob(kind=spec.server.kind, origin=spec.server.origin),
-        started_at=started_at,
-        finished_at=finished_at,
-        duration_seconds=round(finished_at - started_at, 3),
-        sending_seconds=round(seconds, 3) if minutes else None,
-        rows=RowCounts(read=tally.read, answered=tally.answered.total(), dead_letter=tally.failed.total()),
-        origins={origin: tally.answered[origin] for origin in get_args(Origin)},
-        service_tiers=dict(sorted(tally.tiers.items())),
-        dead_letter_by_kind=dict(sorted(tally.failed.items())),
-        dead_letter_by_category=categories_of(tally.categories),
-        dead_letter_words={kind: message[:500] for kind, message in sorted(tally.messages.items())},
-        moderation=moderation_of(spec.safety.moderation, tally.moderation),
-        requests=RequestCounts(
-            sent=sums["requests"],
-            rejected=sums["rejections"],
-            shed=sums["sheds"],
-            unreturned=sums["unreturned"],
-            retried=sums["retries"],
-            per_minute=_rounded(requests_per_minute),
-            quota_ratio=_rounded(requests_per_minute / quota if requests_per_minute and quota else None),
-        ),
-        tokens=TokenCounts(
-            input=sums["input_tokens"],
-            cached=sums["cached_tokens"],
-            output=sums["output_tokens"],
-            per_minute=_rounded((sums["input_tokens"] + sums["output_tokens"]) / minutes if minutes else None),
-        ),
-        cost_usd=cost,
-        costs_usd={way: round(nano / NANO, 6) for way, nano in sorted(tally.costs.items()) if nano},
-        budget_usd=budget_usd,
-        deadline_at=deadline_at,
-        batch_began_at=batch_began_at,
-        truncated=sums["truncated"],
-        latency_seconds=_latency(tally.latencies),
-        latency_counts=latency_counts(tally.latencies),
-        first_token_seconds=_latency(tally.first_tokens) if tally.first_tokens else None,
-        padding_ratio=_padding_ratio(tally),
-        length_buckets=[
-            BucketCounts(
-                input_tokens_range=bucket_label(boundaries, index),
-                rows=rows,
-                input_tokens=tally.buckets[index, "input_tokens"],
-                output_tokens=tally.buckets[index, "output_tokens"],
-            )
-            for index in range(len(boundaries) + 1)
-            if (rows := tally.buckets[index, "rows"])
-        ],
-        estimate=estimate_accuracy(spec, _usage(tally, cost)) if estimate_accuracy else None,
-        messages_left=messages_left,
-        skipped_because=skipped_because,
-        failed_because=failed_because,
-        answers_uris=answers_uris,
-        dead_letter_uri=dead_letter_uri,
-        report_uri=report_uri,
-        report_html_uri=report_html_uri,
-        # Rows, variables and options of the spec may hold secrets by mistake. Addresses are kept as they are.
-        spec=redact_all(plain_spec if masker is None else masker.spec(plain_spec), secrets),
-        answers=answers_of(tally.profile, tally.failed["invalid_output"]),
-        samples=samples_of(tally.samples, lambda text: redact(text, secrets)),
-        series=series_of(tally.series),
-        privacy=None if masker is None else privacy_of(tally.masked, tally.sums),
-    )
-
-
-def _usage(tally: Tally, cost_usd: float | None) -> RunUsage:
-    failed_prompts = sum(rows for kind, rows in tally.failed.items() if kind not in BEFORE_ANY_REQUEST)
-    sums = tally.sums
-    failed_prompts -= sums["known_failures"] + unsent_prompts(tally.moderation)
-    return RunUsage(
-        prompts=tally.answered["fresh"] + tally.answered["repaired"] + failed_prompts + sums["batch_prompts"],
-        input_tokens=sums["input_tokens"] - sums["pilot_input_tokens"],
-        output_tokens=sums["output_tokens"] - sums["pilot_output_tokens"],
-        cost_usd=None if cost_usd is None else round(cost_usd - sums["pilot_cost_nano_usd"] / NANO, 6),
-    )
-
-
-def _padding_ratio(tally: Tally) -> float:
-    padding = tally.sums["padding_tokens"]
-    real = sum(number for (_, name), number in tally.buckets.items() if name == "input_tokens")
-    return round(padding / (real + padding), 4) if padding else 0.0
-
-
-def _latency(classes: Counter[int]) -> Latency:
-    return Latency(
-        p50=percentile_seconds(classes, 0.5),
-        p95=percentile_seconds(classes, 0.95),
-        p99=percentile_seconds(classes, 0.99),
-    )
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)

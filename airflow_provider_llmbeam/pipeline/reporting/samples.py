@@ -6,12 +6,16 @@ Those with the lowest hashes are kept, so that the choice does not depend on how
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar, get_args
 
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
 from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
 from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.pipeline.reporting.report import AnswerSample, FailedSample, SampledRows
 from airflow_provider_llmbeam.spec.characters import valid_text
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 #: Number of failed rows of each kind.
 FAILED_ROWS = 3
@@ -24,50 +28,12 @@ MAX_ANSWER_CHARACTERS = 600
 
 _ABOVE_ALL = "~"
 
-
-@dataclass(frozen=True, slots=True)
-class SampledFailure:
-    """A failed row. Texts have one character more than the report shows if they are longer than that.
-
-    Attributes:
-        row: The row as JSON.
-        message: Message of the server.
-        http_status: HTTP status of the last response, or `None`.
-        attempts: Number of requests sent, without 429s.
-        origin: Origin of the failure.
-    """
-
-    row: str
-    message: str
-    http_status: int | None
-    attempts: int
-    origin: str
-
-
-@dataclass(frozen=True, slots=True)
-class SampledAnswer:
-    """An answered row. Texts have one character more than the report shows if they are longer than that.
-
-    Attributes:
-        row: The row as JSON.
-        answer: Text of the answer.
-        characters: Length of the whole answer.
-        model: Version of the model.
-        origin: Origin of the answer.
-        finish_reason: See `Completion`.
-    """
-
-    row: str
-    answer: str
-    characters: int
-    model: str
-    origin: str
-    finish_reason: str
+_Sample = TypeVar("_Sample", AnswerSample, FailedSample)
 
 
 @dataclass(slots=True)
 class Samples:
-    """The rows with the lowest hashes.
+    """The rows with the lowest hashes. A text that the report cuts has one character more than it shows.
 
     Attributes:
         answers: Answers by the fingerprint of their prompt.
@@ -75,8 +41,8 @@ class Samples:
         highest: Highest fingerprint of the answers if there are enough, else one above all.
     """
 
-    answers: dict[str, SampledAnswer] = field(default_factory=dict)
-    failed: dict[str, dict[str, SampledFailure]] = field(default_factory=dict)
+    answers: dict[str, AnswerSample] = field(default_factory=dict)
+    failed: dict[str, dict[str, FailedSample]] = field(default_factory=dict)
     highest: str = _ABOVE_ALL
 
     def add_answer(self, found: AnsweredRow) -> None:
@@ -84,7 +50,7 @@ class Samples:
         completion = found.completion
         self._keep_answer(
             found.fingerprint,
-            SampledAnswer(
+            AnswerSample(
                 row=_row(found.row),
                 answer=_cut(completion.text, MAX_ANSWER_CHARACTERS),
                 characters=len(completion.text),
@@ -109,7 +75,7 @@ class Samples:
         order = f"{zlib.crc32(identity.encode('utf-8', 'surrogatepass')):08x}{identity[:50]}"
         if order in kept or (len(kept) >= FAILED_ROWS and order > max(kept)):
             return
-        kept[order] = SampledFailure(
+        kept[order] = FailedSample(
             row=_row(row),
             message=_cut(failure.message, MAX_MESSAGE_CHARACTERS),
             http_status=failure.http_status,
@@ -128,7 +94,7 @@ class Samples:
                 kept[order] = min(row, kept.get(order, row), key=repr)
             _drop_above(kept, FAILED_ROWS)
 
-    def _keep_answer(self, fingerprint: str, answer: SampledAnswer) -> None:
+    def _keep_answer(self, fingerprint: str, answer: AnswerSample) -> None:
         # Rows of one prompt share its fingerprint; which of them is kept must not depend on their order.
         self.answers[fingerprint] = min(answer, self.answers.get(fingerprint, answer), key=repr)
         _drop_above(self.answers, ANSWERS)
@@ -136,7 +102,39 @@ class Samples:
             self.highest = max(self.answers)
 
 
-def _drop_above(kept: dict[str, SampledAnswer] | dict[str, SampledFailure], number: int) -> None:
+def samples_of(samples: Samples, redact: Callable[[str], str]) -> SampledRows:
+    """Returns the sampled rows.
+
+    Args:
+        samples: Those that were kept.
+        redact: Removes secrets from a text.
+    """
+
+    def cut(sample: _Sample, **limits: int) -> _Sample:
+        texts = {}
+        for name, characters in limits.items():
+            text = getattr(sample, name)
+            redacted = redact(text)  # also a secret that was cut off, which is at the end of the text
+            texts[name] = f"{redacted[:characters]}…" if len(text) > characters else redacted
+        return sample.model_copy(update=texts)
+
+    return SampledRows(
+        failed={
+            kind: [
+                cut(row, row=MAX_ROW_CHARACTERS, message=MAX_MESSAGE_CHARACTERS)
+                for _, row in sorted(samples.failed[kind].items())
+            ]
+            for kind in get_args(FailureKind)
+            if kind in samples.failed
+        },
+        answers=[
+            cut(row, row=MAX_ROW_CHARACTERS, answer=MAX_ANSWER_CHARACTERS)
+            for _, row in sorted(samples.answers.items())
+        ],
+    )
+
+
+def _drop_above(kept: dict[str, AnswerSample] | dict[str, FailedSample], number: int) -> None:
     while len(kept) > number:
         del kept[max(kept)]
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import AnswerProfile
 from airflow_provider_llmbeam.pipeline.reporting.samples import Samples
 from airflow_provider_llmbeam.pipeline.reporting.time_series import TimeSeries
-
-#: Ratio of the upper bounds of two adjacent latency classes: a percentile is at most 10 % too high.
-_LATENCY_RATIO = 1.1
-_LOG_RATIO = math.log(_LATENCY_RATIO)
 
 
 @dataclass(slots=True)
@@ -26,7 +22,7 @@ class Tally:
         failed: Number of failed rows by kind of failure.
         messages: The message of one failure per kind.
         moderation: Numbers of rows, texts, requests and tokens of the guard model, by what it judged, group and
-            name, see `reporting.moderation`.
+            name, see `moderation_of`.
         categories: Number of failed rows by kind of failure and category; a row of several counts in each.
         sums: Numbers of requests, 429s, shed requests, tokens and placeholders.
         masked: Number of masked values by kind.
@@ -68,44 +64,13 @@ class Tally:
         return total
 
 
-def percentile_seconds(classes: Counter[int], share: float) -> float | None:
-    """Returns the latency that this share of the answers did not exceed, in seconds; `None` without answers."""
-    remaining = share * classes.total()
-    for latency_class in sorted(classes):
-        remaining -= classes[latency_class]
-        if remaining <= 0:
-            return round(float(_LATENCY_RATIO**latency_class), 4)
-    return None
-
-
-def latency_counts(classes: Counter[int]) -> dict[str, int]:
-    """Returns the number of answers by the upper bound of their latency, in seconds."""
-    # Four digits, not decimals, tell the classes of less than 2 ms apart.
-    return {f"{_LATENCY_RATIO**each:.4g}": classes[each] for each in sorted(classes)}
-
-
-def latency_class(seconds: float) -> int:
-    """Returns the latency class of a duration."""
-    return math.ceil(math.log(max(seconds, 1e-6)) / _LOG_RATIO)
-
-
 def add_up(tallies: Iterable[Tally]) -> Tally:
     """Adds up the tallies of all bundles."""
     total = Tally()
     for tally in tallies:
-        for name in (
-            "answered",
-            "failed",
-            "categories",
-            "moderation",
-            "sums",
-            "masked",
-            "first_tokens",
-            "tiers",
-            "costs",
-            "buckets",
-        ):
-            getattr(total, name).update(getattr(tally, name))
+        for counter in fields(Tally):
+            if isinstance(counts := getattr(tally, counter.name), Counter):
+                getattr(total, counter.name).update(counts)
         total.read += tally.read
         total.messages = {**tally.messages, **total.messages}
         total.first_sent_at = min(total.first_sent_at, tally.first_sent_at)

@@ -7,14 +7,20 @@ numbers, merging is associative and commutative.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.pipeline.reporting.report import Series
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 #: Largest number of intervals between the first event and the last one.
 MAX_INTERVALS = 300
+#: Ratio of the upper bounds of two adjacent latency classes: a percentile is at most 10 % too high.
+_LATENCY_RATIO = 1.1
+_LOG_RATIO = math.log(_LATENCY_RATIO)
 
 
 @dataclass(slots=True)
@@ -170,3 +176,68 @@ class TimeSeries:
                 self.intervals[number >> shift] = interval
             else:
                 known.add(interval)
+
+
+def series_of(series: TimeSeries) -> Series | None:
+    """Returns the time series; `None` for a run without events."""
+    if not series.intervals:
+        return None
+    seconds, dense = 2**series.exponent, list(series.dense())
+    start = series.numbers.start * seconds
+    in_flight = _levels(
+        start, seconds, [(each.sent, each.sent_ms, each.answers, each.answered_ms) for each in dense]
+    )
+    held = _levels(start, seconds, [(each.held, each.held_ms, each.released, each.released_ms) for each in dense])
+    return Series(
+        started_at=start,
+        interval_seconds=seconds,
+        answers=[each.answers for each in dense],
+        batch_answers=[each.batch_answers for each in dense],
+        failed=[each.failed for each in dense],
+        rejections=[each.rejections for each in dense],
+        in_flight=in_flight,
+        held=held,
+        latency_p50=[percentile_seconds(each.latencies, 0.5) for each in dense],
+        latency_p95=[percentile_seconds(each.latencies, 0.95) for each in dense],
+        input_tokens=[each.input_tokens for each in dense],
+        output_tokens=[each.output_tokens for each in dense],
+        cost_usd=[round(each.cost_nano_usd / NANO, 6) for each in dense],
+    )
+
+
+def percentile_seconds(classes: Counter[int], share: float) -> float | None:
+    """Returns the latency that this share of the answers did not exceed, in seconds; `None` without answers."""
+    remaining = share * classes.total()
+    for latency_class in sorted(classes):
+        remaining -= classes[latency_class]
+        if remaining <= 0:
+            return round(float(_LATENCY_RATIO**latency_class), 4)
+    return None
+
+
+def latency_counts(classes: Counter[int]) -> dict[str, int]:
+    """Returns the number of answers by the upper bound of their latency, in seconds."""
+    # Four digits, not decimals, tell the classes of less than 2 ms apart.
+    return {f"{_LATENCY_RATIO**each:.4g}": classes[each] for each in sorted(classes)}
+
+
+def latency_class(seconds: float) -> int:
+    """Returns the latency class of a duration."""
+    return math.ceil(math.log(max(seconds, 1e-6)) / _LOG_RATIO)
+
+
+def _levels(start: int, seconds: int, events: Sequence[tuple[int, int, int, int]]) -> list[float]:
+    """Returns the mean number of things that have begun and not ended, by interval.
+
+    Args:
+        start: Unix time of the first interval.
+        seconds: Length of an interval.
+        events: Number of beginnings, sum of their times in milliseconds, number of ends, and sum of their times.
+    """
+    levels, open_before = [], 0
+    for index, (begun, begun_ms, ended, ended_ms) in enumerate(events):
+        end_ms = (start + (index + 1) * seconds) * 1000
+        area_ms = open_before * seconds * 1000 + (begun * end_ms - begun_ms) - (ended * end_ms - ended_ms)
+        levels.append(round(max(0, area_ms) / (seconds * 1000), 2))
+        open_before += begun - ended
+    return levels

@@ -12,7 +12,8 @@ from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, Outcome
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.privacy.usage import add_masked, add_returned
-from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, latency_class
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.pipeline.reporting.time_series import latency_class
 
 
 class TallyRows(beam.DoFn):

@@ -33,15 +33,16 @@ from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
 from airflow_provider_llmbeam.pipeline.privacy.errors import errors_masked
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
 from airflow_provider_llmbeam.pipeline.prompt_of_row import selection
-from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
+from airflow_provider_llmbeam.pipeline.reporting.build_report import build_report
+from airflow_provider_llmbeam.pipeline.reporting.drift import compare_runs
 from airflow_provider_llmbeam.pipeline.reporting.history import (
     RunSummary,
     add_to_history,
     read_history,
     summary_of,
 )
-from airflow_provider_llmbeam.pipeline.reporting.page.render import page
-from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, Report, RunUsage, build_report
+from airflow_provider_llmbeam.pipeline.reporting.page import render_page
+from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, Report, RunUsage
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
@@ -268,7 +269,7 @@ class Publish(beam.DoFn):
         """Returns a report with the comparison with earlier runs, and the summary that later runs compare with."""
         summary = summary_of(self._spec, report)
         history = read_history(self._spec, is_needed=is_needed)
-        comparison = compare(summary, history.without(summary.run))
+        comparison = compare_runs(summary, history.without(summary.run))
         alerts = alerts_of_end(
             self._spec.alerts,
             RunFacts(job=report.name, budget_usd=report.budget_usd, deadline_at=report.deadline_at),
@@ -284,7 +285,7 @@ class Publish(beam.DoFn):
 
     def _with_page(self, report: Report, uri: str) -> Report:
         try:
-            self._publish_text(page(report), uri)
+            self._publish_text(render_page(report), uri)
         except Exception:  # noqa: BLE001 - a defect of the page must not fail a job whose answers are published
             _log.exception("The report could not be rendered as a page; %r is complete.", report.report_uri)
             return report.model_copy(update={"report_html_uri": None})

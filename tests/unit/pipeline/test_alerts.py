@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.pipeline.alerts import (
     alerts_of_end,
     watch_for_alerts,
 )
-from airflow_provider_llmbeam.pipeline.reporting.comparison import Comparison, LabelDrift
+from airflow_provider_llmbeam.pipeline.reporting.report import LabelDrift, RunComparison
 from airflow_provider_llmbeam.spec import Alerts, JobSpec
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, Counts
@@ -44,18 +44,17 @@ def ended(rules: Alerts | None = None, **facts: Any) -> list[Any]:
     return list(alerts_of_end(rules or Alerts(), run, **known))
 
 
-def comparison(**changes: Any) -> Comparison:
+def comparison(**changes: Any) -> RunComparison:
     values: dict[str, Any] = {
         "runs": 7, "last_run": "before", "last_finished_at": 1.0, "figures": {}, "failed_ratio_difference": 0.0,
         "lengths_psi": 0.01, "lengths_psi_expected": 0.01, "labels": [], "new_models": [], "changes": [],
     }  # fmt: skip
-    return Comparison(**(values | changes))
+    return RunComparison(**(values | changes))
 
 
 def labels(psi: float, expected: float = 0.01) -> LabelDrift:
     return LabelDrift(
-        field="mood", now={"good": 1}, before={"bad": 1}, psi=psi, psi_expected=expected, chi_square=1.0,
-        degrees_of_freedom=1,
+        field="mood", now={"good": 1}, before={"bad": 1}, psi=psi, psi_expected=expected,
     )  # fmt: skip
 
 

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.pipeline.reporting.drift import (
-    chi_square,
+    compare_runs,
     length_stability,
     ratio_has_changed,
     stability,
 )
+from tests.unit.pipeline.reporting.test_history import summary
 
 labels = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 1000), min_size=1)
 
@@ -28,26 +29,16 @@ def test_the_stability_index_has_its_known_value() -> None:
     assert not found.is_notable
 
 
-def test_pearsons_statistic_has_its_known_value() -> None:
-    """The first example of `scipy.stats.chi2_contingency`."""
-    found = chi_square({"a": 10, "b": 10, "c": 20}, {"a": 20, "b": 20, "c": 20})
-    assert found.statistic == pytest.approx(2.7777777777777777)
-    assert found.degrees_of_freedom == 2
-
-
 @given(labels)
 def test_equal_shares_have_not_moved(counts: dict[str, int]) -> None:
     twice = {name: 2 * count for name, count in counts.items()}
     assert stability(counts, twice).psi == pytest.approx(0, abs=1e-12)
-    assert chi_square(counts, twice).statistic == pytest.approx(0, abs=1e-9)
 
 
 @given(labels, labels)
-def test_both_are_symmetric_and_not_negative(now: dict[str, int], before: dict[str, int]) -> None:
+def test_the_index_is_symmetric_and_not_negative(now: dict[str, int], before: dict[str, int]) -> None:
     assert stability(now, before).psi == pytest.approx(stability(before, now).psi)
-    assert chi_square(now, before).statistic == pytest.approx(chi_square(before, now).statistic)
     assert stability(now, before).psi >= 0
-    assert chi_square(now, before).statistic >= 0
 
 
 def test_a_label_that_is_new_has_a_finite_index() -> None:
@@ -64,7 +55,7 @@ def test_what_chance_alone_may_give_is_not_notable() -> None:
 
 def test_without_answers_nothing_is_compared() -> None:
     assert stability({}, {"a": 1}) is None
-    assert chi_square({"a": 1}, {}) is None
+    assert stability({"a": 1}, {}) is None
     assert length_stability({}, {}) is None
     assert not ratio_has_changed(1, 1, 0, 0)
 
@@ -99,3 +90,56 @@ def test_a_ratio_has_changed_if_it_matters_and_chance_does_not_explain_it(
     failed: int, rows: int, failed_before: int, rows_before: int, has_changed: bool
 ) -> None:
     assert ratio_has_changed(failed, rows, failed_before, rows_before) is has_changed
+
+
+def test_the_first_run_is_compared_with_none() -> None:
+    assert compare_runs(summary(), ()) is None
+
+
+def test_a_run_like_the_others_has_nothing_notable() -> None:
+    found = compare_runs(summary("now", 2000.0), (summary("a"), summary("b", 1500.0)))
+    assert found.changes == []
+    assert (found.runs, found.last_run) == (2, "b")
+    assert found.lengths_psi == 0
+    assert found.line == "Compared with the last 2 runs, until 1970-01-01 00:25 UTC: nothing notable has changed."
+    assert found.figures["failed_ratio"].model_dump() == {"now": 0.01, "last": 0.01, "mean": 0.01}
+
+
+def test_what_has_changed_is_said_in_sentences() -> None:
+    now = summary(
+        "now",
+        model="gemini:h",
+        parts={"prompt.template": "q"},
+        failed=200,
+        refused=150,
+        models={"h-001": 800},
+        lengths={200: 800},
+        labels={"category": {"a": 100, "c": 700}},
+    )
+    found = compare_runs(now, (summary("a"),))
+    assert found.changes == [
+        "the model was 'gemini:g' before",
+        "`prompt.template` changed",
+        "model version 'h-001' is new",
+        "20.0% of the rows failed, 1.0% before",
+        "15.0% of the answers were refused, 0.5% before",
+        f"the lengths of the answers differ (PSI {found.lengths_psi:.2f})",
+        f"the labels of 'category' differ (PSI {found.labels[0].psi:.2f})",
+    ]
+    assert found.failed_ratio_difference == 0.19
+    assert found.line.startswith("Compared with the last run, until 1970-01-01 00:16 UTC: the model was ")
+
+
+def test_only_the_last_seven_runs_count() -> None:
+    old = tuple(summary(str(number), labels={"category": {"z": 990}}) for number in range(5))
+    found = compare_runs(summary("now"), (*old, *(summary(f"new {number}") for number in range(7))))
+    assert found.runs == 7
+    assert found.changes == []
+
+
+def test_a_run_without_rows_or_prices_is_compared_as_far_as_it_goes() -> None:
+    nothing = summary("now", rows=0, failed=0, refused=0, cost_usd=None, models={}, lengths={}, labels={})
+    found = compare_runs(nothing, (nothing, summary("a")))
+    assert found.figures["failed_ratio"].now is None
+    assert found.figures["cost_usd"].model_dump() == {"now": None, "last": 1.5, "mean": 1.5}
+    assert found.lengths_psi is None

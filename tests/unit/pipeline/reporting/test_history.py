@@ -9,17 +9,18 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
 from airflow_provider_llmbeam.pipeline.reporting.history import (
     MAX_RUNS,
     History,
     RunSummary,
     add_to_history,
     history_uri,
-    prompt_digest,
+    known_rows_line,
+    part_digests,
     read_history,
     run_of,
 )
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 
 def summary(run: str = "r", finished_at: float = 1000.0, **changes: Any) -> RunSummary:
@@ -27,12 +28,13 @@ def summary(run: str = "r", finished_at: float = 1000.0, **changes: Any) -> RunS
         "run": run,
         "finished_at": finished_at,
         "model": "gemini:g",
-        "prompt": "p",
+        "parts": {"prompt.template": "p"},
         "rows": 1000,
         "failed": 10,
         "refused": 5,
         "empty": 0,
         "cost_usd": 1.5,
+        "paid": 990,
         "input_tokens": 1000,
         "output_tokens": 100,
         "duration_seconds": 60.0,
@@ -156,59 +158,64 @@ def test_runs_that_end_at_the_same_time_are_all_kept_on_cloud_storage_as_well(go
 
 
 def test_the_digest_is_that_of_the_prompt_and_not_of_its_rows(night) -> None:
-    assert prompt_digest(night(1)) == prompt_digest(night(2))
+    assert part_digests(night(1)) == part_digests(night(2))
     other = night(1, prompt={"template": "Another one: {{ row.text }}"})
-    assert prompt_digest(other) != prompt_digest(night(1))
+    assert part_digests(other) != part_digests(night(1))
 
 
-def test_the_first_run_is_compared_with_none() -> None:
-    assert compare(summary(), ()) is None
+COUNTS = Counts(rows=50_000, resumed=12_300, requests=1)
 
 
-def test_a_run_like_the_others_has_nothing_notable() -> None:
-    found = compare(summary("now", 2000.0), (summary("a"), summary("b", 1500.0)))
-    assert found.changes == []
-    assert (found.runs, found.last_run) == (2, "b")
-    assert found.lengths_psi == 0
-    assert found.line == "Compared with the last 2 runs, until 1970-01-01 00:25 UTC: nothing notable has changed."
-    assert found.figures["failed_ratio"].model_dump() == {"now": 0.01, "last": 0.01, "mean": 0.01}
+def last_run(spec, **changes):
+    model = f"{spec.model.type}:{spec.model.name}"
+    return summary(**{"model": model, "cost_usd": 5.0, "paid": 50_000, "parts": part_digests(spec), **changes})
 
 
-def test_what_has_changed_is_said_in_sentences() -> None:
-    now = summary(
-        "now",
-        model="gemini:h",
-        prompt="q",
-        failed=200,
-        refused=150,
-        models={"h-001": 800},
-        lengths={200: 800},
-        labels={"category": {"a": 100, "c": 700}},
+@pytest.fixture
+def spec(job):
+    return job(model={"type": "gemini"})
+
+
+def test_the_rest_has_the_cost_of_the_last_runs_answers(spec):
+    assert known_rows_line(spec, COUNTS, [last_run(spec)]) == (
+        "12,300 of 50,000 rows are answered already; the other 37,700 are sent, for about $3.77 by the last run's "
+        "cost of an answer."
     )
-    found = compare(now, (summary("a"),))
-    assert found.changes == [
-        "the model was 'gemini:g' before",
-        "the prompt or its parameters have changed",
-        "model version 'h-001' is new",
-        "20.0% of the rows failed, 1.0% before",
-        "15.0% of the answers were refused, 0.5% before",
-        f"the lengths of the answers differ (PSI {found.lengths_psi:.2f})",
-        f"the labels of 'category' differ (PSI {found.labels[0].psi:.2f})",
-    ]
-    assert found.failed_ratio_difference == 0.19
-    assert found.line.startswith("Compared with the last run, until 1970-01-01 00:16 UTC: the model was ")
 
 
-def test_only_the_last_seven_runs_count() -> None:
-    old = tuple(summary(str(number), labels={"category": {"z": 990}}) for number in range(5))
-    found = compare(summary("now"), (*old, *(summary(f"new {number}") for number in range(7))))
-    assert found.runs == 7
-    assert found.changes == []
+def test_rows_with_an_equal_prompt_and_those_without_any_cost_nothing(spec):
+    """The cost was that of all rows: of a job whose rows have few prompts, many times what it paid."""
+    counts = Counts(rows=10_000, resumed=500, duplicates=8_000, failed=500, requests=1)
+    assert known_rows_line(spec, counts, [last_run(spec, cost_usd=1.0, paid=1000)]) == (
+        "500 of 10,000 rows are answered already; the other 9,500 are sent as 1,000 prompts, for about $1.00 by "
+        "the last run's cost of an answer."
+    )
 
 
-def test_a_run_without_rows_or_prices_is_compared_as_far_as_it_goes() -> None:
-    nothing = summary("now", rows=0, failed=0, refused=0, cost_usd=None, models={}, lengths={}, labels={})
-    found = compare(nothing, (nothing, summary("a")))
-    assert found.figures["failed_ratio"].now is None
-    assert found.figures["cost_usd"].model_dump() == {"now": None, "last": 1.5, "mean": 1.5}
-    assert found.lengths_psi is None
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"prompt": {"template": "Other: {{ row.text }}"}}, ": `prompt.template` changed since then."),
+        (
+            {"prompt": {"template": "Other: {{ row.text }}", "system": "Be brief."}, "generation": {"seed": 1}},
+            ": `prompt.template`, `prompt.system` and `generation` changed since then.",
+        ),
+    ],
+)
+def test_what_changed_since_the_last_run_is_named(job, spec, changes, why):
+    changed = job(model={"type": "gemini"}, **changes)
+    line = known_rows_line(changed, COUNTS, [last_run(spec)])
+    assert line.endswith(f"by the last run's cost of an answer{why}")
+
+
+def test_another_model_has_no_cost_from_the_last_run(spec):
+    assert known_rows_line(spec, COUNTS, [last_run(spec, model="openai:gpt-5-mini")]).endswith(
+        "are sent, as the model was 'openai:gpt-5-mini' in the last run, whose answers are not used for "
+        "'gemini:gemini-3.5-flash-lite'."
+    )
+
+
+def test_a_first_run_and_one_without_a_row_to_send_have_nothing_to_explain(spec):
+    assert known_rows_line(spec, COUNTS, []) == "12,300 of 50,000 rows are answered already."
+    all_known = Counts(rows=10, resumed=10, requests=1)
+    assert known_rows_line(spec, all_known, [last_run(spec)]) == "10 of 10 rows are answered already."

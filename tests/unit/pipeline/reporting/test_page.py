@@ -10,11 +10,11 @@ import pytest
 
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Origin
-from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
+from airflow_provider_llmbeam.pipeline.reporting.build_report import build_report
+from airflow_provider_llmbeam.pipeline.reporting.drift import compare_runs
 from airflow_provider_llmbeam.pipeline.reporting.history import summary_of
-from airflow_provider_llmbeam.pipeline.reporting.page.plots import line_path, nice_top, plot, step_path
-from airflow_provider_llmbeam.pipeline.reporting.page.render import page
-from airflow_provider_llmbeam.pipeline.reporting.report import Report, build_report
+from airflow_provider_llmbeam.pipeline.reporting.page import line_path, nice_top, plot, render_page, step_path
+from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.spec import JobSpec
@@ -91,7 +91,7 @@ def hostile_report(spec: JobSpec, text: str) -> Report:
     before = now.model_copy(
         update={"run": text, "labels": {text: {text: 5}}, "model": text, "models": {"other": 1}}
     )
-    comparison = compare(now, (before,))
+    comparison = compare_runs(now, (before,))
     assert comparison is not None
     # As if a bucket or a Dag had such a name.
     return report.model_copy(
@@ -144,7 +144,7 @@ def spec(job) -> JobSpec:
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in HOSTILE.items()])
 def test_a_hostile_text_is_shown_and_adds_no_tag(spec: JobSpec, text: str) -> None:
-    harmless, hostile = (tags_of(page(hostile_report(spec, each))) for each in ("harmless", text))
+    harmless, hostile = (tags_of(render_page(hostile_report(spec, each))) for each in ("harmless", text))
     assert hostile.found == harmless.found
     assert hostile.attributes == harmless.attributes
     assert not {"script", "img", "link", "iframe", "a", "form"} & hostile.found
@@ -153,19 +153,19 @@ def test_a_hostile_text_is_shown_and_adds_no_tag(spec: JobSpec, text: str) -> No
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in HOSTILE.items()])
 def test_a_page_is_small_and_holds_no_hidden_character(spec: JobSpec, text: str) -> None:
-    written = page(hostile_report(spec, text))
+    written = render_page(hostile_report(spec, text))
     assert len(written.encode()) < 500_000
     assert not re.search("[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", written)
 
 
 def test_the_page_names_no_other_address_that_is_fetched(spec: JobSpec) -> None:
-    written = page(hostile_report(spec, "text"))
+    written = render_page(hostile_report(spec, "text"))
     assert "default-src 'none'" in written
     assert not re.search(r"https?://|url\(|@import", written)
 
 
 def test_a_page_has_every_section(spec: JobSpec) -> None:
-    written = page(hostile_report(spec, "some text"))
+    written = render_page(hostile_report(spec, "some text"))
     headings = re.findall(r"<h2>(.*?)</h2>", re.sub(r"</?bdi>", "", written))
     assert headings == [
         "Against the last run",
@@ -184,7 +184,7 @@ def test_a_page_has_every_section(spec: JobSpec) -> None:
 
 
 def test_a_run_without_rows_has_a_page(spec: JobSpec) -> None:
-    written = page(report_of(spec, Tally()))
+    written = render_page(report_of(spec, Tally()))
     tags_of(written)
     assert "All 0 rows answered" in written
     assert "<svg" not in written
@@ -202,14 +202,14 @@ def test_a_run_without_rows_has_a_page(spec: JobSpec) -> None:
 )
 def test_the_headline_compares_with_what_was_asked_for(spec: JobSpec, changes: dict[str, Any], words: str) -> None:
     rows = AnsweredRow({"id": 1}, "f", completion(cost_nano_usd=2 * 10**9), "fresh")
-    assert words in page(report_of(spec, tally_of(rows), **changes))
+    assert words in render_page(report_of(spec, tally_of(rows), **changes))
 
 
 def test_a_long_night_has_no_larger_page_than_a_minute(spec: JobSpec) -> None:
     night = [
         AnsweredRow({"id": n}, f"{n:064}", completion(answered_at=1000.0 + 7 * n), "fresh") for n in range(9000)
     ]
-    assert len(page(report_of(spec, tally_of(*night)))) < 150_000
+    assert len(render_page(report_of(spec, tally_of(*night)))) < 150_000
 
 
 @pytest.mark.parametrize(

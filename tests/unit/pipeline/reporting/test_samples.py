@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
-from airflow_provider_llmbeam.pipeline.reporting.parts import samples_of
 from airflow_provider_llmbeam.pipeline.reporting.samples import (
     ANSWERS,
     MAX_ANSWER_CHARACTERS,
     MAX_MESSAGE_CHARACTERS,
     MAX_ROW_CHARACTERS,
     Samples,
+    samples_of,
 )
 from tests.hostile import examples
 from tests.outcomes import completion

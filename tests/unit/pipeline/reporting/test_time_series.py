@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
-from airflow_provider_llmbeam.pipeline.reporting.parts import series_of
-from airflow_provider_llmbeam.pipeline.reporting.time_series import MAX_INTERVALS, TimeSeries
+from airflow_provider_llmbeam.pipeline.reporting.time_series import (
+    MAX_INTERVALS,
+    TimeSeries,
+    latency_class,
+    latency_counts,
+    series_of,
+)
 from tests.hostile import examples
 from tests.outcomes import completion
 
@@ -152,3 +158,14 @@ def test_a_million_answers_make_no_larger_series_than_a_thousand() -> None:
     total = functools.reduce(lambda a, b: merged(a, b), parts)
     assert len(total.numbers) <= MAX_INTERVALS
     assert sums(total)["answers"] == 2000
+
+
+def test_no_two_classes_of_latencies_have_the_same_bound():
+    classes = Counter(dict.fromkeys(range(latency_class(1e-06), latency_class(100000) + 1), 1))
+    assert len(latency_counts(classes)) == len(classes)
+
+
+@pytest.mark.parametrize("seconds", [0.00096, 0.00104, 0.5, 93.0, 3600.0])
+def test_a_bound_is_at_most_ten_percent_above_the_latency(seconds):
+    (bound,) = latency_counts(Counter({latency_class(seconds): 3}))
+    assert seconds * 0.999 <= float(bound) <= seconds * 1.1001

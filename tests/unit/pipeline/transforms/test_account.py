@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
-from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up, percentile_seconds
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
+from airflow_provider_llmbeam.pipeline.reporting.time_series import percentile_seconds
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 from tests.hostile import examples
@@ -44,14 +45,15 @@ failures = st.builds(
     input_tokens=counts,
     output_tokens=counts,
 )
+origins = st.sampled_from(["fresh", "resumed", "duplicate"])
 answered_rows = st.builds(
     AnsweredRow,
     row=st.just({}),
     fingerprint=st.just("f"),
     completion=completions,
-    origin=st.sampled_from(["fresh", "resumed", "duplicate"]),
+    origin=origins,
 )
-elements = st.lists(answered_rows | st.builds(FailedRow, st.just({}), failures, st.booleans()), max_size=12)
+elements = st.lists(answered_rows | st.builds(FailedRow, st.just({}), failures, origins), max_size=12)
 
 
 def tally_of(rows: list[Any]) -> Tally:

@@ -1,24 +1,64 @@
-"""Renders the report as a page: no script, nothing that is fetched, and all texts escaped."""
+"""The report as a page: no script, nothing that is fetched, all texts escaped, and plots of numbers alone."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 import jinja2
 
-from airflow_provider_llmbeam.pipeline.reporting.page.plots import HEADROOM, HEIGHT, WIDTH, Plot, plot
-from airflow_provider_llmbeam.pipeline.reporting.parts import Series
-from airflow_provider_llmbeam.pipeline.reporting.report import Report
+from airflow_provider_llmbeam.pipeline.reporting.report import Report, Series
 from airflow_provider_llmbeam.spec.characters import visible
 from airflow_provider_llmbeam.spec.protocol.counts import duration, usd
 
 #: Number of bars of the lengths of answers.
 LENGTH_BARS = 24
+#: Size of a plot.
+WIDTH = 720
+HEIGHT = 110
+#: Space above the highest value, for its label.
+HEADROOM = 16
+
+Values = Sequence[float | int | None]
 
 
-def page(report: Report) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One curve of a plot.
+
+    Attributes:
+        name: What it shows.
+        style: Name of its colour in the style sheet.
+        path: Data of an SVG path, in a box of `WIDTH` × `HEIGHT`.
+        is_filled: Whether the area below it is filled.
+    """
+
+    name: str
+    style: str
+    path: str
+    is_filled: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """A plot over the time of the run, from zero to `top`.
+
+    Attributes:
+        title: What it shows, with its unit.
+        curves: Its curves, the lowest layer first.
+        top: Value at `HEADROOM` below the upper edge.
+    """
+
+    title: str
+    curves: tuple[Curve, ...]
+    top: float
+
+
+def render_page(report: Report) -> str:
     """Returns the page of a report."""
     return _template().render(
         report=report,
@@ -32,10 +72,66 @@ def page(report: Report) -> str:
     )
 
 
+def plot(title: str, *series: tuple[str, str, str, Values]) -> Plot | None:
+    """Returns a plot; `None` if all its values are zero or missing.
+
+    Args:
+        title: Its title.
+        series: Name, style, kind (`area` or `line`) and values of each curve.
+    """
+    highest = max((value or 0 for *_, values in series for value in values), default=0)
+    if not highest > 0:
+        return None
+    top = nice_top(highest)
+    return Plot(
+        title=title,
+        top=top,
+        curves=tuple(
+            Curve(
+                name=name,
+                style=style,
+                path=line_path(values, top) if kind == "line" else step_path(values, top),
+                is_filled=kind == "area",
+            )
+            for name, style, kind, values in series
+            if any(values)
+        ),
+    )
+
+
+def nice_top(highest: float) -> float:
+    """Returns the least of 1, 1.5, 2, 3, 4, 5, 6 and 8, times a power of ten, that is not below a value."""
+    scale = 10.0 ** math.floor(math.log10(highest))
+    return next((step * scale for step in (1, 1.5, 2, 3, 4, 5, 6, 8) if step * scale >= highest), 10 * scale)
+
+
+def step_path(values: Values, top: float) -> str:
+    """Returns a closed area whose upper edge is a step per value."""
+    width = WIDTH / max(1, len(values))
+    parts = [f"M0 {HEIGHT}"]
+    for index, value in enumerate(values):
+        parts.append(f"V{_y(value or 0, top)}H{_number((index + 1) * width)}")
+    return f"{''.join(parts)}V{HEIGHT}Z"
+
+
+def line_path(values: Values, top: float) -> str:
+    """Returns a line through the middles of the intervals that have a value; a lone value is a short dash."""
+    width = WIDTH / max(1, len(values))
+    parts, is_down = [], False
+    for index, value in enumerate(values):
+        if value is None:
+            is_down = False
+            continue
+        x = _number((index + 0.5) * width)
+        parts.append(f"{'L' if is_down else 'M'}{x} {_y(value, top)}{'' if is_down else 'h.1'}")
+        is_down = True
+    return "".join(parts)
+
+
 @cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("airflow_provider_llmbeam.pipeline.reporting.page", "."),
+        loader=jinja2.PackageLoader("airflow_provider_llmbeam.pipeline.reporting", "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -170,3 +266,11 @@ def _length_bars(report: Report) -> list[dict[str, Any]]:
         {"from": group[0].characters, "answers": answers, "share": answers / max(sums)}
         for group, answers in zip(groups, sums, strict=True)
     ]
+
+
+def _y(value: float, top: float) -> str:
+    return _number(HEADROOM + (HEIGHT - HEADROOM) * (1 - min(1.0, value / top)))
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")

@@ -1,1 +1,0 @@
-"""The report as a page: one file with everything in it, for a browser."""
