@@ -29,7 +29,7 @@ from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
 from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
 from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
-from airflow_provider_llmbeam.pipeline.lease import leased
+from airflow_provider_llmbeam.pipeline.lease import hold_lease
 from airflow_provider_llmbeam.pipeline.media.uploads import uploads_deleted
 from airflow_provider_llmbeam.pipeline.prefix_cache import prefix_cache
 from airflow_provider_llmbeam.pipeline.reporting.progress_objects import ProgressReader
@@ -85,7 +85,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
         )
         with preparation(spec):
             # Dataflow, and the submission to Flink, run one job of a name at a time
-            launcher = None if is_detached else until_end.enter_context(leased(spec))
+            launcher = None if is_detached else until_end.enter_context(hold_lease(spec))
             until_end.enter_context(loaded(spec))
             paths = spec.paths
             for uri in (paths.stop_uri, paths.skipped_uri, paths.failed_uri, paths.failed_html_uri):

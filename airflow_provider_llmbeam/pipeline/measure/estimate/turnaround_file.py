@@ -11,7 +11,6 @@ from airflow_provider_llmbeam.pipeline.batch_inference.turnaround import (
     TurnaroundHistory,
     TurnaroundRecord,
 )
-from airflow_provider_llmbeam.pipeline.lease.shared_file import change
 from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -44,7 +43,7 @@ def record_turnaround(spec: JobSpec, job: BatchJob, rows: int) -> None:
             outcome="answered" if job.phase in ("succeeded", "partial") else "unfinished",
             ended_at=job.ended_at,
         )
-        change(spec.paths.turnaround_uri, added)
+        storage.change(spec.paths.turnaround_uri, added)
     except Exception as error:  # noqa: BLE001 - times of the provider may be anything, and the next job is recorded
         _log.debug("The turnaround of %s was not recorded: %s", job.name, error)
 

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.engine.journal.segment_name import job_prefix
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import read_manifest
-from airflow_provider_llmbeam.pipeline.lease import leased, merging
+from airflow_provider_llmbeam.pipeline.lease import hold_lease, hold_sink
 from airflow_provider_llmbeam.pipeline.measure.evaluation.report import read_accepted
 from airflow_provider_llmbeam.pipeline.measure.forget.history import TurnsToForget
 from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
@@ -75,10 +75,10 @@ def forget(spec: JobSpec, wanted: RowsToForget) -> Forgotten:
     jobs = [spec, *(_other_jobs(spec) if wanted.all_jobs else ())]
     with ExitStack() as leases:
         for job in jobs:
-            leases.enter_context(leased(job))
+            leases.enter_context(hold_lease(job))
             _refuse_pending_batch(job)
         if isinstance(spec.sink, FilesSink):
-            leases.enter_context(merging(spec))
+            leases.enter_context(hold_sink(spec))
         keys = NamedKeys(wanted.keys, spec.source.key)
         turns = TurnsToForget.of(spec, keys, all_jobs=wanted.all_jobs)
         found = find_prompts(spec, keys, [*wanted.fingerprints, *turns.fingerprints()])

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import Row
-from airflow_provider_llmbeam.pipeline.lease import MERGE_SECONDS, waiting_for
+from airflow_provider_llmbeam.pipeline.lease import MERGE_SECONDS, wait_for_lease
 from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import MAX_ROWS, KeyedRows, golden_rows, rows_so_far
 from airflow_provider_llmbeam.pipeline.measure.review.fields import AnswerFields
 from airflow_provider_llmbeam.pipeline.measure.review.sample import golden_record
@@ -63,7 +63,7 @@ def add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
         f"`golden_uri` {uri!r}: other processes have been writing it for {MERGE_SECONDS:.0f} s. Nothing was "
         "written, sent or billed; a retry needs no new review."
     )
-    with waiting_for(spec, f"{uri.removesuffix(name)}.llmbeam/{name}.lease", held):
+    with wait_for_lease(spec, f"{uri.removesuffix(name)}.llmbeam/{name}.lease", held):
         rows = {**rows_so_far(spec, FilesSource(uri=uri, key=spec.source.key)), **reviewed}
         if len(rows) > MAX_ROWS:
             raise JobSpecError(
