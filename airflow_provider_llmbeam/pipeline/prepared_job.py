@@ -98,7 +98,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
             with errors_of_job(spec):
                 batch, manifest = begin(spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits)
         if manifest is not None:
-            spec = manifest.left_of(spec)
+            spec = manifest.with_remaining_budget(spec)
         # After batch inference only its rest is left, of a few rows, unless the mode is 'online' now.
         has_rest = manifest is not None and manifest.files and spec.inference.mode != "online"
         until_end.enter_context(uploads_deleted(spec))
