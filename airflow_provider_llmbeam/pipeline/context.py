@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.engine.prefix.head import CachedHead
+    from airflow_provider_llmbeam.engine.prefix import CachedHead
     from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
     from airflow_provider_llmbeam.pipeline.lease import Launcher
 

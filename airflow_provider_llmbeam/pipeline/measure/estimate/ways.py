@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from airflow_provider_llmbeam.engine.prefix.saving import storage_usd
+from airflow_provider_llmbeam.engine.prefix import storage_usd
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import BatchPlan
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import FLEX_RATIOS, Way, Work, choose, ways_of
 from airflow_provider_llmbeam.pipeline.prefix_cache import TTL_SECONDS, head_to_cache
