@@ -103,15 +103,15 @@ PLANTED_FAULTS = {
     "live-holder-displaced": PlantedFault(
         area="lease",
         what="a process that renews its lease is displaced after 45 s, and two send the same rows",
-        file="pipeline/lease/leased_object.py",
-        old="if seen not in (0, blob.generation):",
-        new="if False and seen not in (0, blob.generation):",
+        file="pipeline/lease.py",
+        old="seen, seen_at = blob.generation, now",
+        new="seen, seen_at = blob.generation, seen_at or now",
         tests=("tests/pipeline/test_lease.py",),
     ),
     "always-sure": PlantedFault(
         area="lease",
         what="a process that stood still goes on sending although another one may have taken over its job",
-        file="pipeline/lease/leased_object.py",
+        file="pipeline/lease.py",
         old="return all(lease.silent_seconds() < SURE_SECONDS for lease in tuple(_held))",
         new="return True",
         tests=("tests/pipeline/test_lease.py",),
@@ -119,7 +119,7 @@ PLANTED_FAULTS = {
     "workers-outlive-takeover": PlantedFault(
         area="lease",
         what="workers of a job that was taken over by another launcher go on sending",
-        file="pipeline/lease/launcher.py",
+        file="pipeline/lease.py",
         old="if holder is None or holder.lease_id != self.lease_id or holder.has_ended():",
         new="if holder is None or holder.has_ended():",
         tests=("tests/pipeline/test_lease.py",),

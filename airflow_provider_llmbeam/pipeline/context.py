@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider_llmbeam.engine.prefix.head import CachedHead
+    from airflow_provider_llmbeam.engine.prefix import CachedHead
     from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
-    from airflow_provider_llmbeam.pipeline.lease.launcher import Launcher
+    from airflow_provider_llmbeam.pipeline.lease import Launcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

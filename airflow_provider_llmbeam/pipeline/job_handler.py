@@ -33,9 +33,9 @@ from airflow_provider_llmbeam.pipeline.answer_form import answer_form, oldest_us
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail, record_of
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
+from airflow_provider_llmbeam.pipeline.lease import LeasedAdmission
 from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia
 from airflow_provider_llmbeam.pipeline.media.uploads import open_uploads
-from airflow_provider_llmbeam.pipeline.pacing.leased_admission import LeasedAdmission
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import MachineGovernor
 from airflow_provider_llmbeam.pipeline.pacing.open_files import reserve_open_files
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count

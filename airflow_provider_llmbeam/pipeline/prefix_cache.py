@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from airflow_provider_llmbeam.engine.prefix.head import CachedHead, PromptHead, head_of
-from airflow_provider_llmbeam.engine.prefix.saving import pays, storage_usd
+from airflow_provider_llmbeam.engine.prefix import CachedHead, PromptHead, head_of, min_tokens, storage_usd
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.providers.errors import ApiError
@@ -94,18 +93,15 @@ def head_to_cache(spec: JobSpec) -> PromptHead | None:
     head = head_of(spec.prompt) if is_possible else None
     if head is not None and spec.conversation is not None:  # a history comes before the text
         head = None if head.system is None else PromptHead("", head.system)
-    if head is None:
+    if head is None or head.tokens < min_tokens(model.name):
+        return None
+    price, tokens = price_of(model, spec.limits.price), head.tokens
+    storage = storage_usd(model.name, tokens, TTL_SECONDS, datetime.now(UTC))
+    if price is None or storage is None:
         return None
     requests = len(spec.source.rows) if isinstance(spec.source, RowsSource) else _UNKNOWN_ROWS
-    does_pay = pays(
-        model.name,
-        price_of(model, spec.limits.price),
-        tokens=head.tokens,
-        requests=requests,
-        seconds=TTL_SECONDS,
-        at=datetime.now(UTC),
-    )
-    return head if does_pay else None
+    inline, cached = price.cost_usd(tokens, 0), price.cost_usd(tokens, 0, tokens)
+    return head if inline + storage < requests * (inline - cached) else None
 
 
 @contextlib.contextmanager

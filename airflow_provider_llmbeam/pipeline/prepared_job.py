@@ -28,7 +28,7 @@ from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
 from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
 from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
-from airflow_provider_llmbeam.pipeline.lease import leased
+from airflow_provider_llmbeam.pipeline.lease import hold_lease
 from airflow_provider_llmbeam.pipeline.media.uploads import uploads_deleted
 from airflow_provider_llmbeam.pipeline.prefix_cache import prefix_cache
 from airflow_provider_llmbeam.pipeline.reporting.progress import ProgressReader
@@ -84,7 +84,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
         )
         with preparation(spec):
             # Dataflow, and the submission to Flink, run one job of a name at a time
-            launcher = None if is_detached else until_end.enter_context(leased(spec))
+            launcher = None if is_detached else until_end.enter_context(hold_lease(spec))
             until_end.enter_context(load_audit_around(spec))
             paths = spec.paths
             for uri in (paths.stop_uri, paths.skipped_uri, paths.failed_uri, paths.failed_html_uri):
@@ -97,7 +97,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
             with errors_of_job(spec):
                 batch, manifest = begin(spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits)
         if manifest is not None:
-            spec = manifest.left_of(spec)
+            spec = manifest.with_remaining_budget(spec)
         # After batch inference only its rest is left, of a few rows, unless the mode is 'online' now.
         has_rest = manifest is not None and manifest.files and spec.inference.mode != "online"
         until_end.enter_context(uploads_deleted(spec))

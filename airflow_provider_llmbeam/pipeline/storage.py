@@ -7,10 +7,12 @@ and the round trips of its handshake. Threads may share a client (README of goog
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack, suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, Any
@@ -19,13 +21,15 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadat
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.gcp.gcsio import parse_gcs_path
 from apache_beam.options.pipeline_options import PipelineOptions
-from google.api_core.exceptions import from_http_status
+from google.api_core.exceptions import NotFound, PreconditionFailed, from_http_status
 from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.transport.redirects import direct
 
 _BUFFER_BYTES = 2**20
+#: Number of attempts to replace an object that other jobs replace at the same time.
+_ATTEMPTS = 5
 
 
 def create(uri: str, *, is_private: bool = False, mime_type: str = "application/octet-stream") -> IO[bytes]:
@@ -69,6 +73,49 @@ def replace(uri: str, content: bytes, *, is_private: bool = True) -> None:
         part.unlink(missing_ok=True)
 
 
+def change(uri: str, changed: Callable[[bytes | None], bytes]) -> None:
+    """Replaces the content of a small file; changes that other jobs make at the same time are all made.
+
+    Other filesystems than this machine's and Cloud Storage have neither locks nor preconditions: there the last
+    one of two changes at the same time counts.
+
+    Args:
+        uri: Its address.
+        changed: Returns the new content for the old one, `None` if there is no such file. It may be called again.
+
+    Raises:
+        PreconditionFailed: Other jobs have changed an object five times meanwhile.
+    """
+    if (bucket_and_name := cloud_object(uri)) is not None:
+        _change_object(*bucket_and_name, changed)
+        return
+    make_private(uri.rpartition("/")[0] + "/")
+    with ExitStack() as until_end:
+        if is_local(uri):
+            lock = until_end.enter_context(Path(f"{uri}.lock").open("a"))
+            with suppress(OSError):  # a network filesystem without locks
+                fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        replace(uri, changed(read_if_exists(uri)))
+
+
+def _change_object(bucket: Any, name: str, changed: Callable[[bytes | None], bytes]) -> None:
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        blob = bucket.blob(name)
+        try:
+            blob.reload()
+            content = blob.download_as_bytes(if_generation_match=blob.generation)
+            generation = blob.generation
+        except NotFound:
+            content, generation = None, 0
+        try:
+            blob.upload_from_string(changed(content), "application/json", if_generation_match=generation)
+        except PreconditionFailed:
+            if not attempts_left:
+                raise
+        else:
+            return
+
+
 def open(uri: str, *, block_bytes: int | None = None) -> IO[bytes]:  # noqa: A001
     """Opens a file for reading, without decompressing it.
 
@@ -100,6 +147,11 @@ def read(uri: str) -> bytes:
     """Returns the content of a file."""
     with open(uri) as file:
         return file.read()
+
+
+def read_if_exists(uri: str) -> bytes | None:
+    """Returns the content of a file; `None` if there is no such file."""
+    return read(uri) if exists(uri) else None
 
 
 def exists(uri: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.engine.backend import Backend
-from airflow_provider_llmbeam.engine.prefix.head import CachedHead
+from airflow_provider_llmbeam.engine.prefix import CachedHead
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.providers.registry import part_of
 from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
     Submit,
     decide,
 )
-from airflow_provider_llmbeam.pipeline.batch_inference.turnaround import PRIOR
+from airflow_provider_llmbeam.pipeline.batch_inference.ways import PRIOR
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase
 from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
 

@@ -22,7 +22,7 @@ from llmbeam_sandbox.batch_inference.settings import BatchSettings
 from llmbeam_sandbox.core.hold import Hold
 from waiting import scaled
 
-from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
+from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS
 from tests.integration import cases
 from tests.integration.cases import COMPONENTS, Cloud, kill_all, show_table, tree
 from tests.unit.pipeline.batch_inference.moments import KILLS as MOMENTS_OF_THE_PAGE

@@ -15,7 +15,7 @@ from waiting import until
 
 from airflow_provider_llmbeam.operators import run_inference
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
+from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS
 from tests.processes import forked_jobs
 
 pytestmark = [pytest.mark.promise(2), pytest.mark.slow]

@@ -19,7 +19,7 @@ from waiting import until
 from airflow_provider_llmbeam.exceptions import StillBillingError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
-from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
+from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS
 from airflow_provider_llmbeam.providers.batch import open_provider
 from airflow_provider_llmbeam.providers.rest import session_with
 from airflow_provider_llmbeam.spec import GeminiModel, OpenAIModel

@@ -9,7 +9,7 @@ import pytest
 from llmbeam_sandbox import Fault
 from llmbeam_sandbox.batch_inference.settings import BatchSettings
 
-from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
+from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec import JobSpec

@@ -35,20 +35,14 @@ from airflow_provider_llmbeam.pipeline.batch_inference import decide, monitor
 from airflow_provider_llmbeam.pipeline.batch_inference import run as batch_run
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import Sums, read_manifest, write_manifest
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
-from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
-from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
-from airflow_provider_llmbeam.pipeline.batch_inference.turnaround import PRIOR
+from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS, BatchInference
 from airflow_provider_llmbeam.pipeline.command import EXIT_FAILED, EXIT_PENDING
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import SampleUsage, read_estimate
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.measure.estimate.turnaround_file import (
-    expected_turnaround,
-    record_turnaround,
-)
 from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries
 from airflow_provider_llmbeam.providers import rest as http
-from airflow_provider_llmbeam.providers.batch import BatchJob, BatchLimits, open_provider
+from airflow_provider_llmbeam.providers.batch import BatchLimits, open_provider
 from airflow_provider_llmbeam.providers.errors import BatchPendingError
 from airflow_provider_llmbeam.providers.gemini import batch as gemini
 from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches, VertexAIBatches
@@ -460,15 +454,6 @@ def test_a_duration_counts_from_the_first_try(developer, sandbox, caplog):
 
 
 @pytest.mark.full
-def test_how_long_a_batch_took_is_known_to_the_next_run(developer, sandbox):
-    sandbox.batches.settings = BatchSettings(run_seconds=1.0)
-    spec = JobSpec.parse(developer)
-    run(spec)
-    found = expected_turnaround(spec, ROWS - PILOT_ROWS, time.time())
-    assert found.quantile(0.1) < 5
-
-
-@pytest.mark.full
 def test_answers_of_an_earlier_batch_do_not_shorten_the_time_online(developer, tmp_path):
     """They have no latency; of the rest, `inference.finish_by` would then be missed."""
     spec = JobSpec.parse(developer | {"cache": {"scope": "night"}, "state_uri": f"{tmp_path}/state"})
@@ -477,17 +462,6 @@ def test_answers_of_an_earlier_batch_do_not_shorten_the_time_online(developer, t
     online = [each.latency_seconds for each in known if each.service_tier == "standard"]
     assert (len(known), len(online)) == (ROWS, PILOT_ROWS)
     assert make_estimate(spec, 0).latency_seconds == round(fmean(online), 3)
-
-
-def test_turnarounds_that_cannot_be_read_for_a_moment_are_not_replaced(vertex, sandbox):
-    spec, now = JobSpec.parse(vertex), time.time()
-    job = BatchJob(name="b", display_name="d", state="", phase="succeeded", created_at=now - 9, ended_at=now)
-    for _ in range(2):
-        record_turnaround(spec, job, ROWS)
-    sandbox.faults.every("storage.objects.get", 1, Fault(kind="error", http_status=403, message="not now"))
-    record_turnaround(spec, job, ROWS)
-    sandbox.faults.clear()
-    assert len(expected_turnaround(spec, ROWS, now).points) == len(PRIOR) + 2
 
 
 def test_the_estimate_shows_each_way_and_the_one_that_auto_takes(developer):

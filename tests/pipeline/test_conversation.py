@@ -14,7 +14,7 @@ import pytest
 from llmbeam_sandbox import Fault
 from waiting import until
 
-from airflow_provider_llmbeam.engine.prefix.head import PromptHead
+from airflow_provider_llmbeam.engine.prefix import PromptHead
 from airflow_provider_llmbeam.exceptions import JobSpecError, TooManyFailedRowsError
 from airflow_provider_llmbeam.pipeline.conversation.store import history_directory, read_turns
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate

@@ -20,9 +20,8 @@ from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.cli import llmbeam
 from airflow_provider_llmbeam.exceptions import JobFailedError, PermanentFailureError
-from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline import lease, storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, write_manifest
-from airflow_provider_llmbeam.pipeline.lease import locked_file
 from airflow_provider_llmbeam.pipeline.measure.compare import compare
 from airflow_provider_llmbeam.pipeline.measure.evaluate import evaluate
 from airflow_provider_llmbeam.pipeline.measure.forget.run import forget
@@ -352,8 +351,8 @@ def test_an_audit_names_rows_with_personal_data_in_their_key(echo_job, tmp_path,
 
 
 def test_nothing_is_removed_while_the_job_runs(job, sandbox, monkeypatch):
-    monkeypatch.setattr(locked_file, "LOCK_SECONDS", 0.1)
-    monkeypatch.setattr(locked_file, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(lease, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(lease, "POLL_SECONDS", 0.05)
     hold = sandbox.faults.hold("gemini.generateContent", "words")
     running = threading.Thread(target=job.run, args=(ROWS,))
     running.start()

@@ -18,11 +18,9 @@ from google.cloud.storage import Client
 from waiting import until
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.pipeline import lease as leases
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.pipeline.lease import leased_object, locked_file
-from airflow_provider_llmbeam.pipeline.lease.holder import Holder, _started
-from airflow_provider_llmbeam.pipeline.lease.launcher import SILENT_SECONDS, Launcher
-from airflow_provider_llmbeam.pipeline.lease.leased_object import ObjectLease
+from airflow_provider_llmbeam.pipeline.lease import SILENT_SECONDS, Holder, Launcher, ObjectLease, hold_lock
 from airflow_provider_llmbeam.spec import JobSpec
 
 pytestmark = pytest.mark.promise(2)
@@ -33,10 +31,9 @@ ROWS = [{"id": number, "text": f"row {number}"} for number in range(30)]
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(leased_object, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(leased_object, "RENEWAL_SECONDS", 0.2)
-    monkeypatch.setattr(locked_file, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(locked_file, "LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(leases, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(leases, "RENEWAL_SECONDS", 0.2)
+    monkeypatch.setattr(leases, "WAIT_SECONDS", 0.5)
 
 
 @pytest.fixture(params=["local", "gs"])
@@ -63,7 +60,7 @@ def test_a_job_that_is_started_twice_at_once_runs_once(spec, sandbox, quick):
 
 
 def test_the_lease_of_a_killed_process_is_taken_over_at_once(spec, sandbox, tmp_path, quick, monkeypatch):
-    monkeypatch.setattr(leased_object, "LEASE_SECONDS", math.inf)
+    monkeypatch.setattr(leases, "LEASE_SECONDS", math.inf)
     hold = sandbox.faults.hold(GEMINI, "row", after=5)
     path = tmp_path / "spec.json"
     path.write_text(spec.model_dump_json())
@@ -83,7 +80,7 @@ def test_the_lease_of_a_killed_process_is_taken_over_at_once(spec, sandbox, tmp_
 def test_the_lease_of_a_process_that_cannot_be_seen_is_taken_over_when_it_has_not_changed(
     spec, sandbox, quick, monkeypatch
 ):
-    monkeypatch.setattr(leased_object, "LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(leases, "LEASE_SECONDS", 0.5)
     lease = Client().bucket("rows").blob("out/.llmbeam/job/lease")
     lease.upload_from_string(held_elsewhere("1"))
     assert run(spec)["rows"]["answered"] == len(ROWS)
@@ -93,7 +90,7 @@ def test_the_lease_of_a_process_that_cannot_be_seen_is_taken_over_when_it_has_no
 @pytest.mark.parametrize("spec", ["gs"], indirect=True)
 def test_a_process_whose_lease_was_taken_over_ends(spec, sandbox, quick, monkeypatch):
     has_ended = threading.Event()
-    monkeypatch.setattr(leased_object, "end_process", has_ended.set)
+    monkeypatch.setattr(leases, "end_process", has_ended.set)
     hold = sandbox.faults.hold(GEMINI, "row", after=5)
     bucket = Client().bucket("rows")
     with ThreadPoolExecutor(1) as pool:
@@ -115,7 +112,7 @@ def test_the_command_of_a_job_that_was_taken_over_ends_at_once_and_publishes_not
     path.write_text(spec.model_dump_json())
     command = (
         "from airflow_provider_llmbeam.pipeline import __main__, lease\n"
-        "lease.leased_object.RENEWAL_SECONDS = 0.2\n"
+        "lease.RENEWAL_SECONDS = 0.2\n"
         f"raise SystemExit(__main__.main(['--spec={path}']))"
     )
     child = subprocess.Popen(
@@ -154,8 +151,8 @@ def test_a_holder_that_was_silent_sends_nothing_until_it_has_renewed_its_lease(s
         first = pool.submit(run, spec.model_copy(update={"limits": limits}))
         until(lambda: hold.waiting, "requests are held")
         is_silent.set()
-        monkeypatch.setattr(leased_object, "SURE_SECONDS", 0.5)
-        until(lambda: not leased_object.are_sure(), "the holder is not sure of its lease")
+        monkeypatch.setattr(leases, "SURE_SECONDS", 0.5)
+        until(lambda: not leases.holds_its_leases(), "the holder is not sure of its lease")
         hold.release()
         until(lambda: sandbox.stats()["billed_answers"] == 10, "what was in flight is answered")
         time.sleep(1.5)
@@ -168,25 +165,34 @@ def test_a_holder_that_was_silent_sends_nothing_until_it_has_renewed_its_lease(s
 @pytest.mark.parametrize("spec", ["gs"], indirect=True)
 def test_a_holder_that_cannot_renew_its_lease_for_long_ends(spec, sandbox, quick, monkeypatch, caplog):
     has_ended = threading.Event()
-    monkeypatch.setattr(leased_object, "end_process", has_ended.set)
-    monkeypatch.setattr(leased_object, "UNRENEWED_SECONDS", 0.5)
+    monkeypatch.setattr(leases, "end_process", has_ended.set)
+    monkeypatch.setattr(leases, "UNRENEWED_SECONDS", 0.5)
     monkeypatch.setattr(ObjectLease, "renew", Mock(side_effect=OSError("the storage does not answer")))
-    with leased_object.renewed("job", "gs://rows/lease", Client().bucket("rows"), "lease", "1"):
+    with ObjectLease(Client().bucket("rows"), "lease", "1").hold("job", "gs://rows/lease", 1.0):
         until(has_ended.is_set, "the holder ends")
     assert "could not be renewed for 0 s: the storage does not answer" in caplog.text
+
+
+def test_a_lease_that_is_renewed_is_not_taken_over(sandbox, google, quick, monkeypatch):
+    monkeypatch.setattr(leases, "end_process", Mock())
+    monkeypatch.setattr(leases, "LEASE_SECONDS", 1.0)
+    bucket, uri = Client().bucket("rows"), "gs://rows/lease"
+    with (
+        ObjectLease(bucket, "lease", "1").hold("job", uri, 1.0),
+        pytest.raises(JobFailedError, match="is being run by another process"),
+    ):
+        ObjectLease(bucket, "lease", "2").take("job", uri, 2.0)
 
 
 @pytest.mark.parametrize("spec", ["gs"], indirect=True)
 def test_a_renewal_whose_reply_was_lost_keeps_the_lease(spec, sandbox):
     bucket = Client().bucket("rows")
     lease = ObjectLease(bucket, "lease", "1")
-    lease.take("job", "gs://rows/lease")
+    lease.take("job", "gs://rows/lease", 1.0)
     generation = lease._generation
     assert lease.renew()
     lease._generation = generation
     assert lease.renew()
-    lease.release()
-    assert not bucket.blob("lease").exists()
 
 
 def test_a_lock_file_names_its_holder(job, sandbox):
@@ -201,36 +207,25 @@ def test_a_process_of_another_kernel_or_of_another_user_has_not_certainly_ended(
     ended = this.model_copy(update={"pid": 2**31 - 1})
     assert not this.has_ended()
     assert ended.has_ended()
-    assert this.model_copy(update={"started": 1}).has_ended(), "the number was given to another process"
     assert not ended.model_copy(update={"kernel": "another"}).has_ended()
     assert not ended.model_copy(update={"kernel": None}).has_ended()
     monkeypatch.setattr(os, "kill", Mock(side_effect=PermissionError))
     assert not ended.has_ended()
 
 
-def test_a_process_that_nobody_has_reaped_has_ended():
-    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    holder = Holder.this_process("1").model_copy(update={"pid": child.pid, "started": _started(child.pid)})
-    assert not holder.has_ended()
-    child.kill()
-    until(holder.has_ended, "the end of the process")
-    child.communicate()
-    assert holder.has_ended()
-
-
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"pid": 0}', '{"lease_id": "1", "host": "h", "pid": "x"}'])
 def test_a_lease_without_a_valid_holder_names_none(content):
-    assert Holder.parsed(content) is None
+    assert Holder.parse(content) is None
 
 
 def test_a_launcher_on_this_machine_has_ended_when_its_lock_is_free_or_belongs_to_another(tmp_path):
     path = tmp_path / "lease"
     launcher = Launcher(str(path), "1")
     assert not launcher.has_ended(0.0), "the lock may be on another machine"
-    with locked_file.locked("job", path, "1"):
+    with hold_lock("job", path, "1", 1.0):
         assert not launcher.has_ended(1.0)
     assert launcher.has_ended(2.0)
-    with locked_file.locked("job", path, "2"):
+    with hold_lock("job", path, "2", 1.0):
         assert launcher.has_ended(3.0)
         assert not Launcher(str(path), "2").has_ended(3.0)
     path.write_text(held_elsewhere("1"))
@@ -259,4 +254,4 @@ def test_a_launcher_on_another_machine_has_ended_when_it_renews_no_more_or_was_r
 
 def held_elsewhere(lease_id: str, at: str = "12:00") -> str:
     """Returns the content of a lease that a process of another machine holds."""
-    return Holder(lease_id=lease_id, host="another", pid=1, at=at, kernel="another", started=1).model_dump_json()
+    return Holder(lease_id=lease_id, host="another", pid=1, at=at, kernel="another").model_dump_json()

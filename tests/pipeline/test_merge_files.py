@@ -352,13 +352,13 @@ def test_a_file_with_a_name_that_no_job_writes_is_refused_and_stays(echo_job):
 def test_a_file_that_was_added_during_the_run_is_not_deleted(echo_job, monkeypatch):
     echo_job.run(ROWS)
     added = echo_job.out / "answers-2024.jsonl"
-    merging = publish.merging
+    hold_sink = publish.hold_sink
 
     def add_first(spec):
         added.write_text('{"id": 9}\n')
-        return merging(spec)
+        return hold_sink(spec)
 
-    monkeypatch.setattr(publish, "merging", add_first)
+    monkeypatch.setattr(publish, "hold_sink", add_first)
     run(JobSpec.parse(echo_job.spec | merged(echo_job)))
     assert [row["id"] for row in read_lines(added)] == [9]
 

@@ -20,8 +20,7 @@ from airflow_provider_llmbeam.exceptions import (
     NothingAnsweredError,
 )
 from airflow_provider_llmbeam.pipeline.batch_inference import decide
-from airflow_provider_llmbeam.pipeline.batch_inference.pilot import PILOT_ROWS
-from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
+from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS, BatchInference
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec import JobSpec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +13,7 @@ from waiting import until
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.pipeline.sinks.ownership import Owner, claim
+from airflow_provider_llmbeam.pipeline.sinks.ownership import claim
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
 
@@ -163,19 +162,6 @@ def test_a_file_that_names_no_owner_is_replaced(echo_job, text):
     path.write_text(text)
     echo_job.run(ROWS)
     assert json.loads(path.read_text())["job"] == "job"
-
-
-def test_a_filesystem_without_hard_links_has_an_owner_too(echo_job, monkeypatch):
-    def refuse(*_):
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(os, "link", refuse)
-    spec = JobSpec.parse(echo_job.spec)
-    claim(spec)
-    with pytest.raises(JobSpecError, match="belongs to 'job'"):
-        claim(JobSpec.parse(echo_job.spec | {"name": "other"}))
-    assert [path.name for path in (echo_job.out / ".llmbeam").iterdir()] == ["_owner.json"]
-    assert Owner.of(spec) == Owner("job", "")
 
 
 def test_a_job_that_had_nothing_to_publish_owns_nothing(echo_job):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from waiting import until
 
-from airflow_provider_llmbeam.pipeline.lease.holder import Holder
+from airflow_provider_llmbeam.pipeline.lease import Holder
 
 pytestmark = [pytest.mark.full, pytest.mark.promise(2), pytest.mark.slow]
 #: Beam's local runner with worker processes, which report to the launcher as those of other portable runners do.

@@ -86,7 +86,7 @@ class BatchManifest(_Part):
 
     Attributes:
         prompts: Digest of what the request files were made of, see `digest_of`.
-        model: The model without its labels, whose provider has the jobs; `None` if an earlier version wrote it.
+        model: The model without its labels, whose provider has the jobs.
         created_at: Unix time.
         deadline_at: Unix time by which the answers are needed; `None` for none.
         online_seconds: Time that all rows of the files take online, in seconds; `None` if it is not known.
@@ -109,7 +109,7 @@ class BatchManifest(_Part):
 
     version: int = 1
     prompts: str
-    model: dict[str, Any] | None = None
+    model: dict[str, Any] = {}
     created_at: float
     deadline_at: float | None = None
     online_seconds: float | None = None
@@ -146,7 +146,7 @@ class BatchManifest(_Part):
         """Cost that counts for the budget of this try, in US dollars."""
         return 0.0 if self.is_budget_spent else self.cost_usd
 
-    def left_of(self, spec: JobSpec) -> JobSpec:
+    def with_remaining_budget(self, spec: JobSpec) -> JobSpec:
         """Returns a job with what this batch inference has left of its budgets."""
         if self.is_budget_spent:
             return spec

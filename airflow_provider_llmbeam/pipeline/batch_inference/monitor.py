@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -21,7 +22,6 @@ from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
     decide,
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, RequestFile, write_manifest
-from airflow_provider_llmbeam.pipeline.batch_inference.token_limit import room_beside, token_limit
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, delete_uploads
 from airflow_provider_llmbeam.providers.errors import (
     ApiError,
@@ -43,6 +43,10 @@ MAX_UNREACHABLE_SECONDS = 3600.0
 SURE_SECONDS = 300.0
 #: Waits before a job is looked for that may have been created, in seconds: a list may lag behind.
 FIND_SECONDS = (1.0, 5.0, 15.0)
+
+#: "Enqueued token limit reached for gpt-4o in organization org-…. Limit: 90,000 enqueued tokens. Please try again
+#: once some in_progress batches have been completed." (github.com/openai/openai-python/issues/2084)
+_LIMIT = re.compile(r"Limit: ([\d,]{1,20}) enqueued tokens")
 
 
 class Monitor:
@@ -151,7 +155,7 @@ class Monitor:
                     for name in display_names:
                         if not self._submit(name, manifest.files[name]):
                             break
-                    self._room_for_tokens = room_beside(self.jobs.values())
+                    self._room_for_tokens = count_free_slots(self.jobs.values())
                 case Cancel(display_names, reason):
                     _log.info("Batch inference is cancelled (%s): %s.", ", ".join(display_names), reason)
                     for name in display_names:
@@ -189,12 +193,12 @@ class Monitor:
             for name, job in self.jobs.items()
             if job.was_over_quota and job.name not in self._manifest.over_limit
         }
-        self._room_for_tokens = room_beside(self.jobs.values())
+        self._room_for_tokens = count_free_slots(self.jobs.values())
         if not failed:
             return
         waiting = []
         for name, job in failed.items():
-            limit = token_limit(job)
+            limit = _token_limit(job)
             if limit is not None and files[name].input_tokens > limit:
                 _log.warning(
                     "Batch-inference job %s has about %s tokens, more than the limit allows: %s",
@@ -332,3 +336,30 @@ class Monitor:
 
 def _error(job: BatchJob) -> str:
     return f": {job.error}" if job.error else ""
+
+
+def _token_limit(job: BatchJob) -> int | None:
+    """Returns the limit that the error of a job names; `None` if it names none."""
+    found = _LIMIT.search(job.error or "")
+    digits = "" if found is None else found[1].replace(",", "")
+    return int(digits) if digits else None
+
+
+def count_free_slots(jobs: Collection[BatchJob]) -> int | None:
+    """Returns the number of jobs that may be submitted after one has failed over the limit; `None` for no limit.
+
+    Two for each job that has ended since, so that more run at once where others have freed tokens, less those that
+    were submitted since. One if no job of the run holds tokens: the jobs of others are not known.
+
+    Args:
+        jobs: The newest job of each request file that has one.
+    """
+    failed_at = max((job.created_at for job in jobs if job.was_over_quota), default=None)
+    if failed_at is None:
+        return None
+    others = [job for job in jobs if not job.was_over_quota]
+    if all(job.has_ended for job in others):
+        return 1
+    ended = sum(job.has_ended and (job.ended_at or 0.0) >= failed_at for job in others)
+    submitted = sum(job.created_at > failed_at for job in others)
+    return max(0, 2 * ended - submitted)

@@ -32,12 +32,10 @@ class FileLimits:
     Attributes:
         max_rows: Maximum number of requests.
         max_bytes: Maximum size in bytes.
-        max_tokens: Maximum number of estimated input tokens; `None` for no limit.
     """
 
     max_rows: int
     max_bytes: int
-    max_tokens: int | None = None
 
 
 #: Fingerprint, key of the result, line and estimated input tokens of one request. A plain tuple, as `RenderedRow`.
@@ -97,11 +95,9 @@ def read_prepared(spec: JobSpec) -> list[RequestFile]:
     return sorted(found, key=lambda each: each.digest)
 
 
-def files_needed(rows: int, size: int, tokens: int, limits: FileLimits) -> int:
+def files_needed(rows: int, size: int, limits: FileLimits) -> int:
     """Returns the number of files for these sums, with room for an uneven division."""
-    parts = [rows / limits.max_rows, size / limits.max_bytes]
-    if limits.max_tokens is not None:
-        parts.append(tokens / limits.max_tokens)
+    parts = (rows / limits.max_rows, size / limits.max_bytes)
     # One file for what fits into one. With several, a file holds its share plus chance and the longest line.
     return 1 if max(parts) <= 1 else int(max(parts) * 1.1) + 1
 
@@ -119,19 +115,18 @@ class _Encode(beam.DoFn):
         yield request.fingerprint, key, line, prompt_tokens(request.prompt)
 
 
-def _size(encoded: _Encoded) -> tuple[int, int, int]:
-    _, _, line, tokens = encoded
-    return 1, len(line), tokens
+def _size(encoded: _Encoded) -> tuple[int, int]:
+    return 1, len(encoded[2])
 
 
-def _add_up(sizes: Iterable[tuple[int, int, int]]) -> tuple[int, int, int]:
-    rows = size = tokens = 0
+def _add_up(sizes: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    rows = size = 0
     for each in sizes:
-        rows, size, tokens = rows + each[0], size + each[1], tokens + each[2]
-    return rows, size, tokens
+        rows, size = rows + each[0], size + each[1]
+    return rows, size
 
 
-def _with_file(encoded: _Encoded, limits: FileLimits, sums: tuple[int, int, int]) -> tuple[int, _Encoded]:
+def _with_file(encoded: _Encoded, limits: FileLimits, sums: tuple[int, int]) -> tuple[int, _Encoded]:
     return int(encoded[0][:12], 16) % files_needed(*sums, limits), encoded
 
 
@@ -145,23 +140,17 @@ class _WriteFiles(beam.DoFn):
     def process(self, group: tuple[int, Iterable[_Encoded]]) -> Iterator[RequestFile]:
         number, requests = group
         limits, part = self._limits, list[_Encoded]()
-        size = tokens = parts = 0
+        size = parts = 0
         for request in sorted(requests):
-            _, _, line, line_tokens = request
-            is_full = part and (
-                len(part) == limits.max_rows
-                or size + len(line) > limits.max_bytes
-                or (limits.max_tokens is not None and tokens + line_tokens > limits.max_tokens)
-            )
-            if is_full:
-                yield self._write(f"{number:05}-{parts:02}", part, size, tokens)
-                part, size, tokens, parts = [], 0, 0, parts + 1
+            _, _, line, _ = request
+            if part and (len(part) == limits.max_rows or size + len(line) > limits.max_bytes):
+                yield self._write(f"{number:05}-{parts:02}", part, size)
+                part, size, parts = [], 0, parts + 1
             part.append(request)
             size += len(line)
-            tokens += line_tokens
-        yield self._write(f"{number:05}-{parts:02}", part, size, tokens)
+        yield self._write(f"{number:05}-{parts:02}", part, size)
 
-    def _write(self, name: str, requests: list[_Encoded], size: int, tokens: int) -> RequestFile:
+    def _write(self, name: str, requests: list[_Encoded], size: int) -> RequestFile:
         digest = hashlib.sha256("".join(fingerprint for fingerprint, *_ in requests).encode()).hexdigest()[:16]
         uri = f"{self._directory}requests-{name}-{digest}.jsonl"
         index_uri = None
@@ -171,6 +160,7 @@ class _WriteFiles(beam.DoFn):
             index_uri = f"{self._directory}index-{name}-{digest}.txt"
             with storage.create(index_uri, is_private=True) as file:
                 file.writelines(f"{key} {fingerprint}\n".encode() for fingerprint, key, *_ in requests)
+        tokens = sum(tokens for *_, tokens in requests)
         return RequestFile(
             uri=uri, index_uri=index_uri, digest=digest, rows=len(requests), size=size, input_tokens=tokens
         )

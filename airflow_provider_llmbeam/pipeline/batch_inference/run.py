@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -13,10 +14,15 @@ from dataclasses import replace
 import apache_beam as beam
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobRefusedError
+from airflow_provider_llmbeam.exceptions import (
+    BudgetExceededError,
+    JobRefusedError,
+    JobSpecError,
+    LLMBeamError,
+    SourceEmptyError,
+)
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.batch_inference.discard import discard
-from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest
+from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest, result_files
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     Sums,
@@ -25,30 +31,34 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     write_manifest,
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
-from airflow_provider_llmbeam.pipeline.batch_inference.pilot import send_pilot
 from airflow_provider_llmbeam.pipeline.batch_inference.prepare import (
     FileLimits,
     prepare,
     read_guard_usage,
     read_prepared,
 )
-from airflow_provider_llmbeam.pipeline.batch_inference.result_files import result_files
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import Way, moment
-from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate
-from airflow_provider_llmbeam.pipeline.measure.estimate.turnaround_file import (
-    record_turnaround,
-)
+from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate, SampleUsage
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import auto_way, deadline_at, plan_of
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, delete_uploads, open_provider
 from airflow_provider_llmbeam.providers.errors import ApiError
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.protocol.counts import usd
+from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
+from airflow_provider_llmbeam.spec.model import Model, parse_model
+from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
 
 _log = logging.getLogger("llmbeam")
 
 #: Largest request file, in bytes. Files are answered side by side, and one that fails takes only its rows with it.
 MAX_FILE_BYTES = 200 * 2**20
+#: Number of prompts that are sent online first, so that a wrong prompt or model is found in a minute and not after
+#: hours. The job keeps their answers.
+PILOT_ROWS = 32
+#: Addresses of the providers themselves.
+_OF_PROVIDER = re.compile(r"https://([a-z0-9-]+\.)+(googleapis|openai)\.com/.*")
+
 NewPipeline = Callable[[], beam.Pipeline]
 
 
@@ -211,7 +221,7 @@ class BatchInference:
             return None
         if manifest.prompts == digest_of(self._spec):
             return manifest
-        discard(self._spec, manifest)
+        _discard(self._spec, manifest)
         return None
 
     def _with_deadline(self, manifest: BatchManifest | None) -> BatchManifest | None:
@@ -243,7 +253,7 @@ class BatchInference:
     def _prepared(self) -> BatchManifest | None:
         """Sends the pilot online, and writes the request files if the rest goes to batch inference."""
         spec, now = self._spec, self._clock()
-        pilot = send_pilot(spec, now)
+        pilot = _send_pilot(spec, now)
         if pilot is None:
             return None
         estimate, manifest = pilot
@@ -253,7 +263,7 @@ class BatchInference:
         pipeline = self._new_pipeline()
         prepare(
             pipeline,
-            manifest.left_of(spec),
+            manifest.with_remaining_budget(spec),
             FileLimits(max_rows=limits.max_rows, max_bytes=min(limits.max_bytes, MAX_FILE_BYTES)),
             since=manifest.created_at,
         )
@@ -308,8 +318,6 @@ class BatchInference:
             if display_name in harvested:
                 continue
             file = manifest.files[display_name]
-            if spec.inference.mode != "online" or job.phase != "cancelled":  # its turnaround is not known
-                record_turnaround(spec, job, file.rows)
             if results := result_files(self._provider, job, f"{spec.paths.batch_uri}results-{display_name}"):
                 uri = f"{spec.paths.batch_uri}sums-{file.digest}.json"
                 pipeline = self._new_pipeline()
@@ -375,12 +383,12 @@ def begin(
         return batch, batch.manifest
     earlier = read_manifest(spec)
     if earlier is not None and earlier.prompts != digest_of(spec):  # the model may have no batch inference now
-        discard(spec, earlier)
+        _discard(spec, earlier)
     elif earlier is not None and (batch := _ended(spec)).manifest is not None:
         return batch, batch.manifest
     if not spec.inference.needs_pilot:
         return None, None
-    pilot = send_pilot(spec, time.time())
+    pilot = _send_pilot(spec, time.time())
     return None, pilot and pilot[1]
 
 
@@ -392,3 +400,108 @@ def _ended(spec: JobSpec) -> BatchInference:
     if (manifest := batch.manifest) is not None:
         batch.manifest = manifest.changed(deadline_at=deadline_at(spec, manifest.created_at))
     return batch
+
+
+def _send_pilot(spec: JobSpec, now: float) -> tuple[Estimate, BatchManifest] | None:
+    """Sends the pilot, as ordinary requests: none at the flex tier.
+
+    Args:
+        spec: The job.
+        now: Unix time.
+
+    Returns:
+        What the rest costs and takes online, and a manifest without files; `None` for a source without rows.
+    """
+    try:
+        estimate = make_estimate(spec, PILOT_ROWS)
+    except SourceEmptyError:
+        return None  # the job decides by `source.on_empty`
+    manifest = BatchManifest(
+        prompts=digest_of(spec),
+        model=spec.model.model_dump(mode="json", exclude={"labels"}),
+        created_at=now,
+        deadline_at=deadline_at(spec, now),
+        online_seconds=estimate.duration_seconds,
+        pilot=_sums_of(estimate.sample_usage),
+        pilot_tiers=estimate.sample_usage.service_tiers,
+        guard={} if estimate.guard is None else estimate.guard.sample,
+    )
+    return estimate, manifest
+
+
+def _sums_of(pilot: SampleUsage) -> Sums:
+    return Sums(
+        answered=pilot.requests - pilot.failed,
+        failed=pilot.failed,
+        input_tokens=pilot.input_tokens,
+        output_tokens=pilot.output_tokens,
+        cost_nano_usd=round((pilot.cost_usd or 0.0) * NANO),
+        unpriced=pilot.requests if pilot.cost_usd is None else 0,
+    )
+
+
+def _discard(spec: JobSpec, manifest: BatchManifest) -> None:
+    """Cancels the jobs of an earlier try with other prompts or another model, and deletes its files.
+
+    What cannot be cancelled is named in a warning: it does not keep the job back.
+    """
+    if not manifest.is_published:
+        _log.info("The job has changed since its batch inference began, whose answers are not used.")
+        _cancel_jobs(spec, manifest)
+    storage.delete(storage.match(f"{spec.paths.batch_uri}**"))
+
+
+def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:
+    prefix = display_name_prefix(spec)
+    try:
+        provider = open_provider(_model_of(spec, manifest), output_uri="")
+        listed = {job.name: job for job in provider.find(prefix) if job.display_name in manifest.files}
+    except LLMBeamError as error:
+        # A process may have ended between a submission and its record.
+        files = [name for name in manifest.files if name not in manifest.harvested]
+        submitted = [name for name in files if name in manifest.jobs or manifest.submits.get(name)]
+        for name in submitted or files:
+            _warn(f"{manifest.jobs[name].name} ({name})" if name in manifest.jobs else name, manifest, error)
+        return
+    jobs = {job.name: job for job in manifest.jobs.values() if job.display_name not in manifest.harvested}
+    for name, job in {**jobs, **listed}.items():
+        try:
+            if (job if name in listed else provider.get(name)).has_ended:  # a list may lag behind
+                continue
+            provider.cancel(name)
+        except LLMBeamError as error:
+            _warn(f"{name} ({job.display_name})", manifest, error)
+        else:
+            _log.info("Batch-inference job %s (%s) was cancelled.", name, job.display_name)
+    with _only_logged("Request files of the earlier try were not deleted"):
+        delete_uploads(provider, prefix, manifest.files)
+
+
+def _model_of(spec: JobSpec, manifest: BatchManifest) -> Model:
+    """Returns the model whose credentials are sent to its provider.
+
+    Raises:
+        JobSpecError: It is none with batch inference, or has an address to which this job sends no credentials.
+    """
+    model = parse_model(manifest.model)
+    check_batch_model(model)
+    address, own = f"{model.address}/", getattr(spec.model, "base_url", None)
+    # Others may write to the state of a job: its credentials go to the providers, and where its spec sends them.
+    if not _OF_PROVIDER.fullmatch(address) and not (own and address.startswith(f"{own}/")):
+        raise JobSpecError(f"{address!r} is not the address of this job, and gets none of its credentials.")
+    return model
+
+
+def _warn(job: str, manifest: BatchManifest, error: LLMBeamError) -> None:
+    model = manifest.model
+    server = model.get("base_url") or model.get("project")
+    _log.warning(
+        "Batch-inference job %s of an earlier try, of model %r of type %r%s, was not cancelled, and may still run "
+        "and bill: %s Cancel it in the console of its provider, or leave it to `SweepBatchInferenceOperator` with "
+        "that model.",
+        job,
+        model.get("name"),
+        model.get("type"),
+        f" at {server}" if server else "",
+        str(error).removesuffix(" Nothing was sent or billed."),
+    )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import CANCEL_SECONDS, ONLINE_MARGIN, BatchPlan
-from airflow_provider_llmbeam.pipeline.batch_inference.turnaround import Turnaround
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.model.tier import (
     ASSUMED_PRIORITY_RATIO,
@@ -32,7 +32,34 @@ FLEX_RATIOS: dict[RequestedTier, float] = {
     "flex_then_standard": TIER_RATIOS["flex"] * (1 - FLEX_SHED_RATIO) + FLEX_SHED_RATIO,
 }
 
+#: Turnaround of a batch-inference job in seconds, and weight. Providers say: target 24 h, usually much quicker
+#: (Gemini), most within 1 h (Anthropic). Seen: 4 min for three rows on Vertex AI (litellm#37208); jobs that stay
+#: queued for 48 h to 72 h until they expire (python-genai#1482, #2221).
+PRIOR = ((300.0, 1.0), (1_200.0, 1.0), (3_600.0, 1.0), (10_800.0, 0.5), (86_400.0, 0.4), (172_800.0, 0.1))
+
 WayTier = Literal["standard", "priority", "flex", "batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turnaround:
+    """Distribution of the turnaround of a job: pairs of seconds and weight, in ascending order."""
+
+    points: tuple[tuple[float, float], ...] = PRIOR
+
+    def quantile(self, share: float) -> float:
+        """Returns the seconds within which a share of the jobs has ended; `share` is above 0 and at most 1."""
+        least = share * math.fsum(weight for _, weight in self.points)
+        total = 0.0
+        for seconds, weight in self.points[:-1]:
+            total += weight
+            if total >= least:
+                return seconds
+        return self.points[-1][0]
+
+    def chance(self, by_seconds: float) -> float:
+        """Returns the probability that a job ends within a time."""
+        ended = math.fsum(weight for seconds, weight in self.points if seconds <= by_seconds)
+        return ended / math.fsum(weight for _, weight in self.points)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +136,11 @@ def ways_of(
     work: Work,
     plan: BatchPlan,
     price: Price | None,
-    turnaround: Turnaround,
     now: float,
     *,
     has_flex: bool,
     ordinary: OrdinaryTier = "standard",
+    turnaround: Turnaround = Turnaround(),
 ) -> tuple[Way, ...]:
     """Returns the ways that the provider offers.
 
@@ -121,10 +148,10 @@ def ways_of(
         work: The rows to answer.
         plan: Deadline, and the time that the rows take online.
         price: Price at the standard tier; `None` if it is not known.
-        turnaround: Turnaround of a batch-inference job of this size.
         now: Unix time.
         has_flex: Whether the model has a flex tier.
         ordinary: Tier of the requests online, and of those that batch inference leaves to them.
+        turnaround: Turnaround of a batch-inference job.
     """
     caches = (False, True) if work.prefix_tokens else (False,)
     online = [_online(ordinary, cache, work, plan, price, now) for cache in caches]

@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import Row
-from airflow_provider_llmbeam.pipeline.lease import MERGE_SECONDS, waiting_for
+from airflow_provider_llmbeam.pipeline.lease import MERGE_SECONDS, wait_for_lease
 from airflow_provider_llmbeam.pipeline.measure.answers import Answers, check_generates, find_outcomes, render_rows
 from airflow_provider_llmbeam.pipeline.measure.metrics import normalise, use_integers
 from airflow_provider_llmbeam.pipeline.measure.rows import MAX_ROWS, KeyedRows, read_golden, sample_rows
@@ -216,7 +216,7 @@ def add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
         f"`golden_uri` {uri!r}: other processes have been writing it for {MERGE_SECONDS:.0f} s. Nothing was "
         "written, sent or billed; a retry needs no new review."
     )
-    with waiting_for(spec, f"{uri.removesuffix(name)}.llmbeam/{name}.lease", held):
+    with wait_for_lease(spec, f"{uri.removesuffix(name)}.llmbeam/{name}.lease", held):
         rows = {**_read_golden_file(spec, uri), **reviewed}
         if len(rows) > MAX_ROWS:
             raise JobSpecError(

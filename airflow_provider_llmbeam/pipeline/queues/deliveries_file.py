@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.lease.shared_file import change, content_of
 from airflow_provider_llmbeam.pipeline.queues.deliveries import Deliveries
 from airflow_provider_llmbeam.pipeline.queues.position_file import position_uri, run_of
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -43,7 +42,7 @@ class Batches:
         Raises:
             JobSpecError: The file is not valid.
         """
-        return self._decoded(content_of(self._uri))
+        return self._decoded(storage.read_if_exists(self._uri))
 
     def is_published(self) -> bool:
         """Returns whether the answers of the run are published."""
@@ -73,7 +72,7 @@ class Batches:
     def begin(self, names: Iterable[str]) -> None:
         """Records the batches of the run."""
         names, files = list(names), self.files()
-        change(self._uri, lambda old: self._encoded(self._decoded(old).begun(self._run, names, files)))
+        storage.change(self._uri, lambda old: self._encoded(self._decoded(old).begun(self._run, names, files)))
 
     def check(self) -> None:
         """Checks, before the answers are published, that no other run has published their messages.
@@ -97,7 +96,7 @@ class Batches:
         def published(old: bytes | None) -> bytes:
             return self._encoded(self._decoded(old).after_publication(self._run, ids, now, keeps=keeps))
 
-        change(self._uri, published)
+        storage.change(self._uri, published)
         self.delete(taken)
 
     def delete(self, names: Iterable[str]) -> None:

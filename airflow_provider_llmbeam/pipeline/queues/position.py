@@ -120,7 +120,7 @@ class Position(_Part):
             run: Name of the run.
             keeps: Whether the run may be repeated under this name, and reads the same messages then.
         """
-        if run not in self.runs:  # the change was made, and its confirmation lost: see `shared_file.change`
+        if run not in self.runs:  # the change was made, and its confirmation lost: see `storage.change`
             return self
         taken, others = self.runs[run], {name: each for name, each in self.runs.items() if name != run}
         moves = taken.window is None and not taken.is_published

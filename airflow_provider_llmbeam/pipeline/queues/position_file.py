@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
-from airflow_provider_llmbeam.pipeline.lease.shared_file import change, content_of
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.queues.position import Position, Range
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -29,12 +29,14 @@ def read_position(spec: JobSpec) -> Position:
     Raises:
         JobSpecError: The file is not valid.
     """
-    return _decoded(spec, content_of(position_uri(spec)))
+    return _decoded(spec, storage.read_if_exists(position_uri(spec)))
 
 
 def begin(spec: JobSpec, taken: Range, cluster: str | None) -> None:
     """Records the range of a run, before any of its messages is read."""
-    change(position_uri(spec), lambda old: _encoded(_decoded(spec, old).begun(run_of(spec), taken, cluster)))
+    storage.change(
+        position_uri(spec), lambda old: _encoded(_decoded(spec, old).begun(run_of(spec), taken, cluster))
+    )
 
 
 def check_next(spec: JobSpec) -> None:
@@ -62,7 +64,7 @@ def messages_left(spec: JobSpec) -> int | None:
 def advance(spec: JobSpec) -> None:
     """Moves the position behind the messages of a run, whose answers are published."""
     run = run_of(spec)
-    change(
+    storage.change(
         position_uri(spec),
         lambda old: _encoded(_decoded(spec, old).published(run, keeps=spec.airflow_run is not None)),
     )

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from airflow_provider_llmbeam.engine.outcome import REFUSED
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.lease.shared_file import change
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.spec.identity import identity
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -168,7 +167,7 @@ def add_to_history(spec: JobSpec, summary: RunSummary) -> None:
         return history.plus(summary).model_dump_json().encode()
 
     try:
-        change(uri, added)
+        storage.change(uri, added)
     except Exception as error:  # noqa: BLE001 - the output is published
         _log.warning("Later runs are not compared with this one, as %r cannot be written: %s", uri, error)
 

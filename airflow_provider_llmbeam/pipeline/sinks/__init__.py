@@ -75,7 +75,7 @@ def check_here(spec: JobSpec) -> None:
 def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
     """Publishes the staged answers; doing it again changes nothing.
 
-    A job that writes files holds their lease, see `lease.merging`.
+    A job that writes files holds their lease, see `lease.hold_sink`.
 
     Args:
         spec: The job.

@@ -1,21 +1,16 @@
 """The owner of a files sink: the one job that may replace its answers.
 
-It is recorded below the sink before anything is sent, and only if no other job is: on this machine by a hard link,
-on Cloud Storage with a precondition. Other filesystems offer neither: of two jobs that start within the same
-moment, the later one owns the sink, and the earlier one fails when it publishes.
+It is recorded below the sink before anything is sent, and only if no other job is, see `storage.change`. On other
+filesystems than this machine's and Cloud Storage, the later one of two jobs that start within the same moment owns
+the sink, and the earlier one fails when it publishes.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-
-from google.api_core.exceptions import PreconditionFailed
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
@@ -49,12 +44,8 @@ def refuse_other_owner(spec: JobSpec) -> None:
     Raises:
         JobSpecError: Another job owns it; the message has both names.
     """
-    if not isinstance(spec.sink, FilesSink) or spec.sink.on_existing != "replace":
-        return
-    assert spec.paths.owner_uri is not None
-    found, own = _read(spec.paths.owner_uri), Owner.of(spec)
-    if found not in (None, own):
-        raise JobSpecError(f"{_conflict(spec.sink.uri, found, own)} Nothing was sent or billed.")
+    if spec.paths.owner_uri is not None:
+        _refuse_other(spec, _parse(storage.read_if_exists(spec.paths.owner_uri)))
 
 
 def claim(spec: JobSpec) -> None:
@@ -64,16 +55,19 @@ def claim(spec: JobSpec) -> None:
         JobSpecError: Another job owns it; the message has both names.
     """
     uri = spec.paths.owner_uri
-    if uri is None or not isinstance(spec.sink, FilesSink):
+    if uri is None:
         return
-    own = Owner.of(spec)
-    if _create_if_absent(uri, own) or (found := _read(uri)) == own:
-        return
-    if found is None or spec.sink.on_existing == "take_over":
-        with storage.create(uri) as file:
-            file.write(_text(own))
-    else:
-        refuse_other_owner(spec)
+    own, takes_over = Owner.of(spec), getattr(spec.sink, "on_existing", None) == "take_over"
+
+    def claimed(content: bytes | None) -> bytes:
+        found = _parse(content)
+        if content is None or found is None or (takes_over and found != own):
+            since = datetime.now(UTC).isoformat(timespec="seconds")
+            return json.dumps({**asdict(own), "since": since}).encode()
+        _refuse_other(spec, found)
+        return content
+
+    storage.change(uri, claimed)
 
 
 def release(spec: JobSpec) -> None:
@@ -81,7 +75,7 @@ def release(spec: JobSpec) -> None:
     uri = spec.paths.owner_uri
     if (
         uri is not None
-        and _read(uri) == Owner.of(spec)
+        and _parse(storage.read_if_exists(uri)) == Owner.of(spec)
         and not storage.has_match(f"{spec.paths.output_uri}answers-*")
     ):
         storage.delete([uri])
@@ -96,7 +90,7 @@ def check_still_owner(spec: JobSpec) -> None:
     uri = spec.paths.owner_uri
     if uri is None or not isinstance(spec.sink, FilesSink) or spec.sink.on_existing == "merge":
         return
-    found, own = _read(uri), Owner.of(spec)
+    found, own = _parse(storage.read_if_exists(uri)), Owner.of(spec)
     if found not in (None, own):
         raise JobFailedError(
             f"{_conflict(spec.sink.uri, found, own)} It was taken over while this job ran, so its files were left "
@@ -117,57 +111,16 @@ def _conflict(uri: str, found: Owner | None, own: Owner) -> str:
     )
 
 
-def _read(uri: str) -> Owner | None:
+def _refuse_other(spec: JobSpec, found: Owner | None) -> None:
+    own = Owner.of(spec)
+    if isinstance(spec.sink, FilesSink) and spec.sink.on_existing == "replace" and found not in (None, own):
+        raise JobSpecError(f"{_conflict(spec.sink.uri, found, own)} Nothing was sent or billed.")
+
+
+def _parse(content: bytes | None) -> Owner | None:
     """Returns the recorded owner; `None` if there is none, or its file is not valid."""
-    if not storage.exists(uri):
-        return None
-    text = storage.read(uri)
     try:
-        found = json.loads(text)
+        found = json.loads(content or b"")
         return Owner(str(found["job"]), str(found["deployment"]))
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _text(owner: Owner) -> bytes:
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    return json.dumps({"job": owner.job, "deployment": owner.deployment, "since": since}).encode()
-
-
-def _create_if_absent(uri: str, owner: Owner) -> bool:
-    """Creates the file, complete, if it does not exist; returns whether this call created it."""
-    if (bucket_and_name := storage.cloud_object(uri)) is not None:
-        bucket, name = bucket_and_name
-        try:
-            bucket.blob(name).upload_from_string(_text(owner), if_generation_match=0)
-        except (
-            PreconditionFailed
-        ):  # also for a repeated request, whose first reply was lost: the owner is read next
-            return False
-        return True
-    if storage.is_local(uri):
-        return _link(Path(uri), _text(owner))
-    if storage.exists(uri):
-        return False
-    with storage.create(uri) as file:
-        file.write(_text(owner))
-    return True
-
-
-def _link(path: Path, text: bytes) -> bool:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    staged.write_bytes(text)
-    try:
-        os.link(staged, path)
-    except FileExistsError:
-        return False
-    except OSError:  # a filesystem without hard links, such as FAT or some of FUSE
-        try:
-            with path.open("xb") as file:
-                file.write(text)
-        except FileExistsError:
-            return False
-    finally:
-        staged.unlink()
-    return True

@@ -27,7 +27,7 @@ from airflow_provider_llmbeam.pipeline.audit.load import load_audit
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.conversation.store import publish_history
-from airflow_provider_llmbeam.pipeline.lease import merging
+from airflow_provider_llmbeam.pipeline.lease import hold_sink
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
 from airflow_provider_llmbeam.pipeline.privacy.errors import errors_masked
@@ -141,7 +141,7 @@ class Publish(beam.DoFn):
         publish = partial(self._published_answers, staged, history_files)
         # Another job may merge into a files sink and its dead letter meanwhile, and would write what it has read
         # over the new files; with any other sink, the dead letter is of this job.
-        with merging(spec) if isinstance(spec.sink, FilesSink) else nullcontext():
+        with hold_sink(spec) if isinstance(spec.sink, FilesSink) else nullcontext():
             if spec.merges_by_key:
                 text = self._publish_merged(tally, staged, failed, file_format, publish)
             else:

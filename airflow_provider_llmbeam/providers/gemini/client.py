@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_llmbeam.engine.backend import Reply, error_of_response, kind_of_status
 from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
-from airflow_provider_llmbeam.engine.prefix.head import CachedHead
+from airflow_provider_llmbeam.engine.prefix import CachedHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.access import open_access

@@ -201,11 +201,6 @@ class JobPaths:
         return f"{self.batch_uri}guard.json"
 
     @property
-    def turnaround_uri(self) -> str:
-        """Address of the turnaround of earlier batch inference, in the directory of the journal."""
-        return f"{self.journal_uri}turnaround.json"
-
-    @property
     def estimate_uri(self) -> str:
         """Address of the estimate."""
         return f"{self.output_uri}estimate.json"

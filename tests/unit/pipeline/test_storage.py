@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -186,3 +187,14 @@ def test_lines_of_cloud_storage_are_read_in_blocks_by_merges_and_by_sinks(
         assert len([*read_rows({0: "gs://rows/staged.jsonl"}, "jsonl")]) == 1000
         assert len([*read_records({0: "gs://rows/staged.jsonl"})]) == 1000
     assert len(sizes) < 10
+
+
+def test_changes_that_several_jobs_make_at_once_are_all_made(folder: str) -> None:
+    def add_one(content: bytes | None) -> bytes:
+        return str(int(content or b"0") + 1).encode()
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(storage.change, f"{folder}state/count", add_one) for _ in range(3)]:
+            done.result()
+    assert storage.read_if_exists(f"{folder}state/count") == b"3"
+    assert storage.read_if_exists(f"{folder}state/other") is None

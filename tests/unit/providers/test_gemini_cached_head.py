@@ -9,7 +9,7 @@ from google import genai
 from google.genai import types as genai_types
 from llmbeam_sandbox import Fault
 
-from airflow_provider_llmbeam.engine.prefix.head import CachedHead, PromptHead
+from airflow_provider_llmbeam.engine.prefix import CachedHead, PromptHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.gemini.client import GeminiBackend, is_cache_gone

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from airflow_provider_llmbeam.engine.prefix.saving import storage_usd
+from airflow_provider_llmbeam.engine.prefix import storage_usd
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import BatchPlan
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import FLEX_RATIOS, Way, Work, choose, ways_of
-from airflow_provider_llmbeam.pipeline.measure.estimate.turnaround_file import expected_turnaround
 from airflow_provider_llmbeam.pipeline.prefix_cache import TTL_SECONDS, head_to_cache
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.inference_rules import has_batch_inference, has_flex
@@ -32,8 +31,8 @@ def ways_of_job(
     if not work.rows or not has_batch_inference(spec):
         return ()
     plan = plan_of(spec, now, deadline_at(spec, now), online_seconds)
-    turnaround, ordinary = expected_turnaround(spec, work.rows, now), ordinary_tier(spec.inference.service_tier)
-    return ways_of(work, plan, price, turnaround, now, has_flex=has_flex(spec), ordinary=ordinary)
+    ordinary = ordinary_tier(spec.inference.service_tier)
+    return ways_of(work, plan, price, now, has_flex=has_flex(spec), ordinary=ordinary)
 
 
 def with_head(spec: JobSpec, work: Work, price: Price | None, tokens: float, online_seconds: float | None) -> Work:

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.engine.journal.segment_name import job_prefix
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import read_manifest
-from airflow_provider_llmbeam.pipeline.lease import leased, merging
+from airflow_provider_llmbeam.pipeline.lease import hold_lease, hold_sink
 from airflow_provider_llmbeam.pipeline.measure.evaluate import read_accepted
 from airflow_provider_llmbeam.pipeline.measure.forget.files import read_rows, remove_lines, remove_rows
 from airflow_provider_llmbeam.pipeline.measure.forget.find import (
@@ -127,10 +127,10 @@ def forget(spec: JobSpec, wanted: RowsToForget) -> Forgotten:
     jobs = [spec, *(_other_jobs(spec) if wanted.all_jobs else ())]
     with ExitStack() as leases:
         for job in jobs:
-            leases.enter_context(leased(job))
+            leases.enter_context(hold_lease(job))
             _refuse_pending_batch(job)
         if isinstance(spec.sink, FilesSink):
-            leases.enter_context(merging(spec))
+            leases.enter_context(hold_sink(spec))
         keys = NamedKeys(wanted.keys, spec.source.key)
         turns = find_turns(spec, keys, all_jobs=wanted.all_jobs)
         prompts = find_prompts(spec, keys, [*wanted.fingerprints, *turns.fingerprints()])

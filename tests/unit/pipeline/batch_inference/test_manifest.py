@@ -51,11 +51,6 @@ def test_a_manifest_is_read_as_it_was_written(spec):
     assert read_manifest(spec) == manifest
 
 
-def test_a_manifest_of_an_earlier_version_has_no_model(spec):
-    Path(spec.paths.manifest_uri).write_bytes(b'{"version": 1, "prompts": "p", "created_at": 1.0}')
-    assert read_manifest(spec) == BatchManifest(prompts="p", created_at=1.0, model=None)
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 1}', b'{"prompts": 1, "created_at": "x"}'])
 def test_a_manifest_that_cannot_be_read_is_passed_over_with_a_warning(spec, content, caplog):
     Path(spec.paths.manifest_uri).write_bytes(content)
@@ -121,8 +116,8 @@ def test_what_the_pilot_and_the_request_files_have_cost_is_taken_from_each_budge
     found = JobSpec.parse(job | {"limits": limits, "safety": {"moderation": guard}})
     spent = {"input.cost.nano_usd": 400_000_000, "output.cost.nano_usd": 100_000_000, "input.tokens.input": 9}
     manifest = BatchManifest(prompts="p", created_at=1.0, pilot=Sums(cost_nano_usd=250_000_000), guard=spent)
-    left = manifest.left_of(found)
+    left = manifest.with_remaining_budget(found)
     assert left.limits.budget_usd == 1.75
     assert left.safety.moderation.limits.budget_usd == 1.5
     assert manifest.tally().moderation["input", "tokens", "input"] == 9
-    assert manifest.left_of(JobSpec.parse(job)) == JobSpec.parse(job)
+    assert manifest.with_remaining_budget(JobSpec.parse(job)) == JobSpec.parse(job)

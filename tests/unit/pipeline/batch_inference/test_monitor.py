@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     read_manifest,
     write_manifest,
 )
-from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
+from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor, _token_limit, count_free_slots
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import plan_of
 from airflow_provider_llmbeam.providers.batch import BatchJob, UploadedFile
@@ -305,3 +305,55 @@ def test_a_job_is_known_by_our_record_where_the_provider_does_not_say_its_displa
     provider.get = lambda name: replace(get(name), display_name="")
     found = monitored("a")
     assert {name: (each.display_name, each.phase) for name, each in found.items()} == {"a": ("a", "succeeded")}
+
+
+FULL = (
+    "token_limit_exceeded: Enqueued token limit reached for gpt-4o in organization org-1. Limit: 90,000 enqueued "
+    "tokens. Please try again once some in_progress batches have been completed."
+)
+
+
+def timed_job(phase, created_at, ended_at=None, error=None):
+    return BatchJob(
+        name=f"{created_at}",
+        display_name=f"{created_at}",
+        state=phase,
+        phase=phase,
+        created_at=created_at,
+        ended_at=ended_at,
+        error=error,
+    )
+
+
+def over(created_at):
+    return timed_job("failed", created_at, created_at, FULL)
+
+
+@pytest.mark.parametrize(
+    ("error", "limit"),
+    [(FULL, 90_000), (None, None), ("token_limit_exceeded", None), ("Limit: , enqueued tokens", None)],
+)
+def test_the_limit_is_read_from_the_error(error, limit):
+    assert _token_limit(timed_job("failed", 1.0, error=error)) == limit
+
+
+@pytest.mark.parametrize(
+    ("jobs", "room"),
+    [
+        ([], None),
+        ([timed_job("running", 1.0), timed_job("failed", 2.0, 3.0, "server_error")], None),
+        ([timed_job("running", 1.0), over(2.0)], 0),
+        ([timed_job("succeeded", 1.0, 1.5), timed_job("running", 1.0), over(2.0)], 0),
+        ([timed_job("succeeded", 1.0, 3.0), timed_job("running", 1.0), over(2.0)], 2),
+        ([timed_job("succeeded", 1.0, 3.0), timed_job("running", 4.0), over(2.0)], 1),
+        ([timed_job("succeeded", 1.0, 3.0), timed_job("running", 4.0), timed_job("queued", 4.0), over(2.0)], 0),
+        ([timed_job("succeeded", 1.0, 3.0), timed_job("running", 1.0), over(2.0), over(4.0)], 0),
+    ],
+)
+def test_two_jobs_are_submitted_for_each_that_has_ended_since_one_was_over_the_limit(jobs, room):
+    assert count_free_slots(jobs) == room
+
+
+@pytest.mark.parametrize("ended", [[], [timed_job("succeeded", 1.0, 3.0)]])
+def test_one_job_is_submitted_where_only_others_hold_tokens(ended):
+    assert count_free_slots([*ended, over(2.0), over(2.0)]) == 1

@@ -50,7 +50,6 @@ ROWS_OF_TEXT = [{"id": number, "text": f"text {number}"} for number in range(ROW
     [
         FileLimits(max_rows=30, max_bytes=10**9),
         FileLimits(max_rows=10**6, max_bytes=6000),
-        FileLimits(max_rows=10**6, max_bytes=10**9, max_tokens=100),
     ],
 )
 def test_every_prompt_is_in_one_file_and_no_file_exceeds_its_limits(tmp_path, limits):
@@ -63,7 +62,6 @@ def test_every_prompt_is_in_one_file_and_no_file_exceeds_its_limits(tmp_path, li
         assert (len(content), sum(map(len, content))) == (file.rows, file.size)
         assert file.rows <= limits.max_rows
         assert file.size <= limits.max_bytes
-        assert limits.max_tokens is None or file.input_tokens <= limits.max_tokens
 
 
 def test_the_same_prompts_make_the_same_files_in_any_order_of_rows(tmp_path):
@@ -86,15 +84,7 @@ def test_without_a_prompt_there_is_no_file(tmp_path):
     assert prepared(tmp_path / "a", FileLimits(max_rows=1000, max_bytes=10**9), rows) == []
 
 
-@given(
-    rows=st.integers(1, 10**7),
-    size=st.integers(1, 10**11),
-    tokens=st.integers(0, 10**10),
-    max_tokens=st.none() | st.integers(1, 10**9),
-)
-def test_the_files_have_room_for_all_requests(rows, size, tokens, max_tokens):
-    limits = FileLimits(max_rows=50_000, max_bytes=2 * 10**8, max_tokens=max_tokens)
-    count = files_needed(rows, size, tokens, limits)
+@given(rows=st.integers(1, 10**7), size=st.integers(1, 10**11))
+def test_the_files_have_room_for_all_requests(rows, size):
+    count = files_needed(rows, size, FileLimits(max_rows=50_000, max_bytes=2 * 10**8))
     assert count >= max(math.ceil(rows / 50_000), math.ceil(size / (2 * 10**8)))
-    if max_tokens is not None:
-        assert count * max_tokens >= tokens

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import BatchPlan
-from airflow_provider_llmbeam.pipeline.batch_inference.turnaround import Turnaround
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import (
     FLEX_RATIOS,
+    Turnaround,
     Work,
     choose,
     flex_until,
@@ -30,7 +30,7 @@ def ways(hours=10.0, online=HOUR, price=PRICE, turnaround=QUICK, work=WORK, has_
         max_wait_seconds=24 * HOUR,
         online_seconds=online,
     )
-    return ways_of(work, plan, price, turnaround, NOW, has_flex=has_flex, ordinary=ordinary)
+    return ways_of(work, plan, price, NOW, has_flex=has_flex, ordinary=ordinary, turnaround=turnaround)
 
 
 def chosen(**changes):
@@ -202,3 +202,8 @@ def test_without_the_price_of_the_priority_tier_the_ways_are_compared_by_its_lea
     assert (online.cost_usd, batch.cost_usd) == (None, None)
     assert online.price_ratio == ASSUMED_PRIORITY_RATIO > flex.price_ratio > batch.price_ratio
     assert choose((online, flex, batch))[0] == batch
+
+
+def test_the_turnaround_is_what_the_providers_say():
+    assert [Turnaround().quantile(share) for share in (0.5, 0.9, 1.0)] == [1_200, 86_400, 172_800]
+    assert [Turnaround().chance(seconds) for seconds in (1, 3_600, 10**6)] == [0, 0.75, 1]

@@ -1,9 +1,14 @@
-"""The head that all prompts of a job have in common: their templates up to the first column of a row. Pure."""
+"""The head that all prompts of a job have in common, and what it costs to store it. Pure.
+
+The head is what the templates of a job yield before the first column of a row.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from jinja2 import nodes
@@ -14,6 +19,14 @@ from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 from airflow_provider_llmbeam.spec.prompt.names import uses_row
 from airflow_provider_llmbeam.spec.prompt.template import RowEnvironment
+
+#: Minimum size of a cached content in tokens. Source: ai.google.dev/gemini-api/docs/caching (2026-09)
+MIN_TOKENS_OF_GEMINI_2, MIN_TOKENS = 2_048, 4_096
+
+#: Price of storage, in US dollars per million tokens and 3,600 s. Source: ai.google.dev/gemini-api/docs/pricing
+#: (2026-09); the list of `genai-prices` has none.
+_PRO_STORAGE_USD, _FLASH_STORAGE_USD, _REDUCED_STORAGE_USD = 4.50, 1.00, 0.50
+_REDUCED_MODEL, _REDUCED_UNTIL = "gemini-3.8-flash", datetime(2027, 1, 1, tzinfo=UTC)
 
 _NodeT = TypeVar("_NodeT", bound=nodes.Node)
 
@@ -75,6 +88,34 @@ def head_of(template: PromptTemplate) -> PromptHead | None:
     except Exception:  # noqa: BLE001 - code of the user; each row has the error in its own dead letter
         return None
     return PromptHead(text, system or None) if text or system else None
+
+
+def min_tokens(model: str) -> int:
+    """Returns the minimum size of a cached content of a model, in tokens."""
+    return MIN_TOKENS_OF_GEMINI_2 if re.search(r"(^|/)gemini-2\b", model) else MIN_TOKENS
+
+
+def storage_usd(model: str, tokens: int, seconds: float, at: datetime) -> float | None:
+    """Returns the cost of storage in US dollars; `None` if the price of the model is not known.
+
+    Args:
+        model: Name of the model.
+        tokens: Size of the cached content, in tokens.
+        seconds: Time for which it is stored, in seconds.
+        at: Time of its creation.
+    """
+    name = model.rpartition("/")[2]
+    if not name.startswith("gemini-"):
+        return None
+    if name.startswith(_REDUCED_MODEL) and at < _REDUCED_UNTIL:
+        rate = _REDUCED_STORAGE_USD
+    elif "-flash" in name:
+        rate = _FLASH_STORAGE_USD
+    elif "-pro" in name:
+        rate = _PRO_STORAGE_USD
+    else:
+        return None
+    return tokens / 1e6 * seconds / 3600 * rate
 
 
 def _constant(environment: RowEnvironment, text: str, scope: Mapping[str, object]) -> str:

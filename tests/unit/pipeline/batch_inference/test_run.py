@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.pipeline.batch_inference import discard as module
-from airflow_provider_llmbeam.pipeline.batch_inference.discard import discard
+from airflow_provider_llmbeam.pipeline.batch_inference import run as module
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     RequestFile,
@@ -13,6 +12,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     read_manifest,
     write_manifest,
 )
+from airflow_provider_llmbeam.pipeline.batch_inference.run import _discard
 from airflow_provider_llmbeam.providers.batch import BatchJob, UploadedFile
 from airflow_provider_llmbeam.providers.errors import ApiDeniedError, ApiNotFoundError, ApiUnavailableError
 from airflow_provider_llmbeam.spec import JobSpec
@@ -86,7 +86,7 @@ def discarded(spec, monkeypatch, caplog):
             monkeypatch.setattr(module, "open_provider", lambda model, output_uri: provider)
         write_manifest(spec, manifest)
         with caplog.at_level("INFO"):
-            discard(spec, manifest)
+            _discard(spec, manifest)
         assert read_manifest(spec) is None
         return caplog.text
 
@@ -126,17 +126,6 @@ def test_jobs_are_named_where_the_credentials_of_the_earlier_provider_are_missin
 def test_a_job_whose_submission_was_not_recorded_is_named_by_its_display_name(discarded, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert "Batch-inference job a of an earlier try" in discarded(manifest_of("a", jobs={}))
-
-
-def test_a_job_of_a_state_without_its_model_is_named_where_the_provider_is_another_one(discarded):
-    log = discarded(manifest_of("a", model=None), Provider())
-    assert "Batch-inference job batch_a (a) of an earlier try, whose model the state" in log
-    assert "is not the name of a batch-inference job of this provider" in log
-
-
-def test_a_job_of_a_state_without_its_model_is_cancelled_where_the_provider_is_the_same(discarded):
-    provider = Provider(job("a"))
-    assert "batch_a (a) was cancelled" in discarded(manifest_of("a", model=None), provider)
 
 
 @pytest.mark.parametrize(

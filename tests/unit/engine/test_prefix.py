@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from airflow_provider_llmbeam.engine.prefix.head import PromptHead, head_of
+from airflow_provider_llmbeam.engine.prefix import PromptHead, head_of, min_tokens, storage_usd
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 
@@ -71,3 +73,29 @@ def test_the_head_and_the_rest_are_the_whole_prompt():
 )
 def test_a_prompt_that_differs_has_no_rest_and_is_sent_whole(prompt):
     assert PromptHead("Judge: ", "Be short.").rest_of(prompt) is None
+
+
+AT, FLASH = datetime(2026, 11, 24, tzinfo=UTC), "gemini-2.5-flash"
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [("gemini-2.5-pro", 2_048), ("models/gemini-2.5-flash", 2_048), ("gemini-3.8-flash", 4_096)],
+)
+def test_the_minimum_depends_on_the_generation_of_the_model(model, tokens):
+    assert min_tokens(model) == tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "at", "usd"),
+    [
+        (FLASH, AT, 1.0),
+        ("gemini-2.5-pro", AT, 4.5),
+        ("gemini-3.8-flash", AT, 0.5),
+        ("gemini-3.8-flash", datetime(2027, 1, 1, tzinfo=UTC), 1.0),
+        ("projects/p/locations/l/endpoints/1", AT, None),
+        ("gemini-next", AT, None),
+    ],
+)
+def test_storage_is_billed_by_tokens_and_time(model, at, usd):
+    assert storage_usd(model, 1_000_000, 3600, at) == usd

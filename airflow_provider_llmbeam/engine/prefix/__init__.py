@@ -1,1 +1,0 @@
-"""The constant head of a job's prompts, and whether an explicit cache of the provider for it pays."""
