@@ -39,23 +39,24 @@ def conversations(
     root: beam.Pipeline,
     rendered: beam.PCollection,
     spec: JobSpec,
-    conversation: ConversationSpec,
     duplicate_keys: beam.pvalue.AsList | None,
     context: RunContext,
-) -> tuple[beam.PCollection, beam.PCollection]:
+) -> tuple[beam.PCollection, list[beam.PCollection], list[beam.PCollection]]:
     """Brings the rows of each conversation together, with their history and their answers in the journal.
 
     Args:
         root: The pipeline.
         rendered: `(fingerprint, RenderedRow)`.
         spec: The job.
-        conversation: Its `conversation`.
         duplicate_keys: Duplicate keys, which fail the job here, before anything is sent.
         context: Its run.
 
     Returns:
-        The `Conversation`s, and the `FailedRow`s that are no turns.
+        The `Conversation`s, which have all answered rows, so that none are apart as those of `reuse`; and the
+        `FailedRow`s that are no turns.
     """
+    conversation = spec.conversation
+    assert conversation is not None
     keyed = rendered | "TurnOfRow" >> beam.ParDo(KeyTurns(conversation, spec.source.key, context)).with_outputs(
         FAILED, main="turns"
     )
@@ -76,7 +77,7 @@ def conversations(
             *guard,
         )
     )
-    return collected, keyed[FAILED]
+    return collected, [], [keyed[FAILED]]
 
 
 class KeyTurns(CountingDoFn):

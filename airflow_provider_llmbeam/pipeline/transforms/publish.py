@@ -30,8 +30,7 @@ from airflow_provider_llmbeam.pipeline.conversation.store import publish_history
 from airflow_provider_llmbeam.pipeline.lease import merging
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
-from airflow_provider_llmbeam.pipeline.privacy.errors import errors_masked
-from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
+from airflow_provider_llmbeam.pipeline.privacy.masker import mask_errors, masker_of, plain_rows
 from airflow_provider_llmbeam.pipeline.prompt_of_row import selection
 from airflow_provider_llmbeam.pipeline.reporting.comparison import compare
 from airflow_provider_llmbeam.pipeline.reporting.history import (
@@ -107,7 +106,7 @@ class Publish(beam.DoFn):
         history_files: Iterable[str] = (),
     ) -> Iterator[str]:
         """Publishes the result of the job."""
-        with errors_masked(self._spec):
+        with mask_errors(self._spec):
             yield self._published(tally, answer_files, failed_files, history_files)
 
     def _published(
