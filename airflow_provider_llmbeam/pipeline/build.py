@@ -29,6 +29,7 @@ from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_c
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
 from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_requests
 from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged, without_misfits
+from airflow_provider_llmbeam.pipeline.transforms.write_report import ReportWriter
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 if TYPE_CHECKING:
@@ -108,12 +109,13 @@ def build(
     history = {}
     if spec.conversation is not None:
         history["history_files"] = beam.pvalue.AsList(inferred[HISTORY] | "WriteHistory" >> WriteHistory(spec))
+    report = ReportWriter(spec, context.started_at, estimate_accuracy, batch, deadline)
     return (
         root
         | "Once" >> beam.Impulse()
         | "Publish"
         >> beam.ParDo(
-            Publish(spec, context.started_at, estimate_accuracy, cache, batch, deadline),
+            Publish(spec, report, features, cache),
             tally=beam.pvalue.AsSingleton(tally, Tally()),
             answer_files=beam.pvalue.AsList(answer_files),
             failed_files=beam.pvalue.AsList(failed_files),

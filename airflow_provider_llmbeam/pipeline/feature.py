@@ -78,3 +78,10 @@ class Feature:
     def change_answers(self, results: Results, context: RunContext) -> Results:
         """Adds its steps between the answers and the sink."""
         return results
+
+    def before_publication(self) -> None:
+        """Does what follows the last request, before anything is published; a repeated step does it again.
+
+        Raises:
+            JobFailedError: It cannot be done now; nothing is published.
+        """

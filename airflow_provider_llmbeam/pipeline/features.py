@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_provider_llmbeam.pipeline.audit.feature import AuditFeature
 from airflow_provider_llmbeam.pipeline.feature import Feature
 from airflow_provider_llmbeam.pipeline.media.feature import MediaFeature
 from airflow_provider_llmbeam.pipeline.moderation.feature import ModerationFeature
@@ -10,7 +11,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 #: All features. Prompts and answers pass through them in this order: a file is identified before its prompt is
 #: judged, and an answer is repaired before it is judged.
-FEATURES: tuple[type[Feature], ...] = (MediaFeature, PrivacyFeature, ModerationFeature)
+FEATURES: tuple[type[Feature], ...] = (AuditFeature, MediaFeature, PrivacyFeature, ModerationFeature)
 
 
 def features_of(spec: JobSpec) -> tuple[Feature, ...]:

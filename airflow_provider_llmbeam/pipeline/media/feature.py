@@ -11,12 +11,14 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, RenderedRow, RowPrompt
 from airflow_provider_llmbeam.pipeline.feature import Feature, Prompts
+from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import RowStep
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.runner import DetachedRunner
 
 
 class MediaFeature(Feature):
-    """Identifies the files of prompts by what they hold."""
+    """Identifies the files of prompts by what they hold, and deletes those that were uploaded."""
 
     @classmethod
     def is_in(cls, spec: JobSpec) -> bool:
@@ -31,6 +33,11 @@ class MediaFeature(Feature):
             | "IdentifyMedia" >> beam.ParDo(IdentifyMedia(self.spec, context)).with_outputs(FAILED, main="rows")
         )
         return replace(prompts, rendered=identified["rows"], failed=[*prompts.failed, identified[FAILED]])
+
+    def before_publication(self) -> None:
+        """Deletes the uploads of a job whose launch does not wait for it, see `uploads_deleted`."""
+        if isinstance(self.spec.runner, DetachedRunner):
+            delete_uploads(self.spec)
 
 
 class IdentifyMedia(RowStep):
