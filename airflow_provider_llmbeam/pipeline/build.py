@@ -11,9 +11,8 @@ from apache_beam.ml.inference.base import PredictionResult, RunInference
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.context import RunContext
-from airflow_provider_llmbeam.pipeline.conversation.handler import ConversationHandler
 from airflow_provider_llmbeam.pipeline.conversation.store import WriteHistory
-from airflow_provider_llmbeam.pipeline.conversation.transform import HISTORY, FanOutTurns
+from airflow_provider_llmbeam.pipeline.conversation.transform import HISTORY, ConversationHandler, FanOutTurns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, Request
 from airflow_provider_llmbeam.pipeline.feature import Results
 from airflow_provider_llmbeam.pipeline.features import features_of

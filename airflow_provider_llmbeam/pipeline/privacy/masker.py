@@ -148,6 +148,11 @@ class Masker:
             yield from some
 
     @property
+    def asks_service(self) -> bool:
+        """Whether a service inspects the rows."""
+        return self._inspections is not None
+
+    @property
     def text_bytes(self) -> int:
         """Size of the texts of rows that a service has inspected, now or in an earlier run, in bytes."""
         return 0 if self._inspections is None else self._inspections.text_bytes

@@ -52,11 +52,8 @@ def read_requests(
         features: Its features.
     """
     source = root | "Read" >> ReadRows(spec, context)
-    every, unreadable, tallies = source["rows"], source[FAILED], [source[TALLIES]]
-    if (privacy := spec.safety.privacy) is not None and privacy.dlp is not None:
-        read = (every, unreadable) | "AllRows" >> beam.Flatten()
-        every, unreadable, inspections = mask_inspected_rows(read, spec, privacy, context)
-        tallies.append(inspections)
+    every, unreadable, tallies = source["rows"], source[FAILED], source[TALLIES]
+    every, unreadable, inspections = mask_inspected_rows(every, unreadable, spec, context)
     rows, duplicate_keys, duplicates = unique(every, spec.source, context)
     rendered = rows | "Render" >> beam.ParDo(Render(spec, context)).with_outputs(FAILED, main="rows")
 
@@ -65,7 +62,7 @@ def read_requests(
         return after_sink_check(root, requests, spec, context)
 
     refused = [unreadable, *duplicates, rendered[FAILED]]
-    prompts = Prompts(rendered["rows"], [], refused, tallies, delay, duplicate_keys)
+    prompts = Prompts(rendered["rows"], [], refused, [tallies, *inspections], delay, duplicate_keys)
     for feature in features:
         prompts = feature.change_prompts(prompts, context)
     look_up = reuse if spec.conversation is None else conversations

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
 from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, RenderedRow, Row, RowPrompt
-from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts, with_key
+from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -44,16 +43,8 @@ class RowStep(CountingDoFn):
 class TakeRows(RowStep):
     """Takes the selected rows of a source, with their keys checked, and masked; counts them for each bundle.
 
-    With a detector of type `dlp`, `MaskInspectedRows` masks them.
+    With a detector of type `dlp`, `privacy.dlp.steps` masks them.
     """
-
-    def setup(self) -> None:
-        """Chooses what is done with a row."""
-        super().setup()
-        privacy = self._spec.safety.privacy
-        is_masked_later = privacy is not None and privacy.dlp is not None
-        check = partial(with_key, key=self._prompts.source.key)
-        self._take = check if is_masked_later else self._prompts.prepare
 
     def start_bundle(self) -> None:
         """Resets the number of rows."""
@@ -66,7 +57,7 @@ class TakeRows(RowStep):
             return
         self._rows += 1
         self.count("rows")
-        row = self._take(row)
+        row = self._prompts.take(row)
         yield self._failed(row) if isinstance(row, FailedRow) else row
 
     def finish_bundle(self) -> Iterator[beam.pvalue.TaggedOutput]:

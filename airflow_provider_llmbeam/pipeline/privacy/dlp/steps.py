@@ -55,23 +55,26 @@ Found = tuple[str, Inspected]
 
 
 def mask_inspected_rows(
-    rows: beam.PCollection, spec: JobSpec, privacy: Privacy, context: RunContext
-) -> tuple[beam.PCollection, beam.PCollection, beam.PCollection]:
-    """Has the texts of rows inspected, and masks the rows.
+    rows: beam.PCollection, unreadable: beam.PCollection, spec: JobSpec, context: RunContext
+) -> tuple[beam.PCollection, beam.PCollection, list[beam.PCollection]]:
+    """Has the texts of rows inspected, and masks the rows, for a job with a detector of type `dlp`.
 
     No row is passed on before all texts are inspected, so that an inspection that is not permitted ends the job
     before a request to the model.
 
     Args:
-        rows: `Row`s and `FailedRow`s.
+        rows: `Row`s.
+        unreadable: `FailedRow`s.
         spec: The job.
-        privacy: Its `safety.privacy`.
         context: Its run.
 
     Returns:
-        The masked rows, the `FailedRow`s, and `Tally`s of the inspection.
+        The masked rows, the `FailedRow`s, and `Tally`s of the inspection in zero or one collections.
     """
-    read = rows | "TextsOfRows" >> beam.ParDo(_TextsOfRows(spec, privacy)).with_outputs(_CELLS, main="rows")
+    if (privacy := spec.safety.privacy) is None or privacy.dlp is None:
+        return rows, unreadable, []
+    every = (rows, unreadable) | "AllRows" >> beam.Flatten()
+    read = every | "TextsOfRows" >> beam.ParDo(_TextsOfRows(spec, privacy)).with_outputs(_CELLS, main="rows")
     looked_up = (
         {"texts": read[_CELLS], "stored": _stored(rows.pipeline, spec)}
         | "ByText" >> beam.CoGroupByKey()
@@ -86,7 +89,7 @@ def mask_inspected_rows(
     groups = {"rows": read["rows"], "found": found} | "ByRow" >> beam.CoGroupByKey()
     mask = beam.ParDo(_MaskInspectedRows(spec, context)).with_outputs(FAILED, main="rows")
     masked = groups | "MaskRows" >> mask
-    return masked["rows"], masked[FAILED], inspected[_TALLIES]
+    return masked["rows"], masked[FAILED], [inspected[_TALLIES]]
 
 
 def _stored(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
