@@ -11,24 +11,24 @@ from apache_beam.ml.inference.base import PredictionResult, RunInference
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.context import RunContext
-from airflow_provider_llmbeam.pipeline.conversation.handler import ConversationHandler
 from airflow_provider_llmbeam.pipeline.conversation.store import WriteHistory
-from airflow_provider_llmbeam.pipeline.conversation.transform import HISTORY, FanOutTurns
+from airflow_provider_llmbeam.pipeline.conversation.transform import HISTORY, ConversationHandler, FanOutTurns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Origin, Request
-from airflow_provider_llmbeam.pipeline.further_requests.altered import without_altered
+from airflow_provider_llmbeam.pipeline.feature import Results
+from airflow_provider_llmbeam.pipeline.features import features_of
 from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import estimate_accuracy
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import deadline_at
-from airflow_provider_llmbeam.pipeline.moderation.stages import Results, moderation_stages
+from airflow_provider_llmbeam.pipeline.privacy.feature import restore_answers
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fields
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.sinks import staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
-from airflow_provider_llmbeam.pipeline.transforms.personal_data import restored
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
-from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_prompts
+from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_requests
 from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged, without_misfits
+from airflow_provider_llmbeam.pipeline.transforms.write_report import ReportWriter
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 if TYPE_CHECKING:
@@ -59,28 +59,27 @@ def build(
         JobSpecError: The source has nothing to read.
     """
     deadline = batch.deadline_at if batch is not None else deadline_at(spec, context.started_at)
-    moderation = moderation_stages(spec, context)
-    moderate = moderation.of_prompts if moderation is not None and moderation.judges_prompts else None
-    prompts = read_prompts(root, spec, context, moderate)
+    features = features_of(spec)
+    requests = read_requests(root, spec, context, features)
     handler = (JobHandler[Request] if spec.conversation is None else ConversationHandler)(spec, context)
     fan_out = FanOut() if spec.conversation is None else FanOutTurns()
     inferred = (
-        after_sink_check(root, prompts.unanswered, spec, context)
+        after_sink_check(root, requests.unanswered, spec, context)
         | "RunInference" >> RunInference(handler)
         | "FanOut" >> beam.ParDo(fan_out).with_outputs(FAILED, HISTORY, main="answered")
     )
     results = Results(
-        [inferred["answered"], *prompts.reused], [*prompts.failed, inferred[FAILED]], prompts.tallies
+        [inferred["answered"], *requests.reused], [*requests.failed, inferred[FAILED]], requests.tallies
     )
-    results = without_altered(results, spec, context)
-    if moderation is not None:
-        results = moderation.of_answers(results)
+    for feature in features:
+        results = feature.change_answers(results, context)
     fitting, misfits = without_misfits(results.answered, spec)
-    answered = (*fitting, *prompts.replaced)
+    answered = (*fitting, *requests.replaced)
     failed = (*results.failed, *misfits) | "Failed" >> beam.Flatten()
 
     file_format, shards = staged_as(spec.sink)
-    answer_files = restored(answered, spec) | "WriteAnswers" >> WriteStaged(
+    restored, masked = restore_answers(answered, failed, spec)
+    answer_files = tuple(restored) | "WriteAnswers" >> WriteStaged(
         spec.paths.staging_uri,
         "answers",
         file_format=file_format,
@@ -97,28 +96,24 @@ def build(
         rows
         | f"CountOut{number}"
         >> beam.ParDo(
-            TallyRows(
-                spec.batching.resolved_boundaries,
-                spec.source.key,
-                label_fields(spec.prompt.output_schema),
-                has_privacy=spec.safety.privacy is not None,
-            )
+            TallyRows(spec.batching.resolved_boundaries, spec.source.key, label_fields(spec.prompt.output_schema))
         )
         for number, rows in enumerate((*answered, failed))
     ]
     if batch is not None:
         tallied.append(root | "BatchInference" >> beam.Create([batch.tally()]))
-    every_tally = (*results.tallies, *tallied) | "Tallies" >> beam.Flatten()
+    every_tally = (*results.tallies, *masked, *tallied) | "Tallies" >> beam.Flatten()
     tally = every_tally | "AddUpTallies" >> beam.CombineGlobally(add_up).without_defaults()
     history = {}
     if spec.conversation is not None:
         history["history_files"] = beam.pvalue.AsList(inferred[HISTORY] | "WriteHistory" >> WriteHistory(spec))
+    report = ReportWriter(spec, context.started_at, estimate_accuracy, batch, deadline)
     return (
         root
         | "Once" >> beam.Impulse()
         | "Publish"
         >> beam.ParDo(
-            Publish(spec, context.started_at, estimate_accuracy, cache, batch, deadline),
+            Publish(spec, report, features, cache),
             tally=beam.pvalue.AsSingleton(tally, Tally()),
             answer_files=beam.pvalue.AsList(answer_files),
             failed_files=beam.pvalue.AsList(failed_files),

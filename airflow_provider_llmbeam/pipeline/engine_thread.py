@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.request import NextTurn
 from airflow_provider_llmbeam.exceptions import JobCancelledError
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditedRecord
-from airflow_provider_llmbeam.pipeline.conversation.dialogues import Dialogues
+from airflow_provider_llmbeam.pipeline.conversation.turns import Dialogues
 from airflow_provider_llmbeam.pipeline.launch.interruption import GRACE_SECONDS, stopped_at_signal
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, counts_of
 from airflow_provider_llmbeam.spec.model.price import Price

@@ -21,8 +21,9 @@ from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import flex_until, moment
 from airflow_provider_llmbeam.pipeline.build import build
 from airflow_provider_llmbeam.pipeline.context import RunContext
+from airflow_provider_llmbeam.pipeline.features import features_of
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job, preparation
-from airflow_provider_llmbeam.pipeline.launch.keys import check_guard, check_model, check_privacy
+from airflow_provider_llmbeam.pipeline.launch.keys import check_model
 from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
 from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
@@ -138,8 +139,8 @@ def _check(spec: JobSpec) -> None:
     check_reachable(spec)
     if not workers_have_keys(spec.runner):
         check_model(spec)
-        check_guard(spec)
-        check_privacy(spec)
+        for feature in features_of(spec):
+            feature.check_keys()
     for uri in spec.paths.private_uris:
         storage.make_private(uri)
     sinks.check(spec)

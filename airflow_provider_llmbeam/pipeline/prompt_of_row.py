@@ -11,13 +11,14 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jinja2
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, RowPrompt, failed_row
-from airflow_provider_llmbeam.pipeline.media.identifier import MediaIdentifier
+from airflow_provider_llmbeam.pipeline.media.stored import MediaIdentifier
 from airflow_provider_llmbeam.pipeline.privacy.masker import Inspect, ItemT, PersonalDataError, itself, masker_of
 from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
 from airflow_provider_llmbeam.pipeline.records import encode_key
@@ -57,6 +58,12 @@ class RowPrompts:
         is_own_dead_letter = source is None and reads_own_dead_letter(spec)
         self._is_selected = selection(self.source, is_own_dead_letter=is_own_dead_letter)
         self._renderer = PromptRenderer(spec.prompt, is_embedded=spec.embedding is not None)
+        #: Prepares a row, see `prepare`; one that a service is to inspect is not masked yet.
+        self.take = (
+            partial(with_key, key=self.source.key)
+            if self.masker is not None and self.masker.asks_service
+            else self.prepare
+        )
         self._fingerprint = spec.fingerprinter()
         self._media = MediaIdentifier(spec) if spec.prompt.media else None
         # One pool for all batches, as one for each took 10 ms per 64 local files instead of 3. It starts no thread

@@ -8,10 +8,12 @@ from typing import Any
 
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.load import load_audit_around
+from airflow_provider_llmbeam.pipeline.features import features_of
 from airflow_provider_llmbeam.pipeline.launch.failure import preparation
-from airflow_provider_llmbeam.pipeline.launch.keys import check_guard, check_model, check_privacy
+from airflow_provider_llmbeam.pipeline.launch.keys import check_model
 from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
+from airflow_provider_llmbeam.pipeline.privacy.feature import PrivacyFeature
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.evaluation import (
     AnswerSample,
@@ -50,7 +52,8 @@ def _estimate(spec: JobSpec, sample: EstimateSample) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 
     if sample.sample_size > 0 and not spec.environment_secrets:
-        check_guard(spec)
+        for feature in features_of(spec):
+            feature.check_keys()
     return make_estimate(spec, sample.sample_size).model_dump(mode="json")
 
 
@@ -115,7 +118,8 @@ def _in_process(spec: JobSpec, *, sends: bool) -> Iterator[None]:
     if not spec.environment_secrets:
         if sends:
             check_model(spec)
-        check_privacy(spec)
+        if PrivacyFeature.is_in(spec):  # the steps that judge nothing need no key of a guard
+            PrivacyFeature(spec).check_keys()
     for uri in spec.paths.private_uris:
         storage.make_private(uri)
     if sends:

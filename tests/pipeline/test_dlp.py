@@ -12,8 +12,7 @@ from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.privacy.dlp import table
-from airflow_provider_llmbeam.pipeline.transforms import inspect_rows
+from airflow_provider_llmbeam.pipeline.privacy.dlp import steps, table
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp
 from tests.leaks import CopyingModel
@@ -103,7 +102,7 @@ def test_many_rows_are_sent_within_the_limits_and_a_truncated_reply_is_asked_for
     dlp, sandbox, echo_job, monkeypatch
 ):
     monkeypatch.setattr(table, "MAX_BYTES", 20_000)
-    monkeypatch.setattr(inspect_rows, "BATCH_TEXTS", 1_000)
+    monkeypatch.setattr(steps, "BATCH_TEXTS", 1_000)
     dlp.max_findings = 60
     rows = [{"id": number, "text": f"{'🎉' * (number % 40)} mail{number}@example.com"} for number in range(300)]
     privacy = {"columns": ["text"], **detector("p-limits", location="europe-west3")}

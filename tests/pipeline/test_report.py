@@ -12,7 +12,7 @@ from google.cloud.storage import Client
 from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.pipeline.transforms import publish
+from airflow_provider_llmbeam.pipeline.transforms import write_report
 from airflow_provider_llmbeam.spec import JobSpec
 
 SECRET = "planted-secret-of-a-row"
@@ -136,7 +136,7 @@ def test_a_page_that_cannot_be_rendered_does_not_fail_the_job(echo_job, monkeypa
     def fails(report):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(publish, "render_page", fails)
+    monkeypatch.setattr(write_report, "render_page", fails)
     ended = echo_job.run(rows(3))
     assert ended.manifest["report_html_uri"] is None
     assert ended.report["rows"]["answered"] == 3

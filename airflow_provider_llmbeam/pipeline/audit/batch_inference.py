@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.record import key_hashes
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.elements import Request
-from airflow_provider_llmbeam.pipeline.privacy.usage import masked_in
+from airflow_provider_llmbeam.pipeline.privacy.vault import masked_in
 
 #: Records of one file.
 _FILE_RECORDS = 10_000

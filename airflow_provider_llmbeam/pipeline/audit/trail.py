@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.record import encode_outcome, key_hashes, requester_of
 from airflow_provider_llmbeam.pipeline.elements import Request
-from airflow_provider_llmbeam.pipeline.privacy.usage import masked_in
+from airflow_provider_llmbeam.pipeline.privacy.vault import masked_in
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 

@@ -17,10 +17,10 @@ from airflow_provider_llmbeam.pipeline.audit.batch_inference import IndexRows
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import Request
-from airflow_provider_llmbeam.pipeline.moderation.stages import moderation_stages
-from airflow_provider_llmbeam.pipeline.moderation.usage import USAGE_GROUPS
+from airflow_provider_llmbeam.pipeline.features import features_of
+from airflow_provider_llmbeam.pipeline.moderation.verdict import USAGE_GROUPS
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
-from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_prompts
+from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_requests
 from airflow_provider_llmbeam.providers.batch_format import batch_format
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -58,13 +58,11 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: f
         since: Unix time at which the batch inference of this run began.
     """
     context = RunContext(started_at=time.time(), batch_since=since, stop_uri=spec.paths.stop_uri)
-    moderation = moderation_stages(spec, context)
-    moderate = moderation.of_prompts if moderation is not None and moderation.judges_prompts else None
-    prompts = read_prompts(pipeline, spec, context, moderate)
-    if moderate is not None:
-        usage = prompts.tallies | "Tallies" >> beam.Flatten() | "AddUpTallies" >> beam.CombineGlobally(add_up)
+    requests = read_requests(pipeline, spec, context, features_of(spec))
+    if (moderation := spec.safety.moderation) is not None and "input" in moderation.on:
+        usage = requests.tallies | "Tallies" >> beam.Flatten() | "AddUpTallies" >> beam.CombineGlobally(add_up)
         _ = usage | "WriteGuardUsage" >> beam.Map(_write_guard_usage, spec.paths.guard_usage_uri)
-    lines = prompts.unanswered | "Encode" >> beam.ParDo(_Encode(spec))
+    lines = requests.unanswered | "Encode" >> beam.ParDo(_Encode(spec))
     sizes = lines | "Sizes" >> beam.Map(_size) | "Sum" >> beam.CombineGlobally(_add_up)
     files = (
         lines
@@ -73,7 +71,7 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: f
         | "WriteFiles" >> beam.ParDo(_WriteFiles(spec.paths.batch_uri, limits))
     )
     if spec.safety.audit is not None:
-        _ = prompts.unanswered | "IndexRows" >> beam.ParDo(IndexRows(spec.paths.batch_uri, spec.source.key))
+        _ = requests.unanswered | "IndexRows" >> beam.ParDo(IndexRows(spec.paths.batch_uri, spec.source.key))
     _ = (
         pipeline
         | "Once" >> beam.Impulse()

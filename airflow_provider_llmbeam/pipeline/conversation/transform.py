@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -15,7 +16,13 @@ from airflow_provider_llmbeam.pipeline.answer_form import answer_form
 from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.conversation.order import conversation_of, fault_of, position_of, turn_name
 from airflow_provider_llmbeam.pipeline.conversation.store import encode_turn, oldest_turn_at, read_history
-from airflow_provider_llmbeam.pipeline.conversation.turns import AskedTurn, Conversation, RowTurn, StoredTurn
+from airflow_provider_llmbeam.pipeline.conversation.turns import (
+    AskedTurn,
+    Conversation,
+    Dialogues,
+    RowTurn,
+    StoredTurn,
+)
 from airflow_provider_llmbeam.pipeline.elements import (
     FAILED,
     AnsweredRow,
@@ -24,8 +31,11 @@ from airflow_provider_llmbeam.pipeline.elements import (
     RenderedRow,
     failed_row,
 )
+from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.privacy.vault import with_sealed
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
+from airflow_provider_llmbeam.pipeline.reporting.progress import publish_progress, write_progress_soon
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.pipeline.transforms.reuse import EarlierOutcomes, read_journal
 from airflow_provider_llmbeam.spec.conversation import Conversation as ConversationSpec
@@ -39,23 +49,24 @@ def conversations(
     root: beam.Pipeline,
     rendered: beam.PCollection,
     spec: JobSpec,
-    conversation: ConversationSpec,
     duplicate_keys: beam.pvalue.AsList | None,
     context: RunContext,
-) -> tuple[beam.PCollection, beam.PCollection]:
+) -> tuple[beam.PCollection, list[beam.PCollection], list[beam.PCollection]]:
     """Brings the rows of each conversation together, with their history and their answers in the journal.
 
     Args:
         root: The pipeline.
         rendered: `(fingerprint, RenderedRow)`.
         spec: The job.
-        conversation: Its `conversation`.
         duplicate_keys: Duplicate keys, which fail the job here, before anything is sent.
         context: Its run.
 
     Returns:
-        The `Conversation`s, and the `FailedRow`s that are no turns.
+        The `Conversation`s, which have all answered rows, so that none are apart as those of `reuse`; and the
+        `FailedRow`s that are no turns.
     """
+    conversation = spec.conversation
+    assert conversation is not None
     keyed = rendered | "TurnOfRow" >> beam.ParDo(KeyTurns(conversation, spec.source.key, context)).with_outputs(
         FAILED, main="turns"
     )
@@ -76,7 +87,7 @@ def conversations(
             *guard,
         )
     )
-    return collected, keyed[FAILED]
+    return collected, [], [keyed[FAILED]]
 
 
 class KeyTurns(CountingDoFn):
@@ -172,3 +183,38 @@ def _stored(turn: RowTurn, asked: AskedTurn, completion: Completion) -> StoredTu
         stored_at=time.time(),
         values=dict(asked.values),
     )
+
+
+class ConversationHandler(JobHandler[Conversation]):
+    """Asks conversations: the prediction of each is a list with one `AskedTurn` per turn.
+
+    The turns of one conversation are sent one after the other, and those of different ones concurrently, within
+    the window of the engine. A batch ends with its longest conversation, which begins first.
+    """
+
+    def run_inference(
+        self,
+        batch: Sequence[Conversation],
+        model: EngineThread,
+        inference_args: dict[str, Any] | None = None,
+    ) -> list[PredictionResult]:
+        """Asks the turns of a batch; that of a failed one is a `Failure`, without secrets in its message."""
+        assert self.spec.conversation is not None
+        publish_progress(self.context.progress_prefix)
+        dialogues = Dialogues(batch, self.spec.fingerprinter(), self.spec.conversation.max_turns)
+        audited = None if self.audit is None else partial(self.audit.record, dialogues.requests)
+        model.converse(dialogues, self._throttled.signal_throttled, self.count, audited)
+        write_progress_soon()
+        return [
+            PredictionResult(dialogue.conversation, self._redacted(dialogue.asked), self.spec.model.name)
+            for dialogue in dialogues.each
+        ]
+
+    def characters(self, element: Any) -> int:
+        """Counts the characters of a conversation."""
+        number: int = element.characters
+        return number
+
+    def _redacted(self, asked: Sequence[AskedTurn]) -> list[AskedTurn]:
+        outcomes = self._without_secrets([turn.outcome for turn in asked])
+        return [turn._replace(outcome=outcome) for turn, outcome in zip(asked, outcomes, strict=True)]

@@ -1,13 +1,22 @@
-"""The guard of a job as a job of its own: same journal, other model, limits and budget."""
+"""The guard of a job as a job of its own, with the same journal, and the questions to it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.elements import Request
+from airflow_provider_llmbeam.pipeline.further_requests import Ask
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.moderation.verdict import VERDICT_SCHEMA
 from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
-from airflow_provider_llmbeam.spec.safety.moderation import Moderation
+from airflow_provider_llmbeam.spec.safety.moderation import PLACE, Moderation
 
 
 def guard_job(spec: JobSpec, moderation: Moderation) -> JobSpec:
@@ -27,3 +36,61 @@ def guard_job(spec: JobSpec, moderation: Moderation) -> JobSpec:
             "inference": Inference(),
         }
     )
+
+
+class AskGuard(beam.PTransform):
+    """Turns `(text, element)` into `Asked` elements with the verdicts.
+
+    Args:
+        handler: Handler of the guard's job, the same for both sides, which then share its budget.
+        moderation: The moderation.
+        gate: See `Ask`.
+        duplicate_keys: See `Ask`.
+    """
+
+    def __init__(
+        self,
+        handler: JobHandler[Request],
+        moderation: Moderation,
+        gate: Callable[[beam.PCollection], beam.PCollection] = lambda requests: requests,
+        duplicate_keys: beam.pvalue.AsList | None = None,
+    ) -> None:
+        super().__init__()
+        self._guard = handler.spec
+        self._moderation = moderation
+        self._ask = Ask(handler, gate, duplicate_keys, is_verdict=True)
+
+    def expand(self, elements: beam.PCollection) -> beam.PCollection:
+        """Makes the questions, and asks them."""
+        return elements | "Question" >> beam.ParDo(_Question(self._guard, self._moderation)) | "Ask" >> self._ask
+
+
+class Questions:
+    """Makes the questions to a guard.
+
+    Args:
+        guard: The guard's job, see `guard_job`.
+        moderation: The moderation.
+    """
+
+    def __init__(self, guard: JobSpec, moderation: Moderation) -> None:
+        self._fingerprint = guard.fingerprinter()
+        self._moderation = moderation
+
+    def of(self, text: str) -> tuple[str, Prompt]:
+        """Returns the fingerprint of the question about a text, and the question."""
+        question = Prompt(self._moderation.template.replace(PLACE, text), self._moderation.system)
+        return self._fingerprint(question.text, question.system), question
+
+
+class _Question(beam.DoFn):
+    def __init__(self, guard: JobSpec, moderation: Moderation) -> None:
+        self._guard, self._moderation = guard, moderation
+
+    def setup(self) -> None:
+        self._questions = Questions(self._guard, self._moderation)
+
+    def process(self, element: tuple[str, Any]) -> Iterator[tuple[str, tuple[str, str | None, Any]]]:
+        text, judged = element
+        fingerprint, question = self._questions.of(text)
+        yield fingerprint, (question.text, question.system, judged)

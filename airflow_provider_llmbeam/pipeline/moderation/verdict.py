@@ -1,13 +1,14 @@
-"""Verdicts of a guard model, and what follows from them. Pure."""
+"""Verdicts of a guard model, what follows from them, and what they cost. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
-from airflow_provider_llmbeam.spec.safety.moderation import Moderation
+from airflow_provider_llmbeam.spec.safety.moderation import Moderation, Side
 
 #: Category of a text that the guard calls unsafe without saying what for, and of one without a readable verdict.
 UNNAMED, UNREADABLE = "unsafe", "unreadable"
@@ -20,6 +21,8 @@ VERDICT_SCHEMA: dict[str, object] = {
 }
 _MAX_CATEGORIES = 20
 _MAX_CHARACTERS = 100
+#: Groups of the numbers of `usage_of`; those of verdicts are counted by row.
+USAGE_GROUPS = frozenset({"requests", "tokens", "cost"})
 #: From the mildest to the strictest.
 _STRICTNESS = ("allow", "flag", "replace", "fail")
 
@@ -95,6 +98,21 @@ def refusal(decision: Decision, moderation: Moderation, what: str) -> Failure:
     return Failure(
         kind="moderated", message=f"{guard} {said} the {what}: {decision.category}", category=decision.category
     )
+
+
+def usage_of(side: Side, outcome: Outcome) -> Counter[tuple[str, str, str]]:
+    """Returns the numbers of one request that was made in this run, see `Tally.moderation`."""
+    numbers = {
+        ("requests", "texts"): 1,
+        ("requests", "sent"): outcome.attempts + outcome.rejections + outcome.sheds,
+        ("requests", "rejected"): outcome.rejections,
+        ("requests", "retried"): max(0, outcome.attempts - 1),
+        ("tokens", "input"): outcome.input_tokens,
+        ("tokens", "output"): outcome.output_tokens,
+        ("cost", "nano_usd"): outcome.cost_nano_usd or 0,
+        ("cost", "unpriced"): int(outcome.cost_nano_usd is None),
+    }
+    return Counter({(side, *names): number for names, number in numbers.items()})
 
 
 def _actions_of(category: str, moderation: Moderation) -> list[Literal["allow", "flag", "replace", "fail"]]:

@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.privacy.dlp.table import Inspected
-from airflow_provider_llmbeam.pipeline.privacy.finding import Find, Finding
+from airflow_provider_llmbeam.pipeline.privacy.finding import Find, Finding, Inspected
 from airflow_provider_llmbeam.pipeline.privacy.patterns import TIMEOUT_SECONDS, PatternFinder
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import placeholders_in
 from airflow_provider_llmbeam.spec.safety.privacy import CustomDetector, Detector, DlpDetector, PatternsDetector

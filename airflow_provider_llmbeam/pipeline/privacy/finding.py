@@ -1,9 +1,10 @@
-"""A value that a detector has found in a text."""
+"""Values that a detector has found in a text, and texts that a service searches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +26,12 @@ class Finding:
 
 #: Finds the values in a text; raises any error if it cannot tell.
 Find = Callable[[str], Iterator[Finding]]
+#: What was found in a text, or why it could not be inspected.
+Inspected = tuple[Finding, ...] | str
+
+
+class Cell(NamedTuple):
+    """A text of a column, which the service takes as a hint at what the text is."""
+
+    column: str
+    text: str

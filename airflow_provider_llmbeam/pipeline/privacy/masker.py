@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -11,16 +11,19 @@ from typing import Any, TypeVar
 
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError, cipher_of
 from airflow_provider_llmbeam.pipeline.privacy.detection import DetectionError, detection_of
-from airflow_provider_llmbeam.pipeline.privacy.dlp.inspections import Inspections
-from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import inspector_of
-from airflow_provider_llmbeam.pipeline.privacy.dlp.store import store_of
-from airflow_provider_llmbeam.pipeline.privacy.dlp.table import Cell, Inspected
-from airflow_provider_llmbeam.pipeline.privacy.finding import Finding
-from airflow_provider_llmbeam.pipeline.privacy.placeholder import LENGTHS, placeholders_in
-from airflow_provider_llmbeam.pipeline.privacy.values import mapped, restored, texts_of
+from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import inspections_of
+from airflow_provider_llmbeam.pipeline.privacy.finding import Cell, Finding, Inspected
+from airflow_provider_llmbeam.pipeline.privacy.placeholder import (
+    LENGTHS,
+    mapped,
+    placeholders_in,
+    restore_values,
+    texts_of,
+)
 from airflow_provider_llmbeam.pipeline.privacy.vault import (
     HASH_DIGITS,
     VAULT,
@@ -82,8 +85,7 @@ class Masker:
         self._privacy = privacy
         self._cipher = cipher_of(privacy.key_env)
         self._detection = detection_of(privacy.detectors)
-        inspector, store = inspector_of(spec), store_of(spec)
-        self._inspections = None if inspector is None or store is None else Inspections(inspector, store)
+        self._inspections = inspections_of(spec)
         self._inspected: Mapping[Cell, Inspected] = {}
         self._recorded: dict[Cell, None] | None = None
         conversation = spec.conversation
@@ -144,6 +146,11 @@ class Masker:
         while some := list(islice(left, _INSPECTED_ROWS)):
             self._inspections.of({cell: None for item in some for cell in self.cells(row_of(item))})
             yield from some
+
+    @property
+    def asks_service(self) -> bool:
+        """Whether a service inspects the rows."""
+        return self._inspections is not None
 
     @property
     def text_bytes(self) -> int:
@@ -256,7 +263,7 @@ class Masker:
         """Returns a row with these values; those of `of_key` are restored in key columns alone."""
         in_key = of_key | values
         return {
-            name: value if name == _ERROR else restored(value, in_key if name in self._key else values)
+            name: value if name == _ERROR else restore_values(value, in_key if name in self._key else values)
             for name, value in without_vault(row).items()
         }
 
@@ -367,12 +374,12 @@ def _restored_completion(completion: Completion, values: dict[str, str]) -> Comp
     if not values:
         return completion
     if completion.parsed is None:
-        completion = replace(completion, text=restored(completion.text, values))
+        completion = replace(completion, text=restore_values(completion.text, values))
     elif not (isinstance(completion.parsed, list) and not completion.text):  # a vector
-        completion = replace(completion, parsed=restored(completion.parsed, values))
+        completion = replace(completion, parsed=restore_values(completion.parsed, values))
     if completion.citations is None:
         return completion
-    return replace(completion, citations=restored(completion.citations, values))
+    return replace(completion, citations=restore_values(completion.citations, values))
 
 
 def _text_of(value: Any) -> str | None:
@@ -399,3 +406,24 @@ def _has_form(text: str) -> bool:
 
 def _forms(*values: Any) -> frozenset[str]:
     return frozenset(match[0] for value in values for text in texts_of(value) for match in placeholders_in(text))
+
+
+@contextmanager
+def mask_errors(spec: JobSpec) -> Iterator[None]:
+    """Masks the messages of errors of the body: a sink is given plain values, and its server may quote one.
+
+    Raises:
+        LLMBeamError: The error of the body, with a message that has no personal data.
+        JobFailedError: Another error of the body whose message has some.
+    """
+    try:
+        yield
+    except Exception as error:
+        masker = masker_of(spec)
+        text = str(error)
+        if masker is None or (message := masker.message(text)) == text:
+            raise
+        if not isinstance(error, LLMBeamError):
+            raise JobFailedError(f"{type(error).__name__}: {message}") from None
+        error.args = (message,)
+        raise error from None

@@ -1,11 +1,12 @@
-"""Placeholders: their form, and what a model made of them in an answer."""
+"""Placeholders: their form, what a model made of them in an answer, and the values that contain them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 _FORM = re.compile(r"<([A-Z][A-Z0-9_]{0,39})_([0-9a-f]{4,32})>")
 #: Numbers of digits of a tag. The shortest one that is unambiguous in its row is taken.
@@ -37,11 +38,6 @@ class Returned:
 def placeholders_in(text: str) -> Iterator[re.Match[str]]:
     """Yields what has the form of a placeholder in a text; the groups are kind and tag."""
     return _FORM.finditer(text) if "<" in text else iter(())
-
-
-def replaced(text: str, values: dict[str, str]) -> str:
-    """Returns a text with the values of those placeholders that have one."""
-    return _FORM.sub(lambda match: values.get(match[0], match[0]), text)
 
 
 def tag_of(placeholder: str) -> tuple[str, str]:
@@ -145,3 +141,44 @@ def _is_near(tag: str, own: str) -> bool:
     return len(long) - len(short) == 1 and any(
         long[:index] + long[index + 1 :] == short for index in range(len(long))
     )
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Yields the texts in a value, at every level, and those that are names of fields below it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from texts_of(name)
+            yield from texts_of(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from texts_of(inner)
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Returns a value with each value that is no list or object changed, and the names of its fields."""
+    if isinstance(value, Mapping):
+        return {change(name): mapped(inner, change) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [mapped(inner, change) for inner in value]
+    return change(value)
+
+
+def restore_values(value: Any, values: Mapping[str, Any]) -> Any:
+    """Returns a value with its placeholders restored; a text that is a placeholder becomes a value of its type.
+
+    Args:
+        value: A text, or a value of JSON.
+        values: Values by placeholder.
+    """
+    if not values:
+        return value
+    texts = {placeholder: found if isinstance(found, str) else str(found) for placeholder, found in values.items()}
+
+    def change(one: Any) -> Any:
+        if not isinstance(one, str):
+            return one
+        return values[one] if one in values else _FORM.sub(lambda match: texts.get(match[0], match[0]), one)
+
+    return mapped(value, change)

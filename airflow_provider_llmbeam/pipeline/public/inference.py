@@ -18,12 +18,12 @@ from airflow_provider_llmbeam.pipeline.elements import (
     Request,
     failed_row,
 )
+from airflow_provider_llmbeam.pipeline.media.feature import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.public.answer_fields import AnswerFields
 from airflow_provider_llmbeam.pipeline.public.event_time import BatchInPlace, Carry, FanOutInPlace, in_place
 from airflow_provider_llmbeam.pipeline.public.handler import LLMModelHandler, pipeline_job
 from airflow_provider_llmbeam.pipeline.public.rows import RenderRows, Rows
 from airflow_provider_llmbeam.pipeline.transforms.reuse import MakeRequest
-from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import IdentifyMedia
 from airflow_provider_llmbeam.spec.sink import AnswerColumns
 
 #: Tag of the rows with answers, if failed rows have an output; that of Beam's exception handling.

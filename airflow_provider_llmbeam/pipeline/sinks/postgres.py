@@ -171,9 +171,11 @@ class _Upsert:
         name = self._find_table()
         types = self._find_types()
         if not types:
-            if (types := derive_types(self._output, records())) is None:
+            derived = derive_types(self._output, records())
+            if derived is None:
                 _log.info("There is no answer, so the table %r was not created: its types are unknown.", name)
                 return name
+            types = derived
             self._create(types)
         staged = self._copy(_STAGED, types, records())
         changed = self._upsert(types)

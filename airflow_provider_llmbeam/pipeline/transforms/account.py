@@ -11,7 +11,6 @@ from apache_beam.utils.windowed_value import WindowedValue
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, Outcome
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
-from airflow_provider_llmbeam.pipeline.privacy.usage import add_masked, add_returned
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.reporting.time_series import latency_class
 
@@ -23,7 +22,6 @@ class TallyRows(beam.DoFn):
         boundaries: Boundaries of the length buckets, in input tokens.
         key: Key columns.
         label_fields: See `AnswerProfile.add`.
-        has_privacy: Whether the rows are masked.
     """
 
     def __init__(
@@ -31,14 +29,11 @@ class TallyRows(beam.DoFn):
         boundaries: tuple[int, ...],
         key: tuple[str, ...] = (),
         label_fields: tuple[str, ...] | None = None,
-        *,
-        has_privacy: bool = False,
     ) -> None:
         super().__init__()
         self._buckets = LengthBuckets(boundaries, max_output_tokens=1)
         self._key = key
         self._label_fields = label_fields
-        self._has_privacy = has_privacy
         self._tally = Tally()
         # Rows, input and output tokens of answers by bucket, in lists: an update of a `Counter` takes 80 ns.
         self._answers = [[0, 0, 0] for _ in range(len(boundaries) + 1)]
@@ -64,10 +59,6 @@ class TallyRows(beam.DoFn):
     def process(self, element: AnsweredRow | FailedRow) -> None:
         """Adds one row."""
         tally = self._tally
-        if self._has_privacy:
-            add_masked(tally.masked, element.row)
-            if isinstance(element, AnsweredRow):
-                add_returned(tally.sums, element)
         if isinstance(element, AnsweredRow):
             tally.answered[element.origin] += 1
             if element.origin == "replaced":  # no model has answered it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 
@@ -22,27 +22,14 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.pipeline import sinks, storage
-from airflow_provider_llmbeam.pipeline.alerts import RunFacts, alerts_of_end
-from airflow_provider_llmbeam.pipeline.audit.load import load_audit
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.conversation.store import publish_history
+from airflow_provider_llmbeam.pipeline.feature import Feature
 from airflow_provider_llmbeam.pipeline.lease import hold_sink
-from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
-from airflow_provider_llmbeam.pipeline.privacy.errors import errors_masked
-from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
+from airflow_provider_llmbeam.pipeline.privacy.masker import mask_errors, plain_rows
 from airflow_provider_llmbeam.pipeline.prompt_of_row import selection
-from airflow_provider_llmbeam.pipeline.reporting.build_report import build_report
-from airflow_provider_llmbeam.pipeline.reporting.drift import compare_runs
-from airflow_provider_llmbeam.pipeline.reporting.history import (
-    RunSummary,
-    add_to_history,
-    read_history,
-    summary_of,
-)
-from airflow_provider_llmbeam.pipeline.reporting.page import render_page
-from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, Report, RunUsage
+from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
@@ -51,11 +38,11 @@ from airflow_provider_llmbeam.pipeline.sinks.ownership import release
 from airflow_provider_llmbeam.pipeline.sinks.staged import write_file
 from airflow_provider_llmbeam.pipeline.sources import bigquery, queue
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count, name_of
+from airflow_provider_llmbeam.pipeline.transforms.write_report import ReportWriter
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
-from airflow_provider_llmbeam.spec.runner import DetachedRunner
 from airflow_provider_llmbeam.spec.sink import FilesSink
 from airflow_provider_llmbeam.spec.source import BigQuerySource
 
@@ -67,6 +54,12 @@ class Publish(beam.DoFn):
 
     A job that merges by key may have its own dead letter as its source, so it publishes that last: an attempt that
     repeats one that was killed reads the same rows.
+
+    Args:
+        spec: The job.
+        report: Writes the report.
+        features: The features of the job.
+        cache: What the provider has stored of the prompts; `None` for nothing.
 
     Raises:
         RowsLostError: Rows read are not answered + dead letter. Nothing was published.
@@ -81,18 +74,14 @@ class Publish(beam.DoFn):
     def __init__(
         self,
         spec: JobSpec,
-        started_at: float,
-        estimate_accuracy: Callable[[JobSpec, RunUsage], EstimateAccuracy | None] | None = None,
+        report: ReportWriter,
+        features: Sequence[Feature] = (),
         cache: PrefixCache | None = None,
-        batch: BatchManifest | None = None,
-        deadline_at: float | None = None,
     ) -> None:
         self._spec = spec
-        self._batch = batch
-        self._deadline_at = deadline_at
+        self._report = report
+        self._features = features
         self._cache = cache
-        self._started_at = started_at
-        self._estimate_accuracy = estimate_accuracy
         self._was_published = queue.was_published(spec)  # before this attempt, also for a step that is repeated
 
     def setup(self) -> None:
@@ -108,10 +97,10 @@ class Publish(beam.DoFn):
         history_files: Iterable[str] = (),
     ) -> Iterator[str]:
         """Publishes the result of the job."""
-        with errors_masked(self._spec):
-            yield self._published(tally, answer_files, failed_files, history_files)
+        with mask_errors(self._spec):
+            yield self._publish(tally, answer_files, failed_files, history_files)
 
-    def _published(
+    def _publish(
         self,
         tally: Tally,
         answer_files: Iterable[tuple[int, str]],
@@ -121,24 +110,24 @@ class Publish(beam.DoFn):
         spec = self._spec
         if self._cache is not None:
             tally = add_up([tally, self._cache.tally(time.time())])
-        load_audit(spec)
+        for feature in self._features:
+            feature.before_publication()
         check_sums(tally)
         queue.before_publication(spec)
         if not tally.read and (spec.source.on_empty != "write" or self._was_published):
             why = "has no rows of this run any more: they are published" if self._was_published else "has no rows"
             reason = f"{name_of(spec.source)} {why}, so the output was left as it is."
-            report = self._report(tally, [], spec.paths.skipped_uri, None, skipped_because=reason)
+            text = self._report.build_skipped(tally, reason)
             self._clean_up()
             release(spec)
             check_count(tally.read, spec.source)
-            text = report.model_dump_json(indent=2)
-            self._publish_text(text, spec.paths.skipped_uri)
+            self._report.write_text(text, spec.paths.skipped_uri)
             return text
         check_count(tally.read, spec.source)
         (failed,) = self._every_shard(failed_files, "dead_letter", 1, "jsonl").values()
         file_format, shards = sinks.staged_as(spec.sink)
         staged = self._every_shard(answer_files, "answers", shards, file_format)
-        publish = partial(self._published_answers, staged, history_files)
+        publish = partial(self._publish_answers, staged, history_files)
         # Another job may merge into a files sink and its dead letter meanwhile, and would write what it has read
         # over the new files; with any other sink, the dead letter is of this job.
         with hold_sink(spec) if isinstance(spec.sink, FilesSink) else nullcontext():
@@ -147,7 +136,7 @@ class Publish(beam.DoFn):
             else:
                 move_in({failed: spec.paths.dead_letter_uri})
                 self._check(tally)
-                text = self._write_report(tally, publish())
+                text = self._report.write(tally, publish())
         self._clean_up()
         return text
 
@@ -158,16 +147,15 @@ class Publish(beam.DoFn):
                 tally, spec.limits.max_dead_letter_ratio, spec.paths.dead_letter_uri, spec.max_output_tokens
             )
             if spec.alerts.on_drift == "fail":
-                report, _ = self._compared(self._report(tally, [], spec.paths.report_uri, None), is_needed=True)
-                check_drift(report.alerts, spec.paths.journal_uri)
+                check_drift(self._report.find_alerts(tally), spec.paths.journal_uri)
         except (JobSpecError, TooManyFailedRowsError, DriftError) as error:
             try:
-                self._write_failed_report(tally, str(error))
+                self._report.write_failed(tally, str(error))
             except Exception:  # noqa: BLE001 - the failed rows are the error of the job
                 _log.exception("The report of the failed run could not be written to %r.", spec.paths.failed_uri)
             raise
 
-    def _published_answers(self, staged: Mapping[int, str], history_files: Iterable[str]) -> list[str]:
+    def _publish_answers(self, staged: Mapping[int, str], history_files: Iterable[str]) -> list[str]:
         """Publishes the answers, then the turns of conversations; returns the addresses of the answers."""
         answers = self._published_before(staged) or sinks.publish(self._spec, staged)
         if (conversation := self._spec.conversation) is not None:
@@ -181,7 +169,7 @@ class Publish(beam.DoFn):
             with suppress(ValidationError):  # for a report of an earlier release
                 report = Report.model_validate_json(storage.read(uri))
                 # The report is the last file to be published; an earlier run has another start.
-                return report.answers_uris if report.started_at == self._started_at else []
+                return report.answers_uris if report.started_at == self._report.started_at else []
         return []
 
     def _publish_merged(
@@ -194,7 +182,7 @@ class Publish(beam.DoFn):
     ) -> str:
         spec, columns = self._spec, OutputColumns.of(self._spec)
         if not storage.exists(failed):  # An earlier attempt has published and deleted it.
-            return self._write_report(tally, publish())
+            return self._report.write(tally, publish())
         merge = partial(
             merge_dead_letter,
             spec.paths.dead_letter_uri,
@@ -212,99 +200,15 @@ class Publish(beam.DoFn):
             move_in({merge(done=()): spec.paths.dead_letter_uri})
             raise
         merged = merge(done=read_rows(staged, file_format))
-        text = self._write_report(tally, publish())
+        text = self._report.write(tally, publish())
         move_in({merged: spec.paths.dead_letter_uri})
         return text
-
-    def _write_report(self, tally: Tally, answers_uris: list[str]) -> str:
-        spec = self._spec
-        report = self._report(tally, answers_uris, spec.paths.report_uri, spec.paths.report_html_uri)
-        report, summary = self._compared(report)
-        report = self._with_page(report, spec.paths.report_html_uri)
-        text = report.model_dump_json(indent=2)
-        self._publish_text(text, spec.paths.report_uri)  # the last file: whoever finds it finds all others
-        add_to_history(spec, summary)
-        return text
-
-    def _write_failed_report(self, tally: Tally, reason: str) -> None:
-        spec = self._spec
-        report = self._report(tally, [], spec.paths.failed_uri, spec.paths.failed_html_uri, failed_because=reason)
-        report, _ = self._compared(report)
-        report = self._with_page(report, spec.paths.failed_html_uri)
-        self._publish_text(report.model_dump_json(indent=2), spec.paths.failed_uri)
-
-    def _report(
-        self,
-        tally: Tally,
-        answers_uris: list[str],
-        uri: str,
-        html_uri: str | None,
-        *,
-        skipped_because: str | None = None,
-        failed_because: str | None = None,
-    ) -> Report:
-        spec, batch = self._spec, self._batch
-        budget = spec.limits.budget_usd
-        return build_report(
-            spec,
-            tally=tally,
-            answers_uris=answers_uris,
-            dead_letter_uri=spec.paths.dead_letter_uri,
-            report_uri=uri,
-            report_html_uri=html_uri,
-            started_at=self._started_at,
-            finished_at=time.time(),
-            estimate_accuracy=self._estimate_accuracy,
-            skipped_because=skipped_because,
-            failed_because=failed_because,
-            # The spec has what batch inference has left of the budget.
-            budget_usd=None if budget is None else budget + (batch.budgeted_usd if batch else 0.0),
-            deadline_at=self._deadline_at,
-            batch_began_at=batch.created_at if batch and batch.files else None,
-            messages_left=queue.messages_left(spec),
-            masker=masker_of(spec),
-        )
-
-    def _compared(self, report: Report, *, is_needed: bool = False) -> tuple[Report, RunSummary]:
-        """Returns a report with the comparison with earlier runs, and the summary that later runs compare with."""
-        summary = summary_of(self._spec, report)
-        history = read_history(self._spec, is_needed=is_needed)
-        comparison = compare_runs(summary, history.without(summary.run))
-        alerts = alerts_of_end(
-            self._spec.alerts,
-            RunFacts(job=report.name, budget_usd=report.budget_usd, deadline_at=report.deadline_at),
-            rows=report.rows.read,
-            failed=report.rows.dead_letter,
-            cost_usd=report.cost_usd,
-            comparison=comparison,
-            now=report.finished_at,
-        )
-        changes = () if comparison is None else tuple(comparison.changes)
-        compared = {"comparison": comparison, "changes": changes, "alerts": tuple(alerts)}
-        return report.model_copy(update=compared), summary
-
-    def _with_page(self, report: Report, uri: str) -> Report:
-        try:
-            self._publish_text(render_page(report), uri)
-        except Exception:  # noqa: BLE001 - a defect of the page must not fail a job whose answers are published
-            _log.exception("The report could not be rendered as a page; %r is complete.", report.report_uri)
-            return report.model_copy(update={"report_html_uri": None})
-        return report
-
-    def _publish_text(self, text: str, uri: str) -> None:
-        mime_type = "text/html; charset=utf-8" if uri.endswith(".html") else "application/json"
-        staged = f"{self._spec.paths.staging_uri}{uri.rpartition('/')[2]}"
-        with storage.create(staged, is_private=True, mime_type=mime_type) as file:
-            file.write(text.encode())
-        move_in({staged: uri})
 
     def _clean_up(self) -> None:
         queue.after_publication(self._spec)
         storage.delete(storage.match(f"{self._spec.paths.staging_uri}*"))
         if isinstance(self._spec.source, BigQuerySource):
             bigquery.discard(self._spec.paths.export_uri)
-        if isinstance(self._spec.runner, DetachedRunner):
-            delete_uploads(self._spec)
 
     def _every_shard(
         self, written: Iterable[tuple[int, str]], prefix: str, shards: int, file_format: str

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
 
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
-from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, RenderedRow, Row, RowPrompt
-from airflow_provider_llmbeam.pipeline.privacy.dlp.table import Cell, Inspected
-from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts, with_key
+from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
-from airflow_provider_llmbeam.pipeline.transforms.inspect_rows import required_store
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 #: Tag of the output with one `Tally` for each bundle.
 TALLIES = "tallies"
 
 
-class _RowStep(CountingDoFn):
+class RowStep(CountingDoFn):
     """A step whose rows without a result are output as `failed`."""
 
     def __init__(self, spec: JobSpec, context: RunContext = NO_RUN) -> None:
@@ -45,19 +40,11 @@ class _RowStep(CountingDoFn):
         return beam.pvalue.TaggedOutput(FAILED, failed)
 
 
-class TakeRows(_RowStep):
+class TakeRows(RowStep):
     """Takes the selected rows of a source, with their keys checked, and masked; counts them for each bundle.
 
-    With a detector of type `dlp`, `MaskInspectedRows` masks them.
+    With a detector of type `dlp`, `privacy.dlp.steps` masks them.
     """
-
-    def setup(self) -> None:
-        """Chooses what is done with a row."""
-        super().setup()
-        privacy = self._spec.safety.privacy
-        is_masked_later = privacy is not None and privacy.dlp is not None
-        check = partial(with_key, key=self._prompts.source.key)
-        self._take = check if is_masked_later else self._prompts.prepare
 
     def start_bundle(self) -> None:
         """Resets the number of rows."""
@@ -70,7 +57,7 @@ class TakeRows(_RowStep):
             return
         self._rows += 1
         self.count("rows")
-        row = self._take(row)
+        row = self._prompts.take(row)
         yield self._failed(row) if isinstance(row, FailedRow) else row
 
     def finish_bundle(self) -> Iterator[beam.pvalue.TaggedOutput]:
@@ -79,44 +66,9 @@ class TakeRows(_RowStep):
         yield beam.pvalue.TaggedOutput(TALLIES, GlobalWindows.windowed_value(Tally(read=self._rows)))
 
 
-class MaskInspectedRows(_RowStep):
-    """Masks rows whose texts a service has inspected; an element is a group of `inspected_rows`."""
-
-    def setup(self) -> None:
-        """Opens the store of what was found, too."""
-        super().setup()
-        self._store = required_store(self._spec)
-
-    def process(self, group: tuple[bytes, Any]) -> Iterator[Row | beam.pvalue.TaggedOutput]:
-        """Masks the rows of one group, which are equal."""
-        _, joined = group
-        found = dict(joined["found"])
-
-        def inspect(cells: Collection[Cell]) -> dict[Cell, Inspected]:
-            return {cell: found.get(self._store.name_of(cell), ()) for cell in cells}
-
-        for unmasked in joined["rows"]:
-            row = self._prompts.prepare(unmasked.value, inspect)
-            if isinstance(unmasked.value, FailedRow):  # counted as it was taken
-                yield beam.pvalue.TaggedOutput(FAILED, row)
-            else:
-                yield self._failed(row) if isinstance(row, FailedRow) else row
-
-
-class Render(_RowStep):
+class Render(RowStep):
     """Converts a row to `(fingerprint, RenderedRow)`."""
 
     def process(self, row: Row) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
         """Renders one row."""
         yield self._rendered(self._prompts.render(row))
-
-
-class IdentifyMedia(_RowStep):
-    """Converts batches of `(fingerprint, RenderedRow)`, whose files are identified together."""
-
-    def process(
-        self, batch: Sequence[tuple[str, RenderedRow]]
-    ) -> Iterator[tuple[str, RenderedRow] | beam.pvalue.TaggedOutput]:
-        """Identifies the files of some rows."""
-        prompts = [RowPrompt(rendered[0], fingerprint, Prompt(*rendered[1:])) for fingerprint, rendered in batch]
-        yield from map(self._rendered, self._prompts.identify(prompts))

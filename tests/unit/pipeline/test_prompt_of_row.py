@@ -19,10 +19,11 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import sam
 from airflow_provider_llmbeam.pipeline.measure.forget.find import find_prompts
 from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.measure.rows import read_golden
+from airflow_provider_llmbeam.pipeline.media.feature import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.privacy import detection, patterns
 from airflow_provider_llmbeam.pipeline.prompt_of_row import PromptRenderer
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
-from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import IdentifyMedia, Render, TakeRows
+from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import Render, TakeRows
 from airflow_provider_llmbeam.spec import JobSpec, Media, PromptTemplate
 from tests.hostile import altered, encoded, examples
 from tests.unit.pipeline.conftest import job_of

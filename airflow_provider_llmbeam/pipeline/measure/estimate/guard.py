@@ -19,10 +19,8 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.projection import (
     project,
 )
 from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import SourceSample
-from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
-from airflow_provider_llmbeam.pipeline.moderation.judging import Questions
-from airflow_provider_llmbeam.pipeline.moderation.usage import usage_of
-from airflow_provider_llmbeam.pipeline.moderation.verdict import decide, refusal
+from airflow_provider_llmbeam.pipeline.moderation.guard import Questions, guard_job
+from airflow_provider_llmbeam.pipeline.moderation.verdict import decide, refusal, usage_of
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.safety.moderation import Moderation, Side

@@ -12,8 +12,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.audit.record import audited_row
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, RowPrompt
 from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES, read_source
-from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
-from airflow_provider_llmbeam.pipeline.moderation.judging import Questions
+from airflow_provider_llmbeam.pipeline.moderation.guard import Questions, guard_job
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_record
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,17 +20,17 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
 from airflow_provider_llmbeam.exceptions import JobSpecError, ModelUnavailableError
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import governor_of, shared
+from airflow_provider_llmbeam.pipeline.privacy.dlp.store import FindingStore, store_of
 from airflow_provider_llmbeam.pipeline.privacy.dlp.table import (
     MAX_BYTES,
     SERVICE,
-    Cell,
-    Inspected,
     Table,
     config_of,
     findings_in,
     is_truncated,
     pack,
 )
+from airflow_provider_llmbeam.pipeline.privacy.finding import Cell, Finding, Inspected
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import GeminiModel, VertexEndpointModel
@@ -209,3 +209,53 @@ def inspector_of(spec: JobSpec) -> Inspector | None:
 
 
 _inspector = lru_cache(8)(Inspector)
+
+
+class Inspections:
+    """Asks the service about texts that nothing is known of, and keeps what it finds.
+
+    Args:
+        inspector: Sends texts to the service.
+        store: Findings of earlier runs.
+    """
+
+    def __init__(self, inspector: Inspector, store: FindingStore) -> None:
+        self._inspector = inspector
+        self._store = store
+        self._stored: dict[str, tuple[Finding, ...]] | None = None
+        self._last: Mapping[Cell, Inspected] = {}
+        #: Size in bytes of the texts that were asked for, each once for those that follow each other.
+        self.text_bytes = 0
+
+    def of(self, cells: Collection[Cell]) -> Mapping[Cell, Inspected]:
+        """Returns what was found in texts.
+
+        Raises:
+            JobSpecError: The service rejects every request.
+            ModelUnavailableError: The service cannot be reached.
+        """
+        new = [cell for cell in cells if cell not in self._last]
+        if not new:
+            return self._last
+        self.text_bytes += Table(tuple(new)).text_bytes
+        if self._stored is None:
+            self._stored = self._store.read()
+        found = {cell: self._last[cell] for cell in cells if cell in self._last}
+        names = {cell: self._store.name_of(cell) for cell in new}
+        found |= {cell: self._stored[name] for cell, name in names.items() if name in self._stored}
+        if unknown := [cell for cell in new if cell not in found]:
+            inspected = self._inspector.inspect(unknown).found
+            self._store.write(inspected)
+            found |= inspected
+        self._last = found
+        return found
+
+
+def inspections_of(spec: JobSpec) -> Inspections | None:
+    """Returns what asks the service for a job; `None` without a detector of type `dlp`.
+
+    Raises:
+        JobSpecError: There is no secret, no project, or no Google credentials.
+    """
+    inspector, store = inspector_of(spec), store_of(spec)
+    return None if inspector is None or store is None else Inspections(inspector, store)

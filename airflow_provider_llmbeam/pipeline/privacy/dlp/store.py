@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.privacy.cipher import IV_BYTES, Cipher, cipher_of
-from airflow_provider_llmbeam.pipeline.privacy.dlp.table import Cell, Inspected, config_of
-from airflow_provider_llmbeam.pipeline.privacy.finding import Finding
+from airflow_provider_llmbeam.pipeline.privacy.dlp.table import config_of
+from airflow_provider_llmbeam.pipeline.privacy.finding import Cell, Finding, Inspected
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety.privacy import DlpDetector
 

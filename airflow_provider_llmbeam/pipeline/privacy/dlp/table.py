@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-from airflow_provider_llmbeam.pipeline.privacy.finding import Finding
+from airflow_provider_llmbeam.pipeline.privacy.finding import Cell, Finding
 from airflow_provider_llmbeam.spec.safety.privacy import DlpDetector, kind_of_info_type
 from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of, str_of
 
@@ -27,17 +27,6 @@ _SCORES = {"VERY_UNLIKELY": 0.1, "UNLIKELY": 0.3, "POSSIBLE": 0.5, "LIKELY": 0.8
 #: Halves of surrogate pairs, which UTF-8 cannot encode. Each is replaced by one character, so that ranges hold.
 _LONE_HALF = re.compile("[\ud800-\udfff]")
 _EMPTY: dict[str, str] = {}
-
-
-class Cell(NamedTuple):
-    """A text of a column, which the service takes as a hint at what the text is."""
-
-    column: str
-    text: str
-
-
-#: What was found in a text, or why it could not be inspected.
-Inspected = tuple[Finding, ...] | str
 
 
 @dataclass(frozen=True)

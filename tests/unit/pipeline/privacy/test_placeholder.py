@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.pipeline.privacy.placeholder import Returned, is_ambiguous, replaced, returned_in
+from airflow_provider_llmbeam.pipeline.privacy.placeholder import (
+    Returned,
+    is_ambiguous,
+    restore_values,
+    returned_in,
+)
 from tests.fates import FATES
 
 SENT = ("<EMAIL_7f3a>", "<PHONE_00c1>")
@@ -89,7 +94,7 @@ def test_counts_are_exact_whatever_a_model_does(drawn):
 @given(st.lists(tags, max_size=5, unique=True), st.text("<>EMAIL_ 0123abcf", max_size=60))
 def test_nothing_but_an_exact_placeholder_is_replaced(issued, answer):
     values = {f"<EMAIL_{tag}>": f"«{number}»" for number, tag in enumerate(issued)}
-    found = replaced(answer, values)
+    found = restore_values(answer, values)
     for placeholder, value in values.items():
         assert found.count(value) == answer.count(placeholder)
         found = found.replace(value, placeholder)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import returned_in
-from airflow_provider_llmbeam.pipeline.privacy.repair import repair_fingerprint, repair_text, repaired
+from airflow_provider_llmbeam.pipeline.privacy.repair import apply_repair, repair_fingerprint, repair_text
 from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT
 from tests.outcomes import completion
 
@@ -43,7 +43,7 @@ def cost(row: AnsweredRow | FailedRow) -> int | None:
     ],
 )
 def test_what_the_run_has_paid_is_counted_once(origin, is_counted, paid, counted_as, repair):
-    found = repaired(first(origin), repair, is_counted=is_counted)
+    found = apply_repair(first(origin), repair, is_counted=is_counted)
     assert cost(found) == paid
     if isinstance(found, FailedRow):
         assert found.origin == ("fresh" if counted_as in ("fresh", "repaired") else counted_as)

@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.exceptions import (
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish, check_ratio, check_sums
+from airflow_provider_llmbeam.pipeline.transforms.write_report import ReportWriter
 from airflow_provider_llmbeam.spec import JobSpec
 
 
@@ -127,7 +128,7 @@ class Job:
         return [(0, f"{self.spec.paths.staging_uri}answers-0.jsonl")]
 
     def publish(self, tally: Tally) -> Report:
-        (text,) = Publish(self.spec, self.started_at).process(b"", tally, self.staged, [])
+        (text,) = Publish(self.spec, ReportWriter(self.spec, self.started_at)).process(b"", tally, self.staged, [])
         return Report.model_validate_json(text)
 
 

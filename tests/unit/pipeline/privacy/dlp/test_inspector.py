@@ -10,8 +10,7 @@ from airflow_provider_llmbeam.engine.pacing.outage import Outage
 from airflow_provider_llmbeam.exceptions import JobSpecError, ModelUnavailableError
 from airflow_provider_llmbeam.pipeline.privacy.dlp import table
 from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import Inspector, inspector_of, project_of
-from airflow_provider_llmbeam.pipeline.privacy.dlp.table import Cell
-from airflow_provider_llmbeam.pipeline.privacy.finding import Finding
+from airflow_provider_llmbeam.pipeline.privacy.finding import Cell, Finding
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.safety import DlpDetector

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.pipeline.privacy.dlp import table as tables
 from airflow_provider_llmbeam.pipeline.privacy.dlp.table import (
-    Cell,
     Table,
     config_of,
     findings_in,
     is_truncated,
     pack,
 )
-from airflow_provider_llmbeam.pipeline.privacy.finding import Finding
+from airflow_provider_llmbeam.pipeline.privacy.finding import Cell, Finding
 from airflow_provider_llmbeam.spec.safety import DlpDetector
 from tests.hostile import altered, letters
 

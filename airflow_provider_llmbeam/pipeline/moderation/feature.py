@@ -1,9 +1,9 @@
-"""What becomes of rows after the verdicts of a guard."""
+"""Moderation as a feature of a job: what is asked of the guard, and what becomes of rows after its verdicts."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,17 +18,109 @@ from airflow_provider_llmbeam.pipeline.elements import (
     AnsweredRow,
     FailedRow,
     RenderedRow,
+    Request,
     refused_row,
 )
-from airflow_provider_llmbeam.pipeline.further_requests.ask import Asked
-from airflow_provider_llmbeam.pipeline.moderation.usage import usage_of
-from airflow_provider_llmbeam.pipeline.moderation.verdict import UNREADABLE, Decision, decide, refusal
+from airflow_provider_llmbeam.pipeline.feature import Feature, Prompts, Results
+from airflow_provider_llmbeam.pipeline.further_requests import Asked
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
+from airflow_provider_llmbeam.pipeline.launch.keys import check_model
+from airflow_provider_llmbeam.pipeline.moderation.guard import AskGuard, guard_job
+from airflow_provider_llmbeam.pipeline.moderation.verdict import UNREADABLE, Decision, decide, refusal, usage_of
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
 from airflow_provider_llmbeam.spec.safety.moderation import Moderation, Side
 
 REPLACED, TALLIES = "replaced", "tallies"
 FINISH_REASON = "moderated"
+
+
+class ModerationFeature(Feature):
+    """A guard model judges prompts before they are sent, and answers before they are published."""
+
+    @classmethod
+    def is_in(cls, spec: JobSpec) -> bool:
+        """Returns whether there is a guard."""
+        return spec.safety.moderation is not None
+
+    @property
+    def moderation(self) -> Moderation:
+        """The `safety.moderation` of the job."""
+        assert self.spec.safety.moderation is not None
+        return self.spec.safety.moderation
+
+    def check_keys(self) -> None:
+        """Opens the client of the guard model once, which fails if a key is missing.
+
+        Raises:
+            JobSpecError: The client cannot be opened.
+        """
+        check_model(guard_job(self.spec, self.moderation))
+
+    def change_prompts(self, prompts: Prompts, context: RunContext) -> Prompts:
+        """Has the prompts judged."""
+        if "input" not in self.moderation.on:
+            return prompts
+        decided = (
+            prompts.rendered
+            | "TextOfPrompt" >> beam.Map(lambda prompt: (prompt[1][1], prompt))
+            | "ModeratePrompts" >> self._ask(context, prompts.delay, prompts.duplicate_keys)
+            | "DecideOnPrompts"
+            >> beam.ParDo(DecideOnPrompts(self.moderation, context)).with_outputs(
+                FAILED, REPLACED, TALLIES, main="passed"
+            )
+        )
+        return replace(
+            prompts,
+            rendered=decided["passed"],
+            replaced=[*prompts.replaced, decided[REPLACED]],
+            failed=[*prompts.failed, decided[FAILED]],
+            tallies=[*prompts.tallies, decided[TALLIES]],
+        )
+
+    def change_answers(self, results: Results, context: RunContext) -> Results:
+        """Has the answers judged, and adds the columns with the flags of prompts."""
+        if "output" in self.moderation.on:
+            decided = (
+                results.answered
+                | "AllAnswers" >> beam.Flatten()
+                | "TextOfAnswer" >> beam.Map(lambda answered: (answered.completion.text, answered))
+                | "ModerateAnswers" >> self._ask(context)
+                | "DecideOnAnswers"
+                >> beam.ParDo(DecideOnAnswers(self.moderation, context)).with_outputs(
+                    FAILED, TALLIES, main="passed"
+                )
+            )
+            results = Results(
+                [decided["passed"]], [*results.failed, decided[FAILED]], [*results.tallies, decided[TALLIES]]
+            )
+        if "input" not in self.moderation.on or not self.moderation.flags:
+            return results
+        return Results(
+            [rows | f"FlagAnswers{number}" >> beam.Map(with_flag) for number, rows in enumerate(results.answered)],
+            [rows | f"FlagFailed{number}" >> beam.Map(with_flag) for number, rows in enumerate(results.failed)],
+            results.tallies,
+        )
+
+    def _ask(
+        self,
+        context: RunContext,
+        delay: Callable[[beam.PCollection], beam.PCollection] = lambda requests: requests,
+        duplicate_keys: beam.pvalue.AsList | None = None,
+    ) -> AskGuard:
+        # The guard has a budget of its own for both sides, and prompts that the provider has not stored.
+        of_guard = replace(context, run=f"{context.run}-guard", cached_head=None)
+        handler = GuardHandler(guard_job(self.spec, self.moderation), of_guard)
+        return AskGuard(handler, self.moderation, delay, duplicate_keys)
+
+
+class GuardHandler(JobHandler[Request]):
+    """Handler of the requests to a guard, which are not among the counts of the job that the progress shows."""
+
+    def count(self, counts: Counts) -> None:
+        """Counts nothing."""
 
 
 class _Decide(CountingDoFn):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.privacy.usage import masked_in
-from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT
+from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT, masked_in
 
 
 def masked_of(masker, template, *rows):

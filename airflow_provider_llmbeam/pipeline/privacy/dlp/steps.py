@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from apache_beam.io import fileio
 from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
 from apache_beam.transforms.window import GlobalWindows
 
-from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
+from airflow_provider_llmbeam.pipeline.context import RunContext
+from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, Row
 from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import inspector_of
 from airflow_provider_llmbeam.pipeline.privacy.dlp.store import (
     FindingStore,
@@ -22,9 +23,10 @@ from airflow_provider_llmbeam.pipeline.privacy.dlp.store import (
     read_findings,
     store_of,
 )
-from airflow_provider_llmbeam.pipeline.privacy.dlp.table import Cell, Inspected
+from airflow_provider_llmbeam.pipeline.privacy.finding import Cell, Inspected
 from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import RowStep
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE
 from airflow_provider_llmbeam.spec.safety import Privacy
@@ -52,24 +54,27 @@ Text = tuple[Cell, Iterable[tuple[Unmasked, bytes]]]
 Found = tuple[str, Inspected]
 
 
-def inspected_rows(
-    rows: beam.PCollection, spec: JobSpec, privacy: Privacy
-) -> tuple[beam.PCollection, beam.PCollection]:
-    """Has the texts of rows inspected, and joins the findings with the rows.
+def mask_inspected_rows(
+    rows: beam.PCollection, unreadable: beam.PCollection, spec: JobSpec, context: RunContext
+) -> tuple[beam.PCollection, beam.PCollection, list[beam.PCollection]]:
+    """Has the texts of rows inspected, and masks the rows, for a job with a detector of type `dlp`.
 
     No row is passed on before all texts are inspected, so that an inspection that is not permitted ends the job
     before a request to the model.
 
     Args:
-        rows: `Row`s and `FailedRow`s.
+        rows: `Row`s.
+        unreadable: `FailedRow`s.
         spec: The job.
-        privacy: Its `safety.privacy`.
+        context: Its run.
 
     Returns:
-        Groups of equal rows, `(id, {"rows": …, "found": …})`: `Unmasked` ones, and the `Found` of each text in
-        which something was found; and `Tally`s.
+        The masked rows, the `FailedRow`s, and `Tally`s of the inspection in zero or one collections.
     """
-    read = rows | "TextsOfRows" >> beam.ParDo(_TextsOfRows(spec, privacy)).with_outputs(_CELLS, main="rows")
+    if (privacy := spec.safety.privacy) is None or privacy.dlp is None:
+        return rows, unreadable, []
+    every = (rows, unreadable) | "AllRows" >> beam.Flatten()
+    read = every | "TextsOfRows" >> beam.ParDo(_TextsOfRows(spec, privacy)).with_outputs(_CELLS, main="rows")
     looked_up = (
         {"texts": read[_CELLS], "stored": _stored(rows.pipeline, spec)}
         | "ByText" >> beam.CoGroupByKey()
@@ -81,7 +86,10 @@ def inspected_rows(
         | "InspectTexts" >> beam.ParDo(_InspectTexts(spec)).with_outputs(_TALLIES, main="found")
     )
     found = (looked_up[_FOUND], inspected["found"]) | "AllFound" >> beam.Flatten()
-    return {"rows": read["rows"], "found": found} | "ByRow" >> beam.CoGroupByKey(), inspected[_TALLIES]
+    groups = {"rows": read["rows"], "found": found} | "ByRow" >> beam.CoGroupByKey()
+    mask = beam.ParDo(_MaskInspectedRows(spec, context)).with_outputs(FAILED, main="rows")
+    masked = groups | "MaskRows" >> mask
+    return masked["rows"], masked[FAILED], [inspected[_TALLIES]]
 
 
 def _stored(root: beam.Pipeline, spec: JobSpec) -> beam.PCollection:
@@ -102,7 +110,7 @@ class _TextsOfRows(beam.DoFn):
 
     def setup(self) -> None:
         self._masker = Masker(self._spec, self._privacy)
-        self._store = required_store(self._spec)
+        self._store = _store_of(self._spec)
 
     def process(self, row: Row | FailedRow) -> Iterator[tuple[bytes, Unmasked] | beam.pvalue.TaggedOutput]:
         # Of its content: a repeated bundle gives a row the same id, and equal rows have the same findings.
@@ -135,7 +143,7 @@ class _InspectTexts(beam.DoFn):
 
     def setup(self) -> None:
         self._inspector = inspector_of(self._spec)
-        self._store = required_store(self._spec)
+        self._store = _store_of(self._spec)
 
     def start_bundle(self) -> None:
         self._sums = Counter[str]()
@@ -158,7 +166,29 @@ class _InspectTexts(beam.DoFn):
         yield beam.pvalue.TaggedOutput(_TALLIES, tally)
 
 
-def required_store(spec: JobSpec) -> FindingStore:
+class _MaskInspectedRows(RowStep):
+    """Masks rows whose texts a service has inspected; an element is a group of equal ones."""
+
+    def setup(self) -> None:
+        super().setup()
+        self._store = _store_of(self._spec)
+
+    def process(self, group: tuple[bytes, Any]) -> Iterator[Row | beam.pvalue.TaggedOutput]:
+        _, joined = group
+        found = dict(joined["found"])
+
+        def inspect(cells: Collection[Cell]) -> dict[Cell, Inspected]:
+            return {cell: found.get(self._store.name_of(cell), ()) for cell in cells}
+
+        for unmasked in joined["rows"]:
+            row = self._prompts.prepare(unmasked.value, inspect)
+            if isinstance(unmasked.value, FailedRow):  # counted as it was taken
+                yield beam.pvalue.TaggedOutput(FAILED, row)
+            else:
+                yield self._failed(row) if isinstance(row, FailedRow) else row
+
+
+def _store_of(spec: JobSpec) -> FindingStore:
     """Returns the store of a job with a detector of type `dlp`."""
     store = store_of(spec)
     assert store is not None

@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow
-from airflow_provider_llmbeam.pipeline.transforms.personal_data import RestoreAnswers
+from airflow_provider_llmbeam.pipeline.privacy.feature import RestoreAnswers
 from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import TakeRows
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.outcomes import completion
@@ -27,7 +27,8 @@ def test_a_secret_that_was_changed_while_a_job_ran_ends_it_with_its_cause(monkey
     for number, step in enumerate(steps):
         monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", f"the secret of worker {number}")
         step.setup()
-    steps[0].start_bundle()
+    for step in steps:
+        step.start_bundle()
     (row,) = steps[0].process({"id": 1, "text": "123456"})
     with pytest.raises(JobFailedError, match=r"it was changed while the job ran. Nothing was published") as failed:
         list(steps[1].process(AnsweredRow(row, "f", completion("x"), "fresh")))
