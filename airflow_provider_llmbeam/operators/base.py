@@ -45,6 +45,25 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.source import Source
 
 
+#: Fields of the spec that are templated arguments of the same name: objects, and one text.
+_PARTS = (
+    "source",
+    "model",
+    "sink",
+    "generation",
+    "embedding",
+    "conversation",
+    "inference",
+    "limits",
+    "batching",
+    "alerts",
+    "safety",
+    "cache",
+    "runner",
+    "state_uri",
+)
+
+
 class InferenceJobOperator(HasLineage, BaseOperator):
     """Base of `RunInferenceOperator`, which documents the arguments, and of `EstimateInferenceOperator`.
 
@@ -52,28 +71,15 @@ class InferenceJobOperator(HasLineage, BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        "source",
         "prompt_variables",
-        "model",
-        "sink",
-        "generation",
-        "embedding",
-        "conversation",
-        "inference",
-        "limits",
-        "batching",
-        "alerts",
-        "safety",
-        "cache",
-        "runner",
-        "state_uri",
+        *_PARTS,
         "job_name",
         "llmbeam_conn_id",
         "gcp_conn_id",
         "impersonation_chain",
         "prompt_per_row",
     )
-    template_fields_renderers = dict.fromkeys((*template_fields[:14], "prompt_per_row"), "json")
+    template_fields_renderers = dict.fromkeys(("prompt_variables", *_PARTS[:-1], "prompt_per_row"), "json")
 
     #: Whether the task writes answers.
     _writes = True
@@ -152,18 +158,13 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         Raises:
             JobSpecError: An argument is invalid, or this Airflow has no name for a job on Dataflow or Flink.
         """
-        from airflow_provider_llmbeam.hooks.connections import (
-            kafka_environment,
-            privacy_environment,
-            sink_environment,
-        )
+        from airflow_provider_llmbeam.hooks.connections import connection_environment
 
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
         spec, secrets = self._connected(self._identified_data(context, inference))
         spec = _with_end_of_duration(spec, context)
         spec = with_billing_labels(spec, context["ti"].dag_id, context["ti"].task_id)
-        environment = secrets | sink_environment(spec.sink) | privacy_environment(spec.safety.privacy)
-        environment |= kafka_environment(source=spec.source, sink=spec.sink)
+        environment = secrets | connection_environment(spec)
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment
 
@@ -227,25 +228,9 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         prompt = self.prompt
         if isinstance(prompt, Mapping):
             prompt = {**prompt, "variables": self.prompt_variables}
-        parts = {
-            "name": name,
-            "source": self.source,
-            "prompt": prompt,
-            "model": self.model,
-            "sink": self.sink,
-            "task": None if self.embedding is None else "embed",
-            "generation": self.generation,
-            "embedding": self.embedding,
-            "conversation": self.conversation,
-            "inference": inference,
-            "limits": self.limits,
-            "batching": self.batching,
-            "alerts": self.alerts,
-            "safety": self.safety,
-            "cache": self.cache,
-            "runner": self.runner,
-            "state_uri": self.state_uri,
-        }
+        parts = {field: getattr(self, field) for field in _PARTS}
+        task = None if self.embedding is None else "embed"
+        parts |= {"name": name, "prompt": prompt, "inference": inference, "task": task}
         return {field: value for field, value in parts.items() if value is not None}
 
 
