@@ -43,7 +43,7 @@ class JobSpec(SpecModel):
     """A job: its source, prompt, model and sink.
 
     It says what is asked, and nothing of how. An operator or the command line parses it, the process of the job
-    reads it again as JSON, and `pipeline.build` makes the Beam graph of it, in which a `JobHandler` has the prompts
+    reads it again as JSON, and `pipeline.build` makes the Beam graph of it, whose `JobHandler` gets the prompts
     answered.
 
     It holds no secrets: keys come from the environment (`GOOGLE_API_KEY`, `OpenAIModel.api_key_env`), on Dataflow
