@@ -12,6 +12,7 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redaction import secrets_of
+from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.queues import KafkaCluster
 from airflow_provider_llmbeam.spec.safety import Privacy
 from airflow_provider_llmbeam.spec.sink import PostgresSink, Sink
@@ -34,6 +35,16 @@ _AIRFLOW_EXTRAS = {
 def plain_chain(chain: str | Sequence[str] | None) -> str | list[str] | None:
     """Returns the argument `impersonation_chain` as plain JSON."""
     return chain if isinstance(chain, str | None) else list(chain)
+
+
+def connection_environment(spec: JobSpec) -> dict[str, str]:
+    """Returns the environment variables with the secrets of the connections that a job names.
+
+    Raises:
+        JobSpecError: A connection does not exist, is of another type, or cannot be passed to another process.
+    """
+    kafka = kafka_environment(source=spec.source, sink=spec.sink)
+    return sink_environment(spec.sink) | privacy_environment(spec.safety.privacy) | kafka
 
 
 def _read_connection(field: str, conn_id: str, kind: str | None, add: str) -> Any:

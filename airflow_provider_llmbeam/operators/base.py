@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.deployment import own_deployment, required_deployment
+from airflow_provider_llmbeam.hooks.deployment import own_deployment, require_deployment
 from airflow_provider_llmbeam.integrations.openlineage.task import HasLineage, JobFacts
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.arguments import check_arguments
@@ -43,6 +43,25 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.source import Source
 
 
+#: Fields of the spec that are templated arguments of the same name: objects, and one text.
+_PARTS = (
+    "source",
+    "model",
+    "sink",
+    "generation",
+    "embedding",
+    "conversation",
+    "inference",
+    "limits",
+    "batching",
+    "alerts",
+    "safety",
+    "cache",
+    "runner",
+    "state_uri",
+)
+
+
 class InferenceJobOperator(HasLineage, BaseOperator):
     """Base of `RunInferenceOperator`, which documents the arguments, and of `EstimateInferenceOperator`.
 
@@ -50,28 +69,15 @@ class InferenceJobOperator(HasLineage, BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        "source",
         "prompt_variables",
-        "model",
-        "sink",
-        "generation",
-        "embedding",
-        "conversation",
-        "inference",
-        "limits",
-        "batching",
-        "alerts",
-        "safety",
-        "cache",
-        "runner",
-        "state_uri",
+        *_PARTS,
         "job_name",
         "llmbeam_conn_id",
         "gcp_conn_id",
         "impersonation_chain",
         "prompt_per_row",
     )
-    template_fields_renderers = dict.fromkeys((*template_fields[:14], "prompt_per_row"), "json")
+    template_fields_renderers = dict.fromkeys(("prompt_variables", *_PARTS[:-1], "prompt_per_row"), "json")
 
     #: Whether the task writes answers.
     _writes = True
@@ -150,22 +156,17 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         Raises:
             JobSpecError: An argument is invalid, or this Airflow has no name for a job on Dataflow or Flink.
         """
-        from airflow_provider_llmbeam.hooks.connections import (
-            kafka_environment,
-            privacy_environment,
-            sink_environment,
-        )
+        from airflow_provider_llmbeam.hooks.connections import connection_environment
 
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
-        spec, secrets = self._connected(self._identified_data(context, inference))
+        spec, secrets = self._connect(self._build_data(context, inference))
         spec = _with_end_of_duration(spec, context)
         spec = with_billing_labels(spec, context["ti"].dag_id, context["ti"].task_id)
-        environment = secrets | sink_environment(spec.sink) | privacy_environment(spec.safety.privacy)
-        environment |= kafka_environment(source=spec.source, sink=spec.sink)
+        environment = secrets | connection_environment(spec)
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment
 
-    def _identified_data(self, context: Context, inference: Any) -> dict[str, Any]:
+    def _build_data(self, context: Context, inference: Any) -> dict[str, Any]:
         """Returns the spec as plain data, with all by which a job elsewhere is found again.
 
         Raises:
@@ -176,13 +177,13 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         data["airflow_run"] = airflow_run_of(context["ti"])
         runner = from_text(self.runner)
         runner_type = runner.get("type") if isinstance(runner, Mapping) else None
-        data["deployment"] = required_deployment() if runner_type in ("dataflow", "flink") else own_deployment()
+        data["deployment"] = require_deployment() if runner_type in ("dataflow", "flink") else own_deployment()
         if runner_type == "dataflow" and not runner.get("project"):
             location = str(runner.get("location"))
-            data["runner"] = {**runner, "project": self._connected_project(location)}
+            data["runner"] = {**runner, "project": self._read_project(location)}
         return data
 
-    def _connected_project(self, location: str) -> str:
+    def _read_project(self, location: str) -> str:
         """Returns the project of the connection or of its credentials.
 
         Raises:
@@ -194,7 +195,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         with before_submission():
             return DataflowJobHook(location, None, self.gcp_conn_id, self.impersonation_chain).project
 
-    def _connected(self, data: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
+    def _connect(self, data: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
         """Returns the spec with what connections and the environment give its models, and variables with secrets.
 
         Raises:
@@ -225,25 +226,9 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         prompt = self.prompt
         if isinstance(prompt, Mapping):
             prompt = {**prompt, "variables": self.prompt_variables}
-        parts = {
-            "name": name,
-            "source": self.source,
-            "prompt": prompt,
-            "model": self.model,
-            "sink": self.sink,
-            "task": None if self.embedding is None else "embed",
-            "generation": self.generation,
-            "embedding": self.embedding,
-            "conversation": self.conversation,
-            "inference": inference,
-            "limits": self.limits,
-            "batching": self.batching,
-            "alerts": self.alerts,
-            "safety": self.safety,
-            "cache": self.cache,
-            "runner": self.runner,
-            "state_uri": self.state_uri,
-        }
+        parts = {field: getattr(self, field) for field in _PARTS}
+        task = None if self.embedding is None else "embed"
+        parts |= {"name": name, "prompt": prompt, "inference": inference, "task": task}
         return {field: value for field, value in parts.items() if value is not None}
 
 

@@ -13,11 +13,7 @@ When the evidence is enough, what was learned is forgotten, and the run begins a
 request, which waits as it was told. If more are rejected than the share explains, which a CUSUM test decides, the
 law of quotas is told of one 429; so it finds a quota below, and a pool that was taken for chance.
 
-docs/pacing.md has what was measured. Refused:
-
-- evidence from the 429s of pools, whose rate each of them hardly cuts (of 50 pools, 48 % had few 429s, not 66 %)
-- to measure the share at the rate of a quota below: any share explained itself, and 36 % of 429s remained
-- a share of 100 requests, or 8 429s beyond it: 3 or 4 of 24 servers without a quota were lost again
+docs/pacing.md has what was measured, and which variants were refused.
 """
 
 from __future__ import annotations

@@ -7,43 +7,7 @@ cent until the next 429 measures it again. The first intervals are short, the la
 of 429s grows with the logarithm of the number of requests. A later run begins with the learned rate. A pool that
 rejects by chance has a law of its own, `shared_pool`.
 
-docs/pacing.md has what was measured. Refused: doubling the rate until a 429, and the rate of the time since the
-last overload (67 % of 300 simulated cases with few 429s, 62 % in time; this law 83 and 84 %). Of variants of this
-law, on 370 cases of at most 3,000 requests (81 and 83 %) or on 600 of any size (88 and 87 %):
-
-- obeying each retry delay, however long (on 180 cases 88 and 80 % instead of 88 and 84 %)
-- first holds of 1, 3, 8, 18 and 31 s (80 and 83 % of 370), and holds that triple (80 and 82 %)
-- little weight for an interval in which the rate doubled (74 and 85 % of 370)
-- a doubling that is as fast as the measurement took (87 and 82 % of 600 instead of 88 and 83 %)
-- growth after half of the requests while the mean since the begin is larger (79 and 83 % of 370)
-
-Of 3,000 cases of any size (this law: 82 and 88 %, 96 and 87 % in the next run):
-
-- a start at 36 requests per second or 12 % of the batch, with 0.5 more for each request (82 and 86 %): of servers
-  without a limit, 80 instead of 92 % were in time
-- a start at the power 0.5, 0.7 or 0.8 of the batch (of 1,200 cases 5, 2 and 2 % less with few 429s, 1 % more in
-  time), or at 8 % of it (1 % less with few 429s); one that grows with the power 0.5, 0.7 or 0.8 of the requests
-  sent (of 300 cases up to 2 % less with few 429s and in time)
-- growth after 10, 25 or 50 times the requests in flight until a 429 arrives (of 1,000 cases no more with few 429s)
-- a rate that begins up to 10 % above a measurement of few requests, and a cut by 15 % after the first hold that
-  was too short (with that start 80 and 86 %)
-- half a request less in each interval of a rate that less than five requests measured (2 % more with few 429s, 2 %
-  less in time)
-- a rate between the mean of an interval and its end where it had doubled, as a log admits more at the end (1 %
-  less with few 429s, 1 % more in time)
-- an interval that begins 2 % below a rate of less than 200 measured requests, and none of the first three requests
-  after a hold ahead of time: on 600 held-out cases 2 % more with few 429s, and 1 and 2 % less in time; without the
-  bound of 200, 2 % of the rate of a bucket without a burst, too, where each interval measures what was sent
-- further growth of the rate that grows, after 15 and 30 s four and 64 times the rate (of 600 cases 2 % less with
-  few 429s, no more in time)
-- intervals of 60 s instead of some 400 requests (of 200 logs 4 % less in time)
-- a mean request that follows the answers, not only the prompts at each 429 (of 600 cases no more, and up
-  to 4 times the time)
-- growth after 10 s while the mean since the begin is 1.5 times the rate: 3 % more of the logs in time, 6 % fewer
-  buckets with few 429s
-- from half of the 429s that count as few, growth after up to four times the requests (of 600 cases 88 and 88 %
-  instead of 85 and 90 %: 67 instead of 78 % of the pools were in time), and a rate up to 10 % lower (90 and 85 %)
-- until the first answer, no more than the requests in flight over the time so far (of 600 cases 85 and 90 %)
+docs/pacing.md has what was measured, and which variants were refused.
 """
 
 from __future__ import annotations

@@ -15,16 +15,7 @@ Before the first answer nobody knows how long answers are, and a request counts 
 that were corrected by the answers changed what each further request counted, and so the rate: of 600 simulated
 quotas of requests, 82 instead of 85 % had few 429s.
 
-docs/pacing.md has what was measured. Refused, with the share of 39 simulated quotas of tokens with few 429s, and
-of those in time (this law, with the intervals of that time: 69 and 87 %; requests only: 64 and 54 %):
-
-- To convert the rate by the mean length when the unit changes, instead of measuring the interval again: ten
-  times the rate of a quota of both that was first one of tokens, as the lengths had fallen.
-- The mean of the last 10 prompts instead of 100: 64 and 92 %.
-- To try tokens whenever the prompts had become half as long: no more of them in time, and 36 instead of 41 % of
-  the quotas of both with few 429s.
-- To send a request before its tokens are paid for, as the law of requests does: a server's bucket has to hold
-  them.
+docs/pacing.md has what was measured, and which variants were refused.
 """
 
 from __future__ import annotations

@@ -10,18 +10,7 @@ the test fails it, as the 429s at the end of a window follow each other. A slow 
 In a pool the share of 429s controls the rate, and nothing is held: the rate grows, and each 429 cuts it, so
 that a share of `REJECTED_RATIO` keeps it. It does not fall far below what was admitted lately.
 
-docs/pacing.md has what was measured. Refused, with the share of the capacity and that of 429s in simulated pools
-of 40 requests per second (this law: 91 and 3.5 %; before it: 82 and 1.4 %):
-
-- To tell a pool by its rate between two 429s, which is constant for a quota: in half of the intervals of 150
-  requests and more that differed by 0.6 %, which is less than the arrival of requests varies on a network.
-- Cuts without a lower bound: the rate fell to two thirds of the capacity (79 and 3.0 % in one pool), since a pool
-  forgets an overload only after a second. With 0.95 of what was admitted as that bound: 92 and 6.5 %.
-- Faster growth by the time since the last 429: with 0.3 % of 429s at any load, the rate took 40 s from 60 to 450
-  requests per second.
-- AWS's adaptive mode (CUBIC) cuts by 30 % at each 429, and its growth follows the time since then, not the share
-  of 429s. Gradient2 and Vegas follow the latency, which does not grow before a pool rejects. The throttling of the
-  SRE book rejects requests in the client, and chooses no rate. BBR's delivery rate is the lower bound used here.
+docs/pacing.md has what was measured, and which variants were refused.
 """
 
 from __future__ import annotations
