@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
@@ -27,6 +28,10 @@ _ENDINGS: dict[str, FileFormat] = {
     ".parquet": "parquet",
     ".avro": "avro",
 }
+
+#: The signs of a glob.
+_GLOB = re.compile(r"(?<![^/])\*\*/|\*+|\?|\[!?[^\]]+\]")
+_OF_SIGN = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 #: Columns of every output row besides its key.
 OUTPUT_COLUMNS = (
@@ -103,7 +108,9 @@ class FilesSource(_Source):
     """Rows in files on any filesystem that Beam reads: local, `gs://`, `s3://`, `hdfs://`.
 
     Attributes:
-        uri: A path or a glob. Compressed files, of JSON lines or CSV, are recognised by their extension.
+        uri: A path or a glob: `*` and `?` stand for characters of one name, `**/` for any folders or none, `**`
+            for anything, `[ab]` for one of these characters. A file of exactly this name is that file alone.
+            Compressed files, of JSON lines or CSV, are recognised by their extension.
         format: `jsonl` (one object per line), `csv` (every value is text), `parquet` or `avro`. `None`: derived
             from the extension of `uri`. Text in a Parquet column of type `binary` is text; other bytes are base64
             in the output and in the dead letter.
@@ -358,6 +365,26 @@ def full_table_name(table: str) -> str:
     if len(parts) != 3 or not all(parts):
         raise ValueError("must be `project.dataset.table`")
     return ".".join(parts)
+
+
+def glob_pattern(uri: str) -> re.Pattern[str]:
+    """Returns the pattern that the paths of a glob match completely."""
+    found, at = "", 0
+    for sign in _GLOB.finditer(uri):
+        found += re.escape(uri[at : sign.start()]) + _of_sign(sign[0])
+        at = sign.end()
+    try:
+        return re.compile(found + re.escape(uri[at:]), re.DOTALL)
+    except re.error:  # `[b-a]`
+        return re.compile(re.escape(uri))
+
+
+def _of_sign(sign: str) -> str:
+    if sign[0] != "[":
+        return _OF_SIGN.get(sign, ".*")
+    is_other = sign[1] == "!"
+    signs = re.sub(r"[^\w-]", r"\\\g<0>", sign[1 + is_other : -1])
+    return f"[{'^/' if is_other else ''}{signs}]"
 
 
 def format_of(uri: str) -> FileFormat:

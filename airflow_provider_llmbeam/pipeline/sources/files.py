@@ -12,19 +12,23 @@ from contextlib import suppress
 from typing import Any
 
 import apache_beam as beam
+import fastavro
 import pyarrow as pa
-from apache_beam.io import fileio
+import pyarrow.parquet as pq
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.records import with_types
 from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
 from airflow_provider_llmbeam.pipeline.sources.lines import (
     MAX_ROW_SIZE,
     SHOWN_SIZE,
+    FilePart,
     Line,
-    LinesSource,
+    line_parts,
     open_plain,
+    read_part,
 )
 from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.csv_options import CsvOptions
@@ -61,18 +65,44 @@ def read_format(
     root: beam.Pipeline, uri: str, file_format: FileFormat, options: CsvOptions = _USUAL
 ) -> beam.PCollection:
     """Adds the reader of a format to the graph."""
+    return file_parts(root, uri, file_format) | "Parse" >> beam.FlatMap(_rows, file_format, options)
+
+
+def file_parts(root: beam.Pipeline, uri: str, file_format: FileFormat) -> beam.PCollection:
+    """Finds the files of a path or glob; each part of one is read by one worker, in parallel to the others."""
+    return root | "Uri" >> beam.Create([uri]) | "Find" >> beam.FlatMap(_parts, file_format) | beam.Reshuffle()
+
+
+def _parts(uri: str, file_format: FileFormat) -> Iterator[FilePart]:
+    for file in storage.find(uri):
+        if not file.size_in_bytes:
+            continue
+        match file_format:
+            case "jsonl":
+                yield from line_parts(file.path, file.size_in_bytes)
+            case "parquet":
+                with storage.open(file.path) as stream:
+                    groups = pq.read_metadata(stream).num_row_groups
+                yield from ((file.path, number) for number in range(groups))
+            case _:
+                yield file.path, 0
+
+
+def _rows(part: FilePart, file_format: FileFormat, options: CsvOptions) -> Iterator[Row | FailedRow]:
+    path, number = part
     match file_format:
         case "jsonl":
-            lines = root | "Lines" >> beam.io.Read(LinesSource(uri, validate=False))
-            return lines | "ParseJson" >> beam.FlatMap(parse_line)
+            for line in read_part(part):
+                yield from parse_line(line)
         case "csv":
-            files = root | "Match" >> fileio.MatchFiles(uri) | "Open" >> fileio.ReadMatches()
-            return files | "ParseCsv" >> beam.FlatMap(_read_csv_file, options)
+            with io.TextIOWrapper(open_plain(path), options.codec, MARKED, newline="") as text:
+                yield from parse_csv(text, options, path)
         case "parquet":
-            tables = root | "Parquet" >> beam.io.ReadFromParquetBatched(uri)
-            return tables | "ParseParquet" >> beam.FlatMap(parse_table)
+            with storage.open(path) as stream, pq.ParquetFile(stream) as file:
+                yield from parse_table(file.read_row_group(number))
         case "avro":
-            return root | "Avro" >> beam.io.ReadFromAvro(uri)
+            with storage.open_buffered(path) as stream:
+                yield from fastavro.reader(stream)  # type: ignore[misc]
 
 
 def parse_line(line: Line) -> Iterator[Row | FailedRow]:
@@ -221,12 +251,6 @@ def parse_csv(
 def _header_error(path: str | None, fault: str) -> JobSpecError:
     uri = "" if path is None else f" {path!r}"
     return JobSpecError(f"`source.uri`{uri}: the header {fault} Nothing was sent or billed.")
-
-
-def _read_csv_file(file: fileio.ReadableFile, options: CsvOptions) -> Iterator[Row | FailedRow]:
-    path = file.metadata.path
-    with io.TextIOWrapper(open_plain(path), options.codec, MARKED, newline="") as text:
-        yield from parse_csv(text, options, path)
 
 
 #: Errors of a text that is not UTF-8, of a date after the year 9999, and of a time zone that does not exist.

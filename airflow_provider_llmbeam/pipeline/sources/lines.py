@@ -5,13 +5,13 @@ from __future__ import annotations
 import bz2
 import io
 import lzma
+import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
 import zstandard
-from apache_beam.io.filebasedsource import FileBasedSource
 from apache_beam.io.filesystem import CompressionTypes
 
 from airflow_provider_llmbeam.engine.value import value
@@ -24,6 +24,11 @@ MAX_ROW_SIZE = 64 * 2**20
 #: Size of the beginning that is kept of a longer row.
 SHOWN_SIZE = 1000
 
+#: A part of a file that one worker reads: its path and, by format, the position of its first byte, the number of
+#: its row group, or 0.
+FilePart = tuple[str, int]
+#: Size of a part of a file with lines, in bytes.
+PART_BYTES = 16 * 2**20
 _BLOCK_BYTES = 2**20
 #: Compressed bytes that are expanded at once, without a limit on the result: a gzip file has up to 1,032 bytes for
 #: each.
@@ -59,19 +64,24 @@ class Line:
         return len(self.text) == self.size
 
 
-class LinesSource(FileBasedSource):
-    """Reads `Line`s of files, in parallel if they are not compressed.
+def line_parts(path: str, size_bytes: int) -> Iterator[FilePart]:
+    """Returns the parts of a file that are read in parallel; one if it is compressed."""
+    size = 1 if is_compressed(path) else size_bytes
+    return ((path, start) for start in range(0, size, PART_BYTES))
+
+
+def read_part(part: FilePart, part_bytes: int = PART_BYTES) -> Iterator[Line]:
+    """Reads the lines that begin in a part of a file.
 
     Beam's `ReadFromText` has no limit, and copies the beginning of a line once for each 8 KiB: 100 s for 1 GB.
     """
-
-    def read_records(self, file_name: str, range_tracker: Any) -> Iterator[Line]:
-        """Reads the lines that begin in a range."""
-        with open_plain(file_name) as file:
-            for line in read_lines(file, range_tracker.start_position()):
-                if not range_tracker.try_claim(line.offset):
-                    return
-                yield line
+    path, start = part
+    end = math.inf if is_compressed(path) else start + part_bytes
+    with open_plain(path) as file:
+        for line in read_lines(file, start):
+            if line.offset >= end:
+                return
+            yield line
 
 
 def open_plain(path: str, *, block_bytes: int | None = None) -> IO[bytes]:

@@ -10,8 +10,8 @@ import orjson
 
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, failed_row
-from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
-from airflow_provider_llmbeam.pipeline.sources.lines import MAX_ROW_SIZE, Line, LinesSource
+from airflow_provider_llmbeam.pipeline.sources.files import file_parts, parse_json_line
+from airflow_provider_llmbeam.pipeline.sources.lines import MAX_ROW_SIZE, Line, read_part
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 #: Fields of a line besides the columns of its row.
@@ -20,7 +20,7 @@ _VALUE, _FAULT = "llmbeam_value", "llmbeam_fault"
 
 def message_rows(root: beam.Pipeline, uri: str, value_format: Literal["json", "text"]) -> beam.PCollection:
     """Reads a file of messages: `Row`s, and a `FailedRow` for each message that cannot be parsed."""
-    lines = root | "Lines" >> beam.io.Read(LinesSource(uri, validate=False))
+    lines = file_parts(root, uri, "jsonl") | "Lines" >> beam.FlatMap(read_part)
     return lines | "ParseMessage" >> beam.FlatMap(parse_message, value_format)
 
 

@@ -64,7 +64,7 @@ def read_portions(
         The size of the whole source, in the unit of `Portion.size`, and the portions. All rows were read if their
         sizes add up to it.
     """
-    files = [file for file in storage.match_metadata(uri) if file.size_in_bytes]
+    files = [file for file in storage.find(uri) if file.size_in_bytes]
     size = float(sum(file.size_in_bytes for file in files))
     if file_format == "parquet":
         return _parquet(files, size, max_bytes)
