@@ -176,7 +176,9 @@ def test_a_date_of_parquet_that_python_does_not_know_fails_its_row(echo_job):
     path = echo_job.directory / "rows.parquet"
     days = pa.array([0, 10**7], pa.int32()).view(pa.date32())
     pq.write_table(pa.table({"id": [1, 2], "text": ["a", "b"], "day": days}), path)
-    ended = echo_job.run(source={"uri": str(path), "key": ["id"]})
+    ended = echo_job.run(
+        source={"uri": str(path), "key": ["id"]}, prompt={"template": "{{ row.text }} {{ row.day }}"}
+    )
     assert [answer["id"] for answer in ended.answers] == [1]
     assert ended.kinds == {"unreadable_row": 1}
 
@@ -300,3 +302,15 @@ def test_two_columns_of_parquet_with_one_name_stop_the_job(echo_job):
     pq.write_table(pa.table([pa.array([1]), pa.array(["a"]), pa.array(["b"])], names=["id", "text", "text"]), path)
     with pytest.raises(JobSpecError, match="two columns 'text'; one would hide the other"):
         echo_job.run(source={"uri": str(path), "key": ["id"]})
+
+
+def test_a_column_of_parquet_that_nobody_uses_may_be_unreadable(echo_job):
+    path = echo_job.directory / "rows.parquet"
+    vectors = pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2))
+    pq.write_table(pa.table({"id": [1, 2], "text": ["a", "b"], "lang": ["de", "en"], "vector": vectors}), path)
+    ended = echo_job.run(source={"uri": str(path), "key": ["id"]})
+    assert sorted(answer["id"] for answer in ended.answers) == [1, 2]
+    with pytest.raises(
+        JobSpecError, match=r"column 'vector' of a Parquet file cannot be read: Expected all lists"
+    ):
+        echo_job.run(source={"uri": str(path), "key": ["id"]}, prompt={"template": "{{ row }}"})

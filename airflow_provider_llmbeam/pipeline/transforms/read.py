@@ -10,6 +10,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
+from airflow_provider_llmbeam.pipeline.columns import used_columns
 from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
@@ -50,7 +51,7 @@ class ReadRows(beam.PTransform):
         source = self._spec.source
         match source:
             case FilesSource():
-                found = files.read(root, source)
+                found = files.read(root, source, used_columns(self._spec))
             case BigQuerySource():
                 found = bigquery.read(root, source, self._spec.paths.export_uri)
             case KafkaSource():

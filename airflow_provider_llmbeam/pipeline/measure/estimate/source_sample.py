@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.audit.record import audited_row
+from airflow_provider_llmbeam.pipeline.columns import used_columns
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.measure.estimate.sampling import Portion, read_portions
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
@@ -18,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.moderation.judging import Questions
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record
 from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
+from airflow_provider_llmbeam.pipeline.sources.files import RowFormat
 from airflow_provider_llmbeam.pipeline.transforms.identify_media import MediaIdentifier
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.pipeline.transforms.read import with_key
@@ -98,7 +100,7 @@ def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
     Raises:
         JobSpecError: The source is empty, or has duplicate keys that the spec does not allow.
     """
-    size, portions = read_source(spec.source, spec.paths.export_uri, max_bytes)
+    size, portions = read_source(spec.source, spec.paths.export_uri, max_bytes, used_columns(spec))
     counter = _Sampler(spec)
     spans: list[tuple[float, float]] = []
     for portion in portions:
@@ -111,13 +113,16 @@ def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
     return found
 
 
-def read_source(source: Source, export_uri: str, max_bytes: int = MAX_BYTES) -> tuple[float, Iterable[Portion]]:
+def read_source(
+    source: Source, export_uri: str, max_bytes: int = MAX_BYTES, used: frozenset[str] | None = None
+) -> tuple[float, Iterable[Portion]]:
     """Reads the selected rows of a source, or of portions of a large one; see `sampling.read_portions`.
 
     Args:
         source: The source.
         export_uri: Directory for the export of a BigQuery source.
         max_bytes: A larger source is read in portions.
+        used: See `RowFormat`.
 
     Returns:
         The size of the whole source, and the portions: all rows were read if their sizes add up to it.
@@ -125,21 +130,24 @@ def read_source(source: Source, export_uri: str, max_bytes: int = MAX_BYTES) -> 
     Raises:
         JobSpecError: The source does not exist.
     """
-    size, portions = _read_all(source, export_uri, max_bytes)
+    size, portions = _read_all(source, export_uri, max_bytes, used)
     if (is_selected := selection(source)) is None:
         return size, portions
     return size, (Portion(list(filter(is_selected, portion.rows)), portion.size) for portion in portions)
 
 
-def _read_all(source: Source, export_uri: str, max_bytes: int) -> tuple[float, Iterable[Portion]]:
+def _read_all(
+    source: Source, export_uri: str, max_bytes: int, used: frozenset[str] | None
+) -> tuple[float, Iterable[Portion]]:
     match source:
         case FilesSource():
             check_source(source.uri, source.resolved_format)
-            return read_portions(source.uri, source.resolved_format, max_bytes, source.csv)
+            how = RowFormat(source.resolved_format, source.csv, used)
+            return read_portions(source.uri, how, max_bytes)
         case BigQuerySource():
             from airflow_provider_llmbeam.pipeline.sources.bigquery import export, json_values
 
-            size, portions = read_portions(f"{export(source, export_uri)}*.avro", "avro", max_bytes)
+            size, portions = read_portions(f"{export(source, export_uri)}*.avro", RowFormat("avro"), max_bytes)
             return size, (
                 Portion(
                     [row if isinstance(row, FailedRow) else json_values(row) for row in portion.rows], portion.size

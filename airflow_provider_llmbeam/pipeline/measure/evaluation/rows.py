@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.columns import used_columns
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import MAX_BYTES, read_source
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
@@ -170,7 +171,8 @@ def _read(spec: JobSpec, source: Source) -> Iterator[tuple[Iterator[Row | Failed
     reading = _Reading()
 
     def rows() -> Iterator[Row | FailedRow]:
-        size, portions = read_source(source, export_uri, MAX_BYTES)
+        used = used_columns(spec) if source is spec.source else None
+        size, portions = read_source(source, export_uri, MAX_BYTES, used)
         read = 0.0
         for portion in portions:
             read += portion.size
