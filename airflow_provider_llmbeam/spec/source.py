@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BeforeValidator, Field, field_validator, model_validator
+from pydantic_core import PydanticSerializationError, to_json
 
 from airflow_provider_llmbeam.spec.base import SpecModel, files_by_default, plain_directory, without_user
 from airflow_provider_llmbeam.spec.characters import valid_value
@@ -16,6 +17,7 @@ from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.fields.names import KafkaTopic, PubSubSubscription
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, changed_by_json, depth_exceeds
+from airflow_provider_llmbeam.spec.plain_values import plain_value
 from airflow_provider_llmbeam.spec.queues import KafkaCluster
 
 FileFormat = Literal["jsonl", "csv", "parquet", "avro"]
@@ -204,12 +206,32 @@ class RowsSource(_Source):
         rows = from_text(rows)
         if not isinstance(rows, (list, tuple)):
             return rows
+        found = []
         for number, row in enumerate(rows):
             if depth_exceeds(row):
                 raise ValueError(f"row {number} is nested more than {MAX_DEPTH} levels deep")
-            if (changed := changed_by_json(row)) is not None:
+            if (changed := changed_by_json(plain := plain_value(row))) is not None:
                 raise ValueError(f"row {number} has {changed}")
-        return [valid_value(row) for row in rows]
+            found.append(valid_value(plain))
+        _check_types(found)
+        return found
+
+
+def _check_types(rows: list[Any]) -> None:
+    try:
+        to_json(rows)
+        return
+    except PydanticSerializationError:
+        pass
+    for number, row in enumerate(rows):
+        for name, value in row.items() if isinstance(row, dict) else ():
+            try:
+                to_json(value)
+            except PydanticSerializationError:
+                raise ValueError(
+                    f"row {number} has a {type(value).__name__} in {name!r}, which JSON does not have: pass a "
+                    "text, a number or a list"
+                ) from None
 
 
 class _QueueSource(_Source):

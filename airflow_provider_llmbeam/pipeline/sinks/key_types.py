@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.spec.plain_values import INFINITE
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 KeyType = Literal["boolean", "integer", "number", "text"]
@@ -59,6 +60,8 @@ _LONG = "long"
 
 def _kind(value: Any) -> str:
     # A float is exact up to 2**53, a column up to 2**63: larger integers are text.
+    if value in INFINITE:
+        return "float"
     if type(value) is not int or abs(value) <= 2**53:
         return type(value).__name__
     return _LONG if -(2**63) <= value < 2**63 else "str"

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.sinks.arrow_types import arrow_type, as_text, fits, typed
 from airflow_provider_llmbeam.pipeline.sinks.key_types import OUTPUT_TYPES, KeyTypes
+from airflow_provider_llmbeam.spec.plain_values import INFINITE
 
 _log = logging.getLogger("llmbeam")
 
@@ -164,7 +165,13 @@ def _converter(kind: pa.DataType, *, is_answer: bool) -> Callable[[Any], Any] | 
     """Returns the function that converts values of a column; `None` if they have its type already."""
     if is_answer:
         return partial(typed, kind=kind)
+    if pa.types.is_floating(kind):
+        return _number
     return _text if pa.types.is_string(kind) else None
+
+
+def _number(value: Any) -> Any:
+    return float(value) if value in INFINITE else value
 
 
 def _text(value: Any) -> str | None:

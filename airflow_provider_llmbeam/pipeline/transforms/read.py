@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.pipeline.transforms.select import selection
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
+from airflow_provider_llmbeam.spec.plain_values import plain_row
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, RowsSource
 
 #: Tag of the output with one `Tally` for each bundle.
@@ -92,20 +93,24 @@ class _CheckKey(CountingDoFn):
 
 
 def with_key(row: Row | FailedRow, key: tuple[str, ...]) -> Row | FailedRow:
-    """Returns the row if it has a value in each key column, else a failed row; also for one nested too deep."""
+    """Returns the row, with plain values, if it has one in each key column, else a failed row.
+
+    A row that is nested too deep fails as well.
+    """
     if isinstance(row, FailedRow):
         return row
     if not _NESTED.isdisjoint(map(type, row.values())) and depth_exceeds(row):
         message = f"nested more than {MAX_DEPTH} levels deep; it has {sorted(row)}"
         return failed_row({"llmbeam_raw": _text(row)}, "unreadable_row", message)
+    plain = plain_row(row)
     for column in key:
         value = row.get(column)
         if value is None:
             return failed_row(row, "missing_key", f"no value in key column {column!r}; the row has {sorted(row)}")
-        if not isinstance(value, str) and not _is_key(value):
+        if not isinstance(value, str) and (plain[column] is None or not _is_key(value)):
             # NaN equals no other key, so no sink could find its row again, and JSON has no such numbers.
-            return failed_row(row, "missing_key", f"no number in key column {column!r} but {value!r}")
-    return row
+            return failed_row(plain, "missing_key", f"no number in key column {column!r} but {value!r}")
+    return plain
 
 
 def _is_key(value: Any) -> bool:
