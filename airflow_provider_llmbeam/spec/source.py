@@ -112,7 +112,7 @@ class FilesSource(_Source):
     Attributes:
         uri: A path or a glob: `*` and `?` stand for characters of one name, `**/` for any folders or none, `**`
             for anything, `[ab]` for one of these characters. A file of exactly this name is that file alone.
-            Compressed files, of JSON lines or CSV, are recognised by their extension.
+            Compressed files, of JSON lines or CSV, are recognised by their extension or their first bytes.
         format: `jsonl` (one object per line), `csv` (every value is text), `parquet` or `avro`. `None`: derived
             from the extension of `uri`. Text in a Parquet column of type `binary` is text; other bytes are base64
             in the output and in the dead letter.

@@ -22,6 +22,10 @@ _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 #: First words of further types without an empty text.
 _NO_TEXTS = frozenset({"numeric", "real", "double", "boolean", "date", "time", "timestamp", "interval", "uuid"})
 
+#: Categories of types without an empty text, such as enums (E), addresses of networks (I) and ranges (R). Source:
+#: postgresql.org/docs, table "typcategory Codes".
+NO_EMPTY_TEXT = frozenset("BCDEGINRT")
+
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 #: NUL in JSON; after an even number of backslashes, as it is text otherwise.
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -46,12 +50,13 @@ def types_of(columns: OutputColumns, records: Iterable[Row]) -> dict[str, str] |
     return keys | outputs | ({"answer": "jsonb"} if structured else {})
 
 
-def encoder_of(type_: str, *, is_key: bool = False) -> Callable[[Any], str | None]:
+def encoder_of(type_: str, *, is_key: bool = False, is_filled: bool = False) -> Callable[[Any], str | None]:
     """Returns the function that encodes values for a column.
 
     Args:
         type_: Type of the column, as PostgreSQL formats it.
         is_key: Whether it is a key column, which has no nulls: an empty text stays one there.
+        is_filled: Whether no value of the type is an empty text, see `NO_EMPTY_TEXT`.
     """
     if type_.endswith("[]"):
         return partial(_as_array, element=encoder_of(type_.removesuffix("[]")))
@@ -60,7 +65,7 @@ def encoder_of(type_: str, *, is_key: bool = False) -> Callable[[Any], str | Non
     name = type_.partition("(")[0].partition(" ")[0]
     if name in _INTEGERS:
         return partial(_as_other, is_key=is_key, is_integer=True)
-    return partial(_as_other, is_key=is_key) if name in _NO_TEXTS else as_text
+    return partial(_as_other, is_key=is_key) if is_filled or name in _NO_TEXTS else as_text
 
 
 def _as_other(value: Any, *, is_key: bool, is_integer: bool = False) -> str | None:

@@ -9,10 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import fastavro
+from apache_beam.io.filesystem import CompressionTypes
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.sources.lines import check_readable, is_compressed, open_plain
+from airflow_provider_llmbeam.pipeline.sources.lines import check_readable, open_plain
 from airflow_provider_llmbeam.spec.source import FileFormat
 
 _log = logging.getLogger("llmbeam")
@@ -57,7 +58,7 @@ def check_source(uri: str, file_format: FileFormat) -> None:
         )
     filled = [file.path for file in found if file.size_in_bytes]
     check_readable(uri, filled)
-    if file_format in ("parquet", "avro") and (packed := [path for path in filled if is_compressed(path)]):
+    if file_format in ("parquet", "avro") and (packed := [path for path in filled if _has_compressed_name(path)]):
         raise JobSpecError(
             f"`source.uri` {uri!r}: {packed[0]!r} is compressed as a whole by its name, and a {file_format} file "
             "cannot be read so. Expand it, or rename it if only its contents are compressed. Nothing was sent or "
@@ -67,6 +68,10 @@ def check_source(uri: str, file_format: FileFormat) -> None:
         _check_avro(filled[0])
     if file_format == "jsonl" and filled:
         _check_json_lines(filled[0])
+
+
+def _has_compressed_name(path: str) -> bool:
+    return bool(CompressionTypes.detect_compression_type(path) != CompressionTypes.UNCOMPRESSED)
 
 
 def _check_avro(path: str) -> None:

@@ -42,6 +42,15 @@ _EXPANDERS: dict[str, Callable[[], Any]] = {
     # The window of files that `zstd --long=31` writes, which Beam accepts as well.
     CompressionTypes.ZSTD: lambda: zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj(),
 }
+_BZIP2 = b"BZh91AY&SY"
+#: First bytes of compressed files, which no text has: but for those of bzip2 they are no UTF-8.
+_BEGINNINGS = {
+    b"\x1f\x8b\x08": CompressionTypes.GZIP,
+    _BZIP2: CompressionTypes.BZIP2,
+    b"\xfd7zXZ\0": CompressionTypes.LZMA,
+    b"\x28\xb5\x2f\xfd": CompressionTypes.ZSTD,
+}
+_HEAD_BLOCK_BYTES = 64 * 2**10
 
 
 @value()
@@ -65,9 +74,8 @@ class Line:
 
 
 def line_parts(path: str, size_bytes: int) -> Iterator[FilePart]:
-    """Returns the parts of a file that are read in parallel; one if it is compressed."""
-    size = 1 if is_compressed(path) else size_bytes
-    return ((path, start) for start in range(0, size, PART_BYTES))
+    """Returns the parts of a file that are read in parallel; the first one of a compressed file has all lines."""
+    return ((path, start) for start in range(0, size_bytes, PART_BYTES))
 
 
 def read_part(part: FilePart, part_bytes: int = PART_BYTES) -> Iterator[Line]:
@@ -76,8 +84,11 @@ def read_part(part: FilePart, part_bytes: int = PART_BYTES) -> Iterator[Line]:
     Beam's `ReadFromText` has no limit, and copies the beginning of a line once for each 8 KiB: 100 s for 1 GB.
     """
     path, start = part
-    end = math.inf if is_compressed(path) else start + part_bytes
     with open_plain(path) as file:
+        is_expanded = isinstance(file, _Expanded)
+        if is_expanded and start:
+            return
+        end = math.inf if is_expanded else start + part_bytes
         for line in read_lines(file, start):
             if line.offset >= end:
                 return
@@ -85,7 +96,7 @@ def read_part(part: FilePart, part_bytes: int = PART_BYTES) -> Iterator[Line]:
 
 
 def open_plain(path: str, *, block_bytes: int | None = None) -> IO[bytes]:
-    """Opens a file for reading, see `storage.open`; one with the extension of a compression is expanded."""
+    """Opens a file for reading, see `storage.open`; one that is compressed is expanded."""
     return plain(storage.open(path, block_bytes=block_bytes), path)
 
 
@@ -112,16 +123,21 @@ def check_readable(uri: str, paths: Sequence[str]) -> None:
 
 
 def is_compressed(path: str) -> bool:
-    """Returns whether a path has the extension of a compression."""
-    return bool(CompressionTypes.detect_compression_type(path) != CompressionTypes.UNCOMPRESSED)
+    """Returns whether a file is compressed, by its name or its first bytes."""
+    with open_plain(path, block_bytes=_HEAD_BLOCK_BYTES) as file:
+        return isinstance(file, _Expanded)
 
 
 def plain(file: IO[bytes], path: str) -> IO[bytes]:
-    """Returns a file that expands another one in small steps, if its path has the extension of a compression."""
-    if not is_compressed(path):
+    """Returns a file, expanded in small steps if it is compressed by its name or its first bytes."""
+    kind = CompressionTypes.detect_compression_type(path)
+    if kind == CompressionTypes.UNCOMPRESSED:
+        head = file.read(len(_BZIP2))
+        file.seek(0)
+        kind = next((kind for begin, kind in _BEGINNINGS.items() if head.startswith(begin)), kind)
+    if kind == CompressionTypes.UNCOMPRESSED:
         return file
-    expander = _EXPANDERS[CompressionTypes.detect_compression_type(path)]
-    return cast("IO[bytes]", _Expanded(file, path, expander))
+    return cast("IO[bytes]", _Expanded(file, path, _EXPANDERS[kind]))
 
 
 class _Expanded(io.RawIOBase):

@@ -12,7 +12,7 @@ from typing import IO
 
 import fastavro
 import pyarrow.parquet as pq
-from apache_beam.io.filesystem import CompressionTypes, FileMetadata
+from apache_beam.io.filesystem import FileMetadata
 
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.pipeline.sources.files import (
     parse_table,
     read_batches,
 )
-from airflow_provider_llmbeam.pipeline.sources.lines import plain, read_lines
+from airflow_provider_llmbeam.pipeline.sources.lines import is_compressed, plain, read_lines
 
 #: Number of portions of a large source.
 PORTIONS = 64
@@ -70,7 +70,7 @@ def read_portions(uri: str, how: RowFormat, max_bytes: int) -> tuple[float, Iter
     size = float(sum(file.size_in_bytes for file in files))
     if how.format == "parquet":
         return _parquet(files, size, max_bytes, how)
-    if any(_compression(file) != CompressionTypes.UNCOMPRESSED for file in files):
+    if any(is_compressed(file.path) for file in _spread(files)):
         return size, _beginnings(_spread(files), how, max_bytes)
     if size <= max_bytes:
         return size, (portion for file in files for portion in _whole(file, how))
@@ -83,10 +83,6 @@ def _spread(found: Sequence[FileMetadata]) -> Sequence[FileMetadata]:
     """Selects at most `PORTIONS` files at equal distances."""
     count = min(len(found), PORTIONS)
     return [found[int((number + 0.5) * len(found) / count)] for number in range(count)]
-
-
-def _compression(file: FileMetadata) -> str:
-    return str(CompressionTypes.detect_compression_type(file.path))
 
 
 def _rows(stream: IO[bytes], how: RowFormat) -> Iterator[Row | FailedRow]:

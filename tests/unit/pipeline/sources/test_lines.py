@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.sources.lines import (
     SHOWN_SIZE,
     Line,
+    is_compressed,
     open_plain,
     read_lines,
     read_part,
@@ -139,3 +140,21 @@ def test_a_compressed_line_is_not_expanded_as_a_whole(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert (long.size, last.text) == (2**27, b"last")
     assert peak < 2**25, "seen: 12 MB"
+
+
+@pytest.mark.fuzz
+@examples(0.3)
+@given(
+    contents.filter(bool),
+    st.sampled_from([ending for ending in COMPRESS if ending != "deflate"]),
+    st.integers(1, 30),
+)
+def test_a_file_that_is_compressed_under_another_name_is_read(
+    tmp_path_factory, content: bytes, ending: str, size: int
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "rows.jsonl"
+    path.write_bytes(COMPRESS[ending](content))
+    starts = range(0, path.stat().st_size, size)
+    found = [(line.offset, line.text) for start in starts for line in read_part((str(path), start), size)]
+    assert found == split(content)
+    assert is_compressed(str(path))
