@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
 from airflow_provider_llmbeam.spec.prompt.names import row_columns, takes_whole_row
-from airflow_provider_llmbeam.spec.sink import AnswerColumns, BigQuerySink, FilesSink
+from airflow_provider_llmbeam.spec.sink import AnswerColumns, BigQuerySink, FilesSink, PostgresSink
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 
@@ -47,6 +47,7 @@ class OutputColumns:
         has_vectors: Whether the answers are vectors.
         extras: Columns that parameters of the answer and moderation add, see `spec.JobSpec.extra_columns`.
         for_bigquery: Whether they are loaded into BigQuery, which has fewer types than Parquet.
+        keeps_bytes: Whether the sink may have columns of bytes, so that bytes are told from text.
     """
 
     key: tuple[str, ...]
@@ -56,6 +57,7 @@ class OutputColumns:
     has_vectors: bool = False
     extras: tuple[str, ...] = ()
     for_bigquery: bool = False
+    keeps_bytes: bool = False
 
     @classmethod
     def of(cls, spec: JobSpec) -> OutputColumns:
@@ -69,6 +71,7 @@ class OutputColumns:
             has_vectors=spec.embedding is not None,
             extras=spec.extra_columns,
             for_bigquery=isinstance(sink, BigQuerySink),
+            keeps_bytes=isinstance(sink, BigQuerySink | PostgresSink),
         )
 
     @property

@@ -20,7 +20,14 @@ import orjson
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.elements import MODERATION_COLUMNS, AnsweredRow, FailedRow, Row
+from airflow_provider_llmbeam.pipeline.elements import (
+    MODERATION_COLUMNS,
+    AnsweredRow,
+    BinaryText,
+    FailedRow,
+    Row,
+)
+from airflow_provider_llmbeam.pipeline.staged_bytes import staged_bytes
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.plain_values import INFINITE
 
@@ -58,6 +65,7 @@ def _timedelta(text: str) -> timedelta:
 #: How a value without a JSON type is made of its text, by the name of its type.
 _OF_TEXT: dict[str, Callable[[str], Any]] = {
     "bytes": partial(base64.b64decode, validate=True),
+    "binary_text": BinaryText,
     "date": date.fromisoformat,
     "datetime": datetime.fromisoformat,
     "decimal": _decimal,
@@ -68,6 +76,7 @@ _OF_TEXT: dict[str, Callable[[str], Any]] = {
 }
 _NAMES = {
     bytes: "bytes",
+    BinaryText: "binary_text",
     date: "date",
     datetime: "datetime",
     Decimal: "decimal",
@@ -85,7 +94,9 @@ def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
     completion, row = answered.completion, answered.row
     record = {column: row[column] for column in columns.key}
     for column in columns.passthrough:
-        record[column] = row.get(column)
+        record[column] = value = row.get(column)
+        if columns.keeps_bytes and isinstance(value, bytes | BinaryText):
+            record[column] = staged_bytes(value)
     columns.add_answer(record, answer_value(completion, has_schema=columns.answer is not None))
     record |= {
         "origin": answered.origin,

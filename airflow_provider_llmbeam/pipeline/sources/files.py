@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, failed_row
+from airflow_provider_llmbeam.pipeline.elements import BinaryText, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.records import with_types
 from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
 from airflow_provider_llmbeam.pipeline.sources.lines import (
@@ -398,7 +398,7 @@ def _with_texts(cell: Any) -> Any:
     match cell:
         case bytes():
             with suppress(UnicodeDecodeError):
-                return cell.decode()
+                return BinaryText(cell.decode())
         case list() | tuple():
             return type(cell)(map(_with_texts, cell))
         case dict():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, failed_row
 from airflow_provider_llmbeam.pipeline.records import (
     answer_record,
     encode_key,
@@ -27,8 +27,9 @@ from airflow_provider_llmbeam.pipeline.records import (
     with_types,
 )
 from airflow_provider_llmbeam.pipeline.sinks.parquet import _ROW_GROUP, write_parquet
+from airflow_provider_llmbeam.pipeline.sinks.postgres_values import encoder_of
 from airflow_provider_llmbeam.pipeline.sources.bigquery import json_values
-from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
+from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line, parse_table
 from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.prompt.answer_type import answer_type
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
@@ -334,3 +335,32 @@ def test_a_record_is_json_for_every_reader(value: Any) -> None:
         "date": "2026-01-02",
         "no": None,
     }
+
+
+@pytest.mark.fuzz
+@given(
+    st.lists(
+        st.binary(max_size=6) | st.sampled_from([b"text", b"hello", b"\\x41", b"AAE="]), min_size=1, max_size=4
+    ),
+    st.sampled_from([pa.binary(), pa.large_binary()]),
+)
+def test_the_bytes_of_a_source_are_those_of_a_column_of_bytes(contents: list[bytes], kind: pa.DataType) -> None:
+    """What they look like as text decides nothing; a column of texts has them as text or as base64."""
+    columns = OutputColumns((), ("b",), keeps_bytes=True)
+    rows = [*parse_table(pa.table({"b": pa.array(contents, kind)}))]
+    dead = [
+        with_types(json.loads(encode_record(failed_record(failed_row(row, "timeout", "slow"))))) for row in rows
+    ]
+    lines = [
+        encode_record(answer_record(AnsweredRow(row, "f", completion(), "fresh"), columns)) for row in rows + dead
+    ]
+    staged = [json.loads(line)["b"] for line in lines]
+    assert [encoder_of("bytea")(value) for value in staged] == [f"\\x{each.hex()}" for each in contents * 2]
+    write_parquet(lines, file := io.BytesIO(), columns)
+    assert pq.read_table(file)["b"].to_pylist() == contents * 2
+    texts = [json.loads(encode_record({"b": row["b"]}))["b"] for row in rows]
+    assert [encoder_of("text")(value) for value in staged] == [text.replace("\0", "\ufffd") for text in texts] * 2
+    published = OutputColumns((), ("b",))
+    for row, text in zip(rows, texts, strict=True):
+        line = encode_record(answer_record(AnsweredRow(row, "f", completion(), "fresh"), published))
+        assert json.loads(line)["b"] == text
