@@ -7,8 +7,7 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BeforeValidator, Field, field_validator, model_validator
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic import AwareDatetime, BeforeValidator, Field, TypeAdapter, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel, files_by_default, plain_directory, without_user
 from airflow_provider_llmbeam.spec.characters import valid_value
@@ -34,6 +33,8 @@ _ENDINGS: dict[str, FileFormat] = {
 #: The signs of a glob.
 _GLOB = re.compile(r"(?<![^/])\*\*/|\*+|\?|\[!?[^\]]+\]")
 _OF_SIGN = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+_JSON = TypeAdapter(Any)
 
 #: Columns of every output row besides its key.
 OUTPUT_COLUMNS = (
@@ -218,20 +219,23 @@ class RowsSource(_Source):
 
 
 def _check_types(rows: list[Any]) -> None:
-    try:
-        to_json(rows)
+    if _is_json(rows):
         return
-    except PydanticSerializationError:
-        pass
     for number, row in enumerate(rows):
         for name, value in row.items() if isinstance(row, dict) else ():
-            try:
-                to_json(value)
-            except PydanticSerializationError:
+            if not _is_json(value):
                 raise ValueError(
                     f"row {number} has a {type(value).__name__} in {name!r}, which JSON does not have: pass a "
                     "text, a number or a list"
-                ) from None
+                )
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        _JSON.dump_json(value)
+    except ValueError:
+        return False
+    return True
 
 
 class _QueueSource(_Source):

@@ -123,7 +123,7 @@ def open_media(
         return OpenedMedia(uri, known, file, is_inlined=True)
     mime_type = given or guessed_type(uri)
     is_read = place_of(uri) in ("local", "elsewhere") and not rules.is_sent_by_address(uri, mime_type)
-    if mime_type is not None or not is_read:
+    if mime_type is not None or not is_read or not uri.strip():
         rules.check_type(uri, mime_type)
     is_inlined = not rules.is_sent_by_address(uri, mime_type)
     if place_of(uri) == "web" or (is_checked and not is_inlined):

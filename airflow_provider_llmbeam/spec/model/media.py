@@ -123,7 +123,7 @@ class MediaRules:
         if mime_type is None:
             if self.needs_type or not self.is_sent_by_address(uri, None):
                 raise MediaError(
-                    f"no MIME type follows from the extension of {shortened(uri)!r}. Set `mime_type`, e.g. "
+                    f"no MIME type follows from name or first bytes of {shortened(uri)!r}. Set `mime_type`, e.g. "
                     "'image/png'."
                 )
             return
