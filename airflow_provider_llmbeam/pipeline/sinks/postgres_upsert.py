@@ -12,7 +12,12 @@ from psycopg import errors, sql
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.sinks.postgres_session import AFTER, BEFORE, Moment, address, session
-from airflow_provider_llmbeam.pipeline.sinks.postgres_values import OUTPUT_TYPES, encoder_of, types_of
+from airflow_provider_llmbeam.pipeline.sinks.postgres_values import (
+    NO_EMPTY_TEXT,
+    OUTPUT_TYPES,
+    encoder_of,
+    types_of,
+)
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 _log = logging.getLogger(__name__)
@@ -42,6 +47,7 @@ Records = Callable[[], Iterator[Row]]
 class _Column:
     type: str
     must_be_given: bool
+    category: str
 
 
 def check(sink: PostgresSink, columns: OutputColumns) -> None:
@@ -73,6 +79,7 @@ class _Upsert:
         self._key = columns.key
         self._values = (*columns.passthrough, *columns.outputs)
         self._moment = moment
+        self._filled: set[str] = set()
 
     def run(self, records: Records, types: Mapping[str, str] | None = None) -> str:
         """Upserts the records.
@@ -145,12 +152,14 @@ class _Upsert:
     def _columns(self) -> dict[str, _Column]:
         rows = self._connection.execute(
             "SELECT attname, format_type(atttypid, atttypmod), (attnotnull OR typnotnull)"
-            " AND NOT atthasdef AND attidentity = '' AND typdefault IS NULL"
+            " AND NOT atthasdef AND attidentity = '' AND typdefault IS NULL, typcategory::text"
             " FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid"
             " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
             (self._quoted,),
         )
-        return {name: _Column(type_, must_be_given) for name, type_, must_be_given in rows}
+        found = {name: _Column(*described) for name, *described in rows}
+        self._filled = {name for name, column in found.items() if column.category in NO_EMPTY_TEXT}
+        return found
 
     def _refuse_shape(self, columns: Mapping[str, _Column]) -> None:
         """Rejects an existing table without all output columns: incomplete answers cannot be audited."""
@@ -259,7 +268,10 @@ class _Upsert:
                 temporary, _names(types), self._target
             )
         )
-        encoders = [(name, encoder_of(type_, is_key=name in self._key)) for name, type_ in types.items()]
+        encoders = [
+            (name, encoder_of(type_, is_key=name in self._key, is_filled=name in self._filled))
+            for name, type_ in types.items()
+        ]
         count = 0
         statement = sql.SQL("COPY {} ({}) FROM STDIN").format(temporary, _names(types))
         with self._connection.cursor() as cursor, cursor.copy(statement) as copy:

@@ -12,8 +12,9 @@ from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.sinks import key_types
 from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyTypes
+from airflow_provider_llmbeam.pipeline.staged_bytes import bytes_of, without_bytes
 
-_TYPES = {"boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
+_TYPES = {"bytes": "text", "boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
 #: Types of a new table; `answer` may be `jsonb` instead.
 OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in key_types.OUTPUT_TYPES.items()}
 
@@ -21,6 +22,10 @@ _JSON = ("json", "jsonb")
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 #: First words of further types without an empty text.
 _NO_TEXTS = frozenset({"numeric", "real", "double", "boolean", "date", "time", "timestamp", "interval", "uuid"})
+
+#: Categories of types without an empty text, such as enums (E), addresses of networks (I) and ranges (R). Source:
+#: postgresql.org/docs, table "typcategory Codes".
+NO_EMPTY_TEXT = frozenset("BCDEGINRT")
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 #: NUL in JSON; after an even number of backslashes, as it is text otherwise.
@@ -46,13 +51,21 @@ def types_of(columns: OutputColumns, records: Iterable[Row]) -> dict[str, str] |
     return keys | outputs | ({"answer": "jsonb"} if structured else {})
 
 
-def encoder_of(type_: str, *, is_key: bool = False) -> Callable[[Any], str | None]:
+def encoder_of(type_: str, *, is_key: bool = False, is_filled: bool = False) -> Callable[[Any], str | None]:
     """Returns the function that encodes values for a column.
 
     Args:
         type_: Type of the column, as PostgreSQL formats it.
         is_key: Whether it is a key column, which has no nulls: an empty text stays one there.
+        is_filled: Whether no value of the type is an empty text, see `NO_EMPTY_TEXT`.
     """
+    if type_ == "bytea":
+        return _as_bytea
+    encode = _encoder_of(type_, is_key=is_key, is_filled=is_filled)
+    return lambda value: encode(without_bytes(value))
+
+
+def _encoder_of(type_: str, *, is_key: bool, is_filled: bool) -> Callable[[Any], str | None]:
     if type_.endswith("[]"):
         return partial(_as_array, element=encoder_of(type_.removesuffix("[]")))
     if type_ in _JSON:
@@ -60,7 +73,13 @@ def encoder_of(type_: str, *, is_key: bool = False) -> Callable[[Any], str | Non
     name = type_.partition("(")[0].partition(" ")[0]
     if name in _INTEGERS:
         return partial(_as_other, is_key=is_key, is_integer=True)
-    return partial(_as_other, is_key=is_key) if name in _NO_TEXTS else as_text
+    return partial(_as_other, is_key=is_key) if is_filled or name in _NO_TEXTS else as_text
+
+
+def _as_bytea(value: Any) -> str | None:
+    """Encodes bytes; any other value is text in the syntax of the type."""
+    content = bytes_of(value)
+    return as_text(value) if content is None else f"\\x{content.hex()}"
 
 
 def _as_other(value: Any, *, is_key: bool, is_integer: bool = False) -> str | None:

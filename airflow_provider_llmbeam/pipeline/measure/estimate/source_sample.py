@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.pipeline.moderation.judging import Questions
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_record
 from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
+from airflow_provider_llmbeam.pipeline.sources.files import RowFormat
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import (
@@ -25,7 +26,6 @@ from airflow_provider_llmbeam.spec.source import (
     KafkaSource,
     PubSubSource,
     RowsSource,
-    Source,
 )
 
 #: Maximum size in bytes of a source of which every row is read.
@@ -123,19 +123,20 @@ def read_source(
     Raises:
         JobSpecError: The source does not exist.
     """
-    size, portions = _read_all(prompts.source, export_uri, max_bytes)
+    size, portions = _read_all(prompts, export_uri, max_bytes)
     return size, (Portion(list(filter(prompts.selects, portion.rows)), portion.size) for portion in portions)
 
 
-def _read_all(source: Source, export_uri: str, max_bytes: int) -> tuple[float, Iterable[Portion]]:
-    match source:
+def _read_all(prompts: RowPrompts, export_uri: str, max_bytes: int) -> tuple[float, Iterable[Portion]]:
+    match source := prompts.source:
         case FilesSource():
             check_source(source.uri, source.resolved_format)
-            return read_portions(source.uri, source.resolved_format, max_bytes, source.csv)
+            how = RowFormat(source.resolved_format, source.csv, prompts.used)
+            return read_portions(source.uri, how, max_bytes)
         case BigQuerySource():
             from airflow_provider_llmbeam.pipeline.sources.bigquery import export, json_values
 
-            size, portions = read_portions(f"{export(source, export_uri)}*.avro", "avro", max_bytes)
+            size, portions = read_portions(f"{export(source, export_uri)}*.avro", RowFormat("avro"), max_bytes)
             return size, (
                 Portion(
                     [row if isinstance(row, FailedRow) else json_values(row) for row in portion.rows], portion.size

@@ -61,7 +61,7 @@ def golden_rows(spec: JobSpec, golden: Source, expected: Collection[str] = ()) -
 
 def rows_so_far(spec: JobSpec, golden: Source) -> KeyedRows:
     """Reads a golden set that may have no rows, or no files yet; see `golden_rows`."""
-    if isinstance(golden, FilesSource) and not storage.has_match(golden.uri):
+    if isinstance(golden, FilesSource) and not storage.find(golden.uri):
         return {}
     return _all_rows(spec, golden)
 
