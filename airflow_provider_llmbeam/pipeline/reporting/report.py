@@ -75,12 +75,15 @@ class TokenCounts(Part):
         input: Input tokens.
         cached: Input tokens from the provider's cache, which `input` includes.
         output: Output tokens, thoughts included.
+        estimated: Those of all these that the server did not report: they, and their cost, are estimated from the
+            length of the texts.
         per_minute: Input and output tokens per minute, from the first request to the last answer.
     """
 
     input: int
     cached: int = 0
     output: int
+    estimated: int = 0
     per_minute: float | None
 
 
@@ -331,6 +334,7 @@ def build_report(
             input=sums["input_tokens"],
             cached=sums["cached_tokens"],
             output=sums["output_tokens"],
+            estimated=sums["estimated_tokens"],
             per_minute=_rounded((sums["input_tokens"] + sums["output_tokens"]) / minutes if minutes else None),
         ),
         cost_usd=cost,

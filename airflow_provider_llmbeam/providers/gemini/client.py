@@ -34,6 +34,8 @@ from airflow_provider_llmbeam.providers.http import (
 from airflow_provider_llmbeam.providers.reported import (
     BilledTokens,
     UsageReader,
+    estimated_prompt,
+    estimated_text,
     finish_reason_of,
     json_object,
     logprob_of,
@@ -274,22 +276,21 @@ def read_reply(
     """
     if text is None:
         text = _text(body)
-    reported = body.get("usageMetadata")
-    input_tokens = usage.total(reported, ("promptTokenCount",), prompt.text)
-    output_tokens = usage.total(reported, ("candidatesTokenCount", "thoughtsTokenCount"), text)
-    cached_tokens = usage.cached(mapping_of(reported).get("cachedContentTokenCount"), input_tokens)
+    reported = mapping_of(body.get("usageMetadata"))
+    input_tokens, of_input = usage.count(reported.get("promptTokenCount"), estimated_prompt(prompt))
+    output_tokens, of_output = usage.count(reported.get("candidatesTokenCount"), estimated_text(text))
+    cached_tokens = usage.cached(reported.get("cachedContentTokenCount"), input_tokens)
     billed = BilledTokens(
         input_tokens=input_tokens,
-        output_tokens=output_tokens,
+        output_tokens=output_tokens + (usage.tokens(reported.get("thoughtsTokenCount")) or 0),
         cached_tokens=cached_tokens,
+        estimated_tokens=of_input + of_output,
         audio_tokens=usage.audio(
             _audio_tokens(reported, "promptTokensDetails"),
             _audio_tokens(reported, "cacheTokensDetails"),
             input_tokens - cached_tokens,
         ),
-        service_tier=usage.tier(
-            mapping_of(reported).get("serviceTier") or mapping_of(reported).get("trafficType")
-        ),
+        service_tier=usage.tier(reported.get("serviceTier") or reported.get("trafficType")),
     )
 
     def refused(kind: FailureKind, message: str, category: str | None = None) -> RequestError:

@@ -177,13 +177,14 @@ def _replies(
         raise invalid_response(content, NO_VECTORS) from None
     if len(vectors) != len(prompts):
         raise invalid_response(content, NO_VECTORS)
-    counts = [usage.tokens(vector.tokens) for vector in vectors]
+    counts = map(usage.count, (vector.tokens for vector in vectors), share_tokens(None, prompts))
     return [
         vector_reply(
             vector.values,
-            input_tokens=estimate if count is None else count,
+            input_tokens=count,
+            estimated_tokens=estimated,
             model=model,
             is_truncated=vector.is_truncated,
         )
-        for vector, count, estimate in zip(vectors, counts, share_tokens(None, prompts), strict=True)
+        for vector, (count, estimated) in zip(vectors, counts, strict=True)
     ]

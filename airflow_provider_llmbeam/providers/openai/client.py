@@ -24,6 +24,8 @@ from airflow_provider_llmbeam.providers.http import (
 from airflow_provider_llmbeam.providers.reported import (
     BilledTokens,
     UsageReader,
+    estimated_prompt,
+    estimated_text,
     finish_reason_of,
     invalid_response,
     json_object,
@@ -244,19 +246,21 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
     text = (message.get("content") or "") if isinstance(message, Mapping) else None
     if not isinstance(message, Mapping) or not isinstance(text, str):
         raise invalid_response(content, _NO_ANSWER)
-    input_tokens = usage.total(body.get("usage"), ("prompt_tokens",), prompt.text)
-    output_tokens = usage.total(body.get("usage"), ("completion_tokens",), text)
-    if input_tokens:
+    reported = mapping_of(body.get("usage"))
+    input_tokens, of_input = usage.count(reported.get("prompt_tokens"), estimated_prompt(prompt))
+    output_tokens, of_output = usage.count(reported.get("completion_tokens"), estimated_text(text))
+    if not of_input:
         # xAI, and Gemini through this API, count thoughts in the total alone, and bill them as output. Source:
         # docs.x.ai/docs/key-information/consumption-and-rate-limits, github.com/vercel/ai/pull/12425 (2026-02)
-        total_tokens = usage.tokens(mapping_of(body.get("usage")).get("total_tokens")) or 0
+        total_tokens = usage.tokens(reported.get("total_tokens")) or 0
         output_tokens = max(output_tokens, total_tokens - input_tokens)
-    details = mapping_of(mapping_of(body.get("usage")).get("prompt_tokens_details"))
+    details = mapping_of(reported.get("prompt_tokens_details"))
     cached_tokens = usage.cached(details.get("cached_tokens"), input_tokens)
     billed = BilledTokens(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cached_tokens=cached_tokens,
+        estimated_tokens=of_input + of_output,
         audio_tokens=usage.audio(details.get("audio_tokens"), None, input_tokens - cached_tokens),
         service_tier=usage.tier(body.get("service_tier")),
     )

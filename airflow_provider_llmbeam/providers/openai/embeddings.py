@@ -86,6 +86,6 @@ def _replies(content: bytes, prompts: Sequence[Prompt], model: str, usage: Usage
     total = usage.tokens(mapping_of(body.get("usage")).get("prompt_tokens"))
     name = name_of(body.get("model"), model)
     return [
-        vector_reply(vector, input_tokens=count, model=name)
+        vector_reply(vector, input_tokens=count, model=name, estimated_tokens=0 if total else count)
         for vector, count in zip(vectors, share_tokens(total, prompts), strict=True)
     ]

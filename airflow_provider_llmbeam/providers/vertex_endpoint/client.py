@@ -14,7 +14,6 @@ from airflow_provider_llmbeam.engine.backend import Backend, Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.providers.access import open_access
 from airflow_provider_llmbeam.providers.http import (
     ANSWER_BYTES,
@@ -32,6 +31,7 @@ from airflow_provider_llmbeam.providers.openai.client import error_of as chat_er
 from airflow_provider_llmbeam.providers.reported import (
     BilledTokens,
     UsageReader,
+    estimated_text,
     finish_reason_of,
     invalid_response,
     json_object,
@@ -211,21 +211,17 @@ def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader) -> Rep
             text = text[0]
     # The vLLM of Model Garden without `raw_response`.
     text = text.removeprefix(f"Prompt:\n{prompt.strip()}\nOutput:\n") if isinstance(text, str) else ""
+    input_tokens, of_input = reader.count(usage.get("prompt_tokens"), estimated_text(prompt))
+    output_tokens, of_output = reader.count(usage.get("completion_tokens"), estimated_text(text))
     billed = BilledTokens(
-        input_tokens=_count(reader.tokens(usage.get("prompt_tokens")), prompt),
-        output_tokens=_count(reader.tokens(usage.get("completion_tokens")), text),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
         cached_tokens=0,
+        estimated_tokens=of_input + of_output,
     )
     # Of several prompts it fails all: a server that shuts down breaks off each of them.
     refuse_broken_off(reason, billed)
     return Reply(text=valid_text(text), finish_reason=FINISH_REASONS.get(reason, reason), **billed, model=model)
-
-
-def _count(reported: int | None, text: str) -> int:
-    """Returns the reported number of tokens, else an estimate."""
-    if reported is not None:
-        return reported
-    return estimate_tokens(text) if text else 0
 
 
 def error_of(model: VertexEndpointModel, http_status: int, headers: Mapping[str, str], text: str) -> RequestError:

@@ -42,7 +42,7 @@ def test_each_model_has_a_backend_that_embeds_many_texts_per_request(
     asyncio.run(opened.aclose())
 
 
-@given(st.integers(0, 10**9), texts)
+@given(st.integers(1, 10**9), texts)
 def test_shares_add_up_to_the_total_and_follow_the_lengths(total: int, prompts: list[Prompt]) -> None:
     shares = share_tokens(total, prompts)
     estimates = [estimate_tokens(prompt.text) for prompt in prompts]

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from airflow_provider_llmbeam.engine.backend import Reply
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.providers.gemini.client import read_reply as gemini_reply
+from airflow_provider_llmbeam.providers.openai.client import read_reply as chat_reply
 from airflow_provider_llmbeam.providers.reported import (
     MAX_TOKENS,
     UsageReader,
@@ -12,6 +17,7 @@ from airflow_provider_llmbeam.providers.reported import (
     finish_reason_of,
     name_of,
 )
+from airflow_provider_llmbeam.providers.vertex_endpoint.client import _reply as prediction_reply
 
 UNBELIEVABLE = [
     -1,
@@ -42,14 +48,61 @@ def test_any_other_value_is_no_number_of_tokens(reported: Any) -> None:
     assert believable_tokens(reported) is None
 
 
-@pytest.mark.parametrize("reported", UNBELIEVABLE, ids=lambda value: str(value)[:9])
-def test_an_unbelievable_usage_is_an_estimate_and_a_missing_one_is_zero(reported: Any) -> None:
-    reader = UsageReader("m")
-    assert reader.total({"a": 5, "b": reported}, ("a", "b"), "x" * 40) == 10
-    assert reader.total({"a": reported}, ("a",), "") == 0
-    assert reader.total([reported], ("a",), "x" * 40) == 10
-    assert reader.total({"a": 5, "b": None}, ("a", "b", "c"), "x" * 40) == 5
-    assert reader.total(None, ("a",), "x" * 40) == 0
+@pytest.mark.parametrize("reported", [None, 0, *UNBELIEVABLE], ids=lambda value: str(value)[:9])
+def test_an_absent_or_unbelievable_number_is_an_estimate_that_is_marked(reported: Any) -> None:
+    assert UsageReader("m").count(reported, 10) == (10, 10)
+    assert UsageReader("m").count(reported, 0) == (0, 0)
+
+
+def test_a_number_is_no_estimate() -> None:
+    assert UsageReader("m").count(7, 10) == (7, 0)
+
+
+PROMPT, ANSWER = Prompt("why " * 100, system="be brief " * 10), "because " * 50
+
+
+def _of_chat(usage: Any) -> Reply:
+    choice = {"message": {"content": ANSWER}, "finish_reason": "stop"}
+    return chat_reply({"choices": [choice], "usage": usage}, b"", PROMPT, "m", UsageReader("m"))
+
+
+def _of_gemini(usage: Any) -> Reply:
+    candidate = {"content": {"parts": [{"text": ANSWER}]}, "finishReason": "STOP"}
+    return gemini_reply({"candidates": [candidate], "usageMetadata": usage}, PROMPT, "m", UsageReader("m"))
+
+
+def _of_prediction(usage: Any) -> Reply:
+    return prediction_reply({"text": ANSWER, "usage": usage}, PROMPT.text, "m", UsageReader("m"))
+
+
+ABSENT = [
+    None,
+    {},
+    [],
+    "12",
+    *({"prompt_tokens": each, "completion_tokens": each, "total_tokens": each} for each in (None, 0)),
+    *({"promptTokenCount": each, "candidatesTokenCount": each, "thoughtsTokenCount": 0} for each in (None, 0)),
+]
+
+
+@pytest.mark.parametrize("read", [_of_chat, _of_gemini, _of_prediction])
+@pytest.mark.parametrize("usage", ABSENT, ids=str)
+def test_a_reply_without_usage_is_billed_by_its_length_and_marked(
+    read: Callable[[Any], Reply], usage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = read(usage)
+    assert 100 <= reply.input_tokens <= 130
+    assert reply.output_tokens == 100
+    assert reply.estimated_tokens == reply.input_tokens + reply.output_tokens
+    (message,) = caplog.messages
+    assert message.startswith("Model 'm' reports no usage of tokens. ")
+
+
+@pytest.mark.parametrize("read", [_of_chat, _of_gemini, _of_prediction])
+def test_a_reply_with_usage_has_no_estimate(read: Callable[[Any], Reply]) -> None:
+    usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "promptTokenCount", "candidatesTokenCount"), 3)
+    reply = read(usage)
+    assert (reply.input_tokens, reply.output_tokens, reply.estimated_tokens) == (3, 3, 0)
 
 
 def test_unbelievable_usage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -113,12 +113,6 @@ def test_thoughts_that_only_the_total_counts_are_output(usage: Any, output: int)
     assert read(body(usage=usage)).output_tokens == output
 
 
-@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}])
-def test_a_reply_without_usage_has_zero_tokens(usage: Any) -> None:
-    reply = read(body(usage=usage, model=None))
-    assert (reply.input_tokens, reply.output_tokens, reply.model) == (0, 0, "gemma")
-
-
 def test_an_answer_without_content_is_empty() -> None:
     assert read(body(message={"content": None})).text == ""
 
