@@ -6,6 +6,8 @@ Without an HTTP client, which takes 0.1 s to import.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NotRequired, TypedDict
 
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
@@ -14,7 +16,12 @@ from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.model.tier import AskedTier, ServiceTier
-from airflow_provider_llmbeam.transport.server_reply import parse_json
+from airflow_provider_llmbeam.transport.server_reply import body_error, parse_json
+
+#: Description of a chunk of a stream that is none, see `json_object`.
+NO_CHUNK = "streamed, with a chunk that is no JSON object"
+#: No headers.
+EMPTY: Mapping[str, str] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
 
@@ -185,19 +192,29 @@ def _shown(reported: Any) -> str:
         return type(reported).__name__
 
 
-def json_object(content: bytes, description: str) -> dict[str, Any]:
-    """Parses the body of a successful response.
+#: Parses an error response from its status, its headers and its body.
+ErrorOf = Callable[[int, Mapping[str, str], str], RequestError]
+
+
+def json_object(
+    content: bytes, description: str, error_of: ErrorOf, headers: Mapping[str, str] = EMPTY
+) -> dict[str, Any]:
+    """Parses the body of a successful response, or a chunk of a stream; an error in it is that of the response.
 
     Args:
         content: The body.
         description: Description of any other body, for the error after "a 200 that is".
+        error_of: Parses an error of this server.
+        headers: Headers of the response.
 
     Raises:
-        RequestError: The body is not a JSON object.
+        RequestError: The body is an error, or is not a JSON object.
     """
     body = parse_json(content)
     if not isinstance(body, dict):
         raise invalid_response(content, description)
+    if (fault := body_error(body)) is not None:
+        raise error_of(fault[0], headers, fault[1])
     return body
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.engine.backend import Reply, error_of_response, kind_of_status
@@ -22,7 +22,9 @@ from airflow_provider_llmbeam.providers.http import (
     with_idle_timeout,
 )
 from airflow_provider_llmbeam.providers.reported import (
+    NO_CHUNK,
     BilledTokens,
+    ErrorOf,
     UsageReader,
     estimated_prompt,
     estimated_text,
@@ -68,7 +70,7 @@ class ChatBackend(HttpBackend):
         name: str,
         generation: Generation,
         parameters: Mapping[str, Any],
-        error_of: Callable[[int, Mapping[str, str], str], RequestError],
+        error_of: ErrorOf,
         asked_tier: AskedTier = "standard",
     ) -> None:
         super().__init__(http)
@@ -90,7 +92,8 @@ class ChatBackend(HttpBackend):
                 text = await response.error_text()
                 raise self._error_of(response.status, response.headers, text)
             content = await response.read()
-        return _reply(content, prompt, self._name, self._usage)
+            answer = json_object(content, _NO_ANSWER, self._error_of, response.headers)
+        return read_reply(answer, content, prompt, self._name, self._usage)
 
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         """Assembles a streamed answer in the format of an unstreamed one."""
@@ -101,7 +104,7 @@ class ChatBackend(HttpBackend):
             data = line.removeprefix(b"data:").strip()
             if not line.startswith(b"data:") or data == b"[DONE]":
                 continue
-            chunk = _chunk(data)
+            chunk = json_object(data, NO_CHUNK, self._error_of, response.headers)
             usage, model = chunk.get("usage") or usage, chunk.get("model") or model
             tier = chunk.get("service_tier") or tier
             for choice in map(mapping_of, list_of(chunk.get("choices"))):
@@ -226,17 +229,6 @@ def _part(uri: str, mime_type: str | None) -> dict[str, Any]:
             return {"type": "input_audio", "input_audio": {"data": inline_parts(uri)[1], "format": audio_format}}
     name = f"{kind}_url"
     return {"type": name, name: {"url": uri}}
-
-
-def _chunk(data: bytes) -> dict[str, Any]:
-    chunk = json_object(data, "streamed, with a chunk that is no JSON object")
-    if "error" in chunk:
-        raise error_of(500, {}, data.decode("utf-8", "replace"))
-    return chunk
-
-
-def _reply(content: bytes, prompt: Prompt, model: str, usage: UsageReader) -> Reply:
-    return read_reply(json_object(content, _NO_ANSWER), content, prompt, model, usage)
 
 
 def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: str, usage: UsageReader) -> Reply:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from airflow_provider_llmbeam.engine.backend import Backend, Reply
@@ -82,7 +83,7 @@ class VertexChat(ChatBackend):
             model.name,
             generation,
             {"model": "", **chat_parameters(generation, output_schema)},
-            lambda http_status, headers, text: error_of(model, http_status, headers, text),
+            partial(error_of, model),
         )
 
 
@@ -96,8 +97,9 @@ class _Predictions(HttpBackend):
         self._parameters = _plain_parameters(generation)
         self._max_bytes = model.max_request_bytes
         self._usage = UsageReader(model.name)
+        self._error_of = partial(error_of, model)
 
-    async def _send(self, body: Mapping[str, Any], max_bytes: int = ANSWER_BYTES) -> bytes:
+    async def _send(self, body: Mapping[str, Any], max_bytes: int = ANSWER_BYTES) -> tuple[dict[str, Any], bytes]:
         data = _encoded(body)
         if len(data) > self._max_bytes:
             # The engine then sends a request of several prompts in halves.
@@ -108,9 +110,9 @@ class _Predictions(HttpBackend):
             )
         async with self._http.post(self._url, data) as response:
             if response.status != 200:
-                text = await response.error_text()
-                raise error_of(self._model, response.status, response.headers, text)
-            return await response.read(max_bytes)
+                raise self._error_of(response.status, response.headers, await response.error_text())
+            content = await response.read(max_bytes)
+            return json_object(content, _NO_ANSWER, self._error_of, response.headers), content
 
 
 class VertexInstances(_Predictions):
@@ -136,11 +138,11 @@ class VertexInstances(_Predictions):
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one request for all prompts."""
         texts = [_text_of(prompt) for prompt in prompts]
-        content = await self._send(
+        body, content = await self._send(
             {"instances": [{"prompt": text, **self._parameters} for text in texts]},
             ANSWER_BYTES + (len(texts) - 1) * FURTHER_ANSWER_BYTES,
         )
-        predictions = json_object(content, _NO_ANSWER).get("predictions")
+        predictions = body.get("predictions")
         if not isinstance(predictions, list) or len(predictions) != len(prompts):
             # The answers cannot be assigned to prompts, so none is used.
             found = f"{len(predictions)} predictions" if isinstance(predictions, list) else "no predictions"
@@ -157,8 +159,7 @@ class VertexRaw(_Predictions):
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one request."""
         text = _text_of(prompt)
-        content = await self._send({"prompt": text, **self._parameters})
-        answer = json_object(content, _NO_ANSWER)
+        answer, content = await self._send({"prompt": text, **self._parameters})
         # vLLM of Model Garden answers `predictions`, vLLM's own `/generate` `text`, `/v1/completions` `choices`.
         found = answer.get("predictions", answer.get("text"))
         if isinstance(found, list) and len(found) == 1:

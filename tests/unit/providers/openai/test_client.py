@@ -13,12 +13,12 @@ from airflow_provider_llmbeam.engine.prompt import Prompt, Turn
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.openai.client import (
     OpenAIBackend,
-    _reply,
     chat_messages,
     error_of,
     model_parameters,
+    read_reply,
 )
-from airflow_provider_llmbeam.providers.reported import UsageReader
+from airflow_provider_llmbeam.providers.reported import UsageReader, json_object
 from airflow_provider_llmbeam.spec import Generation, OpenAIModel
 
 SCHEMA = {
@@ -65,7 +65,9 @@ def body(**changes: Any) -> dict[str, Any]:
 
 def read(content: Any) -> Reply:
     text = content if isinstance(content, str) else json.dumps(content)
-    return _reply(text.encode(), Prompt("hello"), "gemma", UsageReader("gemma"))
+    content = text.encode()
+    answer = json_object(content, "no chat completion", error_of)
+    return read_reply(answer, content, Prompt("hello"), "gemma", UsageReader("gemma"))
 
 
 def test_an_answer_is_read() -> None:
