@@ -21,6 +21,7 @@ class Bill(NamedTuple):
         cached_tokens: Input tokens from the provider's cache, which `input_tokens` includes.
         cost_nano_usd: Cost in billionths of a US dollar; `None` if no price is known.
         audio_tokens: Input tokens of audio that are not from the cache, which `input_tokens` includes.
+        estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
     """
 
     input_tokens: int = 0
@@ -28,6 +29,7 @@ class Bill(NamedTuple):
     cached_tokens: int = 0
     cost_nano_usd: int | None = 0
     audio_tokens: int = 0
+    estimated_tokens: int = 0
 
     @classmethod
     def of(
@@ -38,14 +40,15 @@ class Bill(NamedTuple):
         price: Price | None,
         service_tier: ServiceTier = "standard",
         audio_tokens: int = 0,
+        estimated_tokens: int = 0,
     ) -> Bill:
         """Returns the bill of one reply, valid or not, at the price of the tier that served it."""
         tokens = (input_tokens, output_tokens, cached_tokens)
         ratio = None if price is None else price.ratio_at(service_tier)
         if price is None or ratio is None:
-            return cls(*tokens, None, audio_tokens) if any(tokens) else NOTHING
+            return cls(*tokens, None, audio_tokens, estimated_tokens) if any(tokens) else NOTHING
         cost = price.cost_usd(*tokens, audio_tokens, tier_ratio=ratio)
-        return cls(*tokens, round(cost * NANO), audio_tokens)
+        return cls(*tokens, round(cost * NANO), audio_tokens, estimated_tokens)
 
     def plus(self, other: Bill) -> Bill:
         """Returns the bill of both."""
@@ -56,15 +59,13 @@ class Bill(NamedTuple):
             self.cached_tokens + other.cached_tokens,
             None if None in costs else sum(filter(None, costs)),
             self.audio_tokens + other.audio_tokens,
+            self.estimated_tokens + other.estimated_tokens,
         )
 
 
 def paid_for(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Returns the fields of an outcome that say what several have cost, in tokens, money and requests."""
-    bills = (
-        Bill(each.input_tokens, each.output_tokens, each.cached_tokens, each.cost_nano_usd, each.audio_tokens)
-        for each in outcomes
-    )
+    bills = (Bill(*(getattr(each, name) for name in Bill._fields)) for each in outcomes)
     return {
         **reduce(Bill.plus, bills, NOTHING)._asdict(),
         "attempts": sum(each.attempts for each in outcomes),

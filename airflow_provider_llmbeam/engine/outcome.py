@@ -47,6 +47,7 @@ class Completion:
         output_tokens: Billed output tokens, including thoughts and invalid answers.
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
         audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
+        estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         attempts: Number of requests sent, without 429s; 0 if they are counted with another prompt of the request.
         rejections: Number of 429s received, counted in the same way.
@@ -73,6 +74,7 @@ class Completion:
     output_tokens: int
     cached_tokens: int = 0
     audio_tokens: int = 0
+    estimated_tokens: int = 0
     cost_nano_usd: int | None = None
     attempts: int
     rejections: int = 0
@@ -106,6 +108,7 @@ class Failure:
         output_tokens: Billed output tokens, in spite of the failure.
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
         audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
+        estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         max_repairs: Number of attempts that an invalid answer was allowed to cost, for a refused answer.
         answered_at: Unix time of a refused answer; 0 for other failures.
@@ -126,6 +129,7 @@ class Failure:
     output_tokens: int = 0
     cached_tokens: int = 0
     audio_tokens: int = 0
+    estimated_tokens: int = 0
     cost_nano_usd: int | None = 0
     max_repairs: int = 0
     answered_at: float = 0.0

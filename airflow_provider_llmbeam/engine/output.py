@@ -119,6 +119,7 @@ def _invalid(reply: Reply, message: str, kind: FailureKind = "invalid_output") -
         output_tokens=reply.output_tokens,
         cached_tokens=reply.cached_tokens,
         audio_tokens=reply.audio_tokens,
+        estimated_tokens=reply.estimated_tokens,
         service_tier=reply.service_tier,
     )
 

@@ -189,6 +189,7 @@ def completion_of(
         output_tokens=bill.output_tokens,
         cached_tokens=bill.cached_tokens,
         audio_tokens=bill.audio_tokens,
+        estimated_tokens=bill.estimated_tokens,
         cost_nano_usd=bill.cost_nano_usd,
     )
 

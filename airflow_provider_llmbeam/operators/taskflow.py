@@ -97,6 +97,7 @@ class _LLMBeamDecoratedOperator(DecoratedOperator, RunInferenceOperator):
     def _take(self, returned: Any) -> None:
         """Takes the rows, or the parts of the spec, that the function has returned."""
         name = self.python_callable.__name__
+        returned = _rows_of(returned)
         if isinstance(returned, Mapping):
             if unknown := returned.keys() - _PARTS:
                 raise JobSpecError(
@@ -146,6 +147,14 @@ class _LLMBeamDecoratedOperator(DecoratedOperator, RunInferenceOperator):
         except AirflowNotFoundException:
             return None  # the default connection, as in `GoogleHook`: a job with any other one has failed
         return self.gcp_conn_id
+
+
+def _rows_of(returned: Any) -> Any:
+    """Returns the rows of a table of pandas, Polars or Arrow; anything else that a function returns as it is."""
+    for name, arguments in (("to_dicts", ()), ("to_pylist", ()), ("to_dict", ("records",))):
+        if hasattr(returned, name):
+            return getattr(returned, name)(*arguments)
+    return returned
 
 
 def llmbeam_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
-from airflow_provider_llmbeam.spec.sink import AnswerColumns, BigQuerySink, FilesSink
+from airflow_provider_llmbeam.spec.prompt.names import row_columns, takes_whole_row
+from airflow_provider_llmbeam.spec.sink import AnswerColumns, BigQuerySink, FilesSink, PostgresSink
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+
+
+def used_columns(spec: JobSpec) -> frozenset[str] | None:
+    """Returns the columns of its source that a job uses; `None` if a template may use any."""
+    prompt, turns = spec.prompt, spec.conversation
+    templates = (prompt.template, prompt.system or "", *(media.uri for media in prompt.media))
+    if any(map(takes_whole_row, templates)):
+        return None
+    named = [*chain.from_iterable(map(row_columns, templates)), *wanted_columns(spec), *spec.source.key]
+    if turns is not None:
+        named += [*turns.key, *filter(None, [turns.order_by])]
+    return frozenset((*named, "llmbeam_error"))
+
+
+def wanted_columns(spec: JobSpec) -> dict[str, str]:
+    """Returns the columns that a row must have if any row is sent, each with the field that names it."""
+    privacy = spec.safety.privacy
+    masked = privacy.columns if privacy is not None and privacy.columns is not None else ()
+    passthrough = getattr(spec.sink, "passthrough", ())
+    return dict.fromkeys(masked, "safety.privacy.columns") | dict.fromkeys(passthrough, "sink.passthrough")
 
 
 @dataclass(frozen=True)
@@ -25,6 +47,7 @@ class OutputColumns:
         has_vectors: Whether the answers are vectors.
         extras: Columns that parameters of the answer and moderation add, see `spec.JobSpec.extra_columns`.
         for_bigquery: Whether they are loaded into BigQuery, which has fewer types than Parquet.
+        keeps_bytes: Whether the sink may have columns of bytes, so that bytes are told from text.
     """
 
     key: tuple[str, ...]
@@ -34,6 +57,7 @@ class OutputColumns:
     has_vectors: bool = False
     extras: tuple[str, ...] = ()
     for_bigquery: bool = False
+    keeps_bytes: bool = False
 
     @classmethod
     def of(cls, spec: JobSpec) -> OutputColumns:
@@ -47,6 +71,7 @@ class OutputColumns:
             has_vectors=spec.embedding is not None,
             extras=spec.extra_columns,
             for_bigquery=isinstance(sink, BigQuerySink),
+            keeps_bytes=isinstance(sink, BigQuerySink | PostgresSink),
         )
 
     @property

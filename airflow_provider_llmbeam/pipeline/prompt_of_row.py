@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.columns import used_columns
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, RowPrompt, failed_row
 from airflow_provider_llmbeam.pipeline.media.stored import MediaIdentifier
 from airflow_provider_llmbeam.pipeline.privacy.masker import Inspect, ItemT, PersonalDataError, itself, masker_of
@@ -26,6 +27,7 @@ from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
+from airflow_provider_llmbeam.spec.plain_values import plain_row
 from airflow_provider_llmbeam.spec.prompt import PromptTemplate
 from airflow_provider_llmbeam.spec.prompt.template import RowEnvironment
 from airflow_provider_llmbeam.spec.source import FilesSource, Source
@@ -46,6 +48,7 @@ class RowPrompts:
 
     Attributes:
         source: Source of the rows.
+        used: Columns of them that are used, see `used_columns`; `None` for all.
         masker: Masks the rows; `None` if nothing is masked.
 
     Raises:
@@ -54,6 +57,7 @@ class RowPrompts:
 
     def __init__(self, spec: JobSpec, source: Source | None = None, columns: Collection[str] = ()) -> None:
         self.source = source or spec.source
+        self.used = used_columns(spec) if source is None else None
         self.masker = masker_of(spec, None if source is None else source.key, columns)
         is_own_dead_letter = source is None and reads_own_dead_letter(spec)
         self._is_selected = selection(self.source, is_own_dead_letter=is_own_dead_letter)
@@ -214,20 +218,24 @@ def _place(key: bytes) -> float:
 
 
 def with_key(row: Row | FailedRow, key: tuple[str, ...]) -> Row | FailedRow:
-    """Returns the row if it has a value in each key column, else a failed row; also for one nested too deep."""
+    """Returns the row, with plain values, if it has one in each key column, else a failed row.
+
+    A row that is nested too deep fails as well.
+    """
     if isinstance(row, FailedRow):
         return row
     if not _NESTED.isdisjoint(map(type, row.values())) and depth_exceeds(row):
         message = f"nested more than {MAX_DEPTH} levels deep; it has {sorted(row)}"
         return failed_row({"llmbeam_raw": _text(row)}, "unreadable_row", message)
+    plain = plain_row(row)
     for column in key:
         value = row.get(column)
         if value is None:
             return failed_row(row, "missing_key", f"no value in key column {column!r}; the row has {sorted(row)}")
-        if not isinstance(value, str) and not _is_key(value):
+        if not isinstance(value, str) and (plain[column] is None or not _is_key(value)):
             # NaN equals no other key, so no sink could find its row again, and JSON has no such numbers.
-            return failed_row(row, "missing_key", f"no number in key column {column!r} but {value!r}")
-    return row
+            return failed_row(plain, "missing_key", f"no number in key column {column!r} but {value!r}")
+    return plain
 
 
 def _is_key(value: Any) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cache, partial
-from importlib import import_module
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -20,8 +20,16 @@ import orjson
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.elements import MODERATION_COLUMNS, AnsweredRow, FailedRow, Row
+from airflow_provider_llmbeam.pipeline.elements import (
+    MODERATION_COLUMNS,
+    AnsweredRow,
+    BinaryText,
+    FailedRow,
+    Row,
+)
+from airflow_provider_llmbeam.pipeline.staged_bytes import staged_bytes
 from airflow_provider_llmbeam.spec.characters import valid_text
+from airflow_provider_llmbeam.spec.plain_values import INFINITE
 
 
 def _text(value: Any) -> str:
@@ -29,7 +37,9 @@ def _text(value: Any) -> str:
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, default=_text).encode
-_to_compact_json = json.JSONEncoder(ensure_ascii=False, default=_text, separators=(",", ":")).encode
+_to_compact_json = json.JSONEncoder(
+    ensure_ascii=False, default=_text, separators=(",", ":"), allow_nan=False
+).encode
 #: Exponents of a number that is read from a text: a row could name one of gigabytes.
 _MAX_EXPONENT = 1000
 
@@ -52,25 +62,21 @@ def _timedelta(text: str) -> timedelta:
     return timedelta(days, seconds, microseconds, hours=hours, minutes=minutes)
 
 
-def _of_pandas(name: str, text: str) -> Any:
-    # No requirement of the workers: only where it is installed does pyarrow make such values.
-    return getattr(import_module("pandas"), name)(text)
-
-
 #: How a value without a JSON type is made of its text, by the name of its type.
 _OF_TEXT: dict[str, Callable[[str], Any]] = {
     "bytes": partial(base64.b64decode, validate=True),
+    "binary_text": BinaryText,
     "date": date.fromisoformat,
     "datetime": datetime.fromisoformat,
     "decimal": _decimal,
+    "float": {text: float(text) for text in INFINITE}.__getitem__,
     "time": time.fromisoformat,
     "timedelta": _timedelta,
     "uuid": UUID,
-    "pandas.Timestamp": partial(_of_pandas, "Timestamp"),
-    "pandas.Timedelta": partial(_of_pandas, "Timedelta"),
 }
 _NAMES = {
     bytes: "bytes",
+    BinaryText: "binary_text",
     date: "date",
     datetime: "datetime",
     Decimal: "decimal",
@@ -78,8 +84,8 @@ _NAMES = {
     timedelta: "timedelta",
     UUID: "uuid",
 }
-#: Errors of a row that is not of a dead letter, or was changed, and of a machine without pandas.
-_NOT_OF_TYPE = (ValueError, ArithmeticError, LookupError, AttributeError, OSError, ImportError)
+#: Errors of a row that is not of a dead letter, or was changed.
+_NOT_OF_TYPE = (ValueError, ArithmeticError, LookupError, AttributeError, OSError)
 _ORJSON = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
@@ -88,7 +94,9 @@ def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
     completion, row = answered.completion, answered.row
     record = {column: row[column] for column in columns.key}
     for column in columns.passthrough:
-        record[column] = row.get(column)
+        record[column] = value = row.get(column)
+        if columns.keeps_bytes and isinstance(value, bytes | BinaryText):
+            record[column] = staged_bytes(value)
     columns.add_answer(record, answer_value(completion, has_schema=columns.answer is not None))
     record |= {
         "origin": answered.origin,
@@ -146,9 +154,9 @@ def _types(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         found = [*map(_types, value)]
         return found if any(found) else None
-    # Where pandas is installed, pyarrow makes its types of times in nanoseconds, which pandas writes to Parquet.
-    of_pandas = f"pandas.{type(value).__name__}"
-    name = of_pandas if of_pandas in _OF_TEXT else _NAMES.get(type(value))
+    name = _NAMES.get(type(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        name = "float"
     zone = getattr(getattr(value, "tzinfo", None), "key", None)
     return f"{name} {zone}" if name and zone else name
 
@@ -177,7 +185,24 @@ def encode_record(record: Row) -> bytes:
             return line
     except TypeError:  # a value without a JSON type, half of a surrogate pair, or an integer of more than 64 bits
         pass
-    return valid_text(_to_compact_json(record)).encode() + b"\n"
+    try:
+        text = _to_compact_json(record)
+    except ValueError:
+        text = _to_compact_json(_finite(record))
+    return valid_text(text).encode() + b"\n"
+
+
+def _finite(value: Any) -> Any:
+    """Returns a value with null for no number, and with texts for the infinite ones, as JSON has neither."""
+    match value:
+        case float() if not math.isfinite(value):
+            return None if math.isnan(value) else INFINITE[value > 0]
+        case dict():
+            return {name: _finite(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [*map(_finite, value)]
+        case _:
+            return value
 
 
 def encode_key(row: Row, key: tuple[str, ...]) -> bytes:

@@ -25,6 +25,7 @@ from google.api_core.exceptions import NotFound, PreconditionFailed, from_http_s
 from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.source import glob_pattern
 from airflow_provider_llmbeam.transport.redirects import direct
 
 _BUFFER_BYTES = 2**20
@@ -168,6 +169,30 @@ def match_metadata(pattern: str) -> list[FileMetadata]:
     """Returns address, size and time of the files that match a pattern, possibly none."""
     (matched,) = _filesystem(pattern).match([pattern])
     return list(matched.metadata_list)
+
+
+def metadata(uri: str) -> FileMetadata | None:
+    """Returns address, size and time of the file of exactly this name; `None` if there is none."""
+    filesystem = _filesystem(uri)
+    return filesystem.metadata(uri) if filesystem.exists(uri) else None
+
+
+def find(uri: str) -> list[FileMetadata]:
+    """Returns the files that a user's path or glob names, possibly none, by name.
+
+    Beam's own patterns (2.77) read a name with `[` as a pattern, find nothing by one without a folder, and need a
+    folder for `**/`: so Beam lists the files, and `glob_pattern` selects.
+    """
+    if not uri.endswith("/") and (file := metadata(uri)) is not None:
+        return [file]
+    start = uri[: min((uri.find(sign) for sign in "*?[" if sign in uri), default=len(uri))]
+    if start == uri:
+        return match_metadata(uri)
+    if "/" not in start:
+        uri, start = f"./{uri}", f"./{start}"
+    is_match = glob_pattern(uri).fullmatch
+    found = (file for file in match_metadata(f"{start}**") if is_match(file.path))
+    return sorted(found, key=lambda file: file.path)
 
 
 def sizes(pattern: str) -> dict[str, int]:

@@ -35,7 +35,9 @@ class EmbeddingBackend(ABC):
         """Closes connections."""
 
 
-def vector_reply(vector: Any, *, input_tokens: int, model: str, is_truncated: bool = False) -> Reply:
+def vector_reply(
+    vector: Any, *, input_tokens: int, model: str, estimated_tokens: int = 0, is_truncated: bool = False
+) -> Reply:
     """Returns the reply of one vector, which is validated later: the other vectors of the request may be valid."""
     return Reply(
         text="",
@@ -43,6 +45,7 @@ def vector_reply(vector: Any, *, input_tokens: int, model: str, is_truncated: bo
         input_tokens=input_tokens,
         output_tokens=0,
         model=model,
+        estimated_tokens=estimated_tokens,
         vector=vector if isinstance(vector, list) else None,
     )
 
@@ -55,11 +58,11 @@ def share_tokens(total: int | None, prompts: Sequence[Prompt]) -> list[int]:
     """Distributes the tokens of a request over its texts by their length; the parts add up to the total.
 
     Args:
-        total: Billed tokens; `None` if the server does not report them: then the parts are estimates.
+        total: Billed tokens; `None` or 0 if the server does not report them: then the parts are estimates.
         prompts: Prompts of the request.
     """
     estimates = [estimate_tokens(prompt.text) for prompt in prompts]
-    if total is None:
+    if not total:
         return estimates
     shares: list[int] = []
     whole, passed, given = sum(estimates), 0, 0

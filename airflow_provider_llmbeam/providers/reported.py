@@ -6,14 +6,22 @@ Without an HTTP client, which takes 0.1 s to import.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NotRequired, TypedDict
 
+from airflow_provider_llmbeam.engine.plan import prompt_tokens
+from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.model.tier import AskedTier, ServiceTier
-from airflow_provider_llmbeam.transport.server_reply import parse_json
+from airflow_provider_llmbeam.transport.server_reply import body_error, parse_json
+
+#: Description of a chunk of a stream that is none, see `json_object`.
+NO_CHUNK = "streamed, with a chunk that is no JSON object"
+#: No headers.
+EMPTY: Mapping[str, str] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +50,7 @@ class BilledTokens(TypedDict):
     input_tokens: int
     output_tokens: int
     cached_tokens: int
+    estimated_tokens: NotRequired[int]
     audio_tokens: NotRequired[int]
     service_tier: NotRequired[ServiceTier]
 
@@ -69,7 +78,7 @@ def tier_of(reported: Any, asked: AskedTier | None = None) -> ServiceTier:
 
 
 class UsageReader:
-    """Reads the usage of replies; a number that cannot be true becomes an estimate, with one warning.
+    """Reads the usage of replies; a number that is absent or cannot be true becomes an estimate, with one warning.
 
     Args:
         model: Name of the model, for the warning.
@@ -90,29 +99,18 @@ class UsageReader:
             self._warn(reported)
         return found
 
-    def total(self, usage: Any, names: Sequence[str], text: str) -> int:
-        """Returns the sum of the fields of a usage; a field that is missing counts as 0.
+    def count(self, reported: Any, estimate: int) -> tuple[int, int]:
+        """Returns a number of billed tokens, and how many of them are an estimate.
 
         Args:
-            usage: The usage as reported.
-            names: Names of the fields.
-            text: Text whose length gives the estimate, if a field, or the whole usage, cannot be true.
+            reported: The number as reported. Some servers report 0 instead of none.
+            estimate: Tokens by the length of the text, which replace no number, 0, and one that cannot be true.
         """
-        if usage is None:
-            return 0
-        if not isinstance(usage, Mapping):
-            self._warn(usage)
-            return _estimate(text)
-        total = 0
-        for name in names:
-            reported = usage.get(name)
-            if reported is None:
-                continue
-            found = self.tokens(reported)
-            if found is None:
-                return _estimate(text)
-            total += found
-        return total
+        if found := self.tokens(reported):
+            return found, 0
+        if estimate and not reported:
+            self._warn(reported)
+        return estimate, estimate
 
     def cached(self, reported: Any, input_tokens: int) -> int:
         """Returns the input tokens that came from the provider's cache: at most all of them."""
@@ -146,17 +144,24 @@ class UsageReader:
         if self._has_warned:
             return
         self._has_warned = True
+        fault = f"a number of tokens that cannot be true: {_shown(reported)}" if reported else "no usage of tokens"
         _log.warning(
-            "Model %r reports a number of tokens that cannot be true: %s. Expected a whole number from 0 to %s. "
-            "Such a number is replaced by an estimate from the length of the text, in the records, for the pacing "
-            "and for `limits.budget_usd`. Further ones are not logged.",
+            "Model %r reports %s. Expected a whole number from 1 to %s. Such a number is replaced by an estimate "
+            "from the length of the text, in the records, for the pacing and for `limits.budget_usd`; "
+            "`tokens.estimated` of the report counts them. Further ones are not logged.",
             self._model,
-            _shown(reported),
+            fault,
             f"{MAX_TOKENS:,}",
         )
 
 
-def _estimate(text: str) -> int:
+def estimated_prompt(prompt: Prompt) -> int:
+    """Returns the estimated tokens of a prompt; 0 for one that is not known, as those of batch results."""
+    return prompt_tokens(prompt) if prompt.text or prompt.media else 0
+
+
+def estimated_text(text: str) -> int:
+    """Returns the estimated tokens of an answer, 0 for an empty one."""
     return estimate_tokens(text) if text else 0
 
 
@@ -187,19 +192,29 @@ def _shown(reported: Any) -> str:
         return type(reported).__name__
 
 
-def json_object(content: bytes, description: str) -> dict[str, Any]:
-    """Parses the body of a successful response.
+#: Parses an error response from its status, its headers and its body.
+ErrorOf = Callable[[int, Mapping[str, str], str], RequestError]
+
+
+def json_object(
+    content: bytes, description: str, error_of: ErrorOf, headers: Mapping[str, str] = EMPTY
+) -> dict[str, Any]:
+    """Parses the body of a successful response, or a chunk of a stream; an error in it is that of the response.
 
     Args:
         content: The body.
         description: Description of any other body, for the error after "a 200 that is".
+        error_of: Parses an error of this server.
+        headers: Headers of the response.
 
     Raises:
-        RequestError: The body is not a JSON object.
+        RequestError: The body is an error, or is not a JSON object.
     """
     body = parse_json(content)
     if not isinstance(body, dict):
         raise invalid_response(content, description)
+    if (fault := body_error(body)) is not None:
+        raise error_of(fault[0], headers, fault[1])
     return body
 
 

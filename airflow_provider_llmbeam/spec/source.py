@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import codecs
 import csv
+import re
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AwareDatetime, BeforeValidator, Field, TypeAdapter, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel, files_by_default, plain_directory, without_user
 from airflow_provider_llmbeam.spec.characters import valid_value
@@ -16,6 +17,7 @@ from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.fields.names import KafkaTopic, PubSubSubscription
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, changed_by_json, depth_exceeds
+from airflow_provider_llmbeam.spec.plain_values import plain_value
 from airflow_provider_llmbeam.spec.queues import KafkaCluster
 
 
@@ -106,6 +108,12 @@ _ENDINGS: dict[str, FileFormat] = {
     ".avro": "avro",
 }
 
+#: The signs of a glob.
+_GLOB = re.compile(r"(?<![^/])\*\*/|\*+|\?|\[!?[^\]]+\]")
+_OF_SIGN = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+_JSON = TypeAdapter(Any)
+
 #: Columns of every output row besides its key.
 OUTPUT_COLUMNS = (
     "answer",
@@ -181,7 +189,9 @@ class FilesSource(_Source):
     """Rows in files on any filesystem that Beam reads: local, `gs://`, `s3://`, `hdfs://`.
 
     Attributes:
-        uri: A path or a glob. Compressed files, of JSON lines or CSV, are recognised by their extension.
+        uri: A path or a glob: `*` and `?` stand for characters of one name, `**/` for any folders or none, `**`
+            for anything, `[ab]` for one of these characters. A file of exactly this name is that file alone.
+            Compressed files, of JSON lines or CSV, are recognised by their extension or their first bytes.
         format: `jsonl` (one object per line), `csv` (every value is text), `parquet` or `avro`. `None`: derived
             from the extension of `uri`. Text in a Parquet column of type `binary` is text; other bytes are base64
             in the output and in the dead letter.
@@ -275,12 +285,35 @@ class RowsSource(_Source):
         rows = from_text(rows)
         if not isinstance(rows, (list, tuple)):
             return rows
+        found = []
         for number, row in enumerate(rows):
             if depth_exceeds(row):
                 raise ValueError(f"row {number} is nested more than {MAX_DEPTH} levels deep")
-            if (changed := changed_by_json(row)) is not None:
+            if (changed := changed_by_json(plain := plain_value(row))) is not None:
                 raise ValueError(f"row {number} has {changed}")
-        return [valid_value(row) for row in rows]
+            found.append(valid_value(plain))
+        _check_types(found)
+        return found
+
+
+def _check_types(rows: list[Any]) -> None:
+    if _is_json(rows):
+        return
+    for number, row in enumerate(rows):
+        for name, value in row.items() if isinstance(row, dict) else ():
+            if not _is_json(value):
+                raise ValueError(
+                    f"row {number} has a {type(value).__name__} in {name!r}, which JSON does not have: pass a "
+                    "text, a number or a list"
+                )
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        _JSON.dump_json(value)
+    except ValueError:
+        return False
+    return True
 
 
 class _QueueSource(_Source):
@@ -436,6 +469,26 @@ def full_table_name(table: str) -> str:
     if len(parts) != 3 or not all(parts):
         raise ValueError("must be `project.dataset.table`")
     return ".".join(parts)
+
+
+def glob_pattern(uri: str) -> re.Pattern[str]:
+    """Returns the pattern that the paths of a glob match completely."""
+    found, at = "", 0
+    for sign in _GLOB.finditer(uri):
+        found += re.escape(uri[at : sign.start()]) + _of_sign(sign[0])
+        at = sign.end()
+    try:
+        return re.compile(found + re.escape(uri[at:]), re.DOTALL)
+    except re.error:  # `[b-a]`
+        return re.compile(re.escape(uri))
+
+
+def _of_sign(sign: str) -> str:
+    if sign[0] != "[":
+        return _OF_SIGN.get(sign, ".*")
+    is_other = sign[1] == "!"
+    signs = re.sub(r"[^\w-]", r"\\\g<0>", sign[1 + is_other : -1])
+    return f"[{'^/' if is_other else ''}{signs}]"
 
 
 def format_of(uri: str) -> FileFormat:

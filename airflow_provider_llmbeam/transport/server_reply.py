@@ -111,6 +111,61 @@ def read_error(text: str) -> ErrorBody:
     )
 
 
+def body_error(body: Mapping[str, Any]) -> tuple[int, str] | None:
+    """Returns the HTTP status and the text of an error that the body of a successful response has, or `None`.
+
+    Gateways answer 200 with the error of the server behind them, also beside an answer without content, and in a
+    choice. Source: openrouter.ai/docs/api-reference/errors (2026-11)
+    """
+    choice = mapping_of(next(iter(list_of(body.get("choices"))), None))
+    for error in (body.get("error"), choice.get("error")):
+        if error and isinstance(error, str | Mapping):
+            return _status_of(mapping_of(error)) or 500, json.dumps({"error": error})
+    if not body.keys().isdisjoint(_ANSWERS):
+        return None
+    status = _status_of(body) or (500 if body.get("object") == "error" else None)
+    return None if status is None else (status, json.dumps(body))
+
+
+def _status_of(error: Mapping[str, Any]) -> int | None:
+    """Returns the HTTP status that an error names as a number or by a word; `None` if it names none."""
+    for named in map(error.get, ("code", "status", "status_code", "type")):
+        if isinstance(named, str):
+            named = _STATUSES.get(named.lower(), int(named) if _COUNT.fullmatch(named) else None)
+        if type(named) is int and (status := _GRPC_STATUSES.get(named, named)) in range(400, 600):
+            return status
+    return None
+
+
+#: Fields of an answer, beside which a `code` is none of an error.
+_ANSWERS = frozenset(
+    {"choices", "candidates", "promptFeedback", "predictions", "text", "data", "embedding", "embeddings"}
+)
+#: Statuses by the numbers and the names of `google.rpc.Code`, and by the codes and types of OpenAI and Anthropic.
+_GRPC_STATUSES = {3: 400, 4: 504, 5: 404, 7: 403, 8: 429, 9: 400, 11: 400, 13: 500, 14: 503, 16: 401}
+_STATUSES = {
+    "invalid_argument": 400,
+    "failed_precondition": 400,
+    "deadline_exceeded": 504,
+    "not_found": 404,
+    "permission_denied": 403,
+    "resource_exhausted": 429,
+    "unavailable": 503,
+    "unauthenticated": 401,
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "model_not_found": 404,
+    "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
+    "insufficient_quota": 429,
+    "overloaded_error": 529,
+}
+
+
 def advised_wait_seconds(
     headers: Mapping[str, str], details: Iterable[Mapping[str, Any]], now: float | None = None
 ) -> float | None:

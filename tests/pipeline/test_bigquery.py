@@ -14,6 +14,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from google.cloud import bigquery, storage
 from google.cloud.bigquery import SchemaField
@@ -332,6 +334,21 @@ def test_keys_of_each_type_find_their_rows(client, sandbox):
     assert (first[2]["day"], first[2]["at"]) == (date(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC))
     run(spec)
     assert table_of(client) == first
+
+
+@pytest.mark.full
+def test_the_bytes_of_a_source_are_those_of_the_table_and_texts_in_a_column_of_texts(client, tmp_path):
+    contents = [b"\xff\x00\x01", b"text", b"hello"]
+    pq.write_table(pa.table({"id": [0, 1, 2], "text": ["x"] * 3, "raw": contents}), tmp_path / "rows.parquet")
+    source = {"type": "files", "uri": f"{tmp_path}/rows.parquet", "key": ["id"]}
+    sink = {"type": "bigquery", "table": ANSWERS, "passthrough": ["raw"]}
+    run(spec_of(source=source, sink=sink))
+    assert [row["raw"] for _, row in sorted(table_of(client).items())] == ["/wAB", "text", "hello"]
+    client.delete_table(ANSWERS)
+    fields = [SchemaField("id", "INT64"), SchemaField("raw", "BYTES"), *OUTPUT_SCHEMA]
+    client.create_table(bigquery.Table(ANSWERS, schema=fields))
+    run(spec_of(name="again", source=source, sink=sink))
+    assert [row["raw"] for _, row in sorted(table_of(client).items())] == contents
 
 
 @pytest.mark.parametrize(

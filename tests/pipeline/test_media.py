@@ -181,8 +181,12 @@ REFUSED = {
     "directory": ("{files}/sub.png", "the file {uri} is no regular file on this machine."),
     "outside": ("/etc/x.png", "{uri} is not below {files}, the only files that rows may read."),
     "dots": ("{files}/../x.png", "{uri} is not below {files}, the only files that rows may read."),
-    "no type": ("{files}/plain", "no MIME type follows from the extension of {uri}. Set `mime_type`,"),
+    "no type": (
+        "{files}/plain",
+        "no MIME type follows from name or first bytes of {uri}. Set `mime_type`,",
+    ),
     "empty": ("{files}/empty.png", "{uri} is empty. Expected a file of at least 1 byte."),
+    "page": ("{files}/page.png", "{uri} is a page of HTML by its first bytes, perhaps that of an error."),
     "nothing": ("", "the address is empty. Expected the address of a file in every row."),
     "type": ("{files}/a.svg", "does not take image/svg+xml ({uri}). Expected PNG, JPEG, WebP, HEIC, PDF,"),
     "base64": ("data:image/png;base64,???", "'data:image/png;base64,???…' is not base64"),
@@ -194,7 +198,8 @@ REFUSED = {
 @each_server
 def test_what_cannot_be_sent_fails_its_row_with_a_sentence_before_a_request(media_job, sandbox, kind):
     (media_job.files / "sub.png").mkdir()
-    contents = {"plain": PNG, "empty.png": b"", "a.svg": b"<svg/>", "a.txt": b"text", "ok.png": PNG}
+    contents = {"plain": b"plain", "empty.png": b"", "a.svg": b"<svg/>", "a.txt": b"text", "ok.png": PNG}
+    contents["page.png"] = b"<!doctype html><title>404</title>"
     for name, content in contents.items():
         (media_job.files / name).write_bytes(content)
     files = str(media_job.files)
@@ -215,6 +220,13 @@ def test_what_cannot_be_sent_fails_its_row_with_a_sentence_before_a_request(medi
         assert error["message"].endswith("Nothing was sent for this row.")
         assert cases[failed["id"]][1] in error["message"]
         assert len(error["message"]) <= 240
+    assert sent(sandbox) == [INLINE]
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.jfif", "a"])
+def test_a_file_is_sent_as_what_its_first_bytes_say(media_job, sandbox, name):
+    (media_job.files / name).write_bytes(PNG)
+    media_job.run([{"id": 1, "image": str(media_job.files / name)}])
     assert sent(sandbox) == [INLINE]
 
 

@@ -14,6 +14,8 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -318,7 +320,7 @@ def test_numbers_that_are_not_finite_are_passed_through_to_a_new_table_and_an_ex
     ]
     for _ in range(2):
         start(rows, sink=sink)
-        assert table(client, "size::text") == [("-Infinity",), ("0.5",), ("Infinity",), ("NaN",), (None,)]
+        assert table(client, "size::text") == [("-Infinity",), ("0.5",), ("Infinity",), (None,), (None,)]
     assert types(client)["size"] == "double precision"
 
 
@@ -330,6 +332,25 @@ def test_the_error_for_a_missing_column_to_pass_through_has_the_statement_that_a
             [{"id": 1, "text": "x", "lang": "en"}],
             sink={"type": "postgres", "table": "answers", "passthrough": ["lang"]},
         )
+
+
+@pytest.mark.full
+def test_bytes_are_those_of_the_source_and_an_empty_text_is_null_where_no_value_is_empty(start, client, tmp_path):
+    sink = {"type": "postgres", "table": "answers", "passthrough": ["raw", "shown", "mood", "net"]}
+    start([{"id": 0, "text": "x", **dict.fromkeys(sink["passthrough"], "")}], sink=sink)
+    client.execute("CREATE TYPE mood AS ENUM ('happy', 'sad')")
+    client.execute("ALTER TABLE answers ALTER raw TYPE bytea USING NULL, ALTER mood TYPE mood USING NULL")
+    client.execute("ALTER TABLE answers ALTER net TYPE inet USING NULL")
+    contents = [b"\xff\x00\x01", b"hello", b"\\x41"]
+    columns = {"raw": contents, "shown": contents, "mood": [""] * 3, "net": [""] * 3}
+    pq.write_table(pa.table({"id": [1, 2, 3], "text": ["x"] * 3, **columns}), tmp_path / "rows.parquet")
+    source = {"uri": f"{tmp_path}/rows.parquet", "key": ["id"]}
+    assert run(JobSpec.parse(spec_of(tmp_path, [], source=source, sink=sink)))["rows"]["answered"] == 3
+    assert table(client, "id, raw, shown, mood, net")[1:] == [
+        (1, contents[0], "/wAB", None, None),
+        (2, contents[1], "hello", None, None),
+        (3, contents[2], "\\x41", None, None),
+    ]
 
 
 def test_unusual_texts_pass_through_a_job_unchanged(start, client):

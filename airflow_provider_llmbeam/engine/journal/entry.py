@@ -32,6 +32,8 @@ _READ_BYTES = 2**20
 
 #: Fields that only the report of the run needs.
 _OF_THIS_RUN = {"rejected_at", "held_seconds", "failed_at"}
+#: Counts that are left out of most entries, as they are 0.
+_ZERO = ("sheds", "audio_tokens", "estimated_tokens")
 #: Fields that few entries have.
 _SELDOM = ("mean_logprob", "citations", "category")
 _FIELDS = tuple(field.name for field in dataclasses.fields(Completion) if field.name not in _OF_THIS_RUN)
@@ -74,10 +76,9 @@ def encode_entry(fingerprint: str, job: str, outcome: Outcome, about: Sequence[s
     # Usual values are left out, as there is a line for each row.
     if outcome.service_tier == "standard":
         del entry["service_tier"]
-    if not outcome.sheds:
-        del entry["sheds"]
-    if not outcome.audio_tokens:
-        del entry["audio_tokens"]
+    for name in _ZERO:
+        if not entry[name]:
+            del entry[name]
     if about:
         entry["about"] = list(about[:MAX_ABOUT])
     for name in _SELDOM:
@@ -242,6 +243,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "output_tokens": _is_count,
     "cached_tokens": _is_count,
     "audio_tokens": _is_count,
+    "estimated_tokens": _is_count,
     "cost_nano_usd": _is_count_or_none,
     "attempts": _is_count,
     "rejections": _is_count,
@@ -266,7 +268,7 @@ _REFUSAL_CHECKS: dict[str, Callable[[Any], bool]] = {
     "category": _is_unicode,
     "http_status": lambda value: value is None or _is_count(value),
 }
-_REFUSAL_REQUIRED = _REFUSAL_CHECKS.keys() - {"about", "service_tier", "sheds", "category", "audio_tokens"}
+_REFUSAL_REQUIRED = _REFUSAL_CHECKS.keys() - {"about", "service_tier", "category", *_ZERO}
 _REQUIRED = frozenset(
     {"fingerprint"}
     | {field.name for field in dataclasses.fields(Completion) if field.default is dataclasses.MISSING}

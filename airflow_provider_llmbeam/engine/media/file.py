@@ -10,7 +10,7 @@ from typing import IO, Protocol
 
 from airflow_provider_llmbeam.engine.media.data_uri import data_parts, data_uri, parse_data_uri
 from airflow_provider_llmbeam.engine.media.extent import HEAD_BYTES, extent_of
-from airflow_provider_llmbeam.spec.model.media import MediaRules, guess_type, place_of
+from airflow_provider_llmbeam.spec.model.media import MediaRules, guess_type, place_of, type_by_content
 from airflow_provider_llmbeam.spec.model.media_tokens import MediaExtent
 
 
@@ -69,7 +69,9 @@ class OpenedMedia:
         """Returns what is sent: the address, or the bytes as a `data:` URI."""
         if self.file is None or not self.is_inlined:
             return self.uri, self.mime_type
-        return data_uri(self.file.read(), str(self.mime_type)), self.mime_type
+        content = self.file.read()
+        mime_type = str(type_by_content(self.uri, self.mime_type, content[:HEAD_BYTES]))
+        return data_uri(content, mime_type), mime_type
 
 
 class MediaFiles(Protocol):
@@ -120,11 +122,16 @@ def open_media(
         rules.check_size(uri, known, file.size_bytes)
         return OpenedMedia(uri, known, file, is_inlined=True)
     mime_type = given or guess_type(uri)
-    rules.check_type(uri, mime_type)
+    is_read = place_of(uri) in ("local", "elsewhere") and not rules.is_sent_by_address(uri, mime_type)
+    if mime_type is not None or not is_read or not uri.strip():
+        rules.check_type(uri, mime_type)
     is_inlined = not rules.is_sent_by_address(uri, mime_type)
     if place_of(uri) == "web" or (is_checked and not is_inlined):
         return OpenedMedia(uri, mime_type, None, is_inlined=False)
     file = files.open(uri)
+    if is_read:
+        mime_type = type_by_content(uri, mime_type, file.head())
+        rules.check_type(uri, mime_type)
     rules.check_size(uri, mime_type, file.size_bytes)
     return OpenedMedia(uri, mime_type, file, is_inlined=is_inlined)
 

@@ -214,9 +214,10 @@ class _Decode(beam.DoFn):
     def _outcome(self, result: Reply | RequestError) -> Outcome:
         now = time.time()
         if isinstance(result, Reply) and not result.input_tokens:
-            result = replace(result, input_tokens=self._mean_tokens)
+            estimated = result.estimated_tokens + self._mean_tokens
+            result = replace(result, input_tokens=self._mean_tokens, estimated_tokens=estimated)
         tokens = (result.input_tokens, result.output_tokens, result.cached_tokens)
-        bill = Bill.of(*tokens, self._price, "batch", result.audio_tokens)
+        bill = Bill.of(*tokens, self._price, "batch", result.audio_tokens, result.estimated_tokens)
         try:
             if isinstance(result, RequestError):
                 raise result
@@ -293,6 +294,7 @@ class _Record(beam.DoFn):
             input_tokens=outcome.input_tokens,
             output_tokens=outcome.output_tokens,
             cached_tokens=outcome.cached_tokens,
+            estimated_tokens=outcome.estimated_tokens,
             cost_nano_usd=outcome.cost_nano_usd or 0,
             unpriced=int(outcome.cost_nano_usd is None),
         )

@@ -59,6 +59,7 @@ class Sums(_Part):
         input_tokens: Billed input tokens.
         output_tokens: Billed output tokens.
         cached_tokens: Billed input tokens from the provider's cache, which `input_tokens` includes.
+        estimated_tokens: Tokens of these that the provider did not report, estimated from the length of the texts.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar.
         unpriced: Number of answers whose price is not known.
     """
@@ -69,6 +70,7 @@ class Sums(_Part):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    estimated_tokens: int = 0
     cost_nano_usd: int = 0
     unpriced: int = 0
 

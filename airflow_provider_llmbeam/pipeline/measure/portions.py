@@ -8,36 +8,34 @@ import io
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from typing import IO
 
-import fastavro
 import pyarrow.parquet as pq
-from apache_beam.io.filesystem import CompressionTypes, FileMetadata
+from apache_beam.io.filesystem import FileMetadata
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
-from airflow_provider_llmbeam.pipeline.sources.files import MARKED, parse_csv, parse_line, parse_table
-from airflow_provider_llmbeam.pipeline.sources.lines import plain, read_lines
-from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.source import (
-    BigQuerySource,
-    CsvOptions,
-    FileFormat,
-    FilesSource,
-    KafkaSource,
-    PubSubSource,
-    RowsSource,
-    Source,
+from airflow_provider_llmbeam.pipeline.sources.files import (
+    MARKED,
+    RowFormat,
+    avro_blocks,
+    parse_avro,
+    parse_csv,
+    parse_line,
+    parse_table,
+    read_batches,
 )
+from airflow_provider_llmbeam.pipeline.sources.lines import is_compressed, plain, read_lines
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, RowsSource
 
 #: Maximum size in bytes of a source of which every row is read.
 MAX_BYTES = 64 * 2**20
-_USUAL = CsvOptions()
 #: Number of portions of a large source.
 PORTIONS = 64
 _BATCH_ROWS = 1000
@@ -123,20 +121,22 @@ def read_source(prompts: RowPrompts, export_uri: str, max_bytes: int = MAX_BYTES
     Raises:
         JobSpecError: The source does not exist.
     """
-    size, portions = _read_all(prompts.source, export_uri, max_bytes)
+    size, portions = _read_all(prompts, export_uri, max_bytes)
     selected = (Portion(list(filter(prompts.selects, portion.rows)), portion.size) for portion in portions)
     return SourceReading(size, selected)
 
 
-def _read_all(source: Source, export_uri: str, max_bytes: int) -> tuple[float, Iterable[Portion]]:
-    match source:
+def _read_all(prompts: RowPrompts, export_uri: str, max_bytes: int) -> tuple[float, Iterable[Portion]]:
+    match source := prompts.source:
         case FilesSource():
             check_source(source.uri, source.resolved_format)
-            return read_portions(source.uri, source.resolved_format, max_bytes, source.csv)
+            return read_portions(
+                source.uri, RowFormat(source.resolved_format, source.csv, prompts.used), max_bytes
+            )
         case BigQuerySource():
             from airflow_provider_llmbeam.pipeline.sources.bigquery import export, json_values
 
-            size, portions = read_portions(f"{export(source, export_uri)}*.avro", "avro", max_bytes)
+            size, portions = read_portions(f"{export(source, export_uri)}*.avro", RowFormat("avro"), max_bytes)
             return size, (
                 Portion([row if isinstance(row, FailedRow) else json_values(row) for row in each.rows], each.size)
                 for each in portions
@@ -151,9 +151,7 @@ def _read_all(source: Source, export_uri: str, max_bytes: int) -> tuple[float, I
             return float(len(source.rows)), [Portion([dict(row) for row in source.rows], float(len(source.rows)))]
 
 
-def read_portions(
-    uri: str, file_format: FileFormat, max_bytes: int, options: CsvOptions = _USUAL
-) -> tuple[float, Iterator[Portion]]:
+def read_portions(uri: str, how: RowFormat, max_bytes: int) -> tuple[float, Iterator[Portion]]:
     """Reads files up to a limit.
 
     Up to `max_bytes` all rows are read. A larger source is read in portions of so many bytes in total: for JSON
@@ -162,25 +160,24 @@ def read_portions(
 
     Args:
         uri: A path or a glob.
-        file_format: Format of the files.
+        how: How their rows are read.
         max_bytes: Maximum size of the uncompressed data, in bytes.
-        options: How CSV files are written.
 
     Returns:
         The size of the whole source, in the unit of `Portion.size`, and the portions. All rows were read if their
         sizes add up to it.
     """
-    files = [file for file in storage.match_metadata(uri) if file.size_in_bytes]
+    files = [file for file in storage.find(uri) if file.size_in_bytes]
     size = float(sum(file.size_in_bytes for file in files))
-    if file_format == "parquet":
-        return _parquet(files, size, max_bytes)
-    if any(_compression(file) != CompressionTypes.UNCOMPRESSED for file in files):
-        return size, _beginnings(_spread(files), file_format, max_bytes, options)
+    if how.format == "parquet":
+        return _parquet(files, size, max_bytes, how)
+    if any(is_compressed(file.path) for file in _spread(files)):
+        return size, _beginnings(_spread(files), how, max_bytes)
     if size <= max_bytes:
-        return size, (portion for file in files for portion in _whole(file, file_format, options))
-    if file_format == "csv" and not options.can_be_cut:
-        return size, _beginnings(_spread(files), file_format, max_bytes, options)
-    return size, _spots(files, file_format, max_bytes, options)
+        return size, (portion for file in files for portion in _whole(file, how))
+    if how.format == "csv" and not how.csv.can_be_cut:
+        return size, _beginnings(_spread(files), how, max_bytes)
+    return size, _spots(files, how, max_bytes)
 
 
 def _spread(found: Sequence[FileMetadata]) -> Sequence[FileMetadata]:
@@ -189,23 +186,19 @@ def _spread(found: Sequence[FileMetadata]) -> Sequence[FileMetadata]:
     return [found[int((number + 0.5) * len(found) / count)] for number in range(count)]
 
 
-def _compression(file: FileMetadata) -> str:
-    return str(CompressionTypes.detect_compression_type(file.path))
-
-
-def _rows(stream: IO[bytes], file_format: FileFormat, options: CsvOptions) -> Iterator[Row | FailedRow]:
-    match file_format:
+def _rows(stream: IO[bytes], how: RowFormat) -> Iterator[Row | FailedRow]:
+    match how.format:
         case "jsonl":
             for line in read_lines(stream, block_size=_BLOCK_BYTES):
                 yield from parse_line(line)
         case "csv":
-            text = io.TextIOWrapper(stream, encoding=options.codec, errors=MARKED, newline="")
+            text = io.TextIOWrapper(stream, encoding=how.csv.codec, errors=MARKED, newline="")
             try:
-                yield from parse_csv(text, options)
+                yield from parse_csv(text, how)
             finally:
                 text.detach()  # the owner of the stream closes it
         case _:
-            yield from _avro_rows(stream)
+            yield from parse_avro(stream, how)
 
 
 def _batches(rows: Iterator[Row | FailedRow]) -> Iterator[list[Row | FailedRow]]:
@@ -213,9 +206,9 @@ def _batches(rows: Iterator[Row | FailedRow]) -> Iterator[list[Row | FailedRow]]
         yield batch
 
 
-def _whole(file: FileMetadata, file_format: FileFormat, options: CsvOptions) -> Iterator[Portion]:
+def _whole(file: FileMetadata, how: RowFormat) -> Iterator[Portion]:
     with storage.open_buffered(file.path) as stream:
-        for rows in _batches(_rows(stream, file_format, options)):
+        for rows in _batches(_rows(stream, how)):
             yield Portion(rows, 0.0)
     yield Portion((), float(file.size_in_bytes))
 
@@ -252,9 +245,7 @@ class _Counted(io.RawIOBase):
         return stored * self.read_bytes / expanded if expanded else 0.0
 
 
-def _beginnings(
-    files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: int, options: CsvOptions
-) -> Iterator[Portion]:
+def _beginnings(files: Sequence[FileMetadata], how: RowFormat, max_bytes: int) -> Iterator[Portion]:
     size = sum(file.size_in_bytes for file in files)
     for file in files:
         budget = max_bytes * file.size_in_bytes / size
@@ -262,7 +253,7 @@ def _beginnings(
             taken = 0.0
             counted = _Counted(raw, file.path)
             with io.BufferedReader(counted) as stream:
-                for rows in _batches(_rows(stream, file_format, options)):
+                for rows in _batches(_rows(stream, how)):
                     at = max(taken, counted.stored_bytes)
                     yield Portion(rows, at - taken)
                     taken = at
@@ -272,7 +263,9 @@ def _beginnings(
                     yield Portion((), file.size_in_bytes - taken)
 
 
-def _parquet(files: Sequence[FileMetadata], size: float, max_bytes: int) -> tuple[float, Iterator[Portion]]:
+def _parquet(
+    files: Sequence[FileMetadata], size: float, max_bytes: int, how: RowFormat
+) -> tuple[float, Iterator[Portion]]:
     sampled = _spread(files)
     groups: list[tuple[str, int, int, int]] = []  # path, number, rows, bytes
     for file in sampled:
@@ -284,28 +277,28 @@ def _parquet(files: Sequence[FileMetadata], size: float, max_bytes: int) -> tupl
     rows = sum(group[2] for group in groups)
     is_whole = len(sampled) == len(files) and sum(group[3] for group in groups) <= max_bytes
     if is_whole:
-        return float(rows), (portion for group in groups for portion in _group(*group, None))
+        return float(rows), (portion for group in groups for portion in _group(*group, None, how))
     # The other files are assumed to have as many rows per byte.
     of_all = rows * size / (sum(file.size_in_bytes for file in sampled) or 1)
     count = min(len(groups), PORTIONS)
     picked = [groups[int((number + 0.5) * len(groups) / count)] for number in range(count)]
-    return of_all, (portion for group in picked for portion in _group(*group, max_bytes / count))
+    return of_all, (portion for group in picked for portion in _group(*group, max_bytes / count, how))
 
 
-def _group(path: str, number: int, rows: int, size: int, max_bytes: float | None) -> Iterator[Portion]:
+def _group(
+    path: str, number: int, rows: int, size: int, max_bytes: float | None, how: RowFormat
+) -> Iterator[Portion]:
     left = rows if max_bytes is None else max(1, min(rows, int(rows * max_bytes / max(size, 1))))
     with storage.open(path) as stream, pq.ParquetFile(stream) as file:
-        for batch in file.iter_batches(batch_size=min(left, _BATCH_ROWS) or 1, row_groups=[number]):
-            found = [*parse_table(batch.slice(0, left))]
+        for batch in read_batches(file, number, min(left, _BATCH_ROWS) or 1, how):
+            found = [*parse_table(batch.slice(0, left), how)]
             yield Portion(found, float(len(found)))
             left -= len(found)
             if not left:
                 return
 
 
-def _spots(
-    files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: int, options: CsvOptions
-) -> Iterator[Portion]:
+def _spots(files: Sequence[FileMetadata], how: RowFormat, max_bytes: int) -> Iterator[Portion]:
     ends = list(accumulate(file.size_in_bytes for file in files))
     span, distance = max_bytes // PORTIONS, ends[-1] / PORTIONS
     for number in range(PORTIONS):
@@ -313,13 +306,13 @@ def _spots(
         file, end = next((file, end) for file, end in zip(files, ends, strict=True) if at < end)
         start = at - (end - file.size_in_bytes)
         with io.BufferedReader(storage.open(file.path)) as stream:  # type: ignore[type-var]
-            match file_format:
+            match how.format:
                 case "jsonl":
                     yield _lines_from(stream, start, span, file.size_in_bytes)
                 case "csv":
-                    yield _csv_from(stream, start, span, file.size_in_bytes, options)
+                    yield _csv_from(stream, start, span, file.size_in_bytes, how)
                 case _:
-                    yield _avro_from(stream, start, span)
+                    yield _avro_from(stream, start, span, how)
 
 
 def _lines_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
@@ -332,13 +325,14 @@ def _lines_from(stream: IO[bytes], start: int, span: int, size: int) -> Portion:
     return Portion(rows, float(min(span, size - start)))
 
 
-def _csv_from(stream: IO[bytes], start: int, span: int, size: int, options: CsvOptions) -> Portion:
+def _csv_from(stream: IO[bytes], start: int, span: int, size: int, how: RowFormat) -> Portion:
     """Reads every row that begins in the span, whose beginning may be within quotes: the better parse is used."""
     # `str.splitlines` would also end a line at U+2028 and other characters that a name may have.
+    options = how.csv
     head = io.StringIO(stream.read(_HEAD_BYTES).decode(options.codec, "replace"), newline="")
     header = islice(head, options.skiprows, None)
     names = options.names or tuple(next(csv.reader(header, **options.dialect)))
-    inner = options.model_copy(update={"header": None, "names": names, "skiprows": 0})
+    inner = replace(how, csv=options.model_copy(update={"header": None, "names": names, "skiprows": 0}))
     stream.seek(start)
     decoder = codecs.getincrementaldecoder(options.encoding)(MARKED)  # the span may end within a character
     text = decoder.decode(stream.read(span))
@@ -356,16 +350,16 @@ def _csv_from(stream: IO[bytes], start: int, span: int, size: int, options: CsvO
     return Portion(found, min(span, size - start) * (len(found) / len(begun) if begun else 1.0))
 
 
-def _csv_rows(text: str, options: CsvOptions) -> Iterator[tuple[Row | FailedRow, int]]:
+def _csv_rows(text: str, how: RowFormat) -> Iterator[tuple[Row | FailedRow, int]]:
     """Yields the rows of a text, each with the position at which it begins."""
     lines, at = io.StringIO(text, newline=""), 0
-    for row in parse_csv(lines, options):
+    for row in parse_csv(lines, how):
         yield row, at
         at = lines.tell()
 
 
 def _whole_csv_row(
-    text: str, stream: IO[bytes], decoder: codecs.IncrementalDecoder, options: CsvOptions
+    text: str, stream: IO[bytes], decoder: codecs.IncrementalDecoder, how: RowFormat
 ) -> Row | FailedRow | None:
     """Returns the row with which a text begins, of which the stream has the rest; `None` if it is too long."""
     more = _BLOCK_BYTES
@@ -373,7 +367,7 @@ def _whole_csv_row(
         data = stream.read(more)
         text += decoder.decode(data)
         lines = io.StringIO(text, newline="")
-        row = next(parse_csv(lines, options), None)
+        row = next(parse_csv(lines, how), None)
         if lines.tell() < len(text) or len(data) < more:
             return row
         more *= 2
@@ -384,26 +378,7 @@ def _faults(rows: Iterable[tuple[Row | FailedRow, int]]) -> int:
     return sum(isinstance(row, FailedRow) for row, _ in rows)
 
 
-def _avro_from(stream: IO[bytes], start: int, span: int) -> Portion:
-    """Reads the complete blocks of a span, which is large enough for one."""
-    head = io.BytesIO(stream.read(_HEAD_BYTES))
-    reader = fastavro.reader(head)
-    header, sync = head.getvalue()[: head.tell()], reader._header["sync"]
-    start = max(start, len(header) - len(sync))
-    stream.seek(start)
-    data = b""
-    while more := stream.read(span):
-        data += more
-        first, last = data.find(sync), data.rfind(sync)
-        if first < last:
-            break
-    else:
-        first, last = data.find(sync), data.rfind(sync)
-    if not 0 <= first < last:
-        return Portion((), 0.0)
-    blocks = data[first + len(sync) : last + len(sync)]
-    return Portion([*_avro_rows(io.BytesIO(header + blocks))], float(len(blocks)))
-
-
-def _avro_rows(stream: IO[bytes]) -> Iterator[Row]:
-    yield from fastavro.reader(stream)  # type: ignore[misc]
+def _avro_from(stream: IO[bytes], start: int, span: int, how: RowFormat) -> Portion:
+    """Reads the blocks of a span, of which one may end after it."""
+    header, blocks = avro_blocks(stream, start, span)
+    return Portion([*parse_avro(io.BytesIO(header + blocks), how)], float(len(blocks)))

@@ -55,7 +55,7 @@ def read_golden(
     Raises:
         JobSpecError: It is empty or too large, or has a row without a key or two rows with one key.
     """
-    if may_be_empty and isinstance(golden, FilesSource) and not storage.has_match(golden.uri):
+    if may_be_empty and isinstance(golden, FilesSource) and not storage.find(golden.uri):
         return {}
     rows: dict[str, Row] = {}
     repeated: list[str] = []

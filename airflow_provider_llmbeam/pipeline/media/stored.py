@@ -140,12 +140,11 @@ def _retry() -> Any:
 
 def _elsewhere(uri: str) -> MediaFile:
     try:
-        found = storage.match_metadata(uri)
+        metadata = storage.metadata(uri)
     except Exception as error:  # noqa: BLE001 - the errors of any filesystem, or none for this scheme
         raise _unreadable(uri, error) from None
-    if len(found) != 1:
+    if metadata is None:
         raise MediaError(f"the file {shortened(uri)!r} does not exist.")
-    metadata = found[0]
 
     def read() -> bytes:
         try:

@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, RenderedRow, Row
 from airflow_provider_llmbeam.pipeline.public.answer_fields import AnswerFields
 from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import Render
+from airflow_provider_llmbeam.spec.plain_values import plain_value
 
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 
@@ -122,9 +123,9 @@ def _with_mappings(value: Any) -> Any:
     The text of a row has the name of its class, and Beam gives that of a schema a new name in each process:
     prompts of the same rows would differ, and be paid for again.
     """
+    value = plain_value(_mapping_of(value))
     if type(value) in _SCALARS:
         return value
-    value = _mapping_of(value)
     if isinstance(value, Mapping):
         return {name: _with_mappings(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

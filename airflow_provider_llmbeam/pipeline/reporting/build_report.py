@@ -115,6 +115,7 @@ def build_report(
             input=sums["input_tokens"],
             cached=sums["cached_tokens"],
             output=sums["output_tokens"],
+            estimated=sums["estimated_tokens"],
             per_minute=_rounded((sums["input_tokens"] + sums["output_tokens"]) / minutes if minutes else None),
         ),
         cost_usd=cost,

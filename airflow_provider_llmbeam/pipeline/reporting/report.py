@@ -51,11 +51,21 @@ class RequestCounts(Part):
 
 
 class TokenCounts(Part):
-    """Tokens billed in this run, including those of discarded answers; `input` includes `cached`."""
+    """Tokens billed in this run, including those of discarded answers.
+
+    Attributes:
+        input: Input tokens.
+        cached: Input tokens from the provider's cache, which `input` includes.
+        output: Output tokens, thoughts included.
+        estimated: Those of all these that the server did not report: they, and their cost, are estimated from the
+            length of the texts.
+        per_minute: Input and output tokens per minute, from the first request to the last answer.
+    """
 
     input: int
     cached: int = 0
     output: int
+    estimated: int = 0
     per_minute: float | None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_llmbeam.spec.plain_values import INFINITE
 from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType
 
 _PLAIN = {
@@ -55,6 +56,8 @@ def typed(value: Any, kind: pa.DataType) -> Any:
         return [typed(item, kind.value_type) for item in value]
     if pa.types.is_boolean(kind) and isinstance(value, bool):
         return value
+    if value in INFINITE and pa.types.is_floating(kind):
+        return float(value)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if pa.types.is_floating(kind):
             return float(value)

@@ -45,6 +45,7 @@ _FROM_ARROW = {
     pa.float32(): "FLOAT64",
     pa.bool_(): "BOOL",
     pa.string(): "STRING",
+    pa.binary(): "BYTES",
 }
 _FROM_REST = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "RECORD": "STRUCT"}
 #: Types that are not cast.
@@ -176,7 +177,7 @@ class _Merge:
         run_once(
             self._client, load_id, self._location, lambda: self._load(load_id, staging, schema), "Loading answers"
         )
-        columns = _columns(self._types, self._target_types(schema), self._key)
+        columns = _columns(self._types, self._target_types(), self._key)
         merged = run_once(
             self._client,
             merge_id,
@@ -283,10 +284,17 @@ class _Merge:
             "next run merges them, and sends only prompts that have changed."
         )
 
-    def _target_types(self, schema: list[bigquery.SchemaField]) -> dict[str, str]:
-        """Returns the types of the target columns; creates the table if it does not exist."""
+    def _target_types(self) -> dict[str, str]:
+        """Returns the types of the target columns; creates the table if it does not exist.
+
+        A new table has texts for bytes: in Parquet many texts are stored in columns of bytes.
+        """
         table = _find(self._client, self._target)
         if table is None:
+            types = {
+                name: pa.string() if pa.types.is_binary(kind) else kind for name, kind in self._arrow_types.items()
+            }
+            schema = [_field(column, kind) for column, kind in types.items()]
             table = self._client.create_table(bigquery.Table(self._target, schema=schema), exists_ok=True)
         if mismatch := _misfit(table, self._types):
             raise JobFailedError(

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from airflow_provider_llmbeam.pipeline.elements import Row
+from airflow_provider_llmbeam.pipeline.staged_bytes import bytes_of
+from airflow_provider_llmbeam.spec.plain_values import INFINITE
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
-KeyType = Literal["boolean", "integer", "number", "text"]
+KeyType = Literal["boolean", "bytes", "integer", "number", "text"]
 
 #: Types of the columns besides those of the source; a row has the last ones only with what adds them.
 OUTPUT_TYPES: dict[str, KeyType] = {
@@ -59,6 +61,10 @@ _LONG = "long"
 
 def _kind(value: Any) -> str:
     # A float is exact up to 2**53, a column up to 2**63: larger integers are text.
+    if value in INFINITE:
+        return "float"
+    if bytes_of(value) is not None:
+        return "bytes"
     if type(value) is not int or abs(value) <= 2**53:
         return type(value).__name__
     return _LONG if -(2**63) <= value < 2**63 else "str"
@@ -67,6 +73,8 @@ def _kind(value: Any) -> str:
 def _key_type(kinds: set[str]) -> KeyType:
     if kinds == {"bool"}:
         return "boolean"
+    if kinds == {"bytes"}:
+        return "bytes"
     if kinds and kinds <= {"int", _LONG}:
         return "integer"
     if kinds and kinds <= {"int", "float"}:

@@ -17,7 +17,7 @@ class MergeColumn:
 
     Attributes:
         name: Name in both tables.
-        staged_type: Type in the staging table: `STRING`, `INT64`, `FLOAT64`, `BOOL`, an ARRAY or a STRUCT.
+        staged_type: Type in the staging table: `STRING`, `BYTES`, `INT64`, `FLOAT64`, `BOOL`, ARRAY or STRUCT.
         target_type: Type in the target table.
         is_key: Whether it is a column of the key, which is never NULL.
     """
@@ -30,8 +30,11 @@ class MergeColumn:
     @property
     def value(self) -> str:
         """The staged value, as an expression of the target type."""
-        column = f"S.{quoted(self.name)}"
-        match self.staged_type, self.target_type:
+        column, staged_type = f"S.{quoted(self.name)}", self.staged_type
+        if staged_type == "BYTES" != self.target_type:
+            staged_type = "STRING"
+            column = f"COALESCE(SAFE_CONVERT_BYTES_TO_STRING({column}), TO_BASE64({column}))"
+        match staged_type, self.target_type:
             case staged, target if staged == target:
                 return column
             case "STRING", "BYTES":

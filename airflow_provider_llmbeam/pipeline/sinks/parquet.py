@@ -18,12 +18,20 @@ import pyarrow.parquet as pq
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.sinks.arrow_types import arrow_type, as_text, fits, typed
 from airflow_provider_llmbeam.pipeline.sinks.key_types import OUTPUT_TYPES, KeyTypes
+from airflow_provider_llmbeam.pipeline.staged_bytes import bytes_of, without_bytes
+from airflow_provider_llmbeam.spec.plain_values import INFINITE
 
 _log = logging.getLogger("llmbeam")
 
 #: Rows per row group; fewer for vectors, as a Python float takes 32 bytes: 3,072 per row make 100 MB.
 _ROW_GROUP, _VECTORS_ROW_GROUP = 10_000, 1_000
-_TYPES = {"boolean": pa.bool_(), "integer": pa.int64(), "number": pa.float64(), "text": pa.string()}
+_TYPES = {
+    "boolean": pa.bool_(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "text": pa.string(),
+    "bytes": pa.binary(),
+}
 _OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in OUTPUT_TYPES.items()}
 #: 32-bit numbers, as models compute.
 _VECTOR = pa.list_(pa.float32())
@@ -164,11 +172,19 @@ def _converter(kind: pa.DataType, *, is_answer: bool) -> Callable[[Any], Any] | 
     """Returns the function that converts values of a column; `None` if they have its type already."""
     if is_answer:
         return partial(typed, kind=kind)
+    if pa.types.is_floating(kind):
+        return _number
+    if pa.types.is_binary(kind):
+        return bytes_of
     return _text if pa.types.is_string(kind) else None
 
 
+def _number(value: Any) -> Any:
+    return float(value) if value in INFINITE else value
+
+
 def _text(value: Any) -> str | None:
-    return None if value is None else as_text(value)
+    return None if value is None else as_text(without_bytes(value))
 
 
 def _typed_row(record: dict[str, Any], converters: Mapping[str, Callable[[Any], Any] | None]) -> dict[str, Any]:

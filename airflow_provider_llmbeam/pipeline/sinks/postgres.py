@@ -36,6 +36,7 @@ from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import read_records
 from airflow_provider_llmbeam.pipeline.sinks import key_types
 from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyTypes
+from airflow_provider_llmbeam.pipeline.staged_bytes import bytes_of, without_bytes
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 _log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ _CONNECT_TIMEOUT_SECONDS = 10
 _FINAL = ("FATAL", "password", "invalid ", "definition of service")
 _TEMPORARY = ("starting up", "shutting down", "recovery", "too many", "connection slots")
 
-_TYPES = {"boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
+_TYPES = {"bytes": "text", "boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
 #: Types of a new table; `answer` may be `jsonb` instead.
 OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in key_types.OUTPUT_TYPES.items()}
 #: Values like those of every answer, in the columns whose values no job decides.
@@ -75,6 +76,9 @@ _JSON = ("json", "jsonb")
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 #: First words of further types without an empty text.
 _NO_TEXTS = frozenset({"numeric", "real", "double", "boolean", "date", "time", "timestamp", "interval", "uuid"})
+#: Categories of types without an empty text, such as enums (E), addresses of networks (I) and ranges (R). Source:
+#: postgresql.org/docs, table "typcategory Codes".
+_NO_EMPTY_TEXT = frozenset("BCDEGINRT")
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 #: NUL in JSON; after an even number of backslashes, as it is text otherwise.
 _NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -165,6 +169,7 @@ class _Upsert:
         self._key = columns.key
         self._values = (*columns.passthrough, *columns.outputs)
         self._moment = moment
+        self._without_empty: set[str] = set()
 
     def run(self, records: _Records) -> str:
         """Upserts the records, which are read once more for the types of a new table; returns the table's name."""
@@ -247,13 +252,15 @@ class _Upsert:
     def _find_types(self) -> dict[str, str]:
         """Returns the types of the answers' columns in an existing table; none if it does not exist."""
         rows = self._connection.execute(
-            "SELECT attname, format_type(atttypid, atttypmod), attgenerated <> '' FROM pg_attribute"
+            "SELECT attname, format_type(atttypid, atttypmod), attgenerated <> '', typcategory::text"
+            " FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid"
             " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
             (self._target.as_string(self._connection),),
         ).fetchall()
         names = (*self._key, *self._values)
-        found = {name: type_ for name, type_, _ in rows}
-        self._filled = {*names, *(name for name, _, is_generated in rows if is_generated)}
+        found = {name: type_ for name, type_, _, _ in rows}
+        self._filled = {*names, *(name for name, _, is_generated, _ in rows if is_generated)}
+        self._without_empty = {name for name, _, _, category in rows if category in _NO_EMPTY_TEXT}
         missing = [name for name in names if found and name not in found]
         if missing and missing[0] in self._key:
             raise self._moment.refusal(
@@ -289,7 +296,10 @@ class _Upsert:
         return self._fill(name, types, records)
 
     def _fill(self, name: str, types: Mapping[str, str], records: Iterable[Row]) -> int:
-        encoders = [(column, encoder_of(type_, is_key=column in self._key)) for column, type_ in types.items()]
+        encoders = [
+            (column, encoder_of(type_, is_key=column in self._key, has_empty=column not in self._without_empty))
+            for column, type_ in types.items()
+        ]
         count = 0
         statement = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier("pg_temp", name), _names(types))
         with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
@@ -522,13 +532,21 @@ def derive_types(columns: OutputColumns, records: Iterable[Row]) -> dict[str, st
     return keys | outputs | ({"answer": "jsonb"} if structured else {})
 
 
-def encoder_of(type_: str, *, is_key: bool = False) -> Callable[[Any], str | None]:
+def encoder_of(type_: str, *, is_key: bool = False, has_empty: bool = True) -> Callable[[Any], str | None]:
     """Returns the function that encodes values for a column.
 
     Args:
         type_: Type of the column, as PostgreSQL formats it.
         is_key: Whether it is a key column, which has no nulls: an empty text stays one there.
+        has_empty: Whether a value of the type may be an empty text, see `_NO_EMPTY_TEXT`.
     """
+    if type_ == "bytea":
+        return _as_bytea
+    encode = _encoder_of(type_, is_key=is_key, has_empty=has_empty)
+    return lambda value: encode(without_bytes(value))
+
+
+def _encoder_of(type_: str, *, is_key: bool, has_empty: bool) -> Callable[[Any], str | None]:
     if type_.endswith("[]"):
         return partial(_as_array, element=encoder_of(type_.removesuffix("[]")))
     if type_ in _JSON:
@@ -536,7 +554,13 @@ def encoder_of(type_: str, *, is_key: bool = False) -> Callable[[Any], str | Non
     name = type_.partition("(")[0].partition(" ")[0]
     if name in _INTEGERS:
         return partial(_as_other, is_key=is_key, is_integer=True)
-    return partial(_as_other, is_key=is_key) if name in _NO_TEXTS else as_text
+    return as_text if has_empty and name not in _NO_TEXTS else partial(_as_other, is_key=is_key)
+
+
+def _as_bytea(value: Any) -> str | None:
+    """Encodes bytes; any other value is text in the syntax of the type."""
+    content = bytes_of(value)
+    return as_text(value) if content is None else f"\\x{content.hex()}"
 
 
 def _as_other(value: Any, *, is_key: bool, is_integer: bool = False) -> str | None:

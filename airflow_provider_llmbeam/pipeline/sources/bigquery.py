@@ -77,7 +77,8 @@ def read(root: beam.Pipeline, source: BigQuerySource, export_uri: str) -> beam.P
         JobFailedError: The export failed, perhaps temporarily.
     """
     directory = export(source, export_uri)
-    return files.read_format(root, f"{directory}*.avro", "avro") | "JsonValues" >> beam.Map(json_values)
+    rows = files.read_format(root, f"{directory}*.avro", files.RowFormat("avro"))
+    return rows | "JsonValues" >> beam.Map(json_values)
 
 
 def export(source: BigQuerySource, export_uri: str) -> str:

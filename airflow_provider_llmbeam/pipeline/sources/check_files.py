@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 from contextlib import suppress
 from pathlib import Path
 
 import fastavro
-from apache_beam.io.filesystem import FileSystem
+from apache_beam.io.filesystem import CompressionTypes
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.sources.lines import check_readable, is_compressed, open_plain
+from airflow_provider_llmbeam.pipeline.sources.lines import check_readable, open_plain
 from airflow_provider_llmbeam.spec.source import FileFormat
 
+_log = logging.getLogger("llmbeam")
+
+#: Number of files that the log names.
+_NAMED_FILES = 3
 #: Bytes that are read at once of a file on Cloud Storage: its beginning is all that is looked at.
 _BLOCK_BYTES = 64 * 2**10
 #: A file name that does not begin as those do that Spark and Hive ignore.
@@ -24,27 +29,17 @@ _IS_JSON_DOCUMENT = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*\{|\{[ \t]*\r?\n\s*\")
 
 
 def check_source(uri: str, file_format: FileFormat) -> None:
-    """Checks that the source exists, and that Beam would not skip one of its files.
+    """Checks that the source exists and can be read, and logs its files.
 
     Raises:
         JobSpecError: No file matches, or one that matches cannot be read, or the filesystem rejects the request.
     """
     try:
-        # Its `**` matches every name, so this is one listing, of what matches and of what is skipped.
-        found = storage.match_metadata(re.sub(r"\*+", "**", uri))
+        found = storage.find(uri)
     except Exception as error:
         raise JobSpecError(
             f"`source.uri` {uri!r} cannot be listed: {error} Nothing was sent or billed."
         ) from error
-    if "*" in uri:
-        is_match = re.compile(FileSystem.translate_pattern(uri)).match
-        for file in found:
-            if not is_match(file.path) and is_match(file.path.replace("\\", "_")):
-                raise JobSpecError(
-                    f"`source.uri` {uri!r}: {file.path!r} would be skipped, as `*` matches no backslash in Beam. "
-                    "Rename the file. Nothing was sent or billed."
-                )
-        found = [file for file in found if is_match(file.path)]
     if not found:
         raise JobSpecError(f"`source.uri` {uri!r} matches no file. Nothing was sent or billed.")
     if storage.is_local(uri) and Path(found[0].path).is_dir():
@@ -52,7 +47,9 @@ def check_source(uri: str, file_format: FileFormat) -> None:
             f"`source.uri` {uri!r} is a directory. Expected its files, e.g. '{uri.rstrip('/')}/*.{file_format}'. "
             "Nothing was sent or billed."
         )
-    # Others are markers, as `_SUCCESS`, or stand for a directory on Cloud Storage; Beam skips all empty files.
+    names = ", ".join(repr(file.path) for file in found[:_NAMED_FILES])
+    _log.info("Files of the source: %s (%s%s)", f"{len(found):,}", names, ", …" * (len(found) > _NAMED_FILES))
+    # Others are markers, as `_SUCCESS`, or stand for a directory on Cloud Storage; all empty files are skipped.
     empty = [file.path for file in found if not file.size_in_bytes and _IS_DATA.search(file.path)]
     if empty and file_format in ("parquet", "avro"):
         raise JobSpecError(
@@ -61,7 +58,7 @@ def check_source(uri: str, file_format: FileFormat) -> None:
         )
     filled = [file.path for file in found if file.size_in_bytes]
     check_readable(uri, filled)
-    if file_format in ("parquet", "avro") and (packed := [path for path in filled if is_compressed(path)]):
+    if file_format in ("parquet", "avro") and (packed := [path for path in filled if _has_compressed_name(path)]):
         raise JobSpecError(
             f"`source.uri` {uri!r}: {packed[0]!r} is compressed as a whole by its name, and a {file_format} file "
             "cannot be read so. Expand it, or rename it if only its contents are compressed. Nothing was sent or "
@@ -71,6 +68,10 @@ def check_source(uri: str, file_format: FileFormat) -> None:
         _check_avro(filled[0])
     if file_format == "jsonl" and filled:
         _check_json_lines(filled[0])
+
+
+def _has_compressed_name(path: str) -> bool:
+    return bool(CompressionTypes.detect_compression_type(path) != CompressionTypes.UNCOMPRESSED)
 
 
 def _check_avro(path: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import bz2
 import io
 import lzma
+import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
 import zstandard
-from apache_beam.io.filebasedsource import FileBasedSource
 from apache_beam.io.filesystem import CompressionTypes
 
 from airflow_provider_llmbeam.engine.value import value
@@ -24,6 +24,11 @@ MAX_ROW_SIZE = 64 * 2**20
 #: Size of the beginning that is kept of a longer row.
 SHOWN_SIZE = 1000
 
+#: A part of a file that one worker reads: its path and, by format, the position of its first byte, the number of
+#: its row group, or 0.
+FilePart = tuple[str, int]
+#: Size of a part of a file with lines or of an Avro file, in bytes.
+PART_BYTES = 16 * 2**20
 _BLOCK_BYTES = 2**20
 #: Compressed bytes that are expanded at once, without a limit on the result: a gzip file has up to 1,032 bytes for
 #: each.
@@ -37,6 +42,15 @@ _EXPANDERS: dict[str, Callable[[], Any]] = {
     # The window of files that `zstd --long=31` writes, which Beam accepts as well.
     CompressionTypes.ZSTD: lambda: zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj(),
 }
+_BZIP2 = b"BZh91AY&SY"
+#: First bytes of compressed files, which no text has: but for those of bzip2 they are no UTF-8.
+_BEGINNINGS = {
+    b"\x1f\x8b\x08": CompressionTypes.GZIP,
+    _BZIP2: CompressionTypes.BZIP2,
+    b"\xfd7zXZ\0": CompressionTypes.LZMA,
+    b"\x28\xb5\x2f\xfd": CompressionTypes.ZSTD,
+}
+_HEAD_BLOCK_BYTES = 64 * 2**10
 
 
 @value()
@@ -59,23 +73,30 @@ class Line:
         return len(self.text) == self.size
 
 
-class LinesSource(FileBasedSource):
-    """Reads `Line`s of files, in parallel if they are not compressed.
+def byte_parts(path: str, size_bytes: int) -> Iterator[FilePart]:
+    """Returns the parts of a file that are read in parallel; the first one of a compressed file has all lines."""
+    return ((path, start) for start in range(0, size_bytes, PART_BYTES))
+
+
+def read_part(part: FilePart, part_bytes: int = PART_BYTES) -> Iterator[Line]:
+    """Reads the lines that begin in a part of a file.
 
     Beam's `ReadFromText` has no limit, and copies the beginning of a line once for each 8 KiB: 100 s for 1 GB.
     """
-
-    def read_records(self, file_name: str, range_tracker: Any) -> Iterator[Line]:
-        """Reads the lines that begin in a range."""
-        with open_plain(file_name) as file:
-            for line in read_lines(file, range_tracker.start_position()):
-                if not range_tracker.try_claim(line.offset):
-                    return
-                yield line
+    path, start = part
+    with open_plain(path) as file:
+        is_expanded = isinstance(file, _Expanded)
+        if is_expanded and start:
+            return
+        end = math.inf if is_expanded else start + part_bytes
+        for line in read_lines(file, start):
+            if line.offset >= end:
+                return
+            yield line
 
 
 def open_plain(path: str, *, block_bytes: int | None = None) -> IO[bytes]:
-    """Opens a file for reading, see `storage.open`; one with the extension of a compression is expanded."""
+    """Opens a file for reading, see `storage.open`; one that is compressed is expanded."""
     return plain(storage.open(path, block_bytes=block_bytes), path)
 
 
@@ -102,16 +123,21 @@ def check_readable(uri: str, paths: Sequence[str]) -> None:
 
 
 def is_compressed(path: str) -> bool:
-    """Returns whether a path has the extension of a compression."""
-    return bool(CompressionTypes.detect_compression_type(path) != CompressionTypes.UNCOMPRESSED)
+    """Returns whether a file is compressed, by its name or its first bytes."""
+    with open_plain(path, block_bytes=_HEAD_BLOCK_BYTES) as file:
+        return isinstance(file, _Expanded)
 
 
 def plain(file: IO[bytes], path: str) -> IO[bytes]:
-    """Returns a file that expands another one in small steps, if its path has the extension of a compression."""
-    if not is_compressed(path):
+    """Returns a file, expanded in small steps if it is compressed by its name or its first bytes."""
+    kind = CompressionTypes.detect_compression_type(path)
+    if kind == CompressionTypes.UNCOMPRESSED:
+        file = buffered = io.BufferedReader(cast("io.RawIOBase", file))  # to seek back would read a block again
+        head = buffered.peek(len(_BZIP2))
+        kind = next((kind for begin, kind in _BEGINNINGS.items() if head.startswith(begin)), kind)
+    if kind == CompressionTypes.UNCOMPRESSED:
         return file
-    expander = _EXPANDERS[CompressionTypes.detect_compression_type(path)]
-    return cast("IO[bytes]", _Expanded(file, path, expander))
+    return cast("IO[bytes]", _Expanded(file, path, _EXPANDERS[kind]))
 
 
 class _Expanded(io.RawIOBase):

@@ -10,17 +10,19 @@ import orjson
 
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, failed_row
-from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
-from airflow_provider_llmbeam.pipeline.sources.lines import MAX_ROW_SIZE, Line, LinesSource
+from airflow_provider_llmbeam.pipeline.sources.files import file_parts, parse_json_line
+from airflow_provider_llmbeam.pipeline.sources.lines import MAX_ROW_SIZE, Line, read_part
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 #: Fields of a line besides the columns of its row.
 _VALUE, _FAULT = "llmbeam_value", "llmbeam_fault"
+#: The frame of a schema registry: a byte 0 and the number of the schema. Source: docs.confluent.io, "Wire format".
+_MAGIC_BYTE, _FRAME_BYTES = b"\0", 5
 
 
 def message_rows(root: beam.Pipeline, uri: str, value_format: Literal["json", "text"]) -> beam.PCollection:
     """Reads a file of messages: `Row`s, and a `FailedRow` for each message that cannot be parsed."""
-    lines = root | "Lines" >> beam.io.Read(LinesSource(uri, validate=False))
+    lines = file_parts(root, uri, "jsonl") | "Lines" >> beam.FlatMap(read_part)
     return lines | "ParseMessage" >> beam.FlatMap(parse_message, value_format)
 
 
@@ -46,12 +48,28 @@ def encode_message(columns: Mapping[str, Any], value: bytes | None) -> bytes:
     if value is None:
         line[_FAULT] = "the message has no value (a tombstone)"
     else:
+        if value.startswith(_MAGIC_BYTE) and len(value) >= _FRAME_BYTES:
+            value, line[_FAULT] = _unframed(value)
         try:
             line[_VALUE] = value.decode()
         except UnicodeDecodeError as error:
             line[_VALUE] = text_of(value)
-            line[_FAULT] = f"the value is not UTF-8 text: {error.reason} at byte {error.start}"
+            line[_FAULT] = line.get(_FAULT) or f"the value is not UTF-8 text: {error.reason} at byte {error.start}"
     return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _unframed(value: bytes) -> tuple[bytes, str | None]:
+    """Returns the JSON in the frame of a schema registry, or the value and why it is none."""
+    content = value[_FRAME_BYTES:]
+    try:
+        orjson.loads(content)
+    except ValueError:
+        schema = int.from_bytes(value[1:_FRAME_BYTES])
+        return value, (
+            f"the value has the frame of a schema registry (magic byte 0, schema {schema}), and no JSON in it: "
+            "Avro and Protobuf are not read"
+        )
+    return content, None
 
 
 def text_of(value: bytes) -> str:

@@ -126,6 +126,8 @@ def _add_cost(tally: Tally, outcome: Outcome) -> None:
         sums["sheds"] += outcome.sheds
     if outcome.cached_tokens:
         sums["cached_tokens"] += outcome.cached_tokens
+    if outcome.estimated_tokens:
+        sums["estimated_tokens"] += outcome.estimated_tokens
     if outcome.cost_nano_usd is None:
         sums["unpriced"] += 1
     elif outcome.cost_nano_usd:

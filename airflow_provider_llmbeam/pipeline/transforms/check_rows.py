@@ -11,6 +11,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
+from airflow_provider_llmbeam.pipeline.columns import wanted_columns
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, Source
@@ -57,14 +58,6 @@ def after_row_check(
         >> beam.ParDo(check, beam.pvalue.AsSingleton(facts)).with_output_types(branch.element_type)
         for number, branch in enumerate(branches)
     ]
-
-
-def wanted_columns(spec: JobSpec) -> dict[str, str]:
-    """Returns the columns that a row must have if any row is sent, each with the field that names it."""
-    privacy = spec.safety.privacy
-    masked = privacy.columns if privacy is not None and privacy.columns is not None else ()
-    passthrough = getattr(spec.sink, "passthrough", ())
-    return dict.fromkeys(masked, "safety.privacy.columns") | dict.fromkeys(passthrough, "sink.passthrough")
 
 
 def add_up_facts(parts: Iterable[RowFacts]) -> RowFacts:

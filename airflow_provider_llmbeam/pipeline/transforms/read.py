@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import apache_beam as beam
 
+from airflow_provider_llmbeam.pipeline.columns import used_columns
 from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED
 from airflow_provider_llmbeam.pipeline.sources import bigquery, files, kafka, pubsub
@@ -35,7 +36,7 @@ class ReadRows(beam.PTransform):
         source = self._spec.source
         match source:
             case FilesSource():
-                found = files.read(root, source)
+                found = files.read(root, source, used_columns(self._spec))
             case BigQuerySource():
                 found = bigquery.read(root, source, self._spec.paths.export_uri)
             case KafkaSource():

@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.providers.gemini.client import (
 from airflow_provider_llmbeam.providers.gemini.embeddings import embed_request, embedding_config
 from airflow_provider_llmbeam.providers.reported import UsageReader, invalid_response
 from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel, Generation
-from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of, str_of
+from airflow_provider_llmbeam.transport.server_reply import body_error, list_of, mapping_of, str_of
 
 _log = logging.getLogger("llmbeam")
 
@@ -62,6 +62,8 @@ class _GeminiFormat:
         return {**request_body(prompt, self._config), **self._fields}
 
     def _result(self, response: Any) -> Reply | RequestError:
+        if (fault := body_error(mapping_of(response))) is not None:
+            return error_of(fault[0], {}, fault[1])
         try:
             return read_reply(mapping_of(response), _UNKNOWN, self._model.name, self._usage)
         except RequestError as error:
@@ -82,8 +84,7 @@ class _DeveloperLines(ABC):
         if not isinstance(key, str) or not key:
             raise ValueError("it has no `key`")
         if found.get("error"):
-            error = mapping_of(found["error"])
-            return ResultLine(key, _row_error(error.get("code"), json.dumps({"error": error})))
+            return ResultLine(key, _row_error(found["error"]))
         return ResultLine(key, self._result(found.get("response")))
 
     @abstractmethod
@@ -141,14 +142,13 @@ class VertexFormat(_GeminiFormat):
             raise ValueError("it has no `request`")
         key, status = _digest(request), found.get("status")
         if status and not found.get("response"):
-            text = status if isinstance(status, str) else json.dumps(status)
-            return ResultLine(key, _row_error(mapping_of(status).get("code"), text))
+            return ResultLine(key, _row_error(status))
         return ResultLine(key, self._result(found.get("response")))
 
 
-def _row_error(code: Any, text: str) -> RequestError:
+def _row_error(error: Any) -> RequestError:
     """Returns the error of one row; its code is that of HTTP, or one of gRPC, which is below 100."""
-    http_status = code if isinstance(code, int) and 400 <= code <= 599 else 500
+    http_status, text = body_error({"error": error}) or (500, json.dumps(error))
     return error_of(http_status, {}, text)
 
 

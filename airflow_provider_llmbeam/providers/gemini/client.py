@@ -32,8 +32,11 @@ from airflow_provider_llmbeam.providers.http import (
     with_idle_timeout,
 )
 from airflow_provider_llmbeam.providers.reported import (
+    NO_CHUNK,
     BilledTokens,
     UsageReader,
+    estimated_prompt,
+    estimated_text,
     finish_reason_of,
     json_object,
     logprob_of,
@@ -47,7 +50,6 @@ from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS, AskedTier
 from airflow_provider_llmbeam.transport.server_reply import (
     list_of,
     mapping_of,
-    parse_json,
     read_error,
     str_of,
 )
@@ -127,15 +129,15 @@ class GeminiBackend(HttpBackend):
                 self._cached = None
         return await self._send(prompt, {**request_body(prompt, self._config), **self._fields})
 
-    async def _send(self, prompt: Prompt, body: Mapping[str, Any]) -> Reply:
+    async def _send(self, prompt: Prompt, request: Mapping[str, Any]) -> Reply:
         started = time.monotonic()
-        async with self._http.post(self._url, encoded(body) if prompt.media else body) as response:
+        async with self._http.post(self._url, encoded(request) if prompt.media else request) as response:
             if response.status != 200:
                 raise error_of(response.status, response.headers, await response.error_text())
             if self._generation.stream:
                 return await self._stream(response, prompt, started)
-            content = await response.read()
-        return read_reply(json_object(content, _NO_ANSWER), prompt, self._model.name, self._usage)
+            body = json_object(await response.read(), _NO_ANSWER, error_of, response.headers)
+        return read_reply(body, prompt, self._model.name, self._usage)
 
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         first_token_seconds, text = None, StreamedText()
@@ -143,10 +145,7 @@ class GeminiBackend(HttpBackend):
         async for line in with_idle_timeout(response.lines(), self._generation.stream_idle_timeout_seconds):
             if not line.startswith(b"data:"):
                 continue
-            content = line.removeprefix(b"data:").strip()
-            chunk = json_object(content, "streamed, with a chunk that is no JSON object")
-            if "error" in chunk:
-                raise _streamed_error(content)
+            chunk = json_object(line.removeprefix(b"data:").strip(), NO_CHUNK, error_of, response.headers)
             # After the end of the answer, a chunk may have the usage alone.
             has_ended = _candidate(last).get("finishReason") and not _candidate(chunk)
             last = {**last, **chunk} if has_ended else chunk
@@ -274,22 +273,21 @@ def read_reply(
     """
     if text is None:
         text = _text(body)
-    reported = body.get("usageMetadata")
-    input_tokens = usage.total(reported, ("promptTokenCount",), prompt.text)
-    output_tokens = usage.total(reported, ("candidatesTokenCount", "thoughtsTokenCount"), text)
-    cached_tokens = usage.cached(mapping_of(reported).get("cachedContentTokenCount"), input_tokens)
+    reported = mapping_of(body.get("usageMetadata"))
+    input_tokens, of_input = usage.count(reported.get("promptTokenCount"), estimated_prompt(prompt))
+    output_tokens, of_output = usage.count(reported.get("candidatesTokenCount"), estimated_text(text))
+    cached_tokens = usage.cached(reported.get("cachedContentTokenCount"), input_tokens)
     billed = BilledTokens(
         input_tokens=input_tokens,
-        output_tokens=output_tokens,
+        output_tokens=output_tokens + (usage.tokens(reported.get("thoughtsTokenCount")) or 0),
         cached_tokens=cached_tokens,
+        estimated_tokens=of_input + of_output,
         audio_tokens=usage.audio(
             _audio_tokens(reported, "promptTokensDetails"),
             _audio_tokens(reported, "cacheTokensDetails"),
             input_tokens - cached_tokens,
         ),
-        service_tier=usage.tier(
-            mapping_of(reported).get("serviceTier") or mapping_of(reported).get("trafficType")
-        ),
+        service_tier=usage.tier(reported.get("serviceTier") or reported.get("trafficType")),
     )
 
     def refused(kind: FailureKind, message: str, category: str | None = None) -> RequestError:
@@ -344,14 +342,6 @@ def error_of(http_status: int, headers: Mapping[str, str], text: str) -> Request
     if kind == "throttled" and body.is_per_day:
         kind = "quota_exhausted"
     return error_of_response(kind, http_status, headers, body)
-
-
-def _streamed_error(content: bytes) -> RequestError:
-    """Parses an error within a stream, whose status is in the body."""
-    text = content.decode("utf-8", "replace")
-    code = mapping_of(mapping_of(parse_json(text)).get("error")).get("code")
-    http_status = code if isinstance(code, int) and 400 <= code <= 599 else 500
-    return error_of(http_status, {}, text)
 
 
 #: Maximum number of pages and of texts, and of characters of each, that an answer keeps: the reply is untrusted.

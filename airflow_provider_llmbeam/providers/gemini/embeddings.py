@@ -44,13 +44,14 @@ class GeminiEmbeddings(HttpBackend, EmbeddingBackend):
 
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one request."""
-        body = self._method.body([prompt.text for prompt in prompts])
-        async with self._http.post(self._url, body) as response:
+        request = self._method.body([prompt.text for prompt in prompts])
+        async with self._http.post(self._url, request) as response:
             if response.status != 200:
                 text = await response.error_text()
                 raise error_of(response.status, response.headers, text)
             content = await response.read(vector_bytes(len(prompts), self._dimensions))
-        return _replies(content, prompts, self._method, self._model.name, self._usage)
+            body = json_object(content, NO_VECTORS, error_of, response.headers)
+        return _replies(body, content, prompts, self._method, self._model.name, self._usage)
 
 
 open_embeddings = GeminiEmbeddings
@@ -169,21 +170,27 @@ def embed_request(text: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _replies(
-    content: bytes, prompts: Sequence[Prompt], method: _Method, model: str, usage: UsageReader
+    body: Mapping[str, Any],
+    content: bytes,
+    prompts: Sequence[Prompt],
+    method: _Method,
+    model: str,
+    usage: UsageReader,
 ) -> list[Reply]:
     try:
-        vectors = method.vectors(json_object(content, NO_VECTORS))
+        vectors = method.vectors(body)
     except (LookupError, TypeError, AttributeError):
         raise invalid_response(content, NO_VECTORS) from None
     if len(vectors) != len(prompts):
         raise invalid_response(content, NO_VECTORS)
-    counts = [usage.tokens(vector.tokens) for vector in vectors]
+    counts = map(usage.count, (vector.tokens for vector in vectors), share_tokens(None, prompts))
     return [
         vector_reply(
             vector.values,
-            input_tokens=estimate if count is None else count,
+            input_tokens=count,
+            estimated_tokens=estimated,
             model=model,
             is_truncated=vector.is_truncated,
         )
-        for vector, count, estimate in zip(vectors, counts, share_tokens(None, prompts), strict=True)
+        for vector, (count, estimated) in zip(vectors, counts, strict=True)
     ]

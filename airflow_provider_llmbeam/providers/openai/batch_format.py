@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.providers.openai.client import chat_messages, erro
 from airflow_provider_llmbeam.providers.openai.embeddings import embedding_parameters, read_vectors
 from airflow_provider_llmbeam.providers.reported import UsageReader, name_of
 from airflow_provider_llmbeam.spec.model import Embedding, Generation, OpenAIModel
-from airflow_provider_llmbeam.transport.server_reply import mapping_of
+from airflow_provider_llmbeam.transport.server_reply import body_error, mapping_of
 
 _UNKNOWN = Prompt("")
 
@@ -59,13 +59,14 @@ class _Lines(ABC):
         key = found.get("custom_id")
         if not isinstance(key, str) or not key:
             raise ValueError("it has no `custom_id`")
-        if found.get("error"):
-            return ResultLine(key, error_of(500, {}, json.dumps({"error": found["error"]})))
         response = mapping_of(found.get("response"))
         status, body = response.get("status_code"), mapping_of(response.get("body"))
-        if status != 200:
-            http_status = status if isinstance(status, int) and 400 <= status <= 599 else 500
-            return ResultLine(key, error_of(http_status, {}, json.dumps(body)))
+        fault = body_error(found) or body_error(body)
+        if fault is not None or status != 200:
+            http_status, text = fault or (500, json.dumps(body))
+            if isinstance(status, int) and 400 <= status <= 599:
+                http_status = status
+            return ResultLine(key, error_of(http_status, {}, text))
         try:
             return ResultLine(key, self._reply(body, line))
         except RequestError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.engine.backend import Reply, error_of_response, kind_of_status
@@ -22,8 +22,12 @@ from airflow_provider_llmbeam.providers.http import (
     with_idle_timeout,
 )
 from airflow_provider_llmbeam.providers.reported import (
+    NO_CHUNK,
     BilledTokens,
+    ErrorOf,
     UsageReader,
+    estimated_prompt,
+    estimated_text,
     finish_reason_of,
     invalid_response,
     json_object,
@@ -66,7 +70,7 @@ class ChatBackend(HttpBackend):
         name: str,
         generation: Generation,
         parameters: Mapping[str, Any],
-        error_of: Callable[[int, Mapping[str, str], str], RequestError],
+        error_of: ErrorOf,
         asked_tier: AskedTier = "standard",
     ) -> None:
         super().__init__(http)
@@ -88,7 +92,8 @@ class ChatBackend(HttpBackend):
                 text = await response.error_text()
                 raise self._error_of(response.status, response.headers, text)
             content = await response.read()
-        return _reply(content, prompt, self._name, self._usage)
+            answer = json_object(content, _NO_ANSWER, self._error_of, response.headers)
+        return read_reply(answer, content, prompt, self._name, self._usage)
 
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         """Assembles a streamed answer in the format of an unstreamed one."""
@@ -99,7 +104,7 @@ class ChatBackend(HttpBackend):
             data = line.removeprefix(b"data:").strip()
             if not line.startswith(b"data:") or data == b"[DONE]":
                 continue
-            chunk = _chunk(data)
+            chunk = json_object(data, NO_CHUNK, self._error_of, response.headers)
             usage, model = chunk.get("usage") or usage, chunk.get("model") or model
             tier = chunk.get("service_tier") or tier
             for choice in map(mapping_of, list_of(chunk.get("choices"))):
@@ -226,17 +231,6 @@ def _part(uri: str, mime_type: str | None) -> dict[str, Any]:
     return {"type": name, name: {"url": uri}}
 
 
-def _chunk(data: bytes) -> dict[str, Any]:
-    chunk = json_object(data, "streamed, with a chunk that is no JSON object")
-    if "error" in chunk:
-        raise error_of(500, {}, data.decode("utf-8", "replace"))
-    return chunk
-
-
-def _reply(content: bytes, prompt: Prompt, model: str, usage: UsageReader) -> Reply:
-    return read_reply(json_object(content, _NO_ANSWER), content, prompt, model, usage)
-
-
 def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: str, usage: UsageReader) -> Reply:
     """Reads a chat completion; `content` is quoted in the error of any other object."""
     choice = next(map(mapping_of, list_of(body.get("choices"))), {})
@@ -244,19 +238,21 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
     text = (message.get("content") or "") if isinstance(message, Mapping) else None
     if not isinstance(message, Mapping) or not isinstance(text, str):
         raise invalid_response(content, _NO_ANSWER)
-    input_tokens = usage.total(body.get("usage"), ("prompt_tokens",), prompt.text)
-    output_tokens = usage.total(body.get("usage"), ("completion_tokens",), text)
-    if input_tokens:
+    reported = mapping_of(body.get("usage"))
+    input_tokens, of_input = usage.count(reported.get("prompt_tokens"), estimated_prompt(prompt))
+    output_tokens, of_output = usage.count(reported.get("completion_tokens"), estimated_text(text))
+    if not of_input:
         # xAI, and Gemini through this API, count thoughts in the total alone, and bill them as output. Source:
         # docs.x.ai/docs/key-information/consumption-and-rate-limits, github.com/vercel/ai/pull/12425 (2026-02)
-        total_tokens = usage.tokens(mapping_of(body.get("usage")).get("total_tokens")) or 0
+        total_tokens = usage.tokens(reported.get("total_tokens")) or 0
         output_tokens = max(output_tokens, total_tokens - input_tokens)
-    details = mapping_of(mapping_of(body.get("usage")).get("prompt_tokens_details"))
+    details = mapping_of(reported.get("prompt_tokens_details"))
     cached_tokens = usage.cached(details.get("cached_tokens"), input_tokens)
     billed = BilledTokens(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cached_tokens=cached_tokens,
+        estimated_tokens=of_input + of_output,
         audio_tokens=usage.audio(details.get("audio_tokens"), None, input_tokens - cached_tokens),
         service_tier=usage.tier(body.get("service_tier")),
     )

@@ -38,13 +38,14 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
 
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one `embeddings` request."""
-        body = {**self._parameters, "input": [prompt.text for prompt in prompts]}
-        async with self._http.post(f"{self._model.base_url}/embeddings", body) as response:
+        request = {**self._parameters, "input": [prompt.text for prompt in prompts]}
+        async with self._http.post(f"{self._model.base_url}/embeddings", request) as response:
             if response.status != 200:
                 text = await response.error_text()
                 raise error_of(response.status, response.headers, text)
             content = await response.read(vector_bytes(len(prompts), self._dimensions))
-        return _replies(content, prompts, self._model.name, self._usage)
+            body = json_object(content, NO_VECTORS, error_of, response.headers)
+        return _replies(body, content, prompts, self._model.name, self._usage)
 
 
 open_embeddings = OpenAIEmbeddings
@@ -80,12 +81,13 @@ def read_vectors(body: Mapping[str, Any], content: bytes, count: int) -> list[An
     return [vectors[place] for place in range(count)]
 
 
-def _replies(content: bytes, prompts: Sequence[Prompt], model: str, usage: UsageReader) -> list[Reply]:
-    body = json_object(content, NO_VECTORS)
+def _replies(
+    body: Mapping[str, Any], content: bytes, prompts: Sequence[Prompt], model: str, usage: UsageReader
+) -> list[Reply]:
     vectors = read_vectors(body, content, len(prompts))
     total = usage.tokens(mapping_of(body.get("usage")).get("prompt_tokens"))
     name = name_of(body.get("model"), model)
     return [
-        vector_reply(vector, input_tokens=count, model=name)
+        vector_reply(vector, input_tokens=count, model=name, estimated_tokens=0 if total else count)
         for vector, count in zip(vectors, share_tokens(total, prompts), strict=True)
     ]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from airflow_provider_llmbeam.engine.backend import Backend, Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.providers.access import open_access
 from airflow_provider_llmbeam.providers.http import (
     ANSWER_BYTES,
@@ -32,6 +32,7 @@ from airflow_provider_llmbeam.providers.openai.client import error_of as chat_er
 from airflow_provider_llmbeam.providers.reported import (
     BilledTokens,
     UsageReader,
+    estimated_text,
     finish_reason_of,
     invalid_response,
     json_object,
@@ -82,7 +83,7 @@ class VertexChat(ChatBackend):
             model.name,
             generation,
             {"model": "", **chat_parameters(generation, output_schema)},
-            lambda http_status, headers, text: error_of(model, http_status, headers, text),
+            partial(error_of, model),
         )
 
 
@@ -96,8 +97,9 @@ class _Predictions(HttpBackend):
         self._parameters = _plain_parameters(generation)
         self._max_bytes = model.max_request_bytes
         self._usage = UsageReader(model.name)
+        self._error_of = partial(error_of, model)
 
-    async def _send(self, body: Mapping[str, Any], max_bytes: int = ANSWER_BYTES) -> bytes:
+    async def _send(self, body: Mapping[str, Any], max_bytes: int = ANSWER_BYTES) -> tuple[dict[str, Any], bytes]:
         data = _encoded(body)
         if len(data) > self._max_bytes:
             # The engine then sends a request of several prompts in halves.
@@ -108,9 +110,9 @@ class _Predictions(HttpBackend):
             )
         async with self._http.post(self._url, data) as response:
             if response.status != 200:
-                text = await response.error_text()
-                raise error_of(self._model, response.status, response.headers, text)
-            return await response.read(max_bytes)
+                raise self._error_of(response.status, response.headers, await response.error_text())
+            content = await response.read(max_bytes)
+            return json_object(content, _NO_ANSWER, self._error_of, response.headers), content
 
 
 class VertexInstances(_Predictions):
@@ -136,11 +138,11 @@ class VertexInstances(_Predictions):
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one request for all prompts."""
         texts = [_text_of(prompt) for prompt in prompts]
-        content = await self._send(
+        body, content = await self._send(
             {"instances": [{"prompt": text, **self._parameters} for text in texts]},
             ANSWER_BYTES + (len(texts) - 1) * FURTHER_ANSWER_BYTES,
         )
-        predictions = json_object(content, _NO_ANSWER).get("predictions")
+        predictions = body.get("predictions")
         if not isinstance(predictions, list) or len(predictions) != len(prompts):
             # The answers cannot be assigned to prompts, so none is used.
             found = f"{len(predictions)} predictions" if isinstance(predictions, list) else "no predictions"
@@ -157,8 +159,7 @@ class VertexRaw(_Predictions):
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one request."""
         text = _text_of(prompt)
-        content = await self._send({"prompt": text, **self._parameters})
-        answer = json_object(content, _NO_ANSWER)
+        answer, content = await self._send({"prompt": text, **self._parameters})
         # vLLM of Model Garden answers `predictions`, vLLM's own `/generate` `text`, `/v1/completions` `choices`.
         found = answer.get("predictions", answer.get("text"))
         if isinstance(found, list) and len(found) == 1:
@@ -211,21 +212,17 @@ def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader) -> Rep
             text = text[0]
     # The vLLM of Model Garden without `raw_response`.
     text = text.removeprefix(f"Prompt:\n{prompt.strip()}\nOutput:\n") if isinstance(text, str) else ""
+    input_tokens, of_input = reader.count(usage.get("prompt_tokens"), estimated_text(prompt))
+    output_tokens, of_output = reader.count(usage.get("completion_tokens"), estimated_text(text))
     billed = BilledTokens(
-        input_tokens=_count(reader.tokens(usage.get("prompt_tokens")), prompt),
-        output_tokens=_count(reader.tokens(usage.get("completion_tokens")), text),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
         cached_tokens=0,
+        estimated_tokens=of_input + of_output,
     )
     # Of several prompts it fails all: a server that shuts down breaks off each of them.
     refuse_broken_off(reason, billed)
     return Reply(text=valid_text(text), finish_reason=FINISH_REASONS.get(reason, reason), **billed, model=model)
-
-
-def _count(reported: int | None, text: str) -> int:
-    """Returns the reported number of tokens, else an estimate."""
-    if reported is not None:
-        return reported
-    return estimate_tokens(text) if text else 0
 
 
 def error_of(model: VertexEndpointModel, http_status: int, headers: Mapping[str, str], text: str) -> RequestError:

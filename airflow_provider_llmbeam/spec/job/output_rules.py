@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from airflow_provider_llmbeam.spec.base import FieldFaultError
 from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
 from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, FilesSource
+from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, FilesSource, glob_pattern
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job import JobSpec
 
 _MILVUS_FIELD = re.compile(r"(?!(vector|llmbeam_id)$)[A-Za-z_][A-Za-z0-9_]{0,254}$")
-_WILDCARD = re.compile(r"(\*\*|\*|\?|\[[^\]]+\])")
 
 
 def output_fault(spec: JobSpec) -> ValueError | None:
@@ -105,13 +104,8 @@ def _columns_problem(spec: JobSpec) -> str | None:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Returns whether a path or glob of a source includes a file, as Beam's filesystems understand globs."""
-    signs = {"**": ".*", "*": r"[^/\\]*", "?": "."}
-    expression = "".join(
-        signs.get(part) or (f"[{part[1:-1].replace('!', '^', 1)}]" if number % 2 else re.escape(part))
-        for number, part in enumerate(_WILDCARD.split(_absolute(pattern)))
-    )
-    return re.fullmatch(expression, _absolute(path), re.DOTALL) is not None
+    """Returns whether a path or glob of a source includes a file."""
+    return glob_pattern(_absolute(pattern)).fullmatch(_absolute(path)) is not None
 
 
 def _absolute(uri: str) -> str:

@@ -48,6 +48,7 @@ for _type, _extensions in {
     "audio/ogg": (".ogg", ".opus"),
     "audio/wav": (".wav",),
     "video/x-matroska": (".mkv",),
+    "image/jpeg": (".jfif",),
     "text/markdown": (".md",),
 }.items():
     for _extension in _extensions:
@@ -63,6 +64,14 @@ _OPENAI_TYPES = (
     *("audio/wav", "audio/mpeg", "audio/mp3", "application/pdf"),
 )
 _CHAT_TYPES = ("image/*", "audio/*", "video/*")
+_HTML = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype\s+html|html|head|body)\b", re.IGNORECASE)
+_BEGINNINGS = {
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+    "image/gif": re.compile(rb"GIF8[79]a"),
+    "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+    "application/pdf": re.compile(rb"%PDF-"),
+}
 _TEMPLATE = re.compile(r"\{[{%#].*[}%#]\}", re.DOTALL)
 
 
@@ -114,7 +123,7 @@ class MediaRules:
         if mime_type is None:
             if self.needs_type or not self.is_sent_by_address(uri, None):
                 raise MediaError(
-                    f"no MIME type follows from the extension of {shortened(uri)!r}. Set `mime_type`, e.g. "
+                    f"no MIME type follows from name or first bytes of {shortened(uri)!r}. Set `mime_type`, e.g. "
                     "'image/png'."
                 )
             return
@@ -240,6 +249,19 @@ def guess_type(uri: str) -> str | None:
     """Returns the MIME type of an address by its extension; `None` if it has none that is known."""
     path = urlsplit(uri).path if place_of(uri) == "web" else uri
     return _TYPES.guess_type(path.replace(":", ""))[0]  # `guess_type` reads "a:b" as a URL
+
+
+def type_by_content(uri: str, named: str | None, head: bytes) -> str | None:
+    """Returns the MIME type of a file by its first bytes, else the one that it was given or that its name says.
+
+    Raises:
+        MediaError: It is a page of HTML under another type, such as the page of an error.
+    """
+    if named is not None and named.startswith("text/"):
+        return named
+    if _HTML.match(head):
+        raise MediaError(f"{shortened(uri)!r} is a page of HTML by its first bytes, perhaps that of an error.")
+    return next((kind for kind, begin in _BEGINNINGS.items() if begin.match(head)), named)
 
 
 def shortened(uri: str) -> str:

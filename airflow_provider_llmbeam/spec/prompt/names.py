@@ -65,8 +65,16 @@ def row_columns(text: str) -> tuple[str, ...]:
     """Returns the columns that a template that can be compiled names, in their order, each once."""
     tree, _ = _parse(text)
     parts: list[Any] = [*tree.find_all((nodes.Getattr, nodes.Getitem))]
-    names = (_key(node) for node in parts if isinstance(node.node, nodes.Name) and node.node.name == ROW)
+    names = (_key(node) for node in parts if _is_row(node.node))
     return tuple(dict.fromkeys(name for name in names if name is not None and not hasattr(dict, name)))
+
+
+def takes_whole_row(text: str) -> bool:
+    """Returns whether a template that can be compiled may use columns that it does not name, e.g. all of them."""
+    tree, _ = _parse(text)
+    parts: list[Any] = [*tree.find_all((nodes.Getattr, nodes.Getitem))]
+    named = [name for node in parts if _is_row(node.node) and (name := _key(node)) and not hasattr(dict, name)]
+    return len(named) < sum(map(_is_row, tree.find_all(nodes.Name)))
 
 
 def no_column(text: str) -> str:
@@ -140,6 +148,10 @@ def _attributes(node: nodes.Node) -> Iterator[str]:
         yield node.attr
         node = node.node
     yield node.name if isinstance(node, nodes.Name) else ""
+
+
+def _is_row(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.Name) and node.name == ROW
 
 
 def _is_variables(node: nodes.Node) -> bool:

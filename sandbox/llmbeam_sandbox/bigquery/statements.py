@@ -239,6 +239,8 @@ def _rewrite(tree: exp.Expr) -> None:
     for safe in list(tree.find_all(exp.SafeFunc)):
         if isinstance(safe.this, exp.ParseJSON):
             safe.replace(exp.TryCast(this=safe.this.this.copy(), to=exp.DataType.build("json")))
+    for convert in list(tree.find_all(exp.SafeConvertBytesToString)):
+        convert.replace(exp.func("TRY", exp.func("DECODE", convert.this.copy(), dialect="duckdb")))
     for insert in tree.find_all(exp.Insert):
         if insert.this is not None and insert.this.name.upper() == "ROW":
             insert.replace(exp.Var(this="INSERT BY NAME"))

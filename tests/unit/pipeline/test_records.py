@@ -3,23 +3,23 @@ from __future__ import annotations
 import datetime
 import io
 import json
-import sys
+import math
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from airflow_provider_llmbeam.pipeline.sinks.postgres_values import encoder_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, failed_row
 from airflow_provider_llmbeam.pipeline.records import (
     answer_record,
     encode_key,
@@ -29,7 +29,8 @@ from airflow_provider_llmbeam.pipeline.records import (
 )
 from airflow_provider_llmbeam.pipeline.sinks.parquet import _ROW_GROUP, write_parquet
 from airflow_provider_llmbeam.pipeline.sources.bigquery import json_values
-from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
+from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line, parse_table
+from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.prompt.answer_type import answer_type
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 from tests.hostile import examples
@@ -117,8 +118,7 @@ def test_values_without_a_json_type_are_read_again_from_a_dead_letter_with_their
     values = [at, at.date(), at.time(), at.replace(tzinfo=None), Decimal("-1.50"), Decimal("0E-9"), b"\xff\0"]
     values += [UUID(int=5), datetime.timedelta(-1, 5, 6), datetime.timedelta(1), datetime.timedelta(0, 86399)]
     values += [at.astimezone(ZoneInfo("Europe/Berlin")), at.astimezone(ZoneInfo("UTC"))]
-    values += [pd.Timestamp("2026-07-02 03:04:05.000000006", tz="Europe/Berlin"), pd.Timestamp("2026-01-02")]
-    values += [pd.Timedelta(1001), pd.Timedelta(days=-1, seconds=5)]
+    values += [float("inf"), float("-inf")]
     row = {"id": values[1], "each": values, "one": [None, 1, {"in": values[4], "text": "2026-01-02"}], "none": []}
     failed = failed_record(FailedRow(row, Failure(kind="timeout", message="slow")))
     again = with_types(json.loads(encode_record(failed)))
@@ -136,7 +136,7 @@ def test_values_without_a_json_type_are_read_again_from_a_dead_letter_with_their
         {"text": "datetime", "more": ["date"]},
         {"text": ["bytes"], "more": {"in": ["bytes"]}},
         {"text": "int", "more": {"in": {}}},
-        *({"text": kind} for kind in ("timedelta", "uuid", "pandas.Timestamp", "date UTC", "pandas.DataFrame")),
+        *({"text": kind} for kind in ("timedelta", "uuid", "float", "date UTC", "pandas.DataFrame")),
     ],
 )
 def test_a_row_whose_types_were_changed_keeps_its_texts(types: Any) -> None:
@@ -148,16 +148,6 @@ def test_a_row_whose_types_were_changed_keeps_its_texts(types: Any) -> None:
 def test_a_time_in_a_zone_that_does_not_exist_keeps_its_text(types: str) -> None:
     row = {"at": "2026-01-02", "llmbeam_error": {"types": {"at": types}}}
     assert with_types(row) == row
-
-
-def test_a_time_in_nanoseconds_keeps_its_text_without_pandas(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    failed = FailedRow({"at": pd.Timestamp("2026-01-02")}, Failure(kind="timeout", message="slow"))
-    line = json.loads(encode_record(failed_record(failed)))
-    assert with_types(line)["at"] == pd.Timestamp("2026-01-02")
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    assert with_types(line)["at"] == "2026-01-02 00:00:00"
 
 
 @pytest.mark.parametrize("error", [None, "2026", ["types"], {"kind": "timeout"}])
@@ -192,7 +182,8 @@ def test_bytes_are_base64_in_a_record_as_in_the_rows_of_bigquery() -> None:
     assert encode_key(record, ("id",)) == b'{"id": "/wA="}\n', "the key of the record when it is read again"
 
 
-_numbers = st.integers() | st.floats() | st.floats().map(np.float64)
+_floats = st.floats(allow_nan=False, allow_infinity=False)
+_numbers = st.integers() | _floats | _floats.map(np.float64)
 _json_values = st.recursive(
     st.none()
     | st.booleans()
@@ -216,9 +207,16 @@ def test_every_record_is_encoded_as_the_standard_library_does(record: dict[str, 
     assert line.count(b"\n") == 1
 
 
-def test_numbers_that_json_does_not_have_are_kept_for_parquet_and_the_next_read() -> None:
-    assert encode_record({"id": 1, "score": float("nan"), "none": None}) == b'{"id":1,"score":NaN,"none":null}\n'
-    assert encode_record({"inner": [float("-inf")]}) == b'{"inner":[-Infinity]}\n'
+def test_infinity_is_kept_for_parquet_and_the_next_read() -> None:
+    lines = [
+        encode_record({"id": number, "score": score}) for number, score in enumerate((math.inf, -math.inf, 1.5))
+    ]
+    assert lines[1] == b'{"id":1,"score":"-Infinity"}\n'
+    columns = OutputColumns(("id",), ("score",))
+    answered = [encode_record({**json.loads(line), **dict.fromkeys(columns.outputs)}) for line in lines]
+    file = io.BytesIO()
+    write_parquet(answered, file, columns)
+    assert pq.read_table(file)["score"].to_pylist() == [math.inf, -math.inf, 1.5]
 
 
 def test_the_encoded_key_never_changes_between_versions() -> None:
@@ -313,3 +311,56 @@ def test_more_rows_than_a_row_group_are_all_written() -> None:
 def test_any_text_is_written_unchanged(rows: list[tuple[str, str]]) -> None:
     table = parquet(*(record(id=key, answer=answer) for key, answer in rows))
     assert list(zip(table["id"].to_pylist(), table["answer"].to_pylist(), strict=True)) == rows
+
+
+def strict(text: bytes) -> Any:
+    def refused(word: str) -> None:
+        raise ValueError(word)
+
+    return json.loads(text, parse_constant=refused)
+
+
+@pytest.mark.fuzz
+@given(st.recursive(st.floats() | st.none() | st.text(max_size=2), lambda inner: st.lists(inner, max_size=3)))
+def test_a_record_is_json_for_every_reader(value: Any) -> None:
+    def expected(found: Any) -> Any:
+        if isinstance(found, list):
+            return [*map(expected, found)]
+        if isinstance(found, float) and not math.isfinite(found):
+            return None if math.isnan(found) else f"{'-' * (found < 0)}Infinity"
+        return found
+
+    assert strict(encode_record({"x": value, "date": datetime.date(2026, 1, 2), "no": None})) == {
+        "x": expected(valid_value(value)),
+        "date": "2026-01-02",
+        "no": None,
+    }
+
+
+@pytest.mark.fuzz
+@given(
+    st.lists(
+        st.binary(max_size=6) | st.sampled_from([b"text", b"hello", b"\\x41", b"AAE="]), min_size=1, max_size=4
+    ),
+    st.sampled_from([pa.binary(), pa.large_binary()]),
+)
+def test_the_bytes_of_a_source_are_those_of_a_column_of_bytes(contents: list[bytes], kind: pa.DataType) -> None:
+    """What they look like as text decides nothing; a column of texts has them as text or as base64."""
+    columns = OutputColumns((), ("b",), keeps_bytes=True)
+    rows = [*parse_table(pa.table({"b": pa.array(contents, kind)}))]
+    dead = [
+        with_types(json.loads(encode_record(failed_record(failed_row(row, "timeout", "slow"))))) for row in rows
+    ]
+    lines = [
+        encode_record(answer_record(AnsweredRow(row, "f", completion(), "fresh"), columns)) for row in rows + dead
+    ]
+    staged = [json.loads(line)["b"] for line in lines]
+    assert [encoder_of("bytea")(value) for value in staged] == [f"\\x{each.hex()}" for each in contents * 2]
+    write_parquet(lines, file := io.BytesIO(), columns)
+    assert pq.read_table(file)["b"].to_pylist() == contents * 2
+    texts = [json.loads(encode_record({"b": row["b"]}))["b"] for row in rows]
+    assert [encoder_of("text")(value) for value in staged] == [text.replace("\0", "\ufffd") for text in texts] * 2
+    published = OutputColumns((), ("b",))
+    for row, text in zip(rows, texts, strict=True):
+        line = encode_record(answer_record(AnsweredRow(row, "f", completion(), "fresh"), published))
+        assert json.loads(line)["b"] == text

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import glob
 import os
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -11,12 +13,15 @@ import pytest
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.gcp import gcsio
 from apache_beam.options.pipeline_options import PipelineOptions
+from hypothesis import given
+from hypothesis import strategies as st
 from llmbeam_sandbox import Sandbox
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.records import read_records
 from airflow_provider_llmbeam.pipeline.sinks.merge_files import read_rows
+from tests.hostile import examples
 
 
 @pytest.fixture(params=["local", "gs"])
@@ -198,3 +203,68 @@ def test_changes_that_several_jobs_make_at_once_are_all_made(folder: str) -> Non
             done.result()
     assert storage.read_if_exists(f"{folder}state/count") == b"3"
     assert storage.read_if_exists(f"{folder}state/other") is None
+
+
+def found(uri: str, folder: str = "") -> list[str]:
+    return [file.path.removeprefix(folder) for file in storage.find(uri)]
+
+
+def test_two_stars_and_a_slash_are_any_number_of_folders_or_none(folder: str) -> None:
+    for name in ("a.jsonl", "b/c.jsonl", "b/d/e.jsonl", "b/d/e.csv"):
+        write(f"{folder}data/{name}") if folder.startswith("gs://") else write_below(f"{folder}data/{name}")
+    for pattern in ("**/*.jsonl", "**.jsonl"):
+        assert found(f"{folder}data/{pattern}", folder) == [
+            "data/a.jsonl",
+            "data/b/c.jsonl",
+            "data/b/d/e.jsonl",
+        ]
+    assert found(f"{folder}data/**/d/**/e.*", folder) == ["data/b/d/e.csv", "data/b/d/e.jsonl"]
+    assert found(f"{folder}data/**/b/*", folder) == ["data/b/c.jsonl"]
+    assert found(f"{folder}data/", folder) == ["data/a.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["export [2025].jsonl", "what?.jsonl", "all*.jsonl", "[b-a].jsonl", "a\\b.jsonl"])
+def test_a_file_of_exactly_the_name_is_that_file_alone(folder: str, name: str) -> None:
+    for each in (name, "whatx.jsonl", "allx.jsonl", "export 2.jsonl"):
+        write(f"{folder}{each}")
+    assert found(f"{folder}{name}", folder) == [name]
+    assert f"{folder}{name}" in found(f"{folder}*.jsonl")
+
+
+def test_a_glob_needs_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.csv", "b.csv", "c.txt"):
+        write(name)
+    write_below("d/e.csv")
+    assert found("*.csv") == ["./a.csv", "./b.csv"]
+    assert found("[ab].c*") == ["./a.csv", "./b.csv"]
+    assert found("**/*.csv") == ["./a.csv", "./b.csv", "./d/e.csv"]
+    assert found("e.csv") == found("x*.csv") == found("[b-a].csv") == []
+
+
+names = st.text("ab.[]!-^?*&|~\\", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
+parts = st.lists(st.sampled_from(["a", "b", "*", "?", "[ab]", "[!a]", "a*", "*.", ".*"]), min_size=1, max_size=2)
+globs = st.tuples(st.lists(st.sampled_from(["**", "*", "a", "[!b]"]), max_size=3), parts.map("".join))
+
+
+@pytest.mark.fuzz
+@examples(0.3)
+@given(st.lists(st.lists(names, min_size=1, max_size=3).map("/".join), max_size=6), globs)
+def test_a_glob_finds_what_python_finds(
+    tmp_path_factory: pytest.TempPathFactory, paths: list[str], pattern: tuple[list[str], str]
+) -> None:
+    folder = tmp_path_factory.mktemp("tree")
+    for path in paths:
+        with suppress(OSError):  # a file where another path needs a folder
+            write_below(str(folder / path))
+    uri = "/".join((str(folder), *pattern[0], pattern[1]))
+    expected = glob.glob(uri, recursive=True, include_hidden=True)  # noqa: PTH207 - `Path.glob` has no hidden files
+    assert found(uri) == sorted({path for path in expected if Path(path).is_file()})
+    for file in folder.rglob("*"):
+        if file.is_file():
+            assert found(str(file)) == [str(file)]
+
+
+def write_below(path: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(b"one\n")

@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.providers.echo.embeddings import EchoEmbeddings
 from airflow_provider_llmbeam.providers.embeddings import NO_VECTORS, share_tokens, vector_reply
 from airflow_provider_llmbeam.providers.gemini.embeddings import GeminiEmbeddings
+from airflow_provider_llmbeam.providers.openai.client import error_of
 from airflow_provider_llmbeam.providers.openai.embeddings import OpenAIEmbeddings
 from airflow_provider_llmbeam.providers.reported import json_object
 from airflow_provider_llmbeam.spec import EchoModel, Embedding, GeminiModel, Generation, Model, OpenAIModel
@@ -42,7 +43,7 @@ def test_each_model_has_a_backend_that_embeds_many_texts_per_request(
     asyncio.run(opened.aclose())
 
 
-@given(st.integers(0, 10**9), texts)
+@given(st.integers(1, 10**9), texts)
 def test_shares_add_up_to_the_total_and_follow_the_lengths(total: int, prompts: list[Prompt]) -> None:
     shares = share_tokens(total, prompts)
     estimates = [estimate_tokens(prompt.text) for prompt in prompts]
@@ -59,7 +60,7 @@ def test_without_a_total_the_shares_are_estimates(prompts: list[Prompt]) -> None
 @pytest.mark.parametrize("content", [b"", b"<html>", b"null", b"[]", b'"a"', b"\xff", b"[" * 100_000])
 def test_a_200_that_is_no_object_is_garbage(content: bytes) -> None:
     with pytest.raises(RequestError) as caught:
-        json_object(content, NO_VECTORS)
+        json_object(content, NO_VECTORS, error_of)
     assert (caught.value.kind, caught.value.http_status) == ("garbage", 200)
 
 

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.providers.gemini.batch_format import DeveloperFormat
 from airflow_provider_llmbeam.providers.gemini.client import citations_of
-from airflow_provider_llmbeam.providers.openai.client import _reply
+from airflow_provider_llmbeam.providers.openai.client import read_reply
 from airflow_provider_llmbeam.providers.reported import UsageReader
 from airflow_provider_llmbeam.spec import GeminiModel, Generation, Model, OpenAIModel
 from tests.hostile import altered, odd
@@ -133,6 +133,6 @@ def test_probabilities_of_any_kind_spoil_no_answer_of_a_chat_server(values: list
         "finish_reason": "stop",
         "logprobs": {"content": [{"logprob": value} for value in values]},
     }
-    reply = _reply(json.dumps({"choices": [choice]}).encode(), Prompt("Hello"), "m", UsageReader("m"))
+    reply = read_reply({"choices": [choice]}, b"", Prompt("Hello"), "m", UsageReader("m"))
     assert reply.text == "Hi"
     assert reply.mean_logprob is None or reply.mean_logprob <= 0

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.sources.files import parse_csv
+from airflow_provider_llmbeam.pipeline.sources.files import RowFormat, parse_csv
 from airflow_provider_llmbeam.spec.source import CsvOptions, FilesSource
 
 
 def read(text: str, **options: Any) -> list[Any]:
-    return list(parse_csv(io.StringIO(text, newline=""), CsvOptions.parse(options)))
+    return list(parse_csv(io.StringIO(text, newline=""), RowFormat("csv", CsvOptions.parse(options))))
 
 
 @pytest.mark.parametrize(

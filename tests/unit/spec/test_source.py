@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from airflow_provider_llmbeam.spec import FilesSource
@@ -100,7 +102,13 @@ def test_a_row_of_the_spec_that_is_nested_too_deep_is_refused_with_its_number() 
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"), [({"x", "y"}, "row 1 has a set in 'tags', "), (float("nan"), "row 1 has nan in 'tags', ")]
+    ("value", "reason"),
+    [
+        ({"x", "y"}, "row 1 has a set in 'tags', "),
+        (float("inf"), "row 1 has inf in 'tags', "),
+        (object(), "row 1 has a object in 'tags', which JSON does not have"),
+        ([b"\xff"], "row 1 has a list in 'tags', which JSON does not have"),
+    ],
 )
 def test_a_value_of_a_row_that_another_process_would_read_in_another_way_is_refused(
     value: object, reason: str
@@ -118,3 +126,9 @@ def test_half_a_surrogate_pair_in_a_row_of_the_spec_is_replaced_and_the_spec_can
     assert RowsSource.model_validate_json(source.model_dump_json()).rows == (
         {"id": "cut \ufffd", "more": {"\ufffd": ["\N{GRINNING FACE}", 1]}},
     )
+
+
+def test_rows_of_numpy_and_pandas_are_plain() -> None:
+    values = {"number": np.int64(5), "time": pd.NaT, "none": pd.NA, "nan": float("nan"), "list": np.array([1])}
+    source = RowsSource.parse({"type": "rows", "key": ["id"], "rows": [{"id": 1, **values}]})
+    assert source.rows == ({"id": 1, "number": 5, "time": None, "none": None, "nan": None, "list": [1]},)

@@ -39,7 +39,7 @@ class InspectBackend(HttpBackend):
                 raise error_of(response.status, response.headers, text)
             content = await response.read()
         return Reply(
-            text=json.dumps(json_object(content, f"no reply of {SERVICE}")),
+            text=json.dumps(json_object(content, f"no reply of {SERVICE}", error_of)),
             finish_reason="stop",
             input_tokens=0,
             output_tokens=0,

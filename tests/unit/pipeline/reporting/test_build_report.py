@@ -99,7 +99,13 @@ def test_the_rate_is_over_the_time_of_sending(full: Report) -> None:
         "per_minute": 12.0,
         "quota_ratio": 0.2,
     }
-    assert full.tokens.model_dump() == {"input": 614, "cached": 7, "output": 6, "per_minute": 1240.0}
+    assert full.tokens.model_dump() == {
+        "input": 614,
+        "cached": 7,
+        "output": 6,
+        "estimated": 0,
+        "per_minute": 1240.0,
+    }
 
 
 def test_only_answers_of_this_run_count_as_truncated(full: Report) -> None:

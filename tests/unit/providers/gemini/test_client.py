@@ -153,7 +153,7 @@ def test_tokens_of_audio_that_are_not_from_the_cache_are_counted(prompt: Any, ca
 
 def test_an_answer_without_usage_and_version_is_read() -> None:
     assert read({"candidates": [candidate()]}) == Reply(
-        text="Hi.", finish_reason="stop", input_tokens=0, output_tokens=0, model="m"
+        text="Hi.", finish_reason="stop", input_tokens=1, output_tokens=1, model="m", estimated_tokens=2
     )
 
 

@@ -211,7 +211,7 @@ def test_a_200_without_one_vector_per_text_is_garbage(way: int, body: dict[str, 
     name, place, *_ = WAYS[way]
     method = _method(GeminiModel(name=name, **place), EMBEDDING)
     with pytest.raises(RequestError) as caught:
-        _replies(json.dumps(body).encode(), [Prompt("a")], method, name, UsageReader(name))
+        _replies(body, json.dumps(body).encode(), [Prompt("a")], method, name, UsageReader(name))
     assert (caught.value.kind, caught.value.http_status) == ("garbage", 200)
 
 
@@ -227,5 +227,5 @@ def test_a_200_without_one_vector_per_text_is_garbage(way: int, body: dict[str, 
 def test_an_invalid_vector_is_left_to_the_parser(way: int, body: dict[str, Any]) -> None:
     name, place, *_ = WAYS[way]
     method = _method(GeminiModel(name=name, **place), EMBEDDING)
-    (reply,) = _replies(json.dumps(body).encode(), [Prompt("a" * 40)], method, name, UsageReader(name))
+    (reply,) = _replies(body, json.dumps(body).encode(), [Prompt("a" * 40)], method, name, UsageReader(name))
     assert (reply.vector, reply.input_tokens) == (None, 10)

@@ -11,12 +11,18 @@ from llmbeam_sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.providers.embeddings import NO_VECTORS
+from airflow_provider_llmbeam.providers.openai.client import error_of
 from airflow_provider_llmbeam.providers.openai.embeddings import OpenAIEmbeddings, _replies
-from airflow_provider_llmbeam.providers.reported import UsageReader
+from airflow_provider_llmbeam.providers.reported import UsageReader, json_object
 from airflow_provider_llmbeam.spec import Embedding, OpenAIModel
 
 METHOD = "openai.embeddings"
 PROMPTS = [Prompt("a" * 40), Prompt("b" * 20)]
+
+
+def replies(content: bytes, prompts: list[Prompt], model: str, usage: UsageReader) -> list[Reply]:
+    return _replies(json_object(content, NO_VECTORS, error_of), content, prompts, model, usage)
 
 
 def ask(base_url: str, *batches: list[str], embedding: Embedding | None = None) -> list[Any]:
@@ -44,7 +50,7 @@ def body(*vectors: Any, **changes: Any) -> bytes:
 
 
 def test_vectors_are_read_and_the_tokens_shared_out_by_length() -> None:
-    assert _replies(body([1.0, 0.5], [0.25, 0]), PROMPTS, "nomic", UsageReader("m")) == [
+    assert replies(body([1.0, 0.5], [0.25, 0]), PROMPTS, "nomic", UsageReader("m")) == [
         Reply(
             text="", finish_reason="stop", input_tokens=20, output_tokens=0, model="nomic-1.5", vector=[1.0, 0.5]
         ),
@@ -56,22 +62,22 @@ def test_vectors_are_read_and_the_tokens_shared_out_by_length() -> None:
 
 def test_each_vector_is_assigned_to_the_text_of_its_index() -> None:
     data = [{"index": 1, "embedding": [2.0]}, {"index": 0, "embedding": [1.0]}]
-    assert [reply.vector for reply in _replies(body(data=data), PROMPTS, "m", UsageReader("m"))] == [[1.0], [2.0]]
+    assert [reply.vector for reply in replies(body(data=data), PROMPTS, "m", UsageReader("m"))] == [[1.0], [2.0]]
 
 
 def test_vectors_without_an_index_are_assigned_in_order() -> None:
     data = [{"embedding": [1.0]}, {"embedding": [2.0]}]
-    assert [reply.vector for reply in _replies(body(data=data), PROMPTS, "m", UsageReader("m"))] == [[1.0], [2.0]]
+    assert [reply.vector for reply in replies(body(data=data), PROMPTS, "m", UsageReader("m"))] == [[1.0], [2.0]]
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, [1]])
 def test_tokens_that_the_server_does_not_report_are_estimated(usage: Any) -> None:
-    replies = _replies(body([1.0], [2.0], usage=usage, model=None), PROMPTS, "nomic", UsageReader("m"))
-    assert [(reply.input_tokens, reply.model) for reply in replies] == [(10, "nomic"), (5, "nomic")]
+    found = replies(body([1.0], [2.0], usage=usage, model=None), PROMPTS, "nomic", UsageReader("m"))
+    assert [(reply.input_tokens, reply.model) for reply in found] == [(10, "nomic"), (5, "nomic")]
 
 
 def test_an_invalid_vector_affects_only_its_text() -> None:
-    assert [reply.vector for reply in _replies(body(None, [1.0]), PROMPTS, "m", UsageReader("m"))] == [None, [1.0]]
+    assert [reply.vector for reply in replies(body(None, [1.0]), PROMPTS, "m", UsageReader("m"))] == [None, [1.0]]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +97,7 @@ def test_an_invalid_vector_affects_only_its_text() -> None:
 )
 def test_a_200_without_one_vector_per_text_is_garbage(content: bytes) -> None:
     with pytest.raises(RequestError) as caught:
-        _replies(content, PROMPTS, "m", UsageReader("m"))
+        replies(content, PROMPTS, "m", UsageReader("m"))
     assert (caught.value.kind, caught.value.http_status) == ("garbage", 200)
 
 

@@ -294,9 +294,7 @@ def test_a_raw_request_is_the_prompt_and_its_parameters() -> None:
 
 
 @pytest.mark.parametrize("request_format", ["instances", "raw"])
-@pytest.mark.parametrize(
-    "body", ["<html>", "[]", "null", "{}", '{"error": "x"}', "[" * 100_000], ids=lambda b: b[:9]
-)
+@pytest.mark.parametrize("body", ["<html>", "[]", "null", "{}", "[" * 100_000], ids=lambda b: b[:9])
 def test_a_200_that_is_no_answer_is_garbage(request_format: str, body: str) -> None:
     (error,) = ask(lambda *_: web.Response(text=body), Prompt("Hello"), request_format=request_format)
     assert isinstance(error, RequestError)

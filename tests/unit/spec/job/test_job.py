@@ -261,3 +261,9 @@ def test_a_source_that_matches_the_report_of_its_own_sink_is_refused(job):
     (problem,) = JobSpec.problems({**job(), **fields})
     assert problem.want.startswith("would read its own answers: `source.uri` 'data/*.json' matches the files that")
     assert not JobSpec.problems({**job(), **fields, "sink": {"uri": "data/out"}})
+
+
+@pytest.mark.parametrize("uri", ["data/**/*.json", "data/**/report.json", "**/*.json"])
+def test_two_stars_and_a_slash_include_the_folder_of_the_sink(job, uri):
+    fields = {"source": {"uri": uri, "key": ["id"]}, "sink": {"uri": "data"}}
+    assert "would read its own answers" in JobSpec.problems({**job(), **fields})[0].want

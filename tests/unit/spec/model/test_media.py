@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.spec.model.media import (
     place_of,
     shortened,
     template_fault,
+    type_by_content,
 )
 
 ENDPOINT = "projects/p/locations/us-central1/endpoints/1"
@@ -210,3 +211,31 @@ def test_a_template_that_is_wrong_for_every_row_is_refused_at_once(
 ) -> None:
     found = template_fault(template, mime_type, media_rules(MODELS[model]), reads_local=False)
     assert found == fault if fault is None else str(found).startswith(fault)
+
+
+@pytest.mark.parametrize(
+    ("named", "head", "found"),
+    [
+        ("image/jpeg", b"\x89PNG\r\n\x1a\n", "image/png"),
+        (None, b"\xff\xd8\xff\xe0", "image/jpeg"),
+        ("image/png", b"GIF89a", "image/gif"),
+        ("image/png", b"RIFF\n\n\n\nWEBPVP8", "image/webp"),
+        ("image/png", b"%PDF-1.7", "application/pdf"),
+        ("audio/wav", b"RIFF1234WAVE", "audio/wav"),
+        ("text/html", b"<html>", "text/html"),
+        ("text/plain", b"%PDF-", "text/plain"),
+        (None, b"", None),
+    ],
+)
+def test_the_type_of_a_file_is_what_its_first_bytes_say(named: str | None, head: bytes, found: str | None) -> None:
+    assert type_by_content("a", named, head) == found
+
+
+@pytest.mark.parametrize("head", [b"<!DOCTYPE html>", b"\xef\xbb\xbf\n <HTML lang=", b"<head>"])
+def test_a_page_of_html_is_no_picture(head: bytes) -> None:
+    with pytest.raises(MediaError, match="is a page of HTML by its first bytes"):
+        type_by_content("error.png", "image/png", head)
+
+
+def test_jfif_is_the_extension_of_a_jpeg() -> None:
+    assert guess_type("a.jfif") == "image/jpeg"

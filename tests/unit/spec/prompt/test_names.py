@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.spec import PromptTemplate
-from airflow_provider_llmbeam.spec.prompt.names import row_columns
+from airflow_provider_llmbeam.spec.prompt.names import row_columns, takes_whole_row
 
 ROW = "{{ row.text }}"
 
@@ -87,3 +87,20 @@ def test_a_template_that_cannot_be_compiled_has_one_problem(template: str) -> No
 )
 def test_the_columns_that_a_template_names_are_known(template, columns):
     assert row_columns(template) == columns
+
+
+@pytest.mark.parametrize(
+    ("text", "is_whole"),
+    [
+        ("a text", False),
+        ("{{ row.a }} {{ row['b'] }}{% if row.c is defined %}{{ row.c }}{% endif %}", False),
+        ("{{ row | tojson }}", True),
+        ("{{ row.a }}{{ row }}", True),
+        ("{{ row[variables.name] }}", True),
+        ("{% for name, cell in row.items() %}{{ name }}{% endfor %}", True),
+        ("{{ row.get('a') }}", True),
+        ("{% set all = row %}{{ all.a }}", True),
+    ],
+)
+def test_a_template_that_may_use_any_column_takes_the_whole_row(text: str, is_whole: bool) -> None:
+    assert takes_whole_row(text) is is_whole
