@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from airflow_provider_llmbeam.pipeline.sinks.postgres_values import encoder_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.records import (
     with_types,
 )
 from airflow_provider_llmbeam.pipeline.sinks.parquet import _ROW_GROUP, write_parquet
+from airflow_provider_llmbeam.pipeline.sinks.postgres import encoder_of
 from airflow_provider_llmbeam.pipeline.sources.bigquery import json_values
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line, parse_table
 from airflow_provider_llmbeam.spec.characters import valid_value

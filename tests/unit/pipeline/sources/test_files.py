@@ -11,12 +11,12 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from airflow_provider_llmbeam.pipeline.measure.estimate.sampling import read_portions
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import FailedRow
+from airflow_provider_llmbeam.pipeline.measure.portions import read_portions
 from airflow_provider_llmbeam.pipeline.sources.files import (
     RowFormat,
     _rows,
