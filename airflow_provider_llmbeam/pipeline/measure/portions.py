@@ -5,12 +5,13 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import math
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, islice
-from typing import IO
+from typing import IO, TypeVar
 
 import fastavro
 import pyarrow.parquet as pq
@@ -34,6 +35,8 @@ from airflow_provider_llmbeam.spec.source import (
     RowsSource,
     Source,
 )
+
+T = TypeVar("T")
 
 #: Maximum size in bytes of a source of which every row is read.
 MAX_BYTES = 64 * 2**20
@@ -174,23 +177,19 @@ def read_portions(
     size = float(sum(file.size_in_bytes for file in files))
     if file_format == "parquet":
         return _parquet(files, size, max_bytes)
-    if any(_compression(file) != CompressionTypes.UNCOMPRESSED for file in files):
-        return size, _beginnings(_spread(files), file_format, max_bytes, options)
-    if size <= max_bytes:
-        return size, (portion for file in files for portion in _whole(file, file_format, options))
-    if file_format == "csv" and not options.can_be_cut:
-        return size, _beginnings(_spread(files), file_format, max_bytes, options)
-    return size, _spots(files, file_format, max_bytes, options)
+    types = {CompressionTypes.detect_compression_type(file.path) for file in files}
+    is_plain = types <= {CompressionTypes.UNCOMPRESSED}
+    if is_plain and size <= max_bytes:
+        return size, _beginnings(files, file_format, math.inf, options)
+    if is_plain and (file_format != "csv" or options.can_be_cut):
+        return size, _spots(files, file_format, max_bytes, options)
+    return size, _beginnings(spread_over(files, PORTIONS), file_format, max_bytes, options)
 
 
-def _spread(found: Sequence[FileMetadata]) -> Sequence[FileMetadata]:
-    """Selects at most `PORTIONS` files at equal distances."""
-    count = min(len(found), PORTIONS)
-    return [found[int((number + 0.5) * len(found) / count)] for number in range(count)]
-
-
-def _compression(file: FileMetadata) -> str:
-    return str(CompressionTypes.detect_compression_type(file.path))
+def spread_over(ordered: Sequence[T], count: int) -> list[T]:
+    """Selects at most `count` items at equal distances."""
+    count = min(count, len(ordered))
+    return [ordered[int((number + 0.5) * len(ordered) / count)] for number in range(count)]
 
 
 def _rows(stream: IO[bytes], file_format: FileFormat, options: CsvOptions) -> Iterator[Row | FailedRow]:
@@ -211,13 +210,6 @@ def _rows(stream: IO[bytes], file_format: FileFormat, options: CsvOptions) -> It
 def _batches(rows: Iterator[Row | FailedRow]) -> Iterator[list[Row | FailedRow]]:
     while batch := list(islice(rows, _BATCH_ROWS)):
         yield batch
-
-
-def _whole(file: FileMetadata, file_format: FileFormat, options: CsvOptions) -> Iterator[Portion]:
-    with storage.open_buffered(file.path) as stream:
-        for rows in _batches(_rows(stream, file_format, options)):
-            yield Portion(rows, 0.0)
-    yield Portion((), float(file.size_in_bytes))
 
 
 class _Counted(io.RawIOBase):
@@ -253,7 +245,7 @@ class _Counted(io.RawIOBase):
 
 
 def _beginnings(
-    files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: int, options: CsvOptions
+    files: Sequence[FileMetadata], file_format: FileFormat, max_bytes: float, options: CsvOptions
 ) -> Iterator[Portion]:
     size = sum(file.size_in_bytes for file in files)
     for file in files:
@@ -273,7 +265,7 @@ def _beginnings(
 
 
 def _parquet(files: Sequence[FileMetadata], size: float, max_bytes: int) -> tuple[float, Iterator[Portion]]:
-    sampled = _spread(files)
+    sampled = spread_over(files, PORTIONS)
     groups: list[tuple[str, int, int, int]] = []  # path, number, rows, bytes
     for file in sampled:
         with storage.open(file.path) as stream:
@@ -287,9 +279,8 @@ def _parquet(files: Sequence[FileMetadata], size: float, max_bytes: int) -> tupl
         return float(rows), (portion for group in groups for portion in _group(*group, None))
     # The other files are assumed to have as many rows per byte.
     of_all = rows * size / (sum(file.size_in_bytes for file in sampled) or 1)
-    count = min(len(groups), PORTIONS)
-    picked = [groups[int((number + 0.5) * len(groups) / count)] for number in range(count)]
-    return of_all, (portion for group in picked for portion in _group(*group, max_bytes / count))
+    picked = spread_over(groups, PORTIONS)
+    return of_all, (portion for group in picked for portion in _group(*group, max_bytes / len(picked)))
 
 
 def _group(path: str, number: int, rows: int, size: int, max_bytes: float | None) -> Iterator[Portion]:
