@@ -93,10 +93,6 @@ class _FieldMetric(SpecModel):
     field: Annotated[str, Field(min_length=1)] | None = None
     expected: Annotated[str, Field(min_length=1)] | None = None
 
-    def field_of(self, name: str) -> str:
-        """Returns the path of the field of a metric with this name."""
-        return self.field or name
-
     def column_of(self, name: str) -> str:
         """Returns the column with the expected values of a metric with this name."""
         return self.expected or f"expected_{name}"
@@ -309,7 +305,7 @@ class PreviewSample(SpecModel):
             some between them, by the tokens of their prompts.
         seed: Seed of the selection at random.
         keys: Keys of the rows, in place of `rows` and `by`: each the value of the key column, or the JSON list of
-            the values of several ones.
+            the values of several ones, or the JSON object that a preview shows.
         sends: Whether the prompts are sent; otherwise they are only rendered.
     """
 

@@ -16,8 +16,8 @@ from google.cloud.storage import Blob
 from llmbeam_sandbox import Proxy, Sandbox
 
 from airflow_provider_llmbeam.pipeline.job import run
-from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
-from airflow_provider_llmbeam.pipeline.measure.forget.run import forget
+from airflow_provider_llmbeam.pipeline.measure.forget.run import forget, statement
+from airflow_provider_llmbeam.pipeline.measure.named_keys import NamedKeys
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.safety import RowsToForget
 from tests.clouds import for_one_test
@@ -161,7 +161,7 @@ def test_the_statement_for_a_table_removes_the_row_alone(sandbox, key, kept):
                 "INSERT INTO `llm.answers` (id, answer) VALUES (@id, 'words')",
                 job_config=bigquery.QueryJobConfig(query_parameters=parameters),
             )
-        text = NamedKeys([str(key)], spec.source.key).statement(spec.sink)
+        text = statement(spec, NamedKeys([str(key)], spec.source.key))
         assert text is not None
         client.query_and_wait(text)
         assert [row.id for row in client.query_and_wait("SELECT id FROM `llm.answers`")] == [kept]

@@ -126,12 +126,7 @@ def answer_rows(
 
 
 def find_outcomes(spec: JobSpec, fingerprints: Container[str]) -> tuple[dict[str, Outcome], int]:
-    """Returns the usable outcomes in the journal of a job by fingerprint, and the number of all its entries.
-
-    Args:
-        spec: The job.
-        fingerprints: Fingerprints of the prompts whose outcomes are wanted.
-    """
+    """Returns the usable outcomes in the journal of a job by fingerprint, and the number of all its entries."""
     now = time.time()
     known: dict[str, Outcome] = {}
     recorded, form = 0, answer_form(spec, RunContext(started_at=now))

@@ -88,36 +88,30 @@ class SpecDiff(BaseModel):
 
 
 def diff_specs(old: JobSpec, new: JobSpec) -> SpecDiff:
-    """Compares two specs of a job; reads the source of the new one, and sends nothing.
-
-    Args:
-        old: The spec that has run.
-        new: The spec that would run.
+    """Compares the spec that has run with one that would run; reads the source of that, and sends nothing.
 
     Raises:
         JobSpecError: The source of the new spec has no row to send.
     """
     estimate = make_estimate(new, 0, is_saved=False)
+    before, after = (dict(_leaves(spec.model_dump(mode="json"))) for spec in (old, new))
+    differing = sorted(each for each in before.keys() | after.keys() if before.get(each) != after.get(each))
     return SpecDiff(
-        changes=tuple(_changes(old, new)),
+        changes=tuple(
+            ChangedField(
+                field=field,
+                old=_short(before.get(field)),
+                new=_short(after.get(field)),
+                effect=_effect(field, old, new),
+            )
+            for field in differing
+        ),
         rows=estimate.rows,
         answered=estimate.resumed,
         requests=estimate.requests,
         cost_usd=estimate.cost_usd,
         cost_is_upper_bound=estimate.output_is_upper_bound,
     )
-
-
-def _changes(old: JobSpec, new: JobSpec) -> Iterator[ChangedField]:
-    before, after = dict(_leaves(old.model_dump(mode="json"))), dict(_leaves(new.model_dump(mode="json")))
-    for field in sorted(before.keys() | after.keys()):
-        if before.get(field) != after.get(field):
-            yield ChangedField(
-                field=field,
-                old=_short(before.get(field)),
-                new=_short(after.get(field)),
-                effect=_effect(field, old, new),
-            )
 
 
 def _effect(field: str, old: JobSpec, new: JobSpec) -> Effect:

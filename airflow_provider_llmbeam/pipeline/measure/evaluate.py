@@ -195,7 +195,7 @@ def faults(evaluation: Evaluation, scores: Mapping[str, Score], accepted: Mappin
     Args:
         evaluation: The thresholds.
         scores: Scores by metric.
-        accepted: Scores of the last accepted evaluation of the same golden set; `None` without one.
+        accepted: Those of the last accepted evaluation of the same golden set; `None` without one.
     """
     found = [
         f"{name} is {scores[name]}, and `minimum` is {minimum:g}."

@@ -65,15 +65,7 @@ def _judging_job(spec: JobSpec, judge: Judge, verdict: Mapping[str, object], sys
 
 
 def grade(job: JobSpec, rows: KeyedRows, judged: Answers) -> tuple[dict[str, Mark], Answers]:
-    """Asks a judge for grades.
-
-    Args:
-        job: See `grading_job`.
-        rows: The golden set.
-        judged: The answers to it.
-
-    Returns:
-        The marks of the rows that it graded, and its answers.
+    """Asks a judge, see `grading_job`, for grades; returns the marks of the rows that it graded, and its answers.
 
     Raises:
         JobFailedError: The judge does not answer; a retry asks only for the rest.
@@ -94,7 +86,7 @@ def prefer(
     """Asks a judge for the better of two answers, in both orders.
 
     Args:
-        job: See `pair_job`.
+        job: The judge, see `pair_job`.
         rows: The rows.
         pairs: The answers of the job and of the other one, by key of their row.
         judged: All answers of both.

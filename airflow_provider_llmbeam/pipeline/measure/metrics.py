@@ -102,12 +102,7 @@ class Score(BaseModel):
 
 
 def score_marks(marks: Sequence[Mark], seed: int = 0) -> Score:
-    """Returns the score of a metric: the macro-averaged F1 of labels, else the mean.
-
-    Args:
-        marks: Marks of one metric, one or more.
-        seed: Seed of the interval.
-    """
+    """Returns the score of one or more marks of a metric: the macro-averaged F1 of labels, else the mean."""
     pairs = [mark.labels for mark in marks if mark.labels is not None]
     if not pairs:
         return mean_score([mark.value for mark in marks], seed)
@@ -151,12 +146,7 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Returns the 95 % percentile interval of a statistic: equal cases and seeds give equal intervals.
 
-    Cases that are all alike give an interval of no width, however few they are.
-
-    Args:
-        cases: The cases, one or more.
-        statistic: The statistic of some of them.
-        seed: Seed of the resampling.
+    Cases that are all alike, one or more, give an interval of no width, however few they are.
     """
     source = random.Random(seed)
     found = sorted(statistic(source.choices(cases, k=len(cases))) for _ in range(RESAMPLES))
@@ -166,12 +156,6 @@ def bootstrap_interval(
 
 def make_marker(name: str, metric: Metric, rows: KeyedRows, output_schema: Any = None) -> Marker | None:
     """Returns what marks answers by a metric; `None` for a judge, which is asked about all answers together.
-
-    Args:
-        name: Name of the metric.
-        metric: The metric.
-        rows: The golden set.
-        output_schema: JSON Schema of the answers; `None` for texts.
 
     Raises:
         JobSpecError: The metric does not fit the golden set or the answers, or its function is not found.
@@ -315,7 +299,7 @@ def _path(name: str, metric: _FieldMetric, output_schema: Any) -> tuple[str, ...
         raise JobSpecError(
             f"`metrics.{name}.field`: the answers {why}; got {metric.field!r}. Nothing was sent or billed."
         )
-    path = tuple(metric.field_of(name).split("."))
+    path = tuple((metric.field or name).split("."))
     known = output_schema.get("properties")
     if isinstance(known, dict) and path[0] not in known:
         raise JobSpecError(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import math
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice
-from typing import IO
+from typing import IO, TypeVar
 
 import pyarrow.parquet as pq
 from apache_beam.io.filesystem import FileMetadata
@@ -33,6 +34,8 @@ from airflow_provider_llmbeam.pipeline.sources.files import (
 from airflow_provider_llmbeam.pipeline.sources.lines import is_compressed, plain, read_lines
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, RowsSource
+
+T = TypeVar("T")
 
 #: Maximum size in bytes of a source of which every row is read.
 MAX_BYTES = 64 * 2**20
@@ -171,19 +174,19 @@ def read_portions(uri: str, how: RowFormat, max_bytes: int) -> tuple[float, Iter
     size = float(sum(file.size_in_bytes for file in files))
     if how.format == "parquet":
         return _parquet(files, size, max_bytes, how)
-    if any(is_compressed(file.path) for file in _spread(files)):
-        return size, _beginnings(_spread(files), how, max_bytes)
-    if size <= max_bytes:
-        return size, (portion for file in files for portion in _whole(file, how))
-    if how.format == "csv" and not how.csv.can_be_cut:
-        return size, _beginnings(_spread(files), how, max_bytes)
-    return size, _spots(files, how, max_bytes)
+    sampled = spread_over(files, PORTIONS)
+    is_plain = not any(is_compressed(file.path) for file in sampled)
+    if is_plain and size <= max_bytes:
+        return size, _beginnings(files, how, math.inf)
+    if is_plain and (how.format != "csv" or how.csv.can_be_cut):
+        return size, _spots(files, how, max_bytes)
+    return size, _beginnings(sampled, how, max_bytes)
 
 
-def _spread(found: Sequence[FileMetadata]) -> Sequence[FileMetadata]:
-    """Selects at most `PORTIONS` files at equal distances."""
-    count = min(len(found), PORTIONS)
-    return [found[int((number + 0.5) * len(found) / count)] for number in range(count)]
+def spread_over(ordered: Sequence[T], count: int) -> list[T]:
+    """Selects at most `count` items at equal distances."""
+    count = min(count, len(ordered))
+    return [ordered[int((number + 0.5) * len(ordered) / count)] for number in range(count)]
 
 
 def _rows(stream: IO[bytes], how: RowFormat) -> Iterator[Row | FailedRow]:
@@ -204,13 +207,6 @@ def _rows(stream: IO[bytes], how: RowFormat) -> Iterator[Row | FailedRow]:
 def _batches(rows: Iterator[Row | FailedRow]) -> Iterator[list[Row | FailedRow]]:
     while batch := list(islice(rows, _BATCH_ROWS)):
         yield batch
-
-
-def _whole(file: FileMetadata, how: RowFormat) -> Iterator[Portion]:
-    with storage.open_buffered(file.path) as stream:
-        for rows in _batches(_rows(stream, how)):
-            yield Portion(rows, 0.0)
-    yield Portion((), float(file.size_in_bytes))
 
 
 class _Counted(io.RawIOBase):
@@ -245,7 +241,7 @@ class _Counted(io.RawIOBase):
         return stored * self.read_bytes / expanded if expanded else 0.0
 
 
-def _beginnings(files: Sequence[FileMetadata], how: RowFormat, max_bytes: int) -> Iterator[Portion]:
+def _beginnings(files: Sequence[FileMetadata], how: RowFormat, max_bytes: float) -> Iterator[Portion]:
     size = sum(file.size_in_bytes for file in files)
     for file in files:
         budget = max_bytes * file.size_in_bytes / size
@@ -266,7 +262,7 @@ def _beginnings(files: Sequence[FileMetadata], how: RowFormat, max_bytes: int) -
 def _parquet(
     files: Sequence[FileMetadata], size: float, max_bytes: int, how: RowFormat
 ) -> tuple[float, Iterator[Portion]]:
-    sampled = _spread(files)
+    sampled = spread_over(files, PORTIONS)
     groups: list[tuple[str, int, int, int]] = []  # path, number, rows, bytes
     for file in sampled:
         with storage.open(file.path) as stream:
@@ -280,9 +276,8 @@ def _parquet(
         return float(rows), (portion for group in groups for portion in _group(*group, None, how))
     # The other files are assumed to have as many rows per byte.
     of_all = rows * size / (sum(file.size_in_bytes for file in sampled) or 1)
-    count = min(len(groups), PORTIONS)
-    picked = [groups[int((number + 0.5) * len(groups) / count)] for number in range(count)]
-    return of_all, (portion for group in picked for portion in _group(*group, max_bytes / count, how))
+    picked = spread_over(groups, PORTIONS)
+    return of_all, (portion for group in picked for portion in _group(*group, max_bytes / len(picked), how))
 
 
 def _group(

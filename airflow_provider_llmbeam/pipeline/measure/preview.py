@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
@@ -18,7 +17,8 @@ from airflow_provider_llmbeam.pipeline.measure.answers import (
     render_rows,
     send,
 )
-from airflow_provider_llmbeam.pipeline.measure.estimate.projection import spread_over
+from airflow_provider_llmbeam.pipeline.measure.named_keys import NamedKeys
+from airflow_provider_llmbeam.pipeline.measure.portions import spread_over
 from airflow_provider_llmbeam.pipeline.measure.rows import KeyedRows, sample_rows
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
@@ -33,10 +33,6 @@ def make_preview(spec: JobSpec, sample: PreviewSample) -> Preview:
     """Previews a job.
 
     Prompts that the job has answered are not sent again; the job keeps the answers to those that are sent.
-
-    Args:
-        spec: The job.
-        sample: The rows, and whether their prompts are sent.
 
     Raises:
         JobSpecError: There is no such row, or the job has conversations.
@@ -75,35 +71,17 @@ def _read(spec: JobSpec, sample: PreviewSample) -> KeyedRows:
     return sample_rows(spec, LENGTH_CANDIDATES if sample.by == "length" else sample.rows, seed=sample.seed).rows
 
 
-def _read_keys(spec: JobSpec, keys: Sequence[str]) -> KeyedRows:
-    columns = spec.source.key
-    wanted = {key if len(columns) == 1 else _rewrite_json(key) for key in keys}
-    found = set[str]()
-
-    def accepts(row: Row) -> bool:
-        own = (
-            str(row[columns[0]]) if len(columns) == 1 else json.dumps([row[name] for name in columns], default=str)
-        )
-        found.update({own} & wanted)
-        return own in wanted
-
+def _read_keys(spec: JobSpec, named: Sequence[str]) -> KeyedRows:
+    keys = NamedKeys(named, spec.source.key)
     rows: KeyedRows = {}
     with contextlib.suppress(JobSpecError):
-        rows = sample_rows(spec, len(wanted), accepts=accepts).rows
-    if missing := wanted - found:
+        rows = sample_rows(spec, len(named), accepts=lambda row: keys.of_row(row) is not None).rows
+    if keys.unfound:
         raise JobSpecError(
-            f"`source`: no row has the key {', '.join(map(repr, sorted(missing)))}. The key has the columns "
-            f"{', '.join(map(repr, columns))}; a large source is read in part. Nothing was sent or billed."
+            f"`source`: no row has the key {', '.join(map(repr, keys.unfound))}. The key has the columns "
+            f"{', '.join(map(repr, spec.source.key))}; a large source is read in part. Nothing was sent or billed."
         )
     return rows
-
-
-def _rewrite_json(text: str) -> str:
-    """Returns JSON as Python writes it; another text as it is."""
-    try:
-        return json.dumps(json.loads(text))
-    except ValueError:
-        return text
 
 
 def _tokens(each: Rendered) -> int:

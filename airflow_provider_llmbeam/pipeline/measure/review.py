@@ -69,10 +69,10 @@ def sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
     fields.check("stratify_by", () if sample.stratify_by is None else (sample.stratify_by,))
     rows = _candidates(spec, sample)
     values = {key: fields.values(answer) for key, answer in _answers(spec, rows).items()} if rows else {}
-    labels = {
-        key: "" if sample.stratify_by is None else _label(value[sample.stratify_by])
-        for key, value in values.items()
-    }
+    labels = dict.fromkeys(values, "")
+    if (field := sample.stratify_by) is not None:
+        texts = {key: normalise(use_integers(value[field])) for key, value in values.items()}
+        labels = {key: visible(text[:MAX_LABEL]) for key, text in texts.items()}
     picked = stratify(labels, sample.rows)
     if len(picked) < sample.rows:
         _log.warning("Only %d answers are to be reviewed, and `rows` is %d.", len(picked), sample.rows)
@@ -120,10 +120,6 @@ def stratify(labels: Mapping[str, str], size: int) -> list[str]:
 def golden_record(row: Row, values: Mapping[str, Any]) -> Row:
     """Returns a row of a golden set, with its expected values in columns that metrics find by their names."""
     return {**row, **{f"expected_{name}": value for name, value in values.items()}}
-
-
-def _label(value: Any) -> str:
-    return visible(normalise(use_integers(value))[:MAX_LABEL])
 
 
 def _candidates(spec: JobSpec, sample: AnswerSample) -> KeyedRows:
@@ -180,10 +176,6 @@ def add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
 
     The file has its old rows or all new ones; of several processes one after the other adds its own.
 
-    Args:
-        spec: The job whose answers were reviewed.
-        addition: The verdicts and the file.
-
     Returns:
         The manifest: `golden_uri`, `rows` in the file, and the numbers of verdicts by what follows from them.
 
@@ -235,12 +227,7 @@ def add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
 
 
 def decide(fields: AnswerFields, row: Row, verdict: Verdict) -> Decision:
-    """Decides what follows from a verdict.
-
-    Args:
-        fields: The fields of the answers.
-        row: Row of the sample, with the values of the answer.
-        verdict: The verdict.
+    """Decides what follows from a verdict on a row of a sample.
 
     Raises:
         JobSpecError: A corrected value can be no part of an answer.
@@ -277,16 +264,14 @@ class AnswerFields:
         self._is_whole = not found.fields
         self._types = dict(found.fields) or {WHOLE: found}
         self.names = tuple(self._types)
+        properties = (output_schema or {}).get("properties")
+        self._properties = properties if isinstance(properties, Mapping) else {}
 
     def check(self, argument: str, names: Collection[str]) -> None:
-        """Checks that an answer has fields.
-
-        Args:
-            argument: Argument that names them.
-            names: Their names.
+        """Refuses names in an argument that are no fields of an answer.
 
         Raises:
-            JobSpecError: It has not.
+            JobSpecError: There is no such field.
         """
         for name in names:
             if name not in self.names:
@@ -304,11 +289,7 @@ class AnswerFields:
         return {name: answer.get(name) if isinstance(answer, Mapping) else None for name in self.names}
 
     def form(self, name: str, value: Any) -> dict[str, Any]:
-        """Returns the form of a field.
-
-        Args:
-            name: The field.
-            value: Its value in the answer.
+        """Returns the form of a field with its value in the answer.
 
         Returns:
             `value`, as the form shows it; `schema`, the JSON Schema of what may be entered; and `is_json`, whether
@@ -339,11 +320,6 @@ class AnswerFields:
             return None
         part = {keyword: value for keyword, value in self._schema.items() if keyword not in _OF_THE_WHOLE}
         return AnswerSchema(part).mismatch(dict(values))
-
-    @property
-    def _properties(self) -> Mapping[str, Any]:
-        found = (self._schema or {}).get("properties")
-        return found if isinstance(found, Mapping) else {}
 
     def _options(self, name: str) -> list[Any]:
         """Returns the values that the schema lists for a field, also where it refers to them; none otherwise."""

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.measure.answers import render_rows
 from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import sample_source
 from airflow_provider_llmbeam.pipeline.measure.forget.find import find_prompts
-from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
+from airflow_provider_llmbeam.pipeline.measure.named_keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.measure.rows import read_golden
 from airflow_provider_llmbeam.pipeline.media.feature import IdentifyMedia
 from airflow_provider_llmbeam.pipeline.privacy import detection, patterns

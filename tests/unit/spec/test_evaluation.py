@@ -28,8 +28,8 @@ def test_a_text_in_place_of_a_metric_is_its_type_and_all_survives_json():
             "minimum": {"a": 0.9},
         }
     )
-    assert (found.metrics["a"].field_of("a"), found.metrics["a"].column_of("a")) == ("a", "expected_a")
-    assert (found.metrics["b"].field_of("b"), found.metrics["b"].column_of("b")) == ("x.y", "gold")
+    assert (found.metrics["a"].field, found.metrics["a"].column_of("a")) == (None, "expected_a")
+    assert (found.metrics["b"].field, found.metrics["b"].column_of("b")) == ("x.y", "gold")
     assert [model.name for model in found.models] == ["gemini-2.5-pro"]
     assert Evaluation.model_validate_json(found.model_dump_json()) == found
 

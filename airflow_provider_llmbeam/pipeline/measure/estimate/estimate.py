@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.pipeline.sinks.files import move_in
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.protocol.counts import usd
+from airflow_provider_llmbeam.spec.protocol.counts import duration, usd
 from airflow_provider_llmbeam.spec.safety.privacy import inspection_usd
 
 _log = logging.getLogger(__name__)
@@ -241,20 +241,12 @@ class Estimate(_Part):
     def _time(self) -> str:
         if self.duration_seconds is None:
             return "not known: neither a quota (`limits`) nor the model's latency is"
-        seconds = round(self.duration_seconds)
-        hours, minutes = divmod(round(seconds / 60), 60)
-        duration = (
-            f"{hours} h {minutes:02} min"
-            if hours
-            else f"{seconds / 60:.1f} min"
-            if seconds > 99
-            else f"{seconds} s"
-        )
+        words = duration(self.duration_seconds)
         if self.limited_by is None:
-            return duration
+            return words
         learned = self.demand.learned_rate if self.limited_by == "learned_rate" else None
-        words = "" if learned is None else f" ({learned.words})"
-        return f"{duration}, as {_LIMITS[self.limited_by]}{words} allows no more"
+        rate = "" if learned is None else f" ({learned.words})"
+        return f"{words}, as {_LIMITS[self.limited_by]}{rate} allows no more"
 
 
 _NO_PRIORITY_PRICE = "list price of the priority tier; `limits.price` with `priority_ratio` sets"

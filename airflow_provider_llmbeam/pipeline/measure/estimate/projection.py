@@ -45,12 +45,6 @@ class Projection:
         return math.hypot(self._factor * math.sqrt(squares) / total, 1.96 * self._spread_ratio) if total else 0.0
 
 
-def spread_over(ordered: Sequence[str], count: int) -> list[str]:
-    """Selects at most `count` items at equal distances."""
-    count = min(count, len(ordered))
-    return [ordered[int((number + 0.5) * len(ordered) / count)] for number in range(count)]
-
-
 def project(
     observed: Sequence[tuple[int, Outcome]],
     requests: float,

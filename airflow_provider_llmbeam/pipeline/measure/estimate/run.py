@@ -34,7 +34,6 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.projection import (
     mean_rates,
     project,
     sending_seconds,
-    spread_over,
 )
 from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import SourceSample, sample_source
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
@@ -43,7 +42,7 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
     ways_of_job,
     with_head,
 )
-from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES
+from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES, spread_over
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.demand import Demand

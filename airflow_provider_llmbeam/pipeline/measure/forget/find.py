@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.pipeline.conversation.order import turn_name
 from airflow_provider_llmbeam.pipeline.conversation.store import decode_turn, history_directory, read_turns
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, RowPrompt
 from airflow_provider_llmbeam.pipeline.measure.forget.files import read_rows
-from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
+from airflow_provider_llmbeam.pipeline.measure.named_keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.measure.portions import read_once
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts, with_key

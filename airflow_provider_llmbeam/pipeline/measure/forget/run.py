@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.engine.journal.segment_name import job_prefix
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import read_manifest
+from airflow_provider_llmbeam.pipeline.bigquery_jobs import reference_of
 from airflow_provider_llmbeam.pipeline.lease import hold_lease, hold_sink
 from airflow_provider_llmbeam.pipeline.measure.evaluate import read_accepted
 from airflow_provider_llmbeam.pipeline.measure.forget.files import read_rows, remove_lines, remove_rows
@@ -27,13 +28,23 @@ from airflow_provider_llmbeam.pipeline.measure.forget.find import (
     find_prompts,
     find_turns,
 )
-from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
+from airflow_provider_llmbeam.pipeline.measure.named_keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.privacy.masker import plain_rows
 from airflow_provider_llmbeam.pipeline.privacy.repair import repair_fingerprint
+from airflow_provider_llmbeam.pipeline.records import encode_key
+from airflow_provider_llmbeam.pipeline.sinks.merge import quoted, quoted_table
+from airflow_provider_llmbeam.pipeline.sinks.milvus import entity_id
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.safety import RowsToForget
-from airflow_provider_llmbeam.spec.sink import FilesSink
+from airflow_provider_llmbeam.spec.sink import (
+    BigQuerySink,
+    FilesSink,
+    KafkaSink,
+    MilvusSink,
+    PostgresSink,
+    PubSubSink,
+)
 
 #: Time after its last write from which on a segment of another job is no longer written to, in seconds.
 ACTIVE_SECONDS = 3600.0
@@ -250,7 +261,7 @@ def _unreached(spec: JobSpec, jobs: list[JobSpec], keys: NamedKeys, active: list
             f"{len(active)} segments that another job of the cache may still write to, the first is {active[0]!r}"
             ": repeat this in an hour"
         )
-    if text := keys.statement(spec.sink):
+    if text := statement(spec, keys):
         yield f"the sink: run {text}"
     audit = spec.safety.audit
     if audit is not None:
@@ -271,6 +282,55 @@ def _unreached(spec: JobSpec, jobs: list[JobSpec], keys: NamedKeys, active: list
             "deleted or replaced as long as the bucket says, by default for 7 days"
         )
     yield from _ELSEWHERE
+
+
+def statement(spec: JobSpec, keys: NamedKeys) -> str | None:
+    """Returns what a user runs to remove rows from the sink of a job; `None` for a files sink, or without keys."""
+    columns, rows, sink = spec.source.key, [*keys.rows()], spec.sink
+    if not rows:
+        return None
+    match sink:
+        case BigQuerySink():
+            names = [f"CAST({quoted(column)} AS STRING)" for column in columns]
+            table = quoted_table(reference_of(sink.table))
+            return f"DELETE FROM {table} WHERE {_where(names, keys.texts(), _bigquery_text)};"
+        case PostgresSink():
+            names = [f"{_postgres_name(column)}::text" for column in columns]
+            table = ".".join(map(_postgres_name, sink.table.split(".")))
+            return f"DELETE FROM {table} WHERE {_where(names, keys.texts(), _postgres_text)};"
+        case MilvusSink():
+            ids = [entity_id(row, columns) for row in rows]
+            return f"MilvusClient({sink.uri!r}).delete({sink.collection!r}, ids={ids!r})"
+        case KafkaSink():
+            names = [encode_key(row, columns).decode().rstrip("\n") for row in rows]
+            return f"for key in {names!r}: Producer({{…}}).produce({sink.topic!r}, None, key)"
+        case PubSubSink():
+            return (
+                "gcloud pubsub subscriptions seek SUBSCRIPTION --time=TIME  # all messages before TIME, for each "
+                f"subscription of {sink.topic}"
+            )
+        case FilesSink():
+            return None
+
+
+def _where(names: list[str], keys: Iterable[tuple[str, ...]], literal: Callable[[str], str]) -> str:
+    return " OR ".join(
+        f"({' AND '.join(f'{name} = {literal(text)}' for name, text in zip(names, texts, strict=True))})"
+        for texts in keys
+    )
+
+
+def _bigquery_text(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+    return f"'{escaped}'"
+
+
+def _postgres_text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _postgres_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _journal_directories(spec: JobSpec) -> Iterator[str]:

@@ -1,25 +1,11 @@
-"""Keys as they are named on the command line, and what a user runs to remove their rows from other sinks."""
+"""Keys of rows as a user names them, e.g. on the command line."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-from airflow_provider_llmbeam.pipeline.bigquery_jobs import reference_of
-from airflow_provider_llmbeam.pipeline.records import encode_key
-from airflow_provider_llmbeam.pipeline.sinks.merge import quoted, quoted_table
-from airflow_provider_llmbeam.pipeline.sinks.milvus import entity_id
-from airflow_provider_llmbeam.spec.sink import (
-    BigQuerySink,
-    FilesSink,
-    KafkaSink,
-    MilvusSink,
-    PostgresSink,
-    PubSubSink,
-    Sink,
-)
 
 #: Largest integer up to which each one is a float.
 _MAX_EXACT = 2**53
@@ -74,37 +60,9 @@ class NamedKeys:
                 if len(row) == 1 and type(value) is int and abs(value) <= _MAX_EXACT:
                     yield {name: float(value)}
 
-    def statement(self, sink: Sink) -> str | None:
-        """Returns the statement that removes their rows from a sink; `None` for files, or without keys."""
-        if not self._values:
-            return None
-        match sink:
-            case BigQuerySink():
-                where = self._where(lambda column: f"CAST({quoted(column)} AS STRING)", _bigquery_text)
-                return f"DELETE FROM {quoted_table(reference_of(sink.table))} WHERE {where};"
-            case PostgresSink():
-                where = self._where(lambda column: f"{_postgres_name(column)}::text", _postgres_text)
-                return f"DELETE FROM {'.'.join(map(_postgres_name, sink.table.split('.')))} WHERE {where};"
-            case MilvusSink():
-                ids = [entity_id(row, self._columns) for row in self.rows()]
-                return f"MilvusClient({sink.uri!r}).delete({sink.collection!r}, ids={ids!r})"
-            case KafkaSink():
-                names = [encode_key(row, self._columns).decode().rstrip("\n") for row in self.rows()]
-                return f"for key in {names!r}: Producer({{…}}).produce({sink.topic!r}, None, key)"
-            case PubSubSink():
-                return (
-                    "gcloud pubsub subscriptions seek SUBSCRIPTION --time=TIME  # all messages before TIME, for "
-                    f"each subscription of {sink.topic}"
-                )
-            case FilesSink():
-                return None
-
-    def _where(self, column_text: Callable[[str], str], literal: Callable[[str], str]) -> str:
-        columns = [*map(column_text, self._columns)]
-        return " OR ".join(
-            f"({' AND '.join(f'{name} = {literal(text)}' for name, text in zip(columns, texts, strict=True))})"
-            for texts in self._by_texts
-        )
+    def texts(self) -> Iterator[tuple[str, ...]]:
+        """Yields the text of each column of each of them."""
+        yield from self._by_texts
 
 
 def _values(named: str, columns: tuple[str, ...]) -> list[Any] | None:
@@ -134,16 +92,3 @@ def _read_json(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _bigquery_text(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
-    return f"'{escaped}'"
-
-
-def _postgres_text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _postgres_name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
