@@ -23,8 +23,8 @@ from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_record, whole
 from airflow_provider_llmbeam.pipeline.sinks import files
-from airflow_provider_llmbeam.pipeline.sinks.arrow_types import as_text
-from airflow_provider_llmbeam.pipeline.sinks.staged import shard_of, write_file
+from airflow_provider_llmbeam.pipeline.sinks.files import shard_of, write_file
+from airflow_provider_llmbeam.pipeline.sinks.parquet import as_text
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
 _SHARD = re.compile(r"/answers-(\d+)-of-(\d+)\.\w+$")

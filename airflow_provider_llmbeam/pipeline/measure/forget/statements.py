@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import reference_of
 from airflow_provider_llmbeam.pipeline.measure.forget.keys import key_values, typed_rows
 from airflow_provider_llmbeam.pipeline.records import encode_key
-from airflow_provider_llmbeam.pipeline.sinks.merge import quoted, quoted_table
+from airflow_provider_llmbeam.pipeline.sinks.bigquery import quoted, quoted_table
 from airflow_provider_llmbeam.pipeline.sinks.milvus import entity_id
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.sink import (

@@ -4,7 +4,7 @@ import pytest
 import sqlglot
 from google.cloud.bigquery import DatasetReference
 
-from airflow_provider_llmbeam.pipeline.sinks.merge import (
+from airflow_provider_llmbeam.pipeline.sinks.bigquery import (
     MergeColumn,
     merge_statement,
     misfits_statement,
