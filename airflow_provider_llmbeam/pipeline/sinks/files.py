@@ -98,7 +98,7 @@ def equalize_types(files: Mapping[str, str]) -> dict[str, str]:
         return dict(files)
     schema = common_schema(found)
     return {
-        _rewritten(staged, schema) if (each := types[staged]) is not None and each[0] != schema else staged: final
+        _rewrite(staged, schema) if (each := types[staged]) is not None and each[0] != schema else staged: final
         for staged, final in files.items()
     }
 
@@ -111,7 +111,7 @@ def _types_of(file: tuple[str, str]) -> FileTypes | None:
     return None
 
 
-def _rewritten(uri: str, schema: pa.Schema) -> str:
+def _rewrite(uri: str, schema: pa.Schema) -> str:
     """Returns the address of a file with the rows of another one, which stays: a retry reads it."""
     target = f"{uri.removesuffix('.parquet')}-typed.parquet"
     with storage.open(uri) as source, storage.create(target) as file:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import reference_of
 from airflow_provider_llmbeam.pipeline.measure.forget.keys import key_values, typed_rows
 from airflow_provider_llmbeam.pipeline.records import encode_key
-from airflow_provider_llmbeam.pipeline.sinks.bigquery import quoted, quoted_table
+from airflow_provider_llmbeam.pipeline.sinks.bigquery import quote, quote_table
 from airflow_provider_llmbeam.pipeline.sinks.milvus import entity_id
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.sink import (
@@ -31,8 +31,8 @@ def statement(spec: JobSpec, keys: Sequence[str]) -> str | None:
     rows = [key_values(key, columns) for key in keys]
     match sink:
         case BigQuerySink():
-            where = _where([f"CAST({quoted(column)} AS STRING)" for column in columns], rows, _bigquery_text)
-            return f"DELETE FROM {quoted_table(reference_of(sink.table))} WHERE {where};"
+            where = _where([f"CAST({quote(column)} AS STRING)" for column in columns], rows, _bigquery_text)
+            return f"DELETE FROM {quote_table(reference_of(sink.table))} WHERE {where};"
         case PostgresSink():
             where = _where([f"{_postgres_name(column)}::text" for column in columns], rows, _postgres_text)
             return f"DELETE FROM {'.'.join(map(_postgres_name, sink.table.split('.')))} WHERE {where};"
