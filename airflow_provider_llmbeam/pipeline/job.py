@@ -52,7 +52,7 @@ def run(
         batch = prepared.batch
         watches = (watch_known_rows(spec), watch_for_alerts(spec.alerts, _run_facts(spec, batch), raised))
         progress = show_progress(others=prepared.workers.counts, watches=watches)
-        budget = nullcontext() if batch is None else batch.counted_in_budget()
+        budget = nullcontext() if batch is None else batch.count_in_budget()
         with prepared.workers, progress, _with_failed_report(spec, raised), budget, errors_of_job(spec):
             _wait(_started(prepared.pipeline, spec), spec)
         if batch is not None:

@@ -105,7 +105,7 @@ def head_to_cache(spec: JobSpec) -> PromptHead | None:
 
 
 @contextlib.contextmanager
-def prefix_cache(spec: JobSpec) -> Iterator[PrefixCache | None]:
+def store_head(spec: JobSpec) -> Iterator[PrefixCache | None]:
     """Stores the head of a job's prompts while the body runs; `None` if that does not pay, or fails.
 
     Without the cache each request has the head itself, so no failure here is one of the job. A job runs once at a

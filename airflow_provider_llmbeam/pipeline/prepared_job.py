@@ -31,7 +31,7 @@ from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker
 from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 from airflow_provider_llmbeam.pipeline.lease import hold_lease
 from airflow_provider_llmbeam.pipeline.media.uploads import uploads_deleted
-from airflow_provider_llmbeam.pipeline.prefix_cache import prefix_cache
+from airflow_provider_llmbeam.pipeline.prefix_cache import store_head
 from airflow_provider_llmbeam.pipeline.reporting.progress import ProgressReader
 from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
 from airflow_provider_llmbeam.spec.identity import spec_digest
@@ -102,7 +102,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
         # After batch inference only its rest is left, of a few rows, unless the mode is 'online' now.
         has_rest = manifest is not None and manifest.files and spec.inference.mode != "online"
         until_end.enter_context(uploads_deleted(spec))
-        cache = None if has_rest else until_end.enter_context(prefix_cache(spec))
+        cache = None if has_rest else until_end.enter_context(store_head(spec))
         with preparation(spec):
             now = time.time()
             context = RunContext(

@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.queues import kafka_client as clients
 from airflow_provider_llmbeam.pipeline.queues import position_file
 from airflow_provider_llmbeam.pipeline.queues.position import Edges
-from airflow_provider_llmbeam.pipeline.sinks.queues import kafka as answers
+from airflow_provider_llmbeam.pipeline.sinks import kafka as answers
 from airflow_provider_llmbeam.pipeline.sources import kafka
 from airflow_provider_llmbeam.pipeline.sources.messages import discard
 from airflow_provider_llmbeam.spec import JobSpec, KafkaSource

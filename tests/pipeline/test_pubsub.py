@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.queues.deliveries_file import Batches
-from airflow_provider_llmbeam.pipeline.sinks.queues import pubsub as sink_of_pubsub
+from airflow_provider_llmbeam.pipeline.sinks import pubsub as sink_of_pubsub
 from airflow_provider_llmbeam.pipeline.sources import pubsub
 from airflow_provider_llmbeam.spec import JobSpec, PubSubSink
 from tests.pipeline.conftest import read_lines

@@ -86,7 +86,7 @@ def result_files(provider: BatchProvider, job: BatchJob, prefix: str) -> list[st
 def _copy(provider: BatchProvider, job: BatchJob, name: str, uri: str) -> None:
     """Copies a result file, again if what is read is another file or a part of it; a part is better than none."""
     for seconds in (*READ_AGAIN_SECONDS, None):
-        lines, is_whole = _copied(dict(provider.results(job))[name], uri)
+        lines, is_whole = _write_copy(dict(provider.results(job))[name], uri)
         if is_whole:
             return
         what = "ends within a line" if lines else "has no line with a JSON object"
@@ -101,7 +101,7 @@ def _copy(provider: BatchProvider, job: BatchJob, name: str, uri: str) -> None:
         )
 
 
-def _copied(chunks: Iterator[bytes], uri: str) -> tuple[int, bool]:
+def _write_copy(chunks: Iterator[bytes], uri: str) -> tuple[int, bool]:
     """Writes a file; returns its number of JSON objects, one a line, and whether it ends with one, or is empty."""
     lines, last, is_blank = 0, b"\n", True
     with storage.create(uri, is_private=True) as file:

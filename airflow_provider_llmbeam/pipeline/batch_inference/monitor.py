@@ -106,7 +106,7 @@ class Monitor:
         # OpenAI lists a batch forever, also after its run has published and deleted the results.
         self._emptied = {job.name for job in earlier} - {job.name for job in self._provider.deletable(earlier)}
         listed = {job.name for job in jobs}
-        jobs += [self._polled(job) for job in manifest.jobs.values() if job.name not in listed]
+        jobs += [self._read_job(job) for job in manifest.jobs.values() if job.name not in listed]
         found: dict[str, BatchJob] = {}
         for job in sorted(jobs, key=lambda job: job.created_at, reverse=True):
             if job.name in self._emptied:
@@ -251,14 +251,14 @@ class Monitor:
             return False
         except UncertainSubmitError as error:
             _log.warning("%s Looking for the job by its display name.", error)
-            job = self._found_one(display_name, error)
+            job = self._find_submitted(display_name, error)
         self._manifest = self._manifest.changed(jobs={**self._manifest.jobs, display_name: job})
         self._count_submit(display_name, 1)
         self.jobs[display_name] = job
         _log.info("Batch-inference job %s has %s rows: %s", display_name, f"{file.rows:,}", job.name)
         return True
 
-    def _found_one(self, display_name: str, error: UncertainSubmitError) -> BatchJob:
+    def _find_submitted(self, display_name: str, error: UncertainSubmitError) -> BatchJob:
         known = {job.name for job in self.jobs.values()} | self._emptied
         for seconds in FIND_SECONDS:
             self._sleep(seconds)
@@ -300,7 +300,7 @@ class Monitor:
                 continue
             now = self._clock()
             try:
-                polled = self._polled(job)
+                polled = self._read_job(job)
             except ApiError as error:
                 self._unreachable_since = self._unreachable_since or now
                 if now - self._unreachable_since > MAX_UNREACHABLE_SECONDS:
@@ -314,7 +314,7 @@ class Monitor:
                 self._room = None
                 _log.info("Batch-inference job %s has ended: %s%s", display_name, polled.state, _error(polled))
 
-    def _polled(self, job: BatchJob) -> BatchJob:
+    def _read_job(self, job: BatchJob) -> BatchJob:
         """Returns a job as it is now: as it was if the provider does not have it yet, or no longer."""
         now = self._clock()
         try:

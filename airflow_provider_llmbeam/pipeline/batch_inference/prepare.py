@@ -66,7 +66,7 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: f
     sizes = lines | "Sizes" >> beam.Map(_size) | "Sum" >> beam.CombineGlobally(_add_up)
     files = (
         lines
-        | "AssignFile" >> beam.Map(_with_file, limits, beam.pvalue.AsSingleton(sizes))
+        | "AssignFile" >> beam.Map(_assign_file, limits, beam.pvalue.AsSingleton(sizes))
         | "ByFile" >> beam.GroupByKey()
         | "WriteFiles" >> beam.ParDo(_WriteFiles(spec.paths.batch_uri, limits))
     )
@@ -124,7 +124,7 @@ def _add_up(sizes: Iterable[tuple[int, int]]) -> tuple[int, int]:
     return rows, size
 
 
-def _with_file(encoded: _Encoded, limits: FileLimits, sums: tuple[int, int]) -> tuple[int, _Encoded]:
+def _assign_file(encoded: _Encoded, limits: FileLimits, sums: tuple[int, int]) -> tuple[int, _Encoded]:
     return int(encoded[0][:12], 16) % files_needed(*sums, limits), encoded
 
 

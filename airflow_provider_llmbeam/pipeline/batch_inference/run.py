@@ -105,9 +105,9 @@ class BatchInference:
             BatchPendingError: The jobs have not ended, and this process does not wait for them.
         """
         is_online = self._spec.inference.mode == "online"
-        self.manifest = self._earlier()
+        self.manifest = self._read_earlier()
         if not is_online:
-            self.manifest = self._with_deadline(self.manifest) or self._prepared()
+            self.manifest = self._update_deadline(self.manifest) or self._prepare_files()
         if self.manifest is None or not self.manifest.files:
             return
         manifest = self.manifest
@@ -117,7 +117,7 @@ class BatchInference:
         try:
             self._monitor.attach(self.manifest, plan)
             if is_online:
-                self._say_what_ends()
+                self._log_what_ends()
             if not self.manifest.is_over:
                 self.manifest = self._monitor.run(self.manifest, plan)
             self._harvest(self.manifest)
@@ -143,7 +143,7 @@ class BatchInference:
         jobs = manifest.jobs | self._monitor.jobs
         return [job.name for name, job in jobs.items() if not job.has_ended and name not in manifest.harvested]
 
-    def _say_what_ends(self) -> None:
+    def _log_what_ends(self) -> None:
         """Names the jobs that an earlier try in another mode has left."""
         jobs = self._monitor.jobs.values()
         ended = ", ".join(job.name for job in jobs if job.has_ended) or "none"
@@ -156,7 +156,7 @@ class BatchInference:
         )
 
     @contextmanager
-    def counted_in_budget(self) -> Iterator[None]:
+    def count_in_budget(self) -> Iterator[None]:
         """Adds what this try has spent before to the error of a spent budget; a later try has a new one.
 
         Raises:
@@ -168,7 +168,7 @@ class BatchInference:
             manifest, budget = self.manifest, self._spec.limits.budget_usd
             if manifest is None or not manifest.files or manifest.is_budget_spent:
                 raise
-            with _only_logged("The spent budget could not be noted, and is that of the next try, too"):
+            with _log_failure("The spent budget could not be noted, and is that of the next try, too"):
                 self._save(is_budget_spent=True)
             if budget is None:  # that of the guard
                 raise
@@ -181,7 +181,7 @@ class BatchInference:
         """Deletes jobs and files, once the job has published; a failure is only logged."""
         if self.manifest is None or not self.manifest.files:
             return
-        with _only_logged():
+        with _log_failure():
             self._save(is_published=True)  # a later run does not count these answers again
             self._delete(self.manifest, self._monitor.jobs)
 
@@ -210,13 +210,13 @@ class BatchInference:
         self.manifest = self.manifest.changed(**changes)
         write_manifest(self._spec, self.manifest)
 
-    def _earlier(self) -> BatchManifest | None:
+    def _read_earlier(self) -> BatchManifest | None:
         manifest = read_manifest(self._spec)
         if manifest is None:
             return None
         if manifest.is_published:
             _log.info("An earlier try has published; jobs and files of its batch inference are deleted.")
-            with _only_logged():
+            with _log_failure():
                 self._delete(manifest, self._monitor.find(manifest))
             return None
         if manifest.prompts == digest_of(self._spec):
@@ -224,7 +224,7 @@ class BatchInference:
         _discard(self._spec, manifest)
         return None
 
-    def _with_deadline(self, manifest: BatchManifest | None) -> BatchManifest | None:
+    def _update_deadline(self, manifest: BatchManifest | None) -> BatchManifest | None:
         """Returns the manifest of an earlier try with the deadline that the spec has now.
 
         `None` if that try has submitted nothing, as there was no time for it: the prompts that are still without
@@ -250,7 +250,7 @@ class BatchInference:
         write_manifest(self._spec, manifest)
         return manifest
 
-    def _prepared(self) -> BatchManifest | None:
+    def _prepare_files(self) -> BatchManifest | None:
         """Sends the pilot online, and writes the request files if the rest goes to batch inference."""
         spec, now = self._spec, self._clock()
         pilot = _send_pilot(spec, now)
@@ -355,7 +355,7 @@ class BatchInference:
 
 
 @contextmanager
-def _only_logged(what: str = "Jobs or files of the batch inference could not be deleted") -> Iterator[None]:
+def _log_failure(what: str = "Jobs or files of the batch inference could not be deleted") -> Iterator[None]:
     """Logs a failure of something after which the job ends as it would without it."""
     try:
         yield
@@ -384,7 +384,7 @@ def begin(
     earlier = read_manifest(spec)
     if earlier is not None and earlier.prompts != digest_of(spec):  # the model may have no batch inference now
         _discard(spec, earlier)
-    elif earlier is not None and (batch := _ended(spec)).manifest is not None:
+    elif earlier is not None and (batch := _end_earlier(spec)).manifest is not None:
         return batch, batch.manifest
     if not spec.inference.needs_pilot:
         return None, None
@@ -392,7 +392,7 @@ def begin(
     return None, pilot and pilot[1]
 
 
-def _ended(spec: JobSpec) -> BatchInference:
+def _end_earlier(spec: JobSpec) -> BatchInference:
     """Ends the batch inference that an earlier try of a job began, whose mode is 'online' now."""
     # In this process, as its files may be on this machine, and the job may have workers elsewhere.
     batch = BatchInference(spec, lambda: beam.Pipeline(runner=FnApiRunner()), waits=True)
@@ -473,7 +473,7 @@ def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:
             _warn(f"{name} ({job.display_name})", manifest, error)
         else:
             _log.info("Batch-inference job %s (%s) was cancelled.", name, job.display_name)
-    with _only_logged("Request files of the earlier try were not deleted"):
+    with _log_failure("Request files of the earlier try were not deleted"):
         delete_uploads(provider, prefix, manifest.files)
 
 

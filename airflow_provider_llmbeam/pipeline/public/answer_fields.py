@@ -15,7 +15,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import Row
-from airflow_provider_llmbeam.pipeline.sinks.arrow_types import arrow_type, typed
+from airflow_provider_llmbeam.pipeline.sinks.parquet import arrow_type, typed
 from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
 from airflow_provider_llmbeam.spec.sink import AnswerColumns
 

@@ -7,9 +7,8 @@ from types import ModuleType
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, merge_files, milvus
+from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, kafka, merge_files, milvus, pubsub
 from airflow_provider_llmbeam.pipeline.sinks.ownership import check_still_owner
-from airflow_provider_llmbeam.pipeline.sinks.queues import kafka, pubsub
 from airflow_provider_llmbeam.spec.identity import job_identity
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import sink_needs_worker_secrets

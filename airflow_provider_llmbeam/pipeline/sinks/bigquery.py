@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,14 +26,6 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     run_with_recorded_id,
 )
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.sinks.merge import (
-    MergeColumn,
-    merge_statement,
-    misfits_statement,
-    quoted,
-    quoted_table,
-    same_keys_statement,
-)
 from airflow_provider_llmbeam.pipeline.sinks.parquet import Staged, output_types, read_staged
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
 
@@ -55,6 +48,8 @@ _PUBLICATION = "publication.json"
 _NAMED = 5
 #: Columns whose fractions do not matter to anybody who makes them integers.
 _MAY_BE_ROUNDED = frozenset({"latency_seconds"})
+#: Columns that differ between runs; a difference in them alone does not update a row.
+_NOT_COMPARED = frozenset({"origin"})
 
 
 def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
@@ -85,14 +80,14 @@ def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
         check_bucket(staging_uri, "state_uri", client, dataset.location)
         table = _find(client, target)
         if table is None:
-            names = ", ".join(f"{quoted(column)} {kind}" for column, kind in wanted.items())
-            statement = f"CREATE TABLE {quoted_table(target)} ({names})"
+            names = ", ".join(f"{quote(column)} {kind}" for column, kind in wanted.items())
+            statement = f"CREATE TABLE {quote_table(target)} ({names})"
         else:
             if mismatch := _misfit(table, wanted):
                 raise JobSpecError(f"`sink.table` {sink.table!r} {mismatch} {NOTHING_SENT}")
             types = _types_of(table)
             staged = {**{column: _key_type(types[column.lower()]) for column in columns.from_source}, **outputs}
-            nothing = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(column)}" for column, kind in staged.items())
+            nothing = ", ".join(f"CAST(NULL AS {kind}) AS {quote(column)}" for column, kind in staged.items())
             statement = merge_statement(
                 target, f"(SELECT {nothing})", columns.key, _columns(staged, types, columns.key)
             )
@@ -182,7 +177,7 @@ class _Merge:
             self._client,
             merge_id,
             self._location,
-            lambda: self._merge(merge_id, quoted_table(staging), columns),
+            lambda: self._merge(merge_id, quote_table(staging), columns),
             "Merging answers",
         )
         if stats := merged.dml_stats:
@@ -267,8 +262,8 @@ class _Merge:
             if found := self._some(misfits_statement(staging, column, _NAMED)):
                 raise JobFailedError(
                     f"`sink.table` {str(self._target)!r}: column {column.name!r} is of type INT64, which would "
-                    f"round values: {found}. Run: ALTER TABLE {quoted_table(self._target)} ALTER COLUMN "
-                    f"{quoted(column.name)} SET DATA TYPE FLOAT64; The table is unchanged. The answers are in the "
+                    f"round values: {found}. Run: ALTER TABLE {quote_table(self._target)} ALTER COLUMN "
+                    f"{quote(column.name)} SET DATA TYPE FLOAT64; The table is unchanged. The answers are in the "
                     "journal: once the table fits, a retry merges them, and sends nothing to the model."
                 )
 
@@ -325,7 +320,7 @@ def sql_type(kind: pa.DataType) -> str:
     if pa.types.is_list(kind):
         return f"ARRAY<{sql_type(kind.value_type)}>"
     if pa.types.is_struct(kind):
-        return f"STRUCT<{', '.join(f'{quoted(field.name)} {sql_type(field.type)}' for field in kind)}>"
+        return f"STRUCT<{', '.join(f'{quote(field.name)} {sql_type(field.type)}' for field in kind)}>"
     return _FROM_ARROW[kind]
 
 
@@ -338,10 +333,10 @@ def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
         return f"is a {table.table_type}; the answers need a table."
     there = _types_of(table)
     if missing := {column: kind for column, kind in wanted.items() if column.lower() not in there}:
-        added = ", ".join(f"ADD COLUMN {quoted(column)} {kind}" for column, kind in missing.items())
+        added = ", ".join(f"ADD COLUMN {quote(column)} {kind}" for column, kind in missing.items())
         return (
             f"has no column {', '.join(map(repr, missing))}, which every answer has. Let the job make a table of "
-            f"its own, or run: ALTER TABLE {quoted_table(table.reference)} {added};"
+            f"its own, or run: ALTER TABLE {quote_table(table.reference)} {added};"
         )
     for column, kind in wanted.items():
         other = there[column.lower()]
@@ -356,7 +351,7 @@ def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
     if needed:
         return (
             f"requires a value in column {needed[0]!r}, which no answer has. Run: ALTER TABLE "
-            f"{quoted_table(table.reference)} ALTER COLUMN {quoted(needed[0])} DROP NOT NULL;"
+            f"{quote_table(table.reference)} ALTER COLUMN {quote(needed[0])} DROP NOT NULL;"
         )
     return ""
 
@@ -369,7 +364,7 @@ def _types_of(table: bigquery.Table) -> dict[str, str]:
 def _type_of(field: bigquery.SchemaField) -> str:
     kind = _FROM_REST.get(field.field_type, field.field_type)
     if kind == "STRUCT":
-        kind = f"STRUCT<{', '.join(f'{quoted(inner.name)} {_type_of(inner)}' for inner in field.fields)}>"
+        kind = f"STRUCT<{', '.join(f'{quote(inner.name)} {_type_of(inner)}' for inner in field.fields)}>"
     return f"ARRAY<{kind}>" if field.mode == "REPEATED" else kind
 
 
@@ -380,3 +375,112 @@ def _key_type(target_type: str) -> str:
 
 def _columns(staged: Mapping[str, str], target: Mapping[str, str], key: tuple[str, ...]) -> list[MergeColumn]:
     return [MergeColumn(name, kind, target[name.lower()], is_key=name in key) for name, kind in staged.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeColumn:
+    """One column of the answers.
+
+    Attributes:
+        name: Name in both tables.
+        staged_type: Type in the staging table: `STRING`, `BYTES`, `INT64`, `FLOAT64`, `BOOL`, ARRAY or STRUCT.
+        target_type: Type in the target table.
+        is_key: Whether it is a column of the key, which is never NULL.
+    """
+
+    name: str
+    staged_type: str
+    target_type: str
+    is_key: bool = False
+
+    @property
+    def value(self) -> str:
+        """The staged value, as an expression of the target type."""
+        column, staged_type = f"S.{quote(self.name)}", self.staged_type
+        if staged_type == "BYTES" != self.target_type:
+            staged_type = "STRING"
+            column = f"COALESCE(SAFE_CONVERT_BYTES_TO_STRING({column}), TO_BASE64({column}))"
+        match staged_type, self.target_type:
+            case staged, target if staged == target:
+                return column
+            case "STRING", "BYTES":
+                return f"FROM_BASE64({column})"  # As the BigQuery source encodes BYTES.
+            case "STRING", "JSON":  # a text that is no JSON becomes a JSON string
+                parsed = f"SAFE.PARSE_JSON({column}, wide_number_mode=>'round')"
+                return f"COALESCE({parsed}, IF({column} IS NULL, NULL, TO_JSON({column})))"
+            case _, "JSON":
+                return f"TO_JSON({column})"
+            case "STRING", target if not self.is_key:  # an empty text is what CSV has for no value
+                return f"CAST(NULLIF({column}, '') AS {target})"
+            case _, target:
+                return f"CAST({column} AS {target})"
+
+    @property
+    def does_not_fit(self) -> str:
+        """The condition that a staged value is not NULL and has no equal of the target type, other than BYTES."""
+        column = f"S.{quote(self.name)}"
+        fitting = f"SAFE_CAST({column} AS {self.target_type})"
+        if (self.staged_type, self.target_type) == ("FLOAT64", "INT64"):  # CAST rounds to the nearest integer.
+            fitting = f"NULLIF({fitting} = {column}, FALSE)"
+        return f"{column} IS NOT NULL AND {fitting} IS NULL"
+
+    @property
+    def differs(self) -> str:
+        """The condition that the target has another value."""
+        mine, other = self.value, f"T.{quote(self.name)}"
+        if self.target_type.startswith(("JSON", "ARRAY", "STRUCT")):  # These types cannot be compared.
+            mine, other = f"TO_JSON_STRING({mine})", f"TO_JSON_STRING({other})"
+        return f"{other} IS DISTINCT FROM {mine}"
+
+
+def merge_statement(
+    target: bigquery.TableReference, staging: str, key: Sequence[str], columns: Sequence[MergeColumn]
+) -> str:
+    """Returns the MERGE: inserts rows with new keys, updates rows that differ, and keeps all others.
+
+    Args:
+        target: The target table.
+        staging: The staging table or a query, as SQL.
+        key: Key columns; never NULL.
+        columns: All columns, including the key.
+    """
+    keys = [column for column in columns if column.name in key]
+    others = [column for column in columns if column.name not in key]
+    same = " AND ".join(f"T.{quote(column.name)} = {column.value}" for column in keys)
+    differs = " OR ".join(column.differs for column in others if column.name not in _NOT_COMPARED)
+    changes = ", ".join(f"{quote(column.name)} = {column.value}" for column in others)
+    names = ", ".join(quote(column.name) for column in columns)
+    values = ", ".join(column.value for column in columns)
+    return (
+        f"MERGE {quote_table(target)} AS T\nUSING {staging} AS S\nON {same}\n"
+        f"WHEN MATCHED AND ({differs}) THEN\n  UPDATE SET {changes}\n"
+        f"WHEN NOT MATCHED THEN\n  INSERT ({names}) VALUES ({values})"
+    )
+
+
+def misfits_statement(staging: str, column: MergeColumn, limit: int) -> str:
+    """Returns the query of some staged values of a column that have no equal of the target type."""
+    name = quote(column.name)
+    return (
+        f"SELECT DISTINCT S.{name} FROM {staging} AS S WHERE {column.does_not_fit} ORDER BY S.{name} LIMIT {limit}"
+    )
+
+
+def same_keys_statement(staging: str, keys: Sequence[MergeColumn], limit: int) -> str:
+    """Returns the query of some keys of the target types that several staged rows have."""
+    values = ", ".join(f"{column.value} AS {quote(column.name)}" for column in keys)
+    numbers = ", ".join(str(number) for number, _ in enumerate(keys, 1))
+    return (
+        f"SELECT {values} FROM {staging} AS S GROUP BY {numbers} HAVING COUNT(*) > 1 "
+        f"ORDER BY {numbers} LIMIT {limit}"
+    )
+
+
+def quote(name: str) -> str:
+    """Returns a name as an identifier of GoogleSQL."""
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+def quote_table(table: bigquery.TableReference) -> str:
+    """Returns the full name of a table as an identifier of GoogleSQL."""
+    return quote(f"{table.project}.{table.dataset_id}.{table.table_id}")

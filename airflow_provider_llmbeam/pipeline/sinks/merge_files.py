@@ -23,8 +23,8 @@ from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_record, whole
 from airflow_provider_llmbeam.pipeline.sinks import files
-from airflow_provider_llmbeam.pipeline.sinks.arrow_types import as_text
-from airflow_provider_llmbeam.pipeline.sinks.staged import shard_of, write_file
+from airflow_provider_llmbeam.pipeline.sinks.files import shard_of, write_file
+from airflow_provider_llmbeam.pipeline.sinks.parquet import as_text
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
 _SHARD = re.compile(r"/answers-(\d+)-of-(\d+)\.\w+$")
@@ -79,12 +79,12 @@ def publish(sink: FilesSink, columns: OutputColumns, staged: Mapping[int, str], 
     merged = {}
     for shard, new in staged.items():
         earlier = [
-            _of_shard(uri, sink, columns, shard, is_sure=count == sink.shards)
+            _read_shard(uri, sink, columns, shard, is_sure=count == sink.shards)
             for uri, number, count in shards
             if count != sink.shards or number == shard
         ]
         merged[shard] = f"{staging_uri}merged-{shard}-{uuid.uuid4().hex}.{sink.format}"
-        lines = chain((line for _, line in _read(new, sink.format)), _unseen(earlier, identify, seen))
+        lines = chain((line for _, line in _read(new, sink.format)), _skip_seen(earlier, identify, seen))
         write_file(merged[shard], lines, sink.format, columns)
     return files.publish(sink, merged, replaced)
 
@@ -162,7 +162,7 @@ def _digest(text: bytes) -> bytes:
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
-def _unseen(
+def _skip_seen(
     files: Sequence[Iterable[_Record]], identify: Callable[[Row], bytes], seen: frozenset[bytes]
 ) -> Iterator[bytes]:
     """Yields the lines of other keys, of each key those of the first file that has it.
@@ -181,7 +181,7 @@ def _unseen(
         earlier |= found
 
 
-def _of_shard(
+def _read_shard(
     uri: str, sink: FilesSink, columns: OutputColumns, shard: int, *, is_sure: bool
 ) -> Iterator[_Record]:
     for row, line in _read(uri, sink.format):
@@ -207,7 +207,7 @@ def _read(uri: str, file_format: str) -> Iterator[_Record]:
         with storage.open_buffered(uri) as lines:
             for line in lines:
                 if line.strip():
-                    yield _parsed(line, uri), line if line.endswith(b"\n") else line + b"\n"
+                    yield _parse_line(line, uri), line if line.endswith(b"\n") else line + b"\n"
         return
     with storage.open(uri) as file, pq.ParquetFile(file) as table:
         for batch in table.iter_batches(batch_size=_BATCH_ROWS):
@@ -215,7 +215,7 @@ def _read(uri: str, file_format: str) -> Iterator[_Record]:
                 yield row, encode_record(row)
 
 
-def _parsed(line: bytes, uri: str) -> Row:
+def _parse_line(line: bytes, uri: str) -> Row:
     try:
         found: Any = json.loads(line)
     except ValueError:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError
 from airflow_provider_llmbeam.pipeline.records import encode_key, read_records, whole
-from airflow_provider_llmbeam.pipeline.sinks.arrow_types import as_text
 from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyType, KeyTypes
+from airflow_provider_llmbeam.pipeline.sinks.parquet import as_text
 from airflow_provider_llmbeam.spec.sink import MilvusSink
 
 if TYPE_CHECKING:

@@ -174,7 +174,7 @@ class _Upsert:
     def run(self, records: _Records) -> str:
         """Upserts the records, which are read once more for the types of a new table; returns the table's name."""
         name = self._find_table()
-        types = self._find_types()
+        types: dict[str, str] | None = self._find_types()
         if not types:
             derived = derive_types(self._output, records())
             if derived is None:

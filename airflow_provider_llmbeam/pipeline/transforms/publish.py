@@ -32,10 +32,9 @@ from airflow_provider_llmbeam.pipeline.prompt_of_row import selection
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
-from airflow_provider_llmbeam.pipeline.sinks.files import move_in
+from airflow_provider_llmbeam.pipeline.sinks.files import move_in, write_file
 from airflow_provider_llmbeam.pipeline.sinks.merge_files import merge_dead_letter, read_rows
 from airflow_provider_llmbeam.pipeline.sinks.ownership import release
-from airflow_provider_llmbeam.pipeline.sinks.staged import write_file
 from airflow_provider_llmbeam.pipeline.sources import bigquery, queue
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count, name_of
 from airflow_provider_llmbeam.pipeline.transforms.write_report import ReportWriter

@@ -13,10 +13,9 @@ from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Row, refused_row
 from airflow_provider_llmbeam.pipeline.records import answer_record, answer_value, encode_record, failed_record
-from airflow_provider_llmbeam.pipeline.sinks.arrow_types import fits
 from airflow_provider_llmbeam.pipeline.sinks.bigquery import sql_type
-from airflow_provider_llmbeam.pipeline.sinks.parquet import doubtful_types
-from airflow_provider_llmbeam.pipeline.sinks.staged import shard_of, write_file
+from airflow_provider_llmbeam.pipeline.sinks.files import shard_of, write_file
+from airflow_provider_llmbeam.pipeline.sinks.parquet import doubtful_types, fits
 from airflow_provider_llmbeam.pipeline.transforms.line_blocks import ToLineBlocks
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.sink import BigQuerySink

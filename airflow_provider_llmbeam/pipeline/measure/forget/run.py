@@ -32,7 +32,7 @@ from airflow_provider_llmbeam.pipeline.measure.named_keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.privacy.masker import plain_rows
 from airflow_provider_llmbeam.pipeline.privacy.repair import repair_fingerprint
 from airflow_provider_llmbeam.pipeline.records import encode_key
-from airflow_provider_llmbeam.pipeline.sinks.merge import quoted, quoted_table
+from airflow_provider_llmbeam.pipeline.sinks.bigquery import quote, quote_table
 from airflow_provider_llmbeam.pipeline.sinks.milvus import entity_id
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
@@ -291,8 +291,8 @@ def statement(spec: JobSpec, keys: NamedKeys) -> str | None:
         return None
     match sink:
         case BigQuerySink():
-            names = [f"CAST({quoted(column)} AS STRING)" for column in columns]
-            table = quoted_table(reference_of(sink.table))
+            names = [f"CAST({quote(column)} AS STRING)" for column in columns]
+            table = quote_table(reference_of(sink.table))
             return f"DELETE FROM {table} WHERE {_where(names, keys.texts(), _bigquery_text)};"
         case PostgresSink():
             names = [f"{_postgres_name(column)}::text" for column in columns]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.sinks.files import shard_of
 from airflow_provider_llmbeam.pipeline.sinks.merge_files import merge_dead_letter, publish
-from airflow_provider_llmbeam.pipeline.sinks.staged import shard_of
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
 COLUMNS = OutputColumns(("id",))

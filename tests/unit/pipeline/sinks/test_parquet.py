@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.pipeline.sinks.files import equalize_types
 from airflow_provider_llmbeam.pipeline.sinks.parquet import read_staged, write_parquet
-from airflow_provider_llmbeam.pipeline.sinks.staged import with_equal_types
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 
@@ -44,7 +44,7 @@ def test_files_have_equal_types_also_if_an_attempt_was_killed_between_its_rename
             write_parquet([encode_record({"id": key, **others})], file, OutputColumns(("id",)))
     files = {str(tmp_path / f"staged-{n}.parquet"): str(tmp_path / f"final-{n}.parquet") for n in range(3)}
     for count in (0, 1, 2, 3):
-        moves = [*with_equal_types(files).items()][:count]
+        moves = [*equalize_types(files).items()][:count]
         storage.rename({staged: final for staged, final in moves if storage.exists(staged)})
     found = pq.read_table([*files.values()])
     assert found["id"].to_pylist() == ["n/a", "1", "2"]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pydantic import BaseModel
 
-from airflow_provider_llmbeam.pipeline.sinks.arrow_types import arrow_type, fits, typed
+from airflow_provider_llmbeam.pipeline.sinks.parquet import arrow_type, fits, typed
 from airflow_provider_llmbeam.spec.prompt.answer_type import MAX_TYPES, AnswerType, answer_type
 
 TEXT, ANY = AnswerType("text"), AnswerType("any", is_nullable=True)

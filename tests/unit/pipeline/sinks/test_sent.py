@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_llmbeam.pipeline.sinks.queues.sent import digest_of, remember, were_sent
+from airflow_provider_llmbeam.pipeline.sinks.sent import digest_of, remember, were_sent
 
 RECORDS = [{"id": 1, "answer": "a", "origin": "fresh"}, {"id": 2, "answer": "b", "origin": "fresh"}]
 

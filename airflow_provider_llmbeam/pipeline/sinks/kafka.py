@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
     client_package,
 )
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record, read_records
-from airflow_provider_llmbeam.pipeline.sinks.queues.sent import digest_of, remember, were_sent
+from airflow_provider_llmbeam.pipeline.sinks.sent import digest_of, remember, were_sent
 from airflow_provider_llmbeam.spec.sink import KafkaSink
 
 _log = logging.getLogger("llmbeam")

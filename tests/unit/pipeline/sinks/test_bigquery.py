@@ -4,11 +4,11 @@ import pytest
 import sqlglot
 from google.cloud.bigquery import DatasetReference
 
-from airflow_provider_llmbeam.pipeline.sinks.merge import (
+from airflow_provider_llmbeam.pipeline.sinks.bigquery import (
     MergeColumn,
     merge_statement,
     misfits_statement,
-    quoted,
+    quote,
     same_keys_statement,
 )
 
@@ -87,4 +87,4 @@ def test_json_and_arrays_are_compared_as_text() -> None:
 
 
 def test_a_name_cannot_break_out_of_its_quotes() -> None:
-    assert quoted("a`b\\c") == "`a\\`b\\\\c`"
+    assert quote("a`b\\c") == "`a\\`b\\\\c`"

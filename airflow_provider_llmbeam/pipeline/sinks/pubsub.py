@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import before_the_model, message_of
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record, read_records
-from airflow_provider_llmbeam.pipeline.sinks.queues.sent import digest_of, remember, were_sent
+from airflow_provider_llmbeam.pipeline.sinks.sent import digest_of, remember, were_sent
 from airflow_provider_llmbeam.spec.sink import PubSubSink
 from airflow_provider_llmbeam.transport.redirects import direct
 

@@ -1,1 +1,0 @@
-"""Sinks that answers are sent to as messages."""
