@@ -184,7 +184,7 @@ PLANTED_FAULTS = {
         area="publish",
         what="answers whose staged files are gone are taken from the report of an earlier run",
         file="pipeline/transforms/publish.py",
-        old="return report.answers_uris if report.started_at == self._started_at else []",
+        old="return report.answers_uris if report.started_at == self._report.started_at else []",
         new="return report.answers_uris",
         tests=("tests/unit/pipeline/transforms/test_publish.py",),
     ),
