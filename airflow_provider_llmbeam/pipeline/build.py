@@ -24,10 +24,10 @@ from airflow_provider_llmbeam.pipeline.reporting.answer_profile import label_fie
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.sinks import staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
-from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
+from airflow_provider_llmbeam.pipeline.transforms.check_sink import wait_for_sink_check
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
 from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_requests
-from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged, without_misfits
+from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged, separate_misfits
 from airflow_provider_llmbeam.pipeline.transforms.write_report import ReportWriter
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -64,7 +64,7 @@ def build(
     handler = (JobHandler[Request] if spec.conversation is None else ConversationHandler)(spec, context)
     fan_out = FanOut() if spec.conversation is None else FanOutTurns()
     inferred = (
-        after_sink_check(root, requests.unanswered, spec, context)
+        wait_for_sink_check(root, requests.unanswered, spec, context)
         | "RunInference" >> RunInference(handler)
         | "FanOut" >> beam.ParDo(fan_out).with_outputs(FAILED, HISTORY, main="answered")
     )
@@ -73,7 +73,7 @@ def build(
     )
     for feature in features:
         results = feature.change_answers(results, context)
-    fitting, misfits = without_misfits(results.answered, spec)
+    fitting, misfits = separate_misfits(results.answered, spec)
     answered = (*fitting, *requests.replaced)
     failed = (*results.failed, *misfits) | "Failed" >> beam.Flatten()
 

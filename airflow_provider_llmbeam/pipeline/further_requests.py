@@ -81,7 +81,7 @@ class Ask(beam.PTransform):
         asked = (
             self._gate(looked_up["requests"])
             | "RunInference" >> RunInference(self._handler)
-            | "FanOut" >> beam.FlatMap(_fanned_out)
+            | "FanOut" >> beam.FlatMap(_fan_out)
         )
         return (looked_up[_KNOWN], asked) | beam.Flatten()
 
@@ -128,6 +128,6 @@ def _fingerprint_of(element: Any) -> str:
     return fingerprint
 
 
-def _fanned_out(result: PredictionResult) -> Iterator[Asked]:
+def _fan_out(result: PredictionResult) -> Iterator[Asked]:
     for number, row in enumerate(result.example.rows):
         yield Asked(row[_ELEMENT], result.inference, is_first=not number)

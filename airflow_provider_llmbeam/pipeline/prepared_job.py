@@ -30,7 +30,7 @@ from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_a
 from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
 from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
 from airflow_provider_llmbeam.pipeline.lease import hold_lease
-from airflow_provider_llmbeam.pipeline.media.uploads import uploads_deleted
+from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads_after
 from airflow_provider_llmbeam.pipeline.prefix_cache import store_head
 from airflow_provider_llmbeam.pipeline.reporting.progress import ProgressReader
 from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
@@ -101,7 +101,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
             spec = manifest.with_remaining_budget(spec)
         # After batch inference only its rest is left, of a few rows, unless the mode is 'online' now.
         has_rest = manifest is not None and manifest.files and spec.inference.mode != "online"
-        until_end.enter_context(uploads_deleted(spec))
+        until_end.enter_context(delete_uploads_after(spec))
         cache = None if has_rest else until_end.enter_context(store_head(spec))
         with preparation(spec):
             now = time.time()

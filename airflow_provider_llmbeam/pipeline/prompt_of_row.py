@@ -128,7 +128,7 @@ class RowPrompts:
         if (media := self._media) is None:
             return iter(prompts)
         return self._threads.map(
-            lambda each: media.identified(each) if isinstance(each, RowPrompt) else each, prompts
+            lambda each: media.identify(each) if isinstance(each, RowPrompt) else each, prompts
         )
 
 

@@ -33,7 +33,7 @@ from airflow_provider_llmbeam.pipeline.elements import (
 )
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
-from airflow_provider_llmbeam.pipeline.privacy.vault import with_sealed
+from airflow_provider_llmbeam.pipeline.privacy.vault import add_sealed
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.progress import publish_progress, write_progress_soon
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
@@ -45,7 +45,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 HISTORY = "history"
 
 
-def conversations(
+def make_conversations(
     root: beam.Pipeline,
     rendered: beam.PCollection,
     spec: JobSpec,
@@ -165,7 +165,7 @@ class FanOutTurns(beam.DoFn):
             if not isinstance(asked.outcome, Completion):
                 yield beam.pvalue.TaggedOutput(FAILED, FailedRow(turn.row, asked.outcome, asked.origin))
                 continue
-            row = with_sealed(turn.row, asked.values, asked.outcome.text)
+            row = add_sealed(turn.row, asked.values, asked.outcome.text)
             yield AnsweredRow(row, asked.fingerprint, asked.outcome, asked.origin)
             if asked.fingerprint not in conversation.written:
                 line = encode_turn(conversation.name, _stored(turn, asked, asked.outcome))

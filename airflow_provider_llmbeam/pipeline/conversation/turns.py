@@ -194,7 +194,7 @@ class Dialogue:
             self._take(*known)
         return None
 
-    def finished(self, outcome: Outcome) -> None:
+    def finish_turn(self, outcome: Outcome) -> None:
         """Takes the outcome of the prompt that `next_prompt` has returned."""
         self._take(outcome, _origin(outcome))
 
@@ -273,7 +273,7 @@ class Dialogues:
     def next_turn(self, index: int, outcome: Outcome) -> Prompt | None:
         """Takes an outcome and returns the next prompt of its conversation, see `engine.request.NextTurn`."""
         dialogue = self._sent[index]
-        dialogue.finished(outcome)
+        dialogue.finish_turn(outcome)
         return self._next(dialogue)
 
     def take_counts(self, price: Price | None = None) -> Counts:

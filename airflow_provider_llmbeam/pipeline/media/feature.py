@@ -35,7 +35,7 @@ class MediaFeature(Feature):
         return replace(prompts, rendered=identified["rows"], failed=[*prompts.failed, identified[FAILED]])
 
     def before_publication(self) -> None:
-        """Deletes the uploads of a job whose launch does not wait for it, see `uploads_deleted`."""
+        """Deletes the uploads of a job whose launch does not wait for it, see `delete_uploads_after`."""
         if isinstance(self.spec.runner, DetachedRunner):
             delete_uploads(self.spec)
 

@@ -196,7 +196,7 @@ class MediaIdentifier:
         self._files = StoredMedia()
         self._fingerprint = spec.fingerprinter()
 
-    def identified(self, found: RowPrompt) -> RowPrompt | FailedRow:
+    def identify(self, found: RowPrompt) -> RowPrompt | FailedRow:
         """Returns a prompt with plain addresses and the tokens of its files; a failed row if it cannot be sent.
 
         Raises:

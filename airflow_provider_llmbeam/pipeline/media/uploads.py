@@ -152,7 +152,7 @@ def open_uploads(model: Model, prefix: str | None) -> UploadedMedia | None:
 
 
 @contextlib.contextmanager
-def uploads_deleted(spec: JobSpec) -> Iterator[None]:
+def delete_uploads_after(spec: JobSpec) -> Iterator[None]:
     """Deletes the uploads of a job at its end, and those that killed tries have left behind.
 
     A job on Dataflow outlives this process: its last step deletes them.

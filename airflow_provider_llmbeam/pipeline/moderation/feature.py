@@ -99,8 +99,8 @@ class ModerationFeature(Feature):
         if "input" not in self.moderation.on or not self.moderation.flags:
             return results
         return Results(
-            [rows | f"FlagAnswers{number}" >> beam.Map(with_flag) for number, rows in enumerate(results.answered)],
-            [rows | f"FlagFailed{number}" >> beam.Map(with_flag) for number, rows in enumerate(results.failed)],
+            [rows | f"FlagAnswers{number}" >> beam.Map(move_flag) for number, rows in enumerate(results.answered)],
+            [rows | f"FlagFailed{number}" >> beam.Map(move_flag) for number, rows in enumerate(results.failed)],
             results.tallies,
         )
 
@@ -235,7 +235,7 @@ class DecideOnAnswers(_Decide):
                 yield beam.pvalue.TaggedOutput(FAILED, failed)
 
 
-def with_flag(element: Any) -> Any:
+def move_flag(element: Any) -> Any:
     """Returns an `AnsweredRow` or a `FailedRow` whose row is as read: the flag of its prompt is an attribute."""
     if FLAG not in element.row:
         return element

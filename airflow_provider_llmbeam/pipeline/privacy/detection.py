@@ -74,10 +74,10 @@ class Detection:
                 raise
             except Exception as error:
                 raise DetectionError(f"a detector of `safety.privacy` raised {type(error).__name__}") from error
-        return tuple(_without_placeholders(text, _merged(found))) if found else ()
+        return tuple(_without_placeholders(text, _merge(found))) if found else ()
 
 
-def _merged(found: list[Finding]) -> Iterator[Finding]:
+def _merge(found: list[Finding]) -> Iterator[Finding]:
     found.sort(key=lambda each: (each.start, -each.end))
     current = found[0]
     for each in found[1:]:

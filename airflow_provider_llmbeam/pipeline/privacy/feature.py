@@ -12,9 +12,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.feature import Feature, Results
-from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError, cipher_of
-from airflow_provider_llmbeam.pipeline.privacy.detection import detection_of
-from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import inspector_of
+from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError
 from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
 from airflow_provider_llmbeam.pipeline.privacy.repair import settle_altered
 from airflow_provider_llmbeam.pipeline.privacy.vault import add_masked, add_returned
@@ -49,9 +47,7 @@ class PrivacyFeature(Feature):
             JobSpecError: The secret is missing, a detector cannot be used, or a detector of type `dlp` has no
                 project or no account.
         """
-        inspector_of(self.spec)
-        cipher_of(self.privacy.key_env)
-        detection_of(self.privacy.detectors)
+        Masker(self.spec, self.privacy)
 
     def change_answers(self, results: Results, context: RunContext) -> Results:
         """Applies `on_altered`."""
@@ -123,7 +119,7 @@ class RestoreAnswers(CountMasked):
         """
         self.count(answered)
         try:
-            yield self._masker.restored(answered)
+            yield self._masker.restore(answered)
         except WrongKeyError:
             raise JobFailedError(
                 f"`safety.privacy`: the secret in {self._privacy.key_env!r} is not the one with which this job "

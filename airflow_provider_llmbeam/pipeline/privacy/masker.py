@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import inspections_
 from airflow_provider_llmbeam.pipeline.privacy.finding import Cell, Finding, Inspected
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import (
     LENGTHS,
-    mapped,
+    map_values,
     placeholders_in,
     restore_values,
     texts_of,
@@ -28,7 +28,7 @@ from airflow_provider_llmbeam.pipeline.privacy.vault import (
     HASH_DIGITS,
     VAULT,
     Issuer,
-    opened,
+    open_vault,
     sealed_values,
     with_vault,
     without_vault,
@@ -180,7 +180,7 @@ class Masker:
                     f"the row was masked with another key than the one in {self._privacy.key_env!r}, or its "
                     f"column {VAULT!r} was changed; expected the key of the job that wrote it",
                 )
-        masked, faults = self._masked(row, self._columns)
+        masked, faults = self._mask(row, self._columns)
         return failed_row(masked, "personal_data", faults[0]) if faults else masked
 
     def prompt(self, row: Row, prompt: Prompt) -> tuple[Row, Prompt]:
@@ -225,13 +225,13 @@ class Masker:
 
     def spec(self, plain: dict[str, Any]) -> dict[str, Any]:
         """Returns a spec as plain data without the personal data in its prompt and its rows."""
-        masked = {**plain, "prompt": mapped(plain["prompt"], self._shown)}
+        masked = {**plain, "prompt": map_values(plain["prompt"], self._shown)}
         if "rows" in plain["source"]:
             rows = plain["source"]["rows"]
             if self._inspections is None:
-                rows = mapped(rows, self._shown)
+                rows = map_values(rows, self._shown)
             else:
-                rows = [{name: mapped(value, _hidden) for name, value in row.items()} for row in rows]
+                rows = [{name: map_values(value, _hidden) for name, value in row.items()} for row in rows]
             masked["source"] = {**plain["source"], "rows": rows}
         return masked
 
@@ -243,9 +243,9 @@ class Masker:
         """
         if VAULT not in row:
             return row
-        return self._with_values(row, *opened(row, self._cipher))
+        return self._with_values(row, *open_vault(row, self._cipher))
 
-    def restored(self, answered: AnsweredRow) -> AnsweredRow:
+    def restore(self, answered: AnsweredRow) -> AnsweredRow:
         """Returns an answered row with its columns and its answer restored, as the sink stores it.
 
         Raises:
@@ -253,11 +253,11 @@ class Masker:
         """
         if VAULT not in answered.row:
             return answered
-        values, of_key = opened(answered.row, self._cipher)
+        values, of_key = open_vault(answered.row, self._cipher)
         row, sent = self._with_values(answered.row, values, of_key), answered.row[VAULT].get("sent", ())
         # A text of the answer stays one, also where the column had a number: a schema may say so.
         values = {placeholder: str(values[placeholder]) for placeholder in sent if placeholder in values}
-        return replace(answered, row=row, completion=_restored_completion(answered.completion, values))
+        return replace(answered, row=row, completion=_restore_completion(answered.completion, values))
 
     def _with_values(self, row: Row, values: dict[str, Any], of_key: dict[str, Any]) -> Row:
         """Returns a row with these values; those of `of_key` are restored in key columns alone."""
@@ -271,7 +271,7 @@ class Masker:
         """Masks a row that could not be read, whose columns may not be known."""
         row, message = failed.row, self.message(failed.failure.message, _MESSAGE)
         try:
-            row, _ = self._masked(self.plain(row), None)
+            row, _ = self._mask(self.plain(row), None)
         except WrongKeyError:
             row = self._of_another_key(row)
         return replace(failed, row=row, failure=replace(failed.failure, message=message))
@@ -279,7 +279,8 @@ class Masker:
     def _of_another_key(self, row: Row) -> Row:
         """Returns a row with the vault that another key may open; what is found besides cannot be restored."""
         masked = {
-            name: mapped(value, partial(self._shown, column=name)) for name, value in without_vault(row).items()
+            name: map_values(value, partial(self._shown, column=name))
+            for name, value in without_vault(row).items()
         }
         return with_vault(masked, sealed_values(row))
 
@@ -288,7 +289,7 @@ class Masker:
             return value
         return value if (masked := self.message(text, column)) == text else masked
 
-    def _masked(self, row: Row, columns: Collection[str] | None) -> tuple[Row, list[str]]:
+    def _mask(self, row: Row, columns: Collection[str] | None) -> tuple[Row, list[str]]:
         issuer = Issuer(
             self._cipher, lambda: self._in_templates | _forms(*row.values()), least_digits=self._least_digits
         )
@@ -297,7 +298,7 @@ class Masker:
             if name == VAULT or not (columns is None or name in columns or name == _ERROR):
                 continue
             mask = partial(self._value, issuer=issuer, column=name, faults=faults, is_key=name in self._key)
-            masked[name] = mapped(row[name], mask)
+            masked[name] = map_values(row[name], mask)
         vault = issuer.vault()
         return (row if vault is None else {**masked, VAULT: vault}), faults
 
@@ -314,7 +315,7 @@ class Masker:
         if not found:
             return value
         plain = value if isinstance(value, int | float | bytes) else text
-        return self._issued(found[0].kind, plain, issuer, f"column {column!r}", faults, is_key)
+        return self._issue(found[0].kind, plain, issuer, f"column {column!r}", faults, is_key)
 
     def _text(
         self, text: str, issuer: Issuer, column: str | None, faults: list[str], *, is_key: bool = False
@@ -330,11 +331,11 @@ class Masker:
         parts, end = list[str](), 0
         for each in found:
             value = text[each.start : each.end]
-            parts += text[end : each.start], self._issued(each.kind, value, issuer, where, faults, is_key)
+            parts += text[end : each.start], self._issue(each.kind, value, issuer, where, faults, is_key)
             end = each.end
         return "".join((*parts, text[end:]))
 
-    def _issued(self, kind: str, value: Any, issuer: Issuer, where: str, faults: list[str], is_key: bool) -> str:
+    def _issue(self, kind: str, value: Any, issuer: Issuer, where: str, faults: list[str], is_key: bool) -> str:
         action = self._privacy.action_of(kind)
         if action == "fail":
             faults.append(f"{where} has a value of kind {kind}, which `safety.privacy.actions` lets no row have")
@@ -370,7 +371,7 @@ def plain_rows(spec: JobSpec) -> Callable[[Row], Row]:
     return plain
 
 
-def _restored_completion(completion: Completion, values: dict[str, str]) -> Completion:
+def _restore_completion(completion: Completion, values: dict[str, str]) -> Completion:
     if not values:
         return completion
     if completion.parsed is None:

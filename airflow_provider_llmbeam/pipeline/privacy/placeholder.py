@@ -156,12 +156,12 @@ def texts_of(value: Any) -> Iterator[str]:
             yield from texts_of(inner)
 
 
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+def map_values(value: Any, change: Callable[[Any], Any]) -> Any:
     """Returns a value with each value that is no list or object changed, and the names of its fields."""
     if isinstance(value, Mapping):
-        return {change(name): mapped(inner, change) for name, inner in value.items()}
+        return {change(name): map_values(inner, change) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [mapped(inner, change) for inner in value]
+        return [map_values(inner, change) for inner in value]
     return change(value)
 
 
@@ -181,4 +181,4 @@ def restore_values(value: Any, values: Mapping[str, Any]) -> Any:
             return one
         return values[one] if one in values else _FORM.sub(lambda match: texts.get(match[0], match[0]), one)
 
-    return mapped(value, change)
+    return map_values(value, change)

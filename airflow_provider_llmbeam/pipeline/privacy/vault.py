@@ -155,7 +155,7 @@ def sealed_in(text: str, values: Mapping[str, str]) -> dict[str, str]:
     return {match[0]: values[match[0]] for match in placeholders_in(text) if match[0] in values}
 
 
-def with_sealed(row: Row, sealed: Mapping[str, str], answer: str) -> Row:
+def add_sealed(row: Row, sealed: Mapping[str, str], answer: str) -> Row:
     """Returns a row with the encrypted values of those placeholders of earlier turns that its answer has."""
     own = row.get(VAULT) or {}
     sent = own.get("sent", ())
@@ -167,7 +167,7 @@ def with_sealed(row: Row, sealed: Mapping[str, str], answer: str) -> Row:
     return {**row, VAULT: vault}
 
 
-def opened(row: Row, cipher: Cipher) -> tuple[dict[str, Any], dict[str, Any]]:
+def open_vault(row: Row, cipher: Cipher) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the values of the placeholders of a row, and those that are restored in key columns alone.
 
     Args:

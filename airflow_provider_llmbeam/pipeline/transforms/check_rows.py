@@ -34,7 +34,7 @@ class RowFacts:
     columns: tuple[str, ...] = ()
 
 
-def after_row_check(
+def wait_for_row_check(
     branches: Iterable[beam.PCollection], rows: Iterable[beam.PCollection], spec: JobSpec
 ) -> list[beam.PCollection]:
     """Delays the branches until the rows are checked, if there is anything to check.

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import LocalRunner, sink_needs_worker_secrets
 
 
-def after_sink_check(
+def wait_for_sink_check(
     root: beam.Pipeline, requests: beam.PCollection, spec: JobSpec, context: RunContext
 ) -> beam.PCollection:
     """Delays the requests until a worker has checked that it can store the answers.

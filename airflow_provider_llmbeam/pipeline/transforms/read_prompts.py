@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.context import RunContext
-from airflow_provider_llmbeam.pipeline.conversation.transform import conversations
+from airflow_provider_llmbeam.pipeline.conversation.transform import make_conversations
 from airflow_provider_llmbeam.pipeline.elements import FAILED
 from airflow_provider_llmbeam.pipeline.feature import Feature, Prompts
 from airflow_provider_llmbeam.pipeline.privacy.dlp.steps import mask_inspected_rows
-from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
-from airflow_provider_llmbeam.pipeline.transforms.check_sink import after_sink_check
+from airflow_provider_llmbeam.pipeline.transforms.check_rows import wait_for_row_check
+from airflow_provider_llmbeam.pipeline.transforms.check_sink import wait_for_sink_check
 from airflow_provider_llmbeam.pipeline.transforms.keys import unique
 from airflow_provider_llmbeam.pipeline.transforms.read import ReadRows
 from airflow_provider_llmbeam.pipeline.transforms.reuse import reuse
@@ -58,14 +58,14 @@ def read_requests(
     rendered = rows | "Render" >> beam.ParDo(Render(spec, context)).with_outputs(FAILED, main="rows")
 
     def delay(requests: beam.PCollection) -> beam.PCollection:
-        (requests,) = after_row_check([requests], (every, unreadable), spec)
-        return after_sink_check(root, requests, spec, context)
+        (requests,) = wait_for_row_check([requests], (every, unreadable), spec)
+        return wait_for_sink_check(root, requests, spec, context)
 
     refused = [unreadable, *duplicates, rendered[FAILED]]
     prompts = Prompts(rendered["rows"], [], refused, [tallies, *inspections], delay, duplicate_keys)
     for feature in features:
         prompts = feature.change_prompts(prompts, context)
-    look_up = reuse if spec.conversation is None else conversations
+    look_up = reuse if spec.conversation is None else make_conversations
     requests, reused, refusals = look_up(root, prompts.rendered, spec, duplicate_keys, context)
-    requests, *reused = after_row_check((requests, *reused), (every, unreadable), spec)
+    requests, *reused = wait_for_row_check((requests, *reused), (every, unreadable), spec)
     return Requests(requests, reused, prompts.replaced, [*prompts.failed, *refusals], prompts.tallies)

@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.spec.sink import BigQuerySink
 _NO_COLUMNS = OutputColumns(())
 
 
-def without_misfits(
+def separate_misfits(
     answered: Sequence[beam.PCollection], spec: JobSpec
 ) -> tuple[Sequence[beam.PCollection], list[beam.PCollection]]:
     """Separates answers that the columns of a BigQuery table do not hold.

@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
-from airflow_provider_llmbeam.spec.job.generation_rules import generation_fault
 from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
 from airflow_provider_llmbeam.spec.job.output_rules import milvus_fault, output_fault
 from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
-from airflow_provider_llmbeam.spec.model.parameters import given
+from airflow_provider_llmbeam.spec.model.parameters import (
+    combines_search_and_schema,
+    given,
+    parameter_column,
+    refusal,
+)
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, is_in_network, missing_worker_secrets
 from airflow_provider_llmbeam.spec.safety import FilesAudit
@@ -42,7 +46,7 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
         or inference_fault(spec)
         or labels_fault(spec, has_project=has_project)
         or _embedding_fault(spec)
-        or generation_fault(spec, has_project=has_project)
+        or _generation_fault(spec, has_project=has_project)
         or _request_format_fault(spec)
         or _private_endpoint_fault(spec)
         or _media_fault(spec)
@@ -146,6 +150,58 @@ def _embedding_fault(spec: JobSpec) -> FieldFaultError | None:
             "model.name",
             "must be an embedding model to embed, e.g. 'gemini-embedding-001'; this one generates texts",
             spec.model.name,
+        )
+    return None
+
+
+def _generation_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
+    server = parameter_column(spec.model, has_project=has_project)
+    for name in given(spec.generation):
+        if why := refusal(name, spec.generation, spec.model, server):
+            return FieldFaultError(f"generation.{name}", why, getattr(spec.generation, name), spec.model.name)
+    return _restriction_fault(spec) or _online_fault(spec) or _search_fault(spec)
+
+
+def _restriction_fault(spec: JobSpec) -> FieldFaultError | None:
+    if spec.generation.structured_outputs is None or spec.prompt.output_schema is None:
+        return None
+    return FieldFaultError(
+        "generation.structured_outputs",
+        "must be left out with `prompt.output_schema`, which restricts the answer as well",
+        spec.generation.structured_outputs,
+    )
+
+
+def _online_fault(spec: JobSpec) -> FieldFaultError | None:
+    if spec.inference.mode == "online":
+        return None
+    for name in ("google_search", "model_armor"):
+        if getattr(spec.generation, name):
+            return FieldFaultError(
+                "inference.mode",
+                f"must be 'online' with `generation.{name}`: it is not implemented for request files",
+                spec.inference.mode,
+            )
+    return None
+
+
+def _search_fault(spec: JobSpec) -> FieldFaultError | None:
+    if not spec.generation.google_search:
+        return None
+    if spec.prompt.output_schema is not None and not combines_search_and_schema(spec.model):
+        return FieldFaultError(
+            "generation.google_search",
+            f"must be left out with `prompt.output_schema` and {spec.model.name!r}: models before Gemini 3 refuse "
+            "both together",
+            True,
+            spec.model.name,
+        )
+    if spec.limits.budget_usd is not None:
+        return FieldFaultError(
+            "limits.budget_usd",
+            "must be left out with `generation.google_search`: the provider bills each search besides the tokens, "
+            "and a budget would not include them",
+            spec.limits.budget_usd,
         )
     return None
 

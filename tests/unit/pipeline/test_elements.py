@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
 from airflow_provider_llmbeam.pipeline.elements import FAILED, Request, RequestCoder
-from airflow_provider_llmbeam.pipeline.transforms.check_rows import after_row_check
+from airflow_provider_llmbeam.pipeline.transforms.check_rows import wait_for_row_check
 from airflow_provider_llmbeam.pipeline.transforms.reuse import REUSED, MakeRequest, Reuse
 from airflow_provider_llmbeam.spec import EchoModel, FilesSink, JobSpec, PromptTemplate, RowsSource
 
@@ -44,6 +44,6 @@ def test_requests_keep_their_type_up_to_the_model_so_that_beam_finds_their_coder
     first_run = rows | beam.ParDo(MakeRequest())
     step = beam.ParDo(Reuse("nightly", AnswerForm.of(None, None))).with_outputs(REUSED, FAILED, main="requests")
     later_run = (rows | step)["requests"]
-    checked = after_row_check((first_run, later_run), (rows,), spec)
+    checked = wait_for_row_check((first_run, later_run), (rows,), spec)
     assert [branch.element_type for branch in checked] == [Request, Request]
     assert checked[0] is not first_run

@@ -110,7 +110,7 @@ class Inspector:
         engine = self._open_engine()
         try:
             while tables:
-                prompts = [Prompt(table.encoded(self._config)) for table in tables]
+                prompts = [Prompt(table.encode_body(self._config)) for table in tables]
                 answered = zip(tables, await engine.answer(prompts), strict=True)
                 tables = [rest for table, outcome in answered for rest in self._take(table, outcome, done)]
         except ModelUnavailableError as error:
@@ -195,15 +195,14 @@ def project_of(spec: JobSpec, detector: DlpDetector) -> str:
     )
 
 
-def inspector_of(spec: JobSpec) -> Inspector | None:
-    """Returns the inspector of a job that all its steps in this process share; `None` without a detector `dlp`.
+def inspector_of(spec: JobSpec) -> Inspector:
+    """Returns the inspector of a job with a detector of type `dlp`, which all its steps in this process share.
 
     Raises:
         JobSpecError: There is no project, or no Google credentials.
     """
-    privacy = spec.safety.privacy
-    if privacy is None or (detector := privacy.dlp) is None:
-        return None
+    detector = None if spec.safety.privacy is None else spec.safety.privacy.dlp
+    assert detector is not None
     limits = Limits(requests_per_minute=detector.requests_per_minute, max_in_flight=detector.max_in_flight)
     return _inspector(detector, project_of(spec, detector), limits_of_a_worker(spec.runner, limits))
 
@@ -257,5 +256,7 @@ def inspections_of(spec: JobSpec) -> Inspections | None:
     Raises:
         JobSpecError: There is no secret, no project, or no Google credentials.
     """
-    inspector, store = inspector_of(spec), store_of(spec)
-    return None if inspector is None or store is None else Inspections(inspector, store)
+    privacy = spec.safety.privacy
+    if privacy is None or privacy.dlp is None:
+        return None
+    return Inspections(inspector_of(spec), store_of(spec))

@@ -18,7 +18,6 @@ from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, Row
 from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import inspector_of
 from airflow_provider_llmbeam.pipeline.privacy.dlp.store import (
-    FindingStore,
     pattern_of,
     read_findings,
     store_of,
@@ -110,7 +109,7 @@ class _TextsOfRows(beam.DoFn):
 
     def setup(self) -> None:
         self._masker = Masker(self._spec, self._privacy)
-        self._store = _store_of(self._spec)
+        self._store = store_of(self._spec)
 
     def process(self, row: Row | FailedRow) -> Iterator[tuple[bytes, Unmasked] | beam.pvalue.TaggedOutput]:
         # Of its content: a repeated bundle gives a row the same id, and equal rows have the same findings.
@@ -142,14 +141,12 @@ class _InspectTexts(beam.DoFn):
         self._throttled = ThrottlingSignaler(NAMESPACE)
 
     def setup(self) -> None:
-        self._inspector = inspector_of(self._spec)
-        self._store = _store_of(self._spec)
+        self._inspector, self._store = inspector_of(self._spec), store_of(self._spec)
 
     def start_bundle(self) -> None:
         self._sums = Counter[str]()
 
     def process(self, batch: Sequence[Text]) -> Iterator[tuple[bytes, Found]]:
-        assert self._inspector is not None
         inspection = self._inspector.inspect([cell for cell, _ in batch])
         self._store.write(inspection.found)
         if seconds := int(inspection.throttled_seconds):
@@ -171,7 +168,7 @@ class _MaskInspectedRows(RowStep):
 
     def setup(self) -> None:
         super().setup()
-        self._store = _store_of(self._spec)
+        self._store = store_of(self._spec)
 
     def process(self, group: tuple[bytes, Any]) -> Iterator[Row | beam.pvalue.TaggedOutput]:
         _, joined = group
@@ -186,10 +183,3 @@ class _MaskInspectedRows(RowStep):
                 yield beam.pvalue.TaggedOutput(FAILED, row)
             else:
                 yield self._failed(row) if isinstance(row, FailedRow) else row
-
-
-def _store_of(spec: JobSpec) -> FindingStore:
-    """Returns the store of a job with a detector of type `dlp`."""
-    store = store_of(spec)
-    assert store is not None
-    return store

@@ -65,13 +65,13 @@ def read_findings(uri: str) -> Iterator[tuple[str, tuple[Finding, ...]]]:
             yield name, tuple(Finding(*each) for each in findings)
 
 
-def store_of(spec: JobSpec) -> FindingStore | None:
-    """Returns the store of a job; `None` without a detector of type `dlp`.
+def store_of(spec: JobSpec) -> FindingStore:
+    """Returns the store of a job with a detector of type `dlp`.
 
     Raises:
         JobSpecError: There is no secret.
     """
     privacy = spec.safety.privacy
-    if privacy is None or privacy.dlp is None:
-        return None
+    assert privacy is not None
+    assert privacy.dlp is not None
     return FindingStore(spec.paths.inspections_uri, privacy.dlp, cipher_of(privacy.key_env))

@@ -53,7 +53,7 @@ class Table:
         middle = len(self.cells) // 2
         return Table(self.cells[:middle]), Table(self.cells[middle:])
 
-    def encoded(self, config: Mapping[str, Any]) -> str:
+    def encode_body(self, config: Mapping[str, Any]) -> str:
         """Returns the body of the request.
 
         Args:
@@ -82,14 +82,14 @@ def pack(cells: Iterable[Cell], config: Mapping[str, Any]) -> tuple[list[Table],
 
     Args:
         cells: The texts.
-        config: See `Table.encoded`.
+        config: See `Table.encode_body`.
 
     Returns:
         The tables, and the texts that are too long for a request.
     """
     tables: list[Table] = []
     too_long: list[Cell] = []
-    fixed_bytes = len(Table(()).encoded(config).encode())
+    fixed_bytes = len(Table(()).encode_body(config).encode())
     filled = _Filled(fixed_bytes)
     for cell in cells:
         if not filled.takes(cell):

@@ -44,7 +44,7 @@ def asked(dialogue: Dialogue, outcomes: dict[str, Outcome] | None = None) -> lis
     while (prompt := dialogue.next_prompt()) is not None:
         sent.append(prompt)
         outcome = (outcomes or {}).get(prompt.text)
-        dialogue.finished(outcome or completion(f"answer {prompt.text.removeprefix('text ')}"))
+        dialogue.finish_turn(outcome or completion(f"answer {prompt.text.removeprefix('text ')}"))
     return sent
 
 

@@ -26,7 +26,7 @@ def answer_of(masker, row, answer, parsed=None):
     masked = masker.row(row)
     masked, prompt = masker.prompt(masked, Prompt(f"Say: {masked.get('text')}"))
     found = completion(answer(prompt.text), parsed=parsed and parsed(prompt.text))
-    return masker.restored(AnsweredRow(masked, "f", found, "fresh"))
+    return masker.restore(AnsweredRow(masked, "f", found, "fresh"))
 
 
 def test_a_copied_placeholder_is_restored(make_masker):
@@ -176,9 +176,9 @@ def test_a_vector_and_citations(make_masker):
     masker = make_masker()
     row, prompt = masker.prompt(masker.row({"id": 1, "text": "123456"}), Prompt("123456"))
     vector = AnsweredRow(row, "f", completion("", parsed=[0.5]), "fresh")
-    assert masker.restored(vector).completion.parsed == [0.5]
+    assert masker.restore(vector).completion.parsed == [0.5]
     cited = AnsweredRow(row, "f", completion("x", citations=[{"texts": [prompt.text]}]), "fresh")
-    assert masker.restored(cited).completion.citations == [{"texts": ["123456"]}]
+    assert masker.restore(cited).completion.citations == [{"texts": ["123456"]}]
 
 
 def test_a_placeholder_of_a_column_that_was_not_sent_is_not_restored(make_masker):
@@ -186,7 +186,7 @@ def test_a_placeholder_of_a_column_that_was_not_sent_is_not_restored(make_masker
     masked = masker.row({"id": 1, "text": "123456", "secret": "654321"})
     sent, _ = masker.prompt(masked, Prompt(masked["text"]))
     guessed = AnsweredRow(sent, "f", completion(masked["secret"]), "fresh")
-    assert masker.restored(guessed).completion.text == masked["secret"]
+    assert masker.restore(guessed).completion.text == masked["secret"]
 
 
 def test_a_row_of_a_dead_letter_gets_its_placeholders_again(make_masker):
@@ -205,7 +205,7 @@ def test_a_row_that_another_key_masked_fails_and_stays_as_it_is(make_masker, mon
     assert failed.row[VAULT] == {"values": masked[VAULT]["values"], "keys": {}}
     assert "masked with another key than the one in 'LLMBEAM_PRIVACY_KEY'" in failed.failure.message
     with pytest.raises(WrongKeyError):
-        make_masker().restored(AnsweredRow({**masked, "sent": []}, "f", completion(), "fresh"))
+        make_masker().restore(AnsweredRow({**masked, "sent": []}, "f", completion(), "fresh"))
 
 
 @pytest.mark.parametrize(

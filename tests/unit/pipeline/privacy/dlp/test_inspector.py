@@ -9,7 +9,12 @@ from llmbeam_sandbox import Fault, Sandbox
 from airflow_provider_llmbeam.engine.pacing.outage import Outage
 from airflow_provider_llmbeam.exceptions import JobSpecError, ModelUnavailableError
 from airflow_provider_llmbeam.pipeline.privacy.dlp import table
-from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import Inspector, inspector_of, project_of
+from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import (
+    Inspector,
+    inspections_of,
+    inspector_of,
+    project_of,
+)
 from airflow_provider_llmbeam.pipeline.privacy.finding import Cell, Finding
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.limits import Limits
@@ -86,7 +91,7 @@ def test_a_job_without_a_project_or_without_credentials_does_not_start(monkeypat
         JobSpecError, match=r"Sensitive Data Protection \(`safety.privacy.detectors`\) needs Google"
     ):
         inspector_of(job(safety={"privacy": privacy}))
-    assert inspector_of(job(safety={"privacy": {}})) is None
+    assert inspections_of(job(safety={"privacy": {}})) is None
 
 
 def test_the_name_of_a_column_reaches_the_service_and_the_likelihood_is_asked_for(inspector, sandbox):

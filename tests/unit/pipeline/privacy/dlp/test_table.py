@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.spec.safety import DlpDetector
 from tests.hostile import altered, letters
 
 CONFIG = config_of(DlpDetector(type="dlp", info_types=("EMAIL_ADDRESS", "PERSON_NAME")))
-FIXED = len(Table(()).encoded(CONFIG).encode())
+FIXED = len(Table(()).encode_body(CONFIG).encode())
 
 #: Texts with characters of one to four bytes, such as JSON escapes, and halves of surrogate pairs.
 texts = st.text(st.characters() | st.sampled_from('👩‍🏳️\ud83d"\\\x00\x1b\né李'), min_size=1, max_size=60)
@@ -38,7 +38,7 @@ def test_each_text_is_in_one_request_and_no_request_exceeds_a_limit(given_cells,
         packed, too_long = pack(given_cells, CONFIG)
         assert Counter([*too_long, *(cell for each in packed for cell in each.cells)]) == Counter(given_cells)
         for each in packed:
-            body = each.encoded(CONFIG).encode()
+            body = each.encode_body(CONFIG).encode()
             sent = json.loads(body)["item"]["table"]
             rows = [row["values"] for row in sent["rows"]]
             assert each.cells
@@ -47,12 +47,12 @@ def test_each_text_is_in_one_request_and_no_request_exceeds_a_limit(given_cells,
             assert sum(map(len, rows)) <= values
             assert sum(1 for row in rows for value in row if value) == len(each.cells) <= most
         for cell in too_long:
-            assert len(Table((cell,)).encoded(CONFIG).encode()) > FIXED + more_bytes - len("{},")
+            assert len(Table((cell,)).encode_body(CONFIG).encode()) > FIXED + more_bytes - len("{},")
 
 
 def test_a_request_of_the_largest_size_is_within_the_limit_of_the_service_and_full():
     packed, too_long = pack((Cell("text", f"{number:06}" + "é" * 300) for number in range(3_000)), CONFIG)
-    sizes = [len(each.encoded(CONFIG).encode()) for each in packed]
+    sizes = [len(each.encode_body(CONFIG).encode()) for each in packed]
     assert max(sizes) <= tables.MAX_BYTES < 524_288
     assert min(sizes[:-1]) > 0.99 * tables.MAX_BYTES
     assert too_long == []
@@ -60,7 +60,7 @@ def test_a_request_of_the_largest_size_is_within_the_limit_of_the_service_and_fu
 
 def service_reply(table: Table, spans: list[tuple[Cell, int, int]]) -> dict[str, Any]:
     """Returns a reply as the service makes it: it counts from what was sent, and leaves zeros out."""
-    sent = json.loads(table.encoded(CONFIG).encode())["item"]["table"]
+    sent = json.loads(table.encode_body(CONFIG).encode())["item"]["table"]
     headers = [header["name"] for header in sent["headers"]]
     found = []
     for cell, start, end in spans:
@@ -145,5 +145,5 @@ def test_a_finding_without_a_range_is_of_the_whole_text():
 @given(letters)
 def test_the_bytes_that_are_billed_are_those_that_are_sent(text):
     table = Table((Cell("text", text),))
-    (row,) = json.loads(table.encoded(CONFIG))["item"]["table"]["rows"]
+    (row,) = json.loads(table.encode_body(CONFIG))["item"]["table"]["rows"]
     assert table.text_bytes == len(row["values"][0]["stringValue"].encode())
