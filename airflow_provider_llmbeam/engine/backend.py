@@ -31,6 +31,7 @@ class Reply:
         first_token_seconds: Time from the request to the first text, in seconds, for a streamed answer.
         vector: The embedding, as sent by the server.
         mean_logprob: Mean natural logarithm of the probabilities of the tokens, if it was asked for.
+        reasoning: Number of characters of reasoning that the server sent apart from the text.
         citations: Pages that a search found and the answer uses, see `Completion`.
     """
 
@@ -46,6 +47,7 @@ class Reply:
     first_token_seconds: float | None = None
     vector: Sequence[float] | None = None
     mean_logprob: float | None = None
+    reasoning: int = 0
     citations: list[dict[str, Any]] | None = None
 
 

@@ -36,7 +36,7 @@ from airflow_provider_llmbeam.engine.request import (
     failure_of,
     failures_of,
 )
-from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
+from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError, RetryPolicy
 from airflow_provider_llmbeam.engine.tier import FlexTier, ShedError, Tier
 from airflow_provider_llmbeam.engine.unstored import Unstored
 from airflow_provider_llmbeam.engine.window import sliding_window
@@ -352,6 +352,8 @@ class Engine:
             try:
                 parsed = self._parser.parse(reply)
             except RequestError as error:
+                if error.kind in TRANSIENT_KINDS and len(request.prompts) == 1:
+                    raise
                 if request.is_repairable(reply, self._max_repairs):
                     raise InvalidAnswer(error) from None
                 outcomes.append(self._failed(error, request if first else None))

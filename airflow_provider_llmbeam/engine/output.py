@@ -41,11 +41,14 @@ class OutputParser:
         """Returns the JSON value of the answer, or `None` without a schema.
 
         Raises:
-            RequestError: The answer is invalid (kind `invalid_output`, or `truncated`); the error has the billed
-                tokens.
+            RequestError: The answer is invalid (kind `invalid_output`, or `truncated`), or empty (`garbage`); the
+                error has the billed tokens.
         """
         if not reply.text.strip():
-            raise self._invalid(reply, "the answer is empty")
+            if reply.finish_reason == "max_tokens":
+                raise self._invalid(reply, _empty(reply))
+            # Another request may be answered: it is sent within `max_attempts`, and by the next run.
+            raise _invalid(reply, _empty(reply), "garbage")
         if self._choices and reply.text.strip() not in self._choices:
             shown = ", ".join(map(repr, list(self._choices)[:10]))
             raise self._invalid(
@@ -70,6 +73,12 @@ class OutputParser:
         if reply.finish_reason == "max_tokens":
             return _invalid(reply, f"{message} (truncated at `max_output_tokens`)", "truncated")
         return _invalid(reply, message)
+
+
+def _empty(reply: Reply) -> str:
+    if not reply.reasoning:
+        return "the answer is empty"
+    return f"the answer is empty: the model has sent {reply.reasoning:,} characters of reasoning alone"
 
 
 class VectorParser:

@@ -29,6 +29,8 @@ _SENTENCES: dict[FailureKind, str] = {
     "invalid_output": "{rows} answers cannot be used: change `prompt.template`, `output_schema` or the model.",
     "throttled": "{rows} rows were only rejected (429): raise the quota, or lower `limits.requests_per_minute`.",
     "server_error": "{rows} rows failed by errors of the server: see its log; a retry sends them again.",
+    "garbage": "{rows} rows received replies that are no answer: check the server or `prompt.template`; a retry "
+    "sends them again.",
     "timeout": "{rows} rows had no answer in time: check the server, or raise `limits.request_timeout_seconds`.",
     "connection": "{rows} rows lost their connection: start the server, or correct its address or the network.",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping
@@ -46,6 +47,7 @@ FINISH_REASONS = {"stop": "stop", "length": "max_tokens"}
 #: github.com/vllm-project/vllm/issues/57082 (2026-09), api-docs.deepseek.com/api/create-chat-completion
 _BROKEN_OFF = frozenset({"abort", "error", "insufficient_system_resource"})
 _NO_ANSWER = "no chat completion"
+_BILLED = {"input_tokens": "prompt", "output_tokens": "completion"}
 #: Formats of `input_audio`, which OpenAI and vLLM take.
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
@@ -98,7 +100,7 @@ class ChatBackend(HttpBackend):
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         """Assembles a streamed answer in the format of an unstreamed one."""
         first_token_seconds = None
-        text, refusal = StreamedText(), StreamedText()
+        text, reasoning, refusal = StreamedText(), StreamedText(), StreamedText()
         finish_reason, usage, model, tier = None, None, None, None
         async for line in with_idle_timeout(response.lines(), self._generation.stream_idle_timeout_seconds):
             data = line.removeprefix(b"data:").strip()
@@ -109,14 +111,16 @@ class ChatBackend(HttpBackend):
             tier = chunk.get("service_tier") or tier
             for choice in map(mapping_of, list_of(chunk.get("choices"))):
                 delta = mapping_of(choice.get("delta"))
-                text.add(str_of(delta.get("content")))
+                with contextlib.suppress(TypeError):
+                    for found, piece in zip((text, reasoning), texts_of(delta), strict=True):
+                        found.add(piece)
                 refusal.add(str_of(delta.get("refusal")))
                 finish_reason = choice.get("finish_reason") or finish_reason
             if first_token_seconds is None and text:
                 first_token_seconds = time.monotonic() - started
         if finish_reason is None:  # the last line is not reliable: `transformers serve` sends no "[DONE]"
             raise incomplete_stream()
-        message = {"content": text.whole(), "refusal": refusal.whole()}
+        message = {"content": text.whole(), "reasoning": reasoning.whole(), "refusal": refusal.whole()}
         choice = {"finish_reason": finish_reason, "message": message}
         whole = {"choices": [choice], "usage": usage, "model": model, "service_tier": tier}
         reply = read_reply(whole, b"", prompt, self._name, self._usage)
@@ -235,12 +239,14 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
     """Reads a chat completion; `content` is quoted in the error of any other object."""
     choice = next(map(mapping_of, list_of(body.get("choices"))), {})
     message = choice.get("message")
-    text = (message.get("content") or "") if isinstance(message, Mapping) else None
-    if not isinstance(message, Mapping) or not isinstance(text, str):
-        raise invalid_response(content, _NO_ANSWER)
     reported = mapping_of(body.get("usage"))
+    try:
+        text, reasoning = texts_of(message)
+    except TypeError:
+        tokens = {name: usage.tokens(reported.get(f"{of}_tokens")) or 0 for name, of in _BILLED.items()}
+        raise invalid_response(content, _NO_ANSWER, **tokens) from None
     input_tokens, of_input = usage.count(reported.get("prompt_tokens"), estimated_prompt(prompt))
-    output_tokens, of_output = usage.count(reported.get("completion_tokens"), estimated_text(text))
+    output_tokens, of_output = usage.count(reported.get("completion_tokens"), estimated_text(text + reasoning))
     if not of_input:
         # xAI, and Gemini through this API, count thoughts in the total alone, and bill them as output. Source:
         # docs.x.ai/docs/key-information/consumption-and-rate-limits, github.com/vercel/ai/pull/12425 (2026-02)
@@ -257,6 +263,7 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
         service_tier=usage.tier(body.get("service_tier")),
     )
     reason = finish_reason_of(choice.get("finish_reason"))
+    message = mapping_of(message)
     if message.get("refusal") or reason == "content_filter":
         raise RequestError(
             "blocked",
@@ -272,7 +279,47 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
         **billed,
         model=name_of(body.get("model"), model),
         mean_logprob=_mean_logprob(choice.get("logprobs")),
+        reasoning=len(reasoning),
     )
+
+
+def texts_of(message: Any) -> tuple[str, str]:
+    """Returns the text of a message, or of a part of a stream, and its reasoning.
+
+    Reasoning models send their content as a list of parts (Mistral's Magistral, Databricks, Anthropic through
+    gateways), or reasoning in a field of its own (DeepSeek and vLLM `reasoning_content`, OpenRouter `reasoning`).
+
+    Raises:
+        TypeError: It is no message.
+    """
+    if not isinstance(message, Mapping):
+        raise TypeError("no message")
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [content]
+    text, reasoning = "", "".join(map(_all_text, map(message.get, ("reasoning_content", "reasoning"))))
+    for part in parts:
+        if not isinstance(part, str | Mapping | None):
+            raise TypeError("no text")
+        if isinstance(part, str) or mapping_of(part).get("type", "text") in _TEXT_TYPES:
+            text += _all_text(part)
+        else:
+            reasoning += _all_text(part)
+    return text, reasoning
+
+
+#: Types of parts that are the answer; those of others are reasoning, such as `thinking`.
+_TEXT_TYPES = frozenset({"text", "output_text"})
+#: Fields of parts that hold text, or further parts.
+_TEXT_FIELDS = ("text", "thinking", "reasoning", "content", "summary", "value")
+
+
+def _all_text(part: Any) -> str:
+    """Returns the texts of a part; its depth is that of a reply, which a few levels hold."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, list):
+        return "".join(map(_all_text, part))
+    return "".join(_all_text(part[name]) for name in _TEXT_FIELDS if name in mapping_of(part))
 
 
 def refuse_broken_off(reason: str, billed: BilledTokens) -> None:

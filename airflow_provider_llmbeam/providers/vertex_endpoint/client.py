@@ -6,6 +6,7 @@ one, and its `predict` hides a 429 (google-cloud-aiplatform 1.165).
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ from airflow_provider_llmbeam.providers.openai.client import (
     ChatBackend,
     chat_parameters,
     refuse_broken_off,
+    texts_of,
 )
 from airflow_provider_llmbeam.providers.openai.client import error_of as chat_error_of
 from airflow_provider_llmbeam.providers.reported import (
@@ -199,21 +201,20 @@ def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader) -> Rep
     """Parses one prediction; an invalid one becomes an empty text, as the others may be valid."""
     usage: Mapping[str, Any] = {}
     reason = "stop"
-    text: Any = prediction
+    text, reasoning = prediction if isinstance(prediction, str) else "", ""
     if isinstance(prediction, Mapping):
         usage = mapping_of(prediction.get("usage"))
         choices = list_of(prediction.get("choices"))
         choice = mapping_of(choices[0] if choices else prediction)
         reason = finish_reason_of(choice.get("finish_reason"))
-        text = mapping_of(choice.get("message")).get("content")
-        for name in ("text", "content", "output", "generated_text"):
-            text = choice.get(name) if text is None else text
-        if isinstance(text, list) and len(text) == 1:
-            text = text[0]
+        names = ("text", "content", "output", "generated_text")
+        found = choice.get("message") or next((choice[name] for name in names if choice.get(name)), None)
+        with contextlib.suppress(TypeError):
+            text, reasoning = texts_of(found if isinstance(found, Mapping) else {"content": found})
     # The vLLM of Model Garden without `raw_response`.
-    text = text.removeprefix(f"Prompt:\n{prompt.strip()}\nOutput:\n") if isinstance(text, str) else ""
+    text = text.removeprefix(f"Prompt:\n{prompt.strip()}\nOutput:\n")
     input_tokens, of_input = reader.count(usage.get("prompt_tokens"), estimated_text(prompt))
-    output_tokens, of_output = reader.count(usage.get("completion_tokens"), estimated_text(text))
+    output_tokens, of_output = reader.count(usage.get("completion_tokens"), estimated_text(text + reasoning))
     billed = BilledTokens(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
@@ -222,7 +223,13 @@ def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader) -> Rep
     )
     # Of several prompts it fails all: a server that shuts down breaks off each of them.
     refuse_broken_off(reason, billed)
-    return Reply(text=valid_text(text), finish_reason=FINISH_REASONS.get(reason, reason), **billed, model=model)
+    return Reply(
+        text=valid_text(text),
+        finish_reason=FINISH_REASONS.get(reason, reason),
+        **billed,
+        model=model,
+        reasoning=len(reasoning),
+    )
 
 
 def error_of(model: VertexEndpointModel, http_status: int, headers: Mapping[str, str], text: str) -> RequestError:

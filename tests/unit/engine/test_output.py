@@ -70,10 +70,12 @@ def test_the_error_of_a_truncated_answer_mentions_the_limit(text: str) -> None:
     assert "cut" not in refusal(SCHEMA, text).message
 
 
-@pytest.mark.parametrize("text", ["", "no", "[]"])
-def test_a_refused_answer_is_billed(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "kind"), [("", "garbage"), (" \n", "garbage"), ("no", "invalid_output"), ("[]", "invalid_output")]
+)
+def test_a_refused_answer_is_billed_and_an_empty_one_may_be_asked_again(text: str, kind: str) -> None:
     error = refusal(SCHEMA, text)
-    assert (error.kind, error.http_status) == ("invalid_output", 200)
+    assert (error.kind, error.http_status) == (kind, 200)
     assert (error.input_tokens, error.output_tokens) == (11, 22)
 
 

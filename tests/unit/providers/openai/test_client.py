@@ -9,6 +9,7 @@ import pytest
 from llmbeam_sandbox import Fault, ModelSettings, Sandbox, prompt_sha256
 
 from airflow_provider_llmbeam.engine.backend import Reply
+from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.prompt import Prompt, Turn
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.openai.client import (
@@ -19,6 +20,7 @@ from airflow_provider_llmbeam.providers.openai.client import (
     read_reply,
 )
 from airflow_provider_llmbeam.providers.reported import UsageReader, json_object
+from airflow_provider_llmbeam.providers.vertex_endpoint.client import _reply as predicted
 from airflow_provider_llmbeam.spec import Generation, OpenAIModel
 
 SCHEMA = {
@@ -164,7 +166,7 @@ def test_a_prompt_that_a_content_filter_refuses_is_blocked() -> None:
         '{"choices": [{}]}',
         '{"choices": [{"message": null}]}',
         '{"choices": {"0": "a"}}',
-        '{"choices": [{"message": {"content": ["a", "b"]}}]}',
+        '{"choices": [{"message": {"content": [5]}}]}',
     ],
 )
 def test_a_200_that_is_no_answer_is_garbage(text: str) -> None:
@@ -376,3 +378,43 @@ def test_the_retry_info_of_google_is_read_from_its_openai_api_too() -> None:
     details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "38.5s"}]
     text = json.dumps([{"error": {"code": 503, "message": "Overloaded.", "details": details}}])
     assert error_of(503, {}, text).retry_after_seconds == 38.5
+
+
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+#: Messages whose answer is "fine": Magistral, Databricks, Anthropic through a gateway, vLLM, OpenRouter, plain texts.
+CONTENTS: list[dict[str, Any]] = [
+    {"content": [THINKING, {"type": "text", "text": "fine"}]},
+    {"content": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}, {"text": "fine"}]},
+    {"content": [{"type": "output_text", "text": "fi"}, {"type": "text", "text": "ne"}]},
+    {"content": {"type": "text", "text": "fine"}},
+    {"content": ["fi", "ne"]},
+    {"content": "fine", "reasoning_content": "hm"},
+    {"content": "fine", "reasoning": "hm", "reasoning_details": [{"text": "hm"}]},
+]
+
+
+@pytest.mark.parametrize("message", CONTENTS, ids=str)
+def test_the_texts_of_every_shape_of_content_are_the_answer(message: dict[str, Any]) -> None:
+    reply = read(body(message=message))
+    assert reply.text == "fine"
+    assert reply.reasoning == 2 * ("hm" in json.dumps(message))
+    prediction = predicted({"choices": [{"message": message}]}, "p", "m", UsageReader("m"))
+    assert (prediction.text, prediction.reasoning) == (reply.text, reply.reasoning)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"content": None, "reasoning_content": "hm"}, {"content": [THINKING]}, {"reasoning": "hm"}],
+    ids=str,
+)
+def test_reasoning_alone_is_no_answer_and_is_named(message: dict[str, Any]) -> None:
+    reply = read(body(message=message))
+    with pytest.raises(RequestError, match="2 characters of reasoning alone") as caught:
+        OutputParser(None).parse(reply)
+    assert (caught.value.kind, caught.value.output_tokens) == ("garbage", 6)
+
+
+def test_a_reply_of_another_shape_was_billed() -> None:
+    with pytest.raises(RequestError) as caught:
+        read(body(message={"content": 5}))
+    assert (caught.value.kind, caught.value.input_tokens, caught.value.output_tokens) == ("garbage", 5, 6)

@@ -205,7 +205,7 @@ def test_a_prediction_that_cannot_be_read_fails_only_its_row() -> None:
     found = outcomes(lambda *_: {"predictions": ["one", {"error": "too long"}, "three"]}, 3)
     assert [getattr(outcome, "text", None) for outcome in found] == ["one", None, "three"]
     assert isinstance(found[1], Failure)
-    assert found[1].kind == "invalid_output"
+    assert found[1].kind == "garbage"
 
 
 def test_rows_whose_answers_a_server_breaks_off_as_it_shuts_down_are_sent_again() -> None:
