@@ -69,14 +69,14 @@ def states(sandbox):
 def test_a_task_that_is_killed_before_the_submission_submits_no_job(task, submitted, sandbox, monkeypatch):
     killed_after(monkeypatch, StorageHook, "write", task.on_kill)
     with pytest.raises(JobFailedError, match=r"^The task was killed\."):
-        task._execute(context())
+        task._run(context(), started_at=0.0)
     assert submitted == []
 
 
 def test_a_job_whose_task_is_killed_during_the_submission_is_cancelled(task, submitted, sandbox, monkeypatch):
     killed_after(monkeypatch, JobProcess, "submit", task.on_kill)
     with pytest.raises(JobFailedError, match=r"^The task was killed\."):
-        task._execute(context())
+        task._run(context(), started_at=0.0)
     assert len(submitted) == 1
     assert states(sandbox) == ["JOB_STATE_CANCELLED"]
 
@@ -87,7 +87,7 @@ def test_a_job_whose_submission_timed_out_is_cancelled(task, submitted, sandbox,
 
     killed_after(monkeypatch, JobProcess, "submit", time_out)
     with pytest.raises(TaskTimeoutError):
-        task._execute(context())
+        task._run(context(), started_at=0.0)
     task.on_kill()
     assert states(sandbox) == ["JOB_STATE_CANCELLED"]
 
@@ -98,7 +98,7 @@ def test_a_job_whose_task_is_killed_before_the_link_is_stored_is_cancelled(task,
         raise TaskTimeoutError
 
     with pytest.raises(TaskTimeoutError):
-        task._execute(context(push))
+        task._run(context(push), started_at=0.0)
     assert states(sandbox) == ["JOB_STATE_CANCELLED"]
 
 
@@ -119,7 +119,7 @@ class FailingAPI:
 def test_a_job_is_waited_for_though_its_id_and_its_links_could_not_be_stored(task, submitted, sandbox, capfd):
     api = FailingAPI()
     with pytest.raises(TaskDeferred) as deferred:
-        task._execute({**context(api.xcom_push), "task_state_store": api})
+        task._run({**context(api.xcom_push), "task_state_store": api}, started_at=0.0)
     assert (len(submitted), states(sandbox)) == (1, ["JOB_STATE_RUNNING"])
     assert deferred.value.trigger.job["id"] == sandbox.dataflow.jobs[0]["id"]
     lines = capfd.readouterr().out
