@@ -91,12 +91,12 @@ class LLMInferenceRunFacet(RunFacet):
 
 def job_lineage(facts: JobFacts) -> OperatorLineage[Any, Any]:
     """Returns the datasets of a job and the facet of its run."""
-    reported = {} if facts.manifest is None else _reported(facts.manifest)
-    facet = LLMInferenceRunFacet(**_asked(facts.spec), **reported)
+    reported = {} if facts.manifest is None else _fields_of_manifest(facts.manifest)
+    facet = LLMInferenceRunFacet(**_fields_of_spec(facts.spec), **reported)
     return OperatorLineage(inputs=_inputs(facts), outputs=_outputs(facts), run_facets={"llmbeam_inference": facet})
 
 
-def _asked(spec: JobSpec) -> dict[str, Any]:
+def _fields_of_spec(spec: JobSpec) -> dict[str, Any]:
     prompt, schema = spec.prompt, spec.prompt.output_schema
     canonical = None if schema is None else json.dumps(schema, sort_keys=True, ensure_ascii=False, default=dict)
     return {
@@ -117,7 +117,7 @@ def _asked(spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def _reported(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
     rows, tokens, requests = manifest["rows"], manifest["tokens"], manifest["requests"]
     return {
         "rowsRead": rows["read"],

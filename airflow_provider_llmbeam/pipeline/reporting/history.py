@@ -162,12 +162,12 @@ def add_to_history(spec: JobSpec, summary: RunSummary) -> None:
     """Adds a run to the history; an error is not that of the job. Runs that end at the same time are all added."""
     uri = history_uri(spec)
 
-    def added(content: bytes | None) -> bytes:
+    def add(content: bytes | None) -> bytes:
         history = History() if content is None else _decode(content)
         return history.plus(summary).model_dump_json().encode()
 
     try:
-        storage.change(uri, added)
+        storage.change(uri, add)
     except Exception as error:  # noqa: BLE001 - the output is published
         _log.warning("Later runs are not compared with this one, as %r cannot be written: %s", uri, error)
 
