@@ -60,21 +60,21 @@ def build(
     """
     deadline = batch.deadline_at if batch is not None else deadline_at(spec, context.started_at)
     features = features_of(spec)
-    requests = read_requests(root, spec, context, features)
+    requests, replaced, results = read_requests(root, spec, context, features)
     handler = (JobHandler[Request] if spec.conversation is None else ConversationHandler)(spec, context)
     fan_out = FanOut() if spec.conversation is None else FanOutTurns()
     inferred = (
-        wait_for_sink_check(root, requests.unanswered, spec, context)
+        wait_for_sink_check(root, requests, spec, context)
         | "RunInference" >> RunInference(handler)
         | "FanOut" >> beam.ParDo(fan_out).with_outputs(FAILED, HISTORY, main="answered")
     )
     results = Results(
-        [inferred["answered"], *requests.reused], [*requests.failed, inferred[FAILED]], requests.tallies
+        [inferred["answered"], *results.answered], [*results.failed, inferred[FAILED]], results.tallies
     )
     for feature in features:
         results = feature.change_answers(results, context)
     fitting, misfits = separate_misfits(results.answered, spec)
-    answered = (*fitting, *requests.replaced)
+    answered = (*fitting, *replaced)
     failed = (*results.failed, *misfits) | "Failed" >> beam.Flatten()
 
     file_format, shards = staged_as(spec.sink)

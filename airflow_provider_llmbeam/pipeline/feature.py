@@ -1,14 +1,21 @@
-"""What an optional part of a spec adds to a job, and what the graph hands to it."""
+"""What an optional part of a spec adds to a job, and what the graph hands to it.
+
+A new feature is a part of the spec with a `find_fault`, a folder whose `feature.py` subclasses `Feature`, and an entry
+of `features.FEATURES`; what it counts is a part of the report.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.spec.job import JobSpec
+
+PartT = TypeVar("PartT")
 
 
 @dataclass(frozen=True)
@@ -47,21 +54,22 @@ class Results:
     tallies: Sequence[beam.PCollection]
 
 
-class Feature:
-    """An optional part of a job. A hook that a feature does not override does nothing.
+class Feature(Generic[PartT]):
+    """What an optional part of a spec adds to its job. A hook that a feature does not override does nothing.
 
     What only one feature does is no hook: the graph calls it by its name.
 
     Args:
         spec: The job.
+        part: The part.
     """
 
-    def __init__(self, spec: JobSpec) -> None:
-        self.spec = spec
+    def __init__(self, spec: JobSpec, part: PartT) -> None:
+        self.spec, self.part = spec, part
 
-    @classmethod
-    def is_in(cls, spec: JobSpec) -> bool:
-        """Returns whether a job has this feature."""
+    @staticmethod
+    def part_of(spec: JobSpec) -> PartT | None:
+        """Returns the part of a spec; nothing for a job without this feature."""
         raise NotImplementedError
 
     def check_keys(self) -> None:

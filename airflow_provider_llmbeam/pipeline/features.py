@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow_provider_llmbeam.pipeline.audit.feature import AuditFeature
 from airflow_provider_llmbeam.pipeline.feature import Feature
 from airflow_provider_llmbeam.pipeline.media.feature import MediaFeature
@@ -11,9 +13,9 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 #: All features. Prompts and answers pass through them in this order: a file is identified before its prompt is
 #: judged, and an answer is repaired before it is judged.
-FEATURES: tuple[type[Feature], ...] = (AuditFeature, MediaFeature, PrivacyFeature, ModerationFeature)
+FEATURES: tuple[type[Feature[Any]], ...] = (AuditFeature, MediaFeature, PrivacyFeature, ModerationFeature)
 
 
-def features_of(spec: JobSpec) -> tuple[Feature, ...]:
+def features_of(spec: JobSpec) -> tuple[Feature[Any], ...]:
     """Returns the features that a job has."""
-    return tuple(feature(spec) for feature in FEATURES if feature.is_in(spec))
+    return tuple(feature(spec, part) for feature in FEATURES if (part := feature.part_of(spec)))

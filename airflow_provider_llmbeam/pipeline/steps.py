@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.pipeline.launch.failure import preparation
 from airflow_provider_llmbeam.pipeline.launch.keys import check_model
 from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
-from airflow_provider_llmbeam.pipeline.privacy.feature import PrivacyFeature
+from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.evaluation import (
     AnswerSample,
@@ -118,8 +118,7 @@ def _in_process(spec: JobSpec, *, sends: bool) -> Iterator[None]:
     if not spec.environment_secrets:
         if sends:
             check_model(spec)
-        if PrivacyFeature.is_in(spec):  # the steps that judge nothing need no key of a guard
-            PrivacyFeature(spec).check_keys()
+        masker_of(spec)  # fails without the key of the placeholders; no step but the estimate needs a guard
     for uri in spec.paths.private_uris:
         storage.make_private(uri)
     if sends:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from airflow_provider_llmbeam.pipeline.audit.load import load_audit
 from airflow_provider_llmbeam.pipeline.feature import Feature
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.safety.audit import Audit
 
 
-class AuditFeature(Feature):
+class AuditFeature(Feature[Audit]):
     """Loads the records of the requests; `job_handler` has them written as the answers arrive."""
 
-    @classmethod
-    def is_in(cls, spec: JobSpec) -> bool:
-        """Returns whether there are records."""
-        return spec.safety.audit is not None
+    @staticmethod
+    def part_of(spec: JobSpec) -> Audit | None:
+        """Returns `safety.audit`."""
+        return spec.safety.audit
 
     def before_publication(self) -> None:
         """Loads the records into the table of the audit.

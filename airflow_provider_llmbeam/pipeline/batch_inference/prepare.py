@@ -58,11 +58,11 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: f
         since: Unix time at which the batch inference of this run began.
     """
     context = RunContext(started_at=time.time(), batch_since=since, stop_uri=spec.paths.stop_uri)
-    requests = read_requests(pipeline, spec, context, features_of(spec))
+    requests, _, results = read_requests(pipeline, spec, context, features_of(spec))
     if (moderation := spec.safety.moderation) is not None and "input" in moderation.on:
-        usage = requests.tallies | "Tallies" >> beam.Flatten() | "AddUpTallies" >> beam.CombineGlobally(add_up)
+        usage = results.tallies | "Tallies" >> beam.Flatten() | "AddUpTallies" >> beam.CombineGlobally(add_up)
         _ = usage | "WriteGuardUsage" >> beam.Map(_write_guard_usage, spec.paths.guard_usage_uri)
-    lines = requests.unanswered | "Encode" >> beam.ParDo(_Encode(spec))
+    lines = requests | "Encode" >> beam.ParDo(_Encode(spec))
     sizes = lines | "Sizes" >> beam.Map(_size) | "Sum" >> beam.CombineGlobally(_add_up)
     files = (
         lines
@@ -71,7 +71,7 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: f
         | "WriteFiles" >> beam.ParDo(_WriteFiles(spec.paths.batch_uri, limits))
     )
     if spec.safety.audit is not None:
-        _ = requests.unanswered | "IndexRows" >> beam.ParDo(IndexRows(spec.paths.batch_uri, spec.source.key))
+        _ = requests | "IndexRows" >> beam.ParDo(IndexRows(spec.paths.batch_uri, spec.source.key))
     _ = (
         pipeline
         | "Once" >> beam.Impulse()

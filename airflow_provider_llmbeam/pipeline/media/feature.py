@@ -14,16 +14,17 @@ from airflow_provider_llmbeam.pipeline.feature import Feature, Prompts
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads
 from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import RowStep
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.prompt import Media
 from airflow_provider_llmbeam.spec.runner import DetachedRunner
 
 
-class MediaFeature(Feature):
+class MediaFeature(Feature[tuple[Media, ...]]):
     """Identifies the files of prompts by what they hold, and deletes those that were uploaded."""
 
-    @classmethod
-    def is_in(cls, spec: JobSpec) -> bool:
-        """Returns whether prompts have files."""
-        return bool(spec.prompt.media)
+    @staticmethod
+    def part_of(spec: JobSpec) -> tuple[Media, ...]:
+        """Returns `prompt.media`."""
+        return spec.prompt.media
 
     def change_prompts(self, prompts: Prompts, context: RunContext) -> Prompts:
         """Identifies the files of prompts, several at once."""

@@ -22,10 +22,10 @@ from airflow_provider_llmbeam.pipeline.elements import (
     refused_row,
 )
 from airflow_provider_llmbeam.pipeline.feature import Feature, Prompts, Results
-from airflow_provider_llmbeam.pipeline.further_requests import Asked
+from airflow_provider_llmbeam.pipeline.further_requests import Ask, Asked
 from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.launch.keys import check_model
-from airflow_provider_llmbeam.pipeline.moderation.guard import AskGuard, guard_job
+from airflow_provider_llmbeam.pipeline.moderation.guard import MakeQuestions, guard_job
 from airflow_provider_llmbeam.pipeline.moderation.verdict import UNREADABLE, Decision, decide, refusal, usage_of
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
@@ -37,19 +37,13 @@ REPLACED, TALLIES = "replaced", "tallies"
 FINISH_REASON = "moderated"
 
 
-class ModerationFeature(Feature):
+class ModerationFeature(Feature[Moderation]):
     """A guard model judges prompts before they are sent, and answers before they are published."""
 
-    @classmethod
-    def is_in(cls, spec: JobSpec) -> bool:
-        """Returns whether there is a guard."""
-        return spec.safety.moderation is not None
-
-    @property
-    def moderation(self) -> Moderation:
-        """The `safety.moderation` of the job."""
-        assert self.spec.safety.moderation is not None
-        return self.spec.safety.moderation
+    @staticmethod
+    def part_of(spec: JobSpec) -> Moderation | None:
+        """Returns `safety.moderation`."""
+        return spec.safety.moderation
 
     def check_keys(self) -> None:
         """Opens the client of the guard model once, which fails if a key is missing.
@@ -57,18 +51,18 @@ class ModerationFeature(Feature):
         Raises:
             JobSpecError: The client cannot be opened.
         """
-        check_model(guard_job(self.spec, self.moderation))
+        check_model(guard_job(self.spec, self.part))
 
     def change_prompts(self, prompts: Prompts, context: RunContext) -> Prompts:
         """Has the prompts judged."""
-        if "input" not in self.moderation.on:
+        if "input" not in self.part.on:
             return prompts
         decided = (
             prompts.rendered
             | "TextOfPrompt" >> beam.Map(lambda prompt: (prompt[1][1], prompt))
             | "ModeratePrompts" >> self._ask(context, prompts.delay, prompts.duplicate_keys)
             | "DecideOnPrompts"
-            >> beam.ParDo(DecideOnPrompts(self.moderation, context)).with_outputs(
+            >> beam.ParDo(DecideOnPrompts(self.part, context)).with_outputs(
                 FAILED, REPLACED, TALLIES, main="passed"
             )
         )
@@ -82,21 +76,19 @@ class ModerationFeature(Feature):
 
     def change_answers(self, results: Results, context: RunContext) -> Results:
         """Has the answers judged, and adds the columns with the flags of prompts."""
-        if "output" in self.moderation.on:
+        if "output" in self.part.on:
             decided = (
                 results.answered
                 | "AllAnswers" >> beam.Flatten()
                 | "TextOfAnswer" >> beam.Map(lambda answered: (answered.completion.text, answered))
                 | "ModerateAnswers" >> self._ask(context)
                 | "DecideOnAnswers"
-                >> beam.ParDo(DecideOnAnswers(self.moderation, context)).with_outputs(
-                    FAILED, TALLIES, main="passed"
-                )
+                >> beam.ParDo(DecideOnAnswers(self.part, context)).with_outputs(FAILED, TALLIES, main="passed")
             )
             results = Results(
                 [decided["passed"]], [*results.failed, decided[FAILED]], [*results.tallies, decided[TALLIES]]
             )
-        if "input" not in self.moderation.on or not self.moderation.flags:
+        if "input" not in self.part.on or not self.part.flags:
             return results
         return Results(
             [rows | f"FlagAnswers{number}" >> beam.Map(move_flag) for number, rows in enumerate(results.answered)],
@@ -109,11 +101,12 @@ class ModerationFeature(Feature):
         context: RunContext,
         delay: Callable[[beam.PCollection], beam.PCollection] = lambda requests: requests,
         duplicate_keys: beam.pvalue.AsList | None = None,
-    ) -> AskGuard:
+    ) -> beam.PTransform:
         # The guard has a budget of its own for both sides, and prompts that the provider has not stored.
         of_guard = replace(context, run=f"{context.run}-guard", cached_head=None)
-        handler = GuardHandler(guard_job(self.spec, self.moderation), of_guard)
-        return AskGuard(handler, self.moderation, delay, duplicate_keys)
+        handler = GuardHandler(guard_job(self.spec, self.part), of_guard)
+        make = beam.ParDo(MakeQuestions(handler.spec, self.part))
+        return "Question" >> make | "Ask" >> Ask(handler, delay, duplicate_keys, is_verdict=True)
 
 
 class GuardHandler(JobHandler[Request]):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.elements import Request
-from airflow_provider_llmbeam.pipeline.further_requests import Ask
-from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.moderation.verdict import VERDICT_SCHEMA
 from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -38,33 +35,6 @@ def guard_job(spec: JobSpec, moderation: Moderation) -> JobSpec:
     )
 
 
-class AskGuard(beam.PTransform):
-    """Turns `(text, element)` into `Asked` elements with the verdicts.
-
-    Args:
-        handler: Handler of the guard's job, the same for both sides, which then share its budget.
-        moderation: The moderation.
-        gate: See `Ask`.
-        duplicate_keys: See `Ask`.
-    """
-
-    def __init__(
-        self,
-        handler: JobHandler[Request],
-        moderation: Moderation,
-        gate: Callable[[beam.PCollection], beam.PCollection] = lambda requests: requests,
-        duplicate_keys: beam.pvalue.AsList | None = None,
-    ) -> None:
-        super().__init__()
-        self._guard = handler.spec
-        self._moderation = moderation
-        self._ask = Ask(handler, gate, duplicate_keys, is_verdict=True)
-
-    def expand(self, elements: beam.PCollection) -> beam.PCollection:
-        """Makes the questions, and asks them."""
-        return elements | "Question" >> beam.ParDo(_Question(self._guard, self._moderation)) | "Ask" >> self._ask
-
-
 class Questions:
     """Makes the questions to a guard.
 
@@ -83,14 +53,18 @@ class Questions:
         return self._fingerprint(question.text, question.system), question
 
 
-class _Question(beam.DoFn):
+class MakeQuestions(beam.DoFn):
+    """Turns `(text, element)` into what `Ask` takes."""
+
     def __init__(self, guard: JobSpec, moderation: Moderation) -> None:
         self._guard, self._moderation = guard, moderation
 
     def setup(self) -> None:
+        """Makes what computes the fingerprints, once per worker."""
         self._questions = Questions(self._guard, self._moderation)
 
     def process(self, element: tuple[str, Any]) -> Iterator[tuple[str, tuple[str, str | None, Any]]]:
+        """Makes the question about one text."""
         text, judged = element
         fingerprint, question = self._questions.of(text)
         yield fingerprint, (question.text, question.system, judged)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import apache_beam as beam
@@ -23,22 +22,16 @@ from airflow_provider_llmbeam.spec.safety import Privacy
 _TALLIES = "tallies"
 
 
-class PrivacyFeature(Feature):
+class PrivacyFeature(Feature[Privacy]):
     """Masks personal data in rows and prompts, and restores it in what the sink stores.
 
     Rows are masked in `prompt_of_row`, where all that makes prompts finds them masked.
     """
 
-    @classmethod
-    def is_in(cls, spec: JobSpec) -> bool:
-        """Returns whether rows are masked."""
-        return spec.safety.privacy is not None
-
-    @property
-    def privacy(self) -> Privacy:
-        """The `safety.privacy` of the job."""
-        assert self.spec.safety.privacy is not None
-        return self.spec.safety.privacy
+    @staticmethod
+    def part_of(spec: JobSpec) -> Privacy | None:
+        """Returns `safety.privacy`."""
+        return spec.safety.privacy
 
     def check_keys(self) -> None:
         """Checks the secret of the placeholders and the detectors.
@@ -47,11 +40,11 @@ class PrivacyFeature(Feature):
             JobSpecError: The secret is missing, a detector cannot be used, or a detector of type `dlp` has no
                 project or no account.
         """
-        Masker(self.spec, self.privacy)
+        Masker(self.spec, self.part)
 
     def change_answers(self, results: Results, context: RunContext) -> Results:
         """Applies `on_altered`."""
-        return settle_altered(results, self.spec, self.privacy, context)
+        return settle_altered(results, self.spec, self.part, context)
 
 
 def restore_answers(
@@ -71,37 +64,16 @@ def restore_answers(
         return answered, []
     restored = [
         rows | f"Restore{number}" >> beam.ParDo(RestoreAnswers(spec, privacy)).with_outputs(_TALLIES, main="rows")
-        for number, rows in enumerate(answered)
+        for number, rows in enumerate((*answered, failed))
     ]
-    counted = failed | "CountMasked" >> beam.ParDo(CountMasked()).with_outputs(_TALLIES)
-    return [each["rows"] for each in restored], [each[_TALLIES] for each in (*restored, counted)]
+    return [each["rows"] for each in restored[:-1]], [each[_TALLIES] for each in restored]
 
 
-class CountMasked(beam.DoFn):
-    """Counts what was masked in the rows of a bundle, and what their answers have of the placeholders."""
+class RestoreAnswers(beam.DoFn):
+    """Restores answers, and the columns that the sink stores with them; counts what was masked in a bundle.
 
-    def start_bundle(self) -> None:
-        """Resets the counts."""
-        self._masked, self._sums = Counter[str](), Counter[str]()
-
-    def count(self, element: AnsweredRow | FailedRow) -> None:
-        """Counts one row."""
-        add_masked(self._masked, element.row)
-        if isinstance(element, AnsweredRow):
-            add_returned(self._sums, element)
-
-    def process(self, element: FailedRow) -> None:
-        """Counts a row that is not restored."""
-        self.count(element)
-
-    def finish_bundle(self) -> Iterator[beam.pvalue.TaggedOutput]:
-        """Emits the counts."""
-        tally = Tally(masked=self._masked, sums=self._sums)
-        yield beam.pvalue.TaggedOutput(_TALLIES, GlobalWindows.windowed_value(tally))
-
-
-class RestoreAnswers(CountMasked):
-    """Restores the answers, and the columns that the sink stores with them."""
+    Failed rows are only counted: the dead letter has them masked.
+    """
 
     def __init__(self, spec: JobSpec, privacy: Privacy) -> None:
         super().__init__()
@@ -111,18 +83,29 @@ class RestoreAnswers(CountMasked):
         """Reads the key, once per worker."""
         self._masker = Masker(self._spec, self._privacy)
 
-    def process(self, answered: AnsweredRow) -> Iterator[AnsweredRow]:  # type: ignore[override]
+    def start_bundle(self) -> None:
+        """Resets the counts."""
+        self._tally = Tally()
+
+    def process(self, element: AnsweredRow | FailedRow) -> Iterator[AnsweredRow]:
         """Restores one row.
 
         Raises:
             JobFailedError: It was masked with another key.
         """
-        self.count(answered)
+        add_masked(self._tally.masked, element.row)
+        if isinstance(element, FailedRow):
+            return
+        add_returned(self._tally.sums, element)
         try:
-            yield self._masker.restore(answered)
+            yield self._masker.restore(element)
         except WrongKeyError:
             raise JobFailedError(
                 f"`safety.privacy`: the secret in {self._privacy.key_env!r} is not the one with which this job "
                 "masked its rows: it was changed while the job ran. Nothing was published, and no value was "
                 "restored. A retry masks with the new secret, and sends the prompts with personal data again."
             ) from None
+
+    def finish_bundle(self) -> Iterator[beam.pvalue.TaggedOutput]:
+        """Emits the counts."""
+        yield beam.pvalue.TaggedOutput(_TALLIES, GlobalWindows.windowed_value(self._tally))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
+from typing import Any
 
 import apache_beam as beam
 from pydantic import ValidationError
@@ -74,7 +75,7 @@ class Publish(beam.DoFn):
         self,
         spec: JobSpec,
         report: ReportWriter,
-        features: Sequence[Feature] = (),
+        features: Sequence[Feature[Any]] = (),
         cache: PrefixCache | None = None,
     ) -> None:
         self._spec = spec
