@@ -52,6 +52,9 @@ MAX_EXCUSED = 200
 class Engine:
     """Answers batches of prompts: plan → pace → send → record.
 
+    It knows neither Beam nor a provider. Order, pace, retries, repairs and budget are decided here; the `Backend`
+    of a provider sends each request exactly once, and observers, such as that of the journal, get each outcome.
+
     Args:
         backend: Sends requests; a `StaticBackend` takes several prompts per request.
         governor: Admits requests.

@@ -39,7 +39,7 @@ class EstimateInferenceOperator(InProcessOperator):
         The fields of `RunInferenceOperator`, and `job_task_id`.
 
     XCom:
-        The estimate, see `pipeline.estimate.Estimate`; under the key `demand` the argument of
+        The estimate, see `pipeline.measure.estimate.estimate.Estimate`; under the key `demand` the argument of
         `QuotaHealthSensor(demand=…)`: `estimate.output["demand"]`. The estimate is also the `extra` of the events
         of the assets in `outlets`.
 

@@ -180,7 +180,7 @@ def quota_url(question: Mapping[str, Any]) -> str | None:
     """Returns the page of the quotas that a sensor polls; `None` if no Google Cloud project is named.
 
     Args:
-        question: A `spec.QuotaQuestion` as plain data.
+        question: A `spec.quota_question.QuotaQuestion` as plain data.
     """
     target = question.get("endpoint") or question.get("model")
     if not isinstance(target, Mapping) or not target.get("project"):

@@ -33,7 +33,7 @@ class ReviewAnswerOperator(HITLOperator):
     executed. Values that `expand_kwargs` takes from an XCom are rendered (Airflow 3.3).
 
     Args:
-        review: The answer, one of `reviews` of `pipeline.review.sample`, as JSON.
+        review: The answer, one of `reviews` of `pipeline.measure.review.sample`, as JSON.
         kwargs: Arguments of `HITLOperator`.
 
     XCom:

@@ -61,7 +61,7 @@ class QuotaCondition:
     """Free quota for a job, at any of its locations.
 
     Args:
-        question: A `spec.QuotaQuestion` as plain data.
+        question: A `spec.quota_question.QuotaQuestion` as plain data.
         llmbeam_conn_id: Connection with key, base URL, project and location.
         gcp_conn_id: Connection with the credentials for metrics, quotas, and models of Google Cloud.
         impersonation_chain: Service account to impersonate, or a chain of them.

@@ -38,6 +38,10 @@ class _Given(SpecModel):
 class LLMModelHandler(JobHandler[ExampleT]):
     """One `PredictionResult` per example, in every case: its `inference` is a `Completion` or a `Failure`.
 
+    A handler is what Beam's `RunInference` calls: it opens one `Engine` in each worker process, in a thread, and
+    hands it the batches. Jobs use the base class, `JobHandler`, which takes its settings from a `JobSpec`; this
+    one is for pipelines that are no job, and takes them as arguments.
+
         RunInference(LLMModelHandler(GeminiModel(name="gemini-3.5-flash-lite")))
 
     Args:

@@ -42,6 +42,10 @@ from airflow_provider_llmbeam.spec.source import KafkaSource, Source
 class JobSpec(SpecModel):
     """A job: its source, prompt, model and sink.
 
+    It says what is asked, and nothing of how. An operator or the command line parses it, the process of the job
+    reads it again as JSON, and `pipeline.build` makes the Beam graph of it, whose `JobHandler` gets the prompts
+    answered.
+
     It holds no secrets: keys come from the environment (`GOOGLE_API_KEY`, `OpenAIModel.api_key_env`), on Dataflow
     from Secret Manager (`DataflowRunner.environment_secrets`).
 
