@@ -30,7 +30,7 @@ _MAX_SECONDS = 1e12
 #: Files that Beam opens on Cloud Storage read lines byte by byte: 100,000 entries took 16 s.
 _READ_BYTES = 2**20
 
-#: Fields that only the report of the run needs: an earlier version would pass over a line that has them.
+#: Fields that only the report of the run needs.
 _OF_THIS_RUN = {"rejected_at", "held_seconds", "failed_at"}
 #: Fields that few entries have.
 _SELDOM = ("mean_logprob", "citations", "category")
@@ -59,9 +59,6 @@ class Entry:
 def encode_entry(fingerprint: str, job: str, outcome: Outcome, about: Sequence[str] = ()) -> bytes:
     """Encodes an answer, or a refused one, as one line.
 
-    A refusal has its kind in a field that readers before it do not know, so that they pass over the line; so does
-    a verdict on others, which names them.
-
     Args:
         fingerprint: Fingerprint of the prompt.
         job: Job that requested the answer.
@@ -74,7 +71,7 @@ def encode_entry(fingerprint: str, job: str, outcome: Outcome, about: Sequence[s
         entry |= {"refused": outcome.kind, **{name: getattr(outcome, name) for name in _REFUSAL_FIELDS}}
     else:
         entry.update(zip(_FIELDS, _values(outcome), strict=True))
-    # As the entries of earlier versions, which have none of these.
+    # Usual values are left out, as there is a line for each row.
     if outcome.service_tier == "standard":
         del entry["service_tier"]
     if not outcome.sheds:

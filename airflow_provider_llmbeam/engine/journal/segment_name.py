@@ -77,7 +77,7 @@ class SegmentName:
 
     @classmethod
     def parse(cls, uri: str) -> Self | None:
-        """Reads the name of a segment from its address; `None` for the name of an older version."""
+        """Reads the name of a segment from its address; `None` for another name."""
         found = _NAME.fullmatch(uri.rpartition("/")[2])
         return None if found is None else cls(int(found["shards"], 16), int(found["created"], 16))
 

@@ -30,17 +30,6 @@ _EXCLUSIVE = (
     ("stream", "logprobs"),
 )
 _TRANSPORT = {"stream", "stream_idle_timeout_seconds"}
-#: Parameters that the first version did not have.
-_LATER = {
-    "thinking_level",
-    "reasoning_effort",
-    "media_resolution",
-    "safety_settings",
-    "model_armor",
-    "google_search",
-    "logprobs",
-    "structured_outputs",
-}
 
 
 def _is_set(value: Any) -> bool:
@@ -132,11 +121,11 @@ class Generation(SpecModel):
     def decisive(self) -> dict[str, Any]:
         """Returns the parameters that decide an answer, as plain data for a fingerprint.
 
-        Those of `_LATER` are part of it only where they are set: the answers of earlier versions, which did not
-        have them, are paid for and found again.
+        Those that are not set are no part of it, so that a later version with more parameters finds the answers of
+        this one.
         """
-        unset = {name for name in _LATER if not _is_set(getattr(self, name))}
-        return self.model_dump(mode="json", exclude=_TRANSPORT | unset)
+        given = self.model_dump(mode="json", exclude=_TRANSPORT)
+        return {name: value for name, value in given.items() if _is_set(value)}
 
 
 class Embedding(SpecModel):
