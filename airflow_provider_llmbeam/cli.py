@@ -181,22 +181,21 @@ def sweep(
     # The log of Airflow, which goes to the standard output.
     with contextlib.redirect_stdout(sys.stderr):
         from airflow_provider_llmbeam.exceptions import LLMBeamError
-        from airflow_provider_llmbeam.operators.sweep import MAX_JOB_AGE_SECONDS, swept
+        from airflow_provider_llmbeam.operators.sweep import MAX_JOB_AGE_SECONDS, SweepEndpointsOperator
 
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
         try:
-            manifest = swept(
-                locations,
-                project,
-                gcp_conn_id,
-                None,
+            task = SweepEndpointsOperator(
+                task_id="sweep",
+                locations=locations,
+                project=project,
                 deployments=deployments or None,
                 dry_run=dry_run,
                 older_than_seconds=older_than_seconds,
                 max_job_age_seconds=MAX_JOB_AGE_SECONDS if max_job_age_seconds is None else max_job_age_seconds,
-                gone_within_seconds=900.0,
-                log=logging.getLogger(__name__),
+                gcp_conn_id=gcp_conn_id,
             )
+            manifest = task.sweep(logging.getLogger(__name__))
         except LLMBeamError as error:
             click.echo(str(error), err=True)
             sys.exit(1)

@@ -47,7 +47,7 @@ class LLMBeamError(Exception):
     """Base of all errors of this package.
 
     Attributes:
-        page: Page of the report of the job that failed, see `manifest.encoded_page`; `None` if it wrote none.
+        page: Page of the report of the job that failed, see `manifest.encode_page`; `None` if it wrote none.
     """
 
     retryable: ClassVar[bool] = False

@@ -124,7 +124,7 @@ class ProvisioningHistory:
 
     def for_another_process(self, now: float) -> Self:
         """Returns the history for another process, whose own requests are not in it if it is read again."""
-        return replace(self, lost=LostReply(now).joined(self.lost))
+        return replace(self, lost=LostReply(now).unite(self.lost))
 
     def in_new_process(self, now: float) -> Self:
         """Returns the history in a process that has sent no request yet."""
@@ -252,7 +252,7 @@ class Provisioner:
             since: Time before the request, in seconds of the Unix epoch.
             now: Seconds of the Unix epoch.
         """
-        self.history = replace(self.history, lost=LostReply(since, now).joined(self.history.lost))
+        self.history = replace(self.history, lost=LostReply(since, now).unite(self.history.lost))
 
     def on_adopted(self, *, done: bool) -> Wait:
         """Decides after the resources of an earlier try were to be labelled."""

@@ -65,7 +65,7 @@ class ReadinessCondition:
         if self._prober is None:  # the first check reads the Airflow connections
             model, authenticate = self._open_model()
             seconds = max(MIN_REPLY_SECONDS, 2 * self._max_latency_seconds)
-            self._name = named(model)
+            self._name = describe_model(model)
             self._prober = Prober(model, authenticate=authenticate, embeds=self._embeds, reply_seconds=seconds)
         (reply,) = self._prober.probe(1).replies
         return judge_reply(reply, self._name, self._max_latency_seconds)
@@ -99,6 +99,6 @@ def judge_reply(reply: ProbeReply, name: str, max_latency_seconds: float) -> Wai
     return {"latency_seconds": round(reply.seconds, 3)}
 
 
-def named(model: Model) -> str:
+def describe_model(model: Model) -> str:
     """Returns the name of a model with its address, for messages."""
     return f"Model {model.name!r}{f' at {model.address}' if model.address else ''}"

@@ -118,7 +118,7 @@ class LostReply:
     since: float
     until: float | None = None
 
-    def joined(self, other: LostReply | None) -> LostReply:
+    def unite(self, other: LostReply | None) -> LostReply:
         """Returns the time from the start of the earlier one to the end of the later one."""
         if other is None:
             return self

@@ -39,7 +39,7 @@ class CloudRunHook(RegionalHook):
         """Returns a service; `None` if there is none of that id."""
         name = f"{self.parent}/services/{service_id}"
         try:
-            with self._translated(f"show {name!r}", missing=f"service {name!r}"):
+            with self._translate_errors(f"show {name!r}", missing=f"service {name!r}"):
                 return self._client().get_service(name=name, **self._options())
         except CloudNotFoundError:
             return None
@@ -47,14 +47,16 @@ class CloudRunHook(RegionalHook):
     def get_operation(self, name: str) -> Any:
         """Returns a long-running operation; `None` if there is none of that name."""
         try:
-            with self._translated(f"show {name!r}", missing=f"operation {name!r}"):
+            with self._translate_errors(f"show {name!r}", missing=f"operation {name!r}"):
                 return self._client().get_operation({"name": name}, **self._options())
         except CloudNotFoundError:
             return None
 
     def list_services(self) -> list[Any]:
         """Lists the services of the location."""
-        with self._translated(f"list the services of {self.location!r}", missing=f"region {self.location!r}"):
+        with self._translate_errors(
+            f"list the services of {self.location!r}", missing=f"region {self.location!r}"
+        ):
             return list(islice(self._client().list_services(parent=self.parent, **self._options()), MAX_LISTED))
 
     def create_service(self, service_id: str, service: Mapping[str, Any]) -> str:
@@ -69,7 +71,7 @@ class CloudRunHook(RegionalHook):
         from google.cloud.run_v2 import CreateServiceRequest, Service
 
         request = CreateServiceRequest(parent=self.parent, service=Service(service), service_id=service_id)
-        with self._translated(f"create service {service_id!r}", missing=f"region {self.location!r}"):
+        with self._translate_errors(f"create service {service_id!r}", missing=f"region {self.location!r}"):
             started = self._client().create_service(request, retry=None, timeout=REQUEST_SECONDS)
             return str(started.operation.name)
 
@@ -80,12 +82,12 @@ class CloudRunHook(RegionalHook):
 
         service = Service(name=name, labels=dict(labels))
         request = UpdateServiceRequest(service=service, update_mask=FieldMask(paths=["labels"]))
-        with self._translated(f"label {name!r}", missing=f"service {name!r}"):
+        with self._translate_errors(f"label {name!r}", missing=f"service {name!r}"):
             self._client().update_service(request, **self._options())
 
     def delete_service(self, name: str) -> None:
         """Starts the deletion of a service."""
-        with self._translated(f"delete {name!r}", missing=f"service {name!r}"):
+        with self._translate_errors(f"delete {name!r}", missing=f"service {name!r}"):
             self._client().delete_service(name=name, **self._options())
 
     def add_iam_member(self, name: str, role: str, member: str) -> None:
@@ -96,7 +98,7 @@ class CloudRunHook(RegionalHook):
             role: Role, `roles/…`.
             member: Member of the IAM policy, e.g. `serviceAccount:…`.
         """
-        with self._translated(f"grant {role!r} on {name!r} to {member!r}", missing=f"service {name!r}"):
+        with self._translate_errors(f"grant {role!r} on {name!r} to {member!r}", missing=f"service {name!r}"):
             policy = self._client().get_iam_policy({"resource": name}, **self._options())
             if any(binding.role == role and member in binding.members for binding in policy.bindings):
                 return

@@ -71,11 +71,11 @@ class DataflowJobHook(RegionalHook):
             within_seconds: Timeout of a single request, in seconds; by default there are retries.
 
         Raises:
-            CloudError: See `google_errors`.
+            CloudError: See `hooks.google.errors`.
         """
         from google.cloud.dataflow_v1beta3 import GetJobRequest, JobView
 
-        with self._translated(f"show job {job_id!r}", missing=f"job {job_id!r} in {self.location!r}"):
+        with self._translate_errors(f"show job {job_id!r}", missing=f"job {job_id!r} in {self.location!r}"):
             # Other views contain neither labels nor environment.
             request = GetJobRequest(**self._place(), job_id=job_id, view=JobView.JOB_VIEW_DESCRIPTION)
             options = self._options() if within_seconds is None else {"timeout": within_seconds, "retry": None}
@@ -95,7 +95,7 @@ class DataflowJobHook(RegionalHook):
             The jobs, newest first.
 
         Raises:
-            CloudError: See `google_errors`.
+            CloudError: See `hooks.google.errors`.
         """
         listed = self._list(re.escape(identity), active_only=active_only)
         found = [job for job in listed if belongs_to(job, identity)]
@@ -105,7 +105,7 @@ class DataflowJobHook(RegionalHook):
         """Lists the jobs of this package that have not ended.
 
         Raises:
-            CloudError: See `google_errors`.
+            CloudError: See `hooks.google.errors`.
         """
         listed = self._list(_IDENTITY, active_only=True)
         return [job for job in listed if JOB_LABEL in job.labels and not job.is_over]
@@ -123,7 +123,7 @@ class DataflowJobHook(RegionalHook):
         from google.cloud.dataflow_v1beta3 import ListJobsRequest
 
         which = ListJobsRequest.Filter.ACTIVE if active_only else ListJobsRequest.Filter.ALL
-        with self._translated(f"list the jobs of {self.location!r}", missing=f"region {self.location!r}"):
+        with self._translate_errors(f"list the jobs of {self.location!r}", missing=f"region {self.location!r}"):
             request = ListJobsRequest(**self._place(), filter=which, page_size=1_000)
             pager = self._client("JobsV1Beta3Client").list_jobs(request, **self._options())
             listed = [job_of(job) for job in islice(pager, MAX_LISTED)]
@@ -135,11 +135,13 @@ class DataflowJobHook(RegionalHook):
         """Requests the cancellation of a job; a job that has ended is left unchanged.
 
         Raises:
-            CloudError: See `google_errors`.
+            CloudError: See `hooks.google.errors`.
         """
         from google.cloud.dataflow_v1beta3 import Job, JobState, UpdateJobRequest
 
-        translated = self._translated(f"cancel job {job_id!r}", missing=f"job {job_id!r} in {self.location!r}")
+        translated = self._translate_errors(
+            f"cancel job {job_id!r}", missing=f"job {job_id!r} in {self.location!r}"
+        )
         wanted = Job(requested_state=JobState.JOB_STATE_CANCELLED)
         try:
             with translated:
@@ -154,11 +156,11 @@ class DataflowJobHook(RegionalHook):
         """Returns the error messages of a job, oldest first, each text once, at most the last 50.
 
         Raises:
-            CloudError: See `google_errors`.
+            CloudError: See `hooks.google.errors`.
         """
         from google.cloud.dataflow_v1beta3 import JobMessageImportance, ListJobMessagesRequest
 
-        with self._translated(f"show the messages of job {job_id!r}", missing=f"job {job_id!r}"):
+        with self._translate_errors(f"show the messages of job {job_id!r}", missing=f"job {job_id!r}"):
             request = ListJobMessagesRequest(
                 **self._place(), job_id=job_id, minimum_importance=JobMessageImportance.JOB_MESSAGE_ERROR
             )
@@ -173,11 +175,11 @@ class DataflowJobHook(RegionalHook):
             running: Whether to count bundles in progress.
 
         Raises:
-            CloudError: See `google_errors`.
+            CloudError: See `hooks.google.errors`.
         """
         from google.cloud.dataflow_v1beta3 import GetJobMetricsRequest
 
-        with self._translated(f"show the counters of job {job_id!r}", missing=f"job {job_id!r}"):
+        with self._translate_errors(f"show the counters of job {job_id!r}", missing=f"job {job_id!r}"):
             request = GetJobMetricsRequest(**self._place(), job_id=job_id)
             reply = self._client("MetricsV1Beta3Client").get_job_metrics(request, **self._options())
             return counts_of(reply.metrics, running=running)
@@ -213,7 +215,7 @@ class DataflowJobHook(RegionalHook):
 
         with (
             before_submission(),
-            self._translated(f"launch {template_uri!r}", missing=f"template {template_uri!r}"),
+            self._translate_errors(f"launch {template_uri!r}", missing=f"template {template_uri!r}"),
         ):
             parameter = LaunchFlexTemplateParameter(
                 job_name=name,
@@ -227,12 +229,12 @@ class DataflowJobHook(RegionalHook):
                 # Not retried here: a lost reply may have been that of a created job.
                 return job_of(client.launch_flex_template(request, retry=None, timeout=REQUEST_SECONDS).job)
             except Conflict:
-                if (running := self._running(name)) is None:
+                if (running := self._find_running(name)) is None:
                     raise
                 self.log.info("Job %r runs already as %r.", name, running.job_id)
                 return running
 
-    def _running(self, name: str) -> RemoteJob | None:
+    def _find_running(self, name: str) -> RemoteJob | None:
         from google.cloud.dataflow_v1beta3 import ListJobsRequest
 
         request = ListJobsRequest(**self._place(), filter=ListJobsRequest.Filter.ACTIVE, name=name)

@@ -69,7 +69,7 @@ def own_deployment() -> str:
     )
 
 
-def required_deployment() -> str:
+def require_deployment() -> str:
     """Returns the name of this deployment, which resources on Google Cloud need.
 
     Raises:

@@ -128,7 +128,7 @@ def no_reply(error: Exception, seconds: float) -> ProbeReply:
     return ProbeReply(outcome="failed", seconds=seconds, message=_line(f"{type(error).__name__}: {error}"))
 
 
-def redirected(error: RedirectRefusedError, seconds: float) -> ProbeReply:
+def read_redirect(error: RedirectRefusedError, seconds: float) -> ProbeReply:
     """Returns the outcome of a request that the server redirects."""
     return ProbeReply(
         outcome="failed",
@@ -342,7 +342,7 @@ class Prober:
         try:
             reply = http.exchange(self._request.url, self._request.body, self._reply_seconds)
         except RedirectRefusedError as error:
-            return redirected(error, time.monotonic() - started)
+            return read_redirect(error, time.monotonic() - started)
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             # requests lets some of urllib3's errors through, and of a damaged address a ValueError.
             return no_reply(error, time.monotonic() - started)

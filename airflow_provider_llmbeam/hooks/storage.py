@@ -11,7 +11,7 @@ from airflow.sdk import ObjectStoragePath
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, CloudUnavailableError, RequestRefusedError
 from airflow_provider_llmbeam.hooks.google.base import REQUEST_SECONDS, GoogleHook, retry
-from airflow_provider_llmbeam.hooks.google.errors import CloudRequest, translated, usable_connection
+from airflow_provider_llmbeam.hooks.google.errors import CloudRequest, translate_errors, usable_connection
 from airflow_provider_llmbeam.transport.redirects import direct
 
 
@@ -67,7 +67,7 @@ class StorageHook(GoogleHook):
         )
         with usable_connection(self.gcp_conn_id):
             credentials = self.get_credentials()
-        with translated(request):
+        with translate_errors(request):
             client = direct(Client(self.project, credentials, client_options=self.get_client_options()))
             yield client.bucket(name)
 

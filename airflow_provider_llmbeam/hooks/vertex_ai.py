@@ -10,7 +10,12 @@ from airflow.providers.common.compat.sdk import mask_secret
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, JobSpecError
 from airflow_provider_llmbeam.hooks.google.base import REQUEST_SECONDS, GoogleHook, RegionalHook, retry
-from airflow_provider_llmbeam.hooks.google.errors import CloudRequest, require_new, translated, usable_connection
+from airflow_provider_llmbeam.hooks.google.errors import (
+    CloudRequest,
+    require_new,
+    translate_errors,
+    usable_connection,
+)
 from airflow_provider_llmbeam.transport.redirects import direct
 
 #: Largest number of endpoints, and of models, that are listed in one location.
@@ -31,7 +36,7 @@ class VertexAIHook(RegionalHook):
 
     def get_publisher_model(self, name: str) -> Any:
         """Returns a model of Model Garden, `publishers/…/models/…`."""
-        with self._translated(f"show model {name!r}", missing=f"model {name!r} in Model Garden"):
+        with self._translate_errors(f"show model {name!r}", missing=f"model {name!r} in Model Garden"):
             return self._client("ModelGardenServiceClient").get_publisher_model(name=name, **self._options())
 
     def get_endpoint(self, endpoint_id: str) -> Any:
@@ -53,7 +58,9 @@ class VertexAIHook(RegionalHook):
 
         An alias leaves the version that had it. Source: cloud.google.com/vertex-ai/docs/model-registry/model-alias
         """
-        with self._translated(f"move the aliases {', '.join(aliases)} to {name!r}", missing=f"model {name!r}"):
+        with self._translate_errors(
+            f"move the aliases {', '.join(aliases)} to {name!r}", missing=f"model {name!r}"
+        ):
             return self._client("ModelServiceClient").merge_version_aliases(
                 name=name, version_aliases=list(aliases), **self._options()
             )
@@ -64,13 +71,15 @@ class VertexAIHook(RegionalHook):
 
     def list_endpoints(self) -> list[Any]:
         """Lists the endpoints of the location."""
-        with self._translated(f"list the endpoints of {self.location!r}", missing=f"region {self.location!r}"):
+        with self._translate_errors(
+            f"list the endpoints of {self.location!r}", missing=f"region {self.location!r}"
+        ):
             found = self._client("EndpointServiceClient").list_endpoints(parent=self.parent, **self._options())
             return list(islice(found, MAX_LISTED))
 
     def list_models(self) -> list[Any]:
         """Lists the models of the location."""
-        with self._translated(f"list the models of {self.location!r}", missing=f"region {self.location!r}"):
+        with self._translate_errors(f"list the models of {self.location!r}", missing=f"region {self.location!r}"):
             found = self._client("ModelServiceClient").list_models(parent=self.parent, **self._options())
             return list(islice(found, MAX_LISTED))
 
@@ -81,7 +90,7 @@ class VertexAIHook(RegionalHook):
         while True:
             request = {"name": parent, "page_size": _PAGE_SIZE, "page_token": token}
             try:
-                with self._translated(action, missing=f"{parent!r}"):
+                with self._translate_errors(action, missing=f"{parent!r}"):
                     page = client.list_operations(request, **self._options())
             except CloudNotFoundError:
                 return
@@ -97,19 +106,19 @@ class VertexAIHook(RegionalHook):
             fields: Fields of a `DeployRequest` other than `destination`.
         """
         model = fields.get("publisher_model_name") or fields.get("hugging_face_model_id")
-        with self._translated(f"deploy model {model!r}", missing=f"model {model!r}"):
+        with self._translate_errors(f"deploy model {model!r}", missing=f"model {model!r}"):
             return self._start("ModelGardenServiceClient", "deploy", {**fields, "destination": self.parent})
 
     def create_endpoint(self, endpoint_id: str, endpoint: Mapping[str, Any]) -> str:
         """Starts the creation of an endpoint from the fields of an `Endpoint`."""
         fields = {"parent": self.parent, "endpoint": endpoint, "endpoint_id": endpoint_id}
-        with self._translated(f"create endpoint {endpoint_id!r}", missing=f"region {self.location!r}"):
+        with self._translate_errors(f"create endpoint {endpoint_id!r}", missing=f"region {self.location!r}"):
             return self._start("EndpointServiceClient", "create_endpoint", fields)
 
     def upload_model(self, model_id: str, model: Mapping[str, Any]) -> str:
         """Starts the upload of a model from the fields of a `Model`."""
         fields = {"parent": self.parent, "model": model, "model_id": model_id}
-        with self._translated(f"upload model {model_id!r}", missing=f"region {self.location!r}"):
+        with self._translate_errors(f"upload model {model_id!r}", missing=f"region {self.location!r}"):
             return self._start("ModelServiceClient", "upload_model", fields)
 
     def deploy_model(self, endpoint_id: str, deployed_model: Mapping[str, Any]) -> str:
@@ -122,7 +131,7 @@ class VertexAIHook(RegionalHook):
         name = f"{self.parent}/endpoints/{endpoint_id}"
         fields = {"endpoint": name, "deployed_model": deployed_model, "traffic_split": {"0": 100}}
         model = deployed_model.get("model")
-        with self._translated(f"deploy model {model!r} to {name!r}", missing=f"model {model!r}"):
+        with self._translate_errors(f"deploy model {model!r} to {name!r}", missing=f"model {model!r}"):
             return self._start("EndpointServiceClient", "deploy_model", fields)
 
     def update_endpoint_labels(self, name: str, labels: Mapping[str, str]) -> None:
@@ -131,7 +140,7 @@ class VertexAIHook(RegionalHook):
         from google.protobuf.field_mask_pb2 import FieldMask
 
         endpoint, mask = Endpoint(name=name, labels=dict(labels)), FieldMask(paths=["labels"])
-        with self._translated(f"label {name!r}", missing=f"endpoint {name!r}"):
+        with self._translate_errors(f"label {name!r}", missing=f"endpoint {name!r}"):
             self._client("EndpointServiceClient").update_endpoint(
                 endpoint=endpoint, update_mask=mask, **self._options()
             )
@@ -142,34 +151,34 @@ class VertexAIHook(RegionalHook):
         from google.protobuf.field_mask_pb2 import FieldMask
 
         model, mask = Model(name=name, labels=dict(labels)), FieldMask(paths=["labels"])
-        with self._translated(f"label {name!r}", missing=f"model {name!r}"):
+        with self._translate_errors(f"label {name!r}", missing=f"model {name!r}"):
             self._client("ModelServiceClient").update_model(model=model, update_mask=mask, **self._options())
 
     def undeploy_model(self, endpoint: str, deployed_model_id: str) -> None:
         """Starts the removal of a deployed model from an endpoint."""
-        with self._translated(f"undeploy {endpoint!r}", missing=f"endpoint {endpoint!r}"):
+        with self._translate_errors(f"undeploy {endpoint!r}", missing=f"endpoint {endpoint!r}"):
             self._client("EndpointServiceClient").undeploy_model(
                 endpoint=endpoint, deployed_model_id=deployed_model_id, **self._options()
             )
 
     def delete_endpoint(self, name: str) -> None:
         """Starts the deletion of an endpoint, which must have no deployed model."""
-        with self._translated(f"delete {name!r}", missing=f"endpoint {name!r}"):
+        with self._translate_errors(f"delete {name!r}", missing=f"endpoint {name!r}"):
             self._client("EndpointServiceClient").delete_endpoint(name=name, **self._options())
 
     def delete_model(self, name: str) -> None:
         """Starts the deletion of a model, which must not be deployed."""
-        with self._translated(f"delete {name!r}", missing=f"model {name!r}"):
+        with self._translate_errors(f"delete {name!r}", missing=f"model {name!r}"):
             self._client("ModelServiceClient").delete_model(name=name, **self._options())
 
     def cancel_operation(self, name: str) -> None:
         """Requests the cancellation of an operation; some operations continue nevertheless."""
-        with self._translated(f"cancel {name!r}", missing=f"operation {name!r}"):
+        with self._translate_errors(f"cancel {name!r}", missing=f"operation {name!r}"):
             self._client("EndpointServiceClient").cancel_operation({"name": name}, **self._options())
 
     def _get(self, client: str, method: str, name: str, /, **arguments: Any) -> Any:
         try:
-            with self._translated(f"show {name!r}", missing=f"{name!r}"):
+            with self._translate_errors(f"show {name!r}", missing=f"{name!r}"):
                 return getattr(self._client(client), method)(**arguments, **self._options())
         except CloudNotFoundError:
             return None
@@ -207,7 +216,7 @@ def read_secret(hook: GoogleHook, version: str) -> str:
     with usable_connection(hook.gcp_conn_id):
         credentials = hook.get_credentials()
     try:
-        with translated(request):
+        with translate_errors(request):
             client = direct(
                 SecretManagerServiceClient(
                     credentials=credentials, transport="rest", client_options=hook.get_client_options()

@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.jobs.outcome import JobResult, failure
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.spec.identity import dataflow_name, job_identity, run_digest, run_label, spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page, manifest
+from airflow_provider_llmbeam.spec.protocol.manifest import encode_page, manifest
 from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
@@ -132,10 +132,10 @@ class JobLauncher:
         return self._read_report(replace(job, id=result.job_id))
 
     def page(self, job: SubmittedJob, uri: str | None) -> dict[str, Any] | None:
-        """Returns the page of a report, see `encoded_page`; `None` if there is none that can be read."""
+        """Returns the page of a report, see `encode_page`; `None` if there is none that can be read."""
         if uri is None or (text := self._read_file(job, uri, "report")) is None:
             return None
-        return encoded_page(text, uri)
+        return encode_page(text, uri)
 
     def abandon(self, job: SubmittedJob, reason: str) -> None:
         """Cancels a job that the task no longer waits for, or leaves it; logs what still bills."""

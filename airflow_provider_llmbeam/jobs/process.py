@@ -81,7 +81,7 @@ class JobProcess:
             defers: Whether it returns while batch inference goes on.
 
         Returns:
-            `report`, the manifest, and `page`, see `manifest.encoded_page`, or `None`; or `batch`, with
+            `report`, the manifest, and `page`, see `manifest.encode_page`, or `None`; or `batch`, with
             `wait_seconds` until the next call of this method.
 
         Raises:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.deployment import own_deployment, required_deployment
+from airflow_provider_llmbeam.hooks.deployment import own_deployment, require_deployment
 from airflow_provider_llmbeam.integrations.openlineage.facts import JobFacts
 from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, job_lineage
 from airflow_provider_llmbeam.jobs.process import JobProcess
@@ -161,14 +161,14 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         from airflow_provider_llmbeam.hooks.connections import connection_environment
 
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
-        spec, secrets = self._connected(self._identified_data(context, inference))
+        spec, secrets = self._connect(self._build_data(context, inference))
         spec = _with_end_of_duration(spec, context)
         spec = with_billing_labels(spec, context["ti"].dag_id, context["ti"].task_id)
         environment = secrets | connection_environment(spec)
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment
 
-    def _identified_data(self, context: Context, inference: Any) -> dict[str, Any]:
+    def _build_data(self, context: Context, inference: Any) -> dict[str, Any]:
         """Returns the spec as plain data, with all by which a job elsewhere is found again.
 
         Raises:
@@ -179,13 +179,13 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         data["airflow_run"] = airflow_run_of(context["ti"])
         runner = from_text(self.runner)
         runner_type = runner.get("type") if isinstance(runner, Mapping) else None
-        data["deployment"] = required_deployment() if runner_type in ("dataflow", "flink") else own_deployment()
+        data["deployment"] = require_deployment() if runner_type in ("dataflow", "flink") else own_deployment()
         if runner_type == "dataflow" and not runner.get("project"):
             location = str(runner.get("location"))
-            data["runner"] = {**runner, "project": self._connected_project(location)}
+            data["runner"] = {**runner, "project": self._read_project(location)}
         return data
 
-    def _connected_project(self, location: str) -> str:
+    def _read_project(self, location: str) -> str:
         """Returns the project of the connection or of its credentials.
 
         Raises:
@@ -197,7 +197,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         with before_submission():
             return DataflowJobHook(location, None, self.gcp_conn_id, self.impersonation_chain).project
 
-    def _connected(self, data: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
+    def _connect(self, data: Mapping[str, Any]) -> tuple[JobSpec, dict[str, str]]:
         """Returns the spec with what connections and the environment give its models, and variables with secrets.
 
         Raises:

@@ -16,10 +16,10 @@ from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.resource import LostReply
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
 from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, StillBillingError
-from airflow_provider_llmbeam.hooks.deployment import required_deployment
+from airflow_provider_llmbeam.hooks.deployment import require_deployment
 from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, endpoint_lineage
 from airflow_provider_llmbeam.operators.arguments import check_arguments
-from airflow_provider_llmbeam.operators.errors import errors_of_airflow, reading_for_removal
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow, retry_failed_reads
 from airflow_provider_llmbeam.operators.identity import job_name
 from airflow_provider_llmbeam.operators.links import EndpointLink, StoresLinks, endpoint_url
 from airflow_provider_llmbeam.operators.literal import is_pending, plain
@@ -194,12 +194,12 @@ class ProvisionEndpointOperator(HasLineage, StoresLinks, BaseOperator):
     def _trigger(self, context: Context, *, is_resumed: bool = False) -> EndpointTrigger:
         parsed = parse_endpoint(self.endpoint)
         _check_version(parsed.model)
-        ti, deployment, now = context["ti"], required_deployment(), time.time()
-        key = identity(_checked_name(self.name), deployment)
+        ti, deployment, now = context["ti"], require_deployment(), time.time()
+        key = identity(_check_name(self.name), deployment)
         history = ProvisioningHistory(now)
         if ti.try_number > 1:
             history = replace(history, lost=LostReply(_run_after(context), now))
-        if is_resumed and (found := _recorded(self.name, [self.task_id], context)):
+        if is_resumed and (found := _read_records(self.name, [self.task_id], context)):
             parsed, key = found[0].endpoint, found[0].key
             history = replace(history, operation=found[0].operation, lost=LostReply(found[0].since, now))
         spec = with_project(parsed, self.gcp_conn_id, self.impersonation_chain)
@@ -290,15 +290,15 @@ class TeardownEndpointOperator(HasLineage, BaseOperator):
     def execute(self, context: Context) -> None:
         """Removes the endpoint."""
         with errors_of_airflow():
-            spec, deployment = parse_endpoint(self.endpoint), required_deployment()
-            key = identity(_checked_name(self.name), deployment)
+            spec, deployment = parse_endpoint(self.endpoint), require_deployment()
+            key = identity(_check_name(self.name), deployment)
             where = ", ".join(map(repr, spec.locations))
             again = (
                 "A retry or a clear of this task tries again; the sweeper does so "
                 f"{spec.expires_after_seconds / 3600:.1f} h after its start."
             )
-            with reading_for_removal(self.gcp_conn_id, f"Endpoint {key!r} in {where}", again):
-                found = _recorded(self.name, self._provisions(), context)
+            with retry_failed_reads(self.gcp_conn_id, f"Endpoint {key!r} in {where}", again):
+                found = _read_records(self.name, self._provisions(), context)
                 found = found or [_Record(spec, key, _run_after(context))]
                 sites = [(one, platform) for one in found for platform in self._platforms(one.endpoint)]
             has_started = False
@@ -403,7 +403,7 @@ class _Record:
         return SentRequests(self.endpoint, self.operation, lost)
 
 
-def _recorded(name: Any, task_ids: Sequence[str], context: Context) -> list[_Record]:
+def _read_records(name: Any, task_ids: Sequence[str], context: Context) -> list[_Record]:
     """Returns what tasks recorded for a name."""
     ti, found = context["ti"], []
     for task_id in sorted(task_ids):
@@ -422,7 +422,7 @@ def _run_after(context: Context) -> float:
     return context["dag_run"].run_after.timestamp()
 
 
-def _checked_name(name: Any) -> str:
+def _check_name(name: Any) -> str:
     """Returns the name of an endpoint.
 
     Raises:

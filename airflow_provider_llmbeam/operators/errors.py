@@ -33,7 +33,7 @@ def errors_of_airflow() -> Iterator[None]:
 
 
 @contextmanager
-def reading_for_removal(gcp_conn_id: str, left: str, again: str) -> Iterator[None]:
+def retry_failed_reads(gcp_conn_id: str, left: str, again: str) -> Iterator[None]:
     """Turns an error of reading what a removal needs into one that is retried and names what may be billing.
 
     Airflow answers alike for a connection that does not exist and one that a secrets backend failed to return

@@ -42,9 +42,9 @@ class _RegisteredModelOperator(BaseOperator):
         self.gcp_conn_id = gcp_conn_id
         self.impersonation_chain = impersonation_chain
         if not is_pending(model):
-            self._registered()
+            self._read_version()
 
-    def _registered(self) -> RegisteredModel:
+    def _read_version(self) -> RegisteredModel:
         if (model := RegisteredModel.read(self.model)) is None:
             raise JobSpecError(
                 f"Task {self.task_id!r}: `model`: must be a registered model, "
@@ -87,7 +87,7 @@ class ResolveModelOperator(_RegisteredModelOperator):
         from airflow_provider_llmbeam.endpoints.model_aliases import resolve
 
         with errors_of_airflow():
-            model = self._registered()
+            model = self._read_version()
             found = resolve(self._hook(model), model)
             self.log.info("%s is version %s.", model, found.version)
             return str(found)
@@ -109,8 +109,8 @@ class _AliasOperator(_RegisteredModelOperator):
 
         check_alias(self.alias)
 
-    def _registered(self) -> RegisteredModel:
-        model = super()._registered()
+    def _read_version(self) -> RegisteredModel:
+        model = super()._read_version()
         if not model.is_fixed:
             raise JobSpecError(
                 f"Task {self.task_id!r}: `model`: must have the number of a version, not the alias "
@@ -119,10 +119,10 @@ class _AliasOperator(_RegisteredModelOperator):
             )
         return model
 
-    def _moved(self, move: Callable[[RegistryHook, RegisteredModel, str], AliasState]) -> dict[str, Any]:
+    def _move(self, move: Callable[[RegistryHook, RegisteredModel, str], AliasState]) -> dict[str, Any]:
         with errors_of_airflow():
             self._check_alias()
-            model = self._registered()
+            model = self._read_version()
             state = move(self._hook(model), model, self.alias)
             self.log.info("The alias %r is at version %s of %s.", state.alias, state.version, state.model)
             return state.plain()
@@ -158,7 +158,7 @@ class PromoteModelOperator(_AliasOperator):
         """Moves the alias."""
         from airflow_provider_llmbeam.endpoints.model_aliases import promote
 
-        return self._moved(promote)
+        return self._move(promote)
 
 
 class RollBackModelOperator(_AliasOperator):
@@ -221,4 +221,4 @@ class RollBackModelOperator(_AliasOperator):
                     f"No task before this one failed with {' or '.join(self.errors)}: the alias {self.alias!r} "
                     "was not moved."
                 )
-        return self._moved(roll_back)
+        return self._move(roll_back)

@@ -90,7 +90,7 @@ class RetryFailedRowsOperator(RunInferenceOperator):
             "failed_kinds": tuple(failed_kinds) or _DEFAULT_KINDS,
         }
         self.failed_task_id = failed_task_id
-        super().__init__(source=source, sink=_merging(plain(sink)), **kwargs)
+        super().__init__(source=source, sink=_merge_by_key(plain(sink)), **kwargs)
 
     def _job(self, context: Context) -> tuple[JobSpec, dict[str, str]]:
         if self.failed_task_id is not None and not self.source["uri"]:
@@ -103,7 +103,7 @@ class RetryFailedRowsOperator(RunInferenceOperator):
         return super()._job(context)
 
 
-def _merging(sink: Any) -> Any:
+def _merge_by_key(sink: Any) -> Any:
     """Returns a sink that keeps the answers of other keys; all but files do."""
     found = sink_data(sink)
     is_files = isinstance(found, Mapping) and found.get("type") == "files"

@@ -157,7 +157,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
         sample = PreviewSample.parse({"rows": rows, "by": by, "seed": seed, "keys": tuple(keys), "sends": sends})
         data = self._spec_data(self.job_name or "preview", with_stand_in(self.inference, None))
-        spec, secrets = self._connected(data)
+        spec, secrets = self._connect(data)
         with google_credentials(spec, self.gcp_conn_id):
             return Preview.of(JobProcess(spec, secrets, self.log).run_step("preview", sample))
 
@@ -217,7 +217,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         """
         with suppress(Exception):
             return self._job(context)[0]
-        data = self._identified_data(context, with_stand_in(self.inference, None))
+        data = self._build_data(context, with_stand_in(self.inference, None))
         with suppress(ValueError):  # of pydantic
             return JobSpec.model_validate(data, context={"has_connection": True})
         own = {field: data[field] for field in _IDENTIFYING if field in data}

@@ -11,10 +11,10 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.endpoints.platform import ENDPOINT_TYPES, platform_factory
 from airflow_provider_llmbeam.exceptions import JobSpecError, StillBillingError
-from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
+from airflow_provider_llmbeam.hooks.deployment import deployment_names, require_deployment
 from airflow_provider_llmbeam.integrations.openlineage.operators import HasLineage, sweep_lineage
 from airflow_provider_llmbeam.operators.arguments import check_arguments
-from airflow_provider_llmbeam.operators.errors import errors_of_airflow, reading_for_removal
+from airflow_provider_llmbeam.operators.errors import errors_of_airflow, retry_failed_reads
 from airflow_provider_llmbeam.operators.literal import is_pending
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
@@ -36,13 +36,13 @@ class _SweepOperator(HasLineage, BaseOperator):
     _manifest: dict[str, Any] | None = None
 
     @abstractmethod
-    def sweep(self) -> SweepManifest:
+    def sweep(self, log: TaskLog) -> SweepManifest:
         """Sweeps with the arguments, as Airflow rendered them."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Sweeps, and fails if something is left."""
         with errors_of_airflow():
-            manifest = self.sweep()
+            manifest = self.sweep(self.log)
             self.log.info("%s", manifest)
             self._manifest = manifest.plain()
             if manifest.failed:
@@ -125,69 +125,43 @@ class SweepEndpointsOperator(_SweepOperator):
         except JobSpecError as error:
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
 
-    def sweep(self) -> SweepManifest:
-        """Sweeps every location."""
-        return swept(
-            self.locations,
-            self.project,
-            self.gcp_conn_id,
-            self.impersonation_chain,
-            deployments=self.deployments,
-            dry_run=self.lists_only,
-            older_than_seconds=self.older_than_seconds,
-            max_job_age_seconds=self.max_job_age_seconds,
-            gone_within_seconds=self.gone_within_seconds,
-            log=self.log,
-        )
+    def sweep(self, log: TaskLog) -> SweepManifest:
+        """Sweeps every location, with the hooks of the connection; the command line calls it, too.
 
+        Raises:
+            JobSpecError: `locations` or `deployments` is invalid; nothing was swept.
+            StillBillingError: The connection could not be read; nothing was swept.
+        """
+        from airflow_provider_llmbeam.endpoints.sweep import DataflowJobs, Endpoints, sweep
+        from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
 
-def swept(
-    locations: Sequence[str],
-    project: str | None,
-    gcp_conn_id: str,
-    impersonation_chain: str | Sequence[str] | None,
-    *,
-    deployments: Sequence[str] | None,
-    dry_run: bool,
-    older_than_seconds: float,
-    max_job_age_seconds: float | None,
-    gone_within_seconds: float,
-    log: TaskLog,
-) -> SweepManifest:
-    """Sweeps with the hooks of a connection, see `SweepEndpointsOperator`.
-
-    Raises:
-        JobSpecError: `locations` or `deployments` is invalid; nothing was swept.
-        StillBillingError: The connection could not be read; nothing was swept.
-    """
-    from airflow_provider_llmbeam.endpoints.sweep import DataflowJobs, Endpoints, sweep
-    from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
-
-    places, names = _location_names(locations), deployment_names(deployments) or (required_deployment(),)
-    where, now = f"What has expired in {', '.join(map(repr, places))}", time.time()
-    with reading_for_removal(gcp_conn_id, where, "A retry or the next sweep tries again."):
-        endpoints = [
-            Endpoints(
-                platform=platform_factory(kind, project, gcp_conn_id, impersonation_chain)(location),
-                deployments=names,
-                expired_before=now - older_than_seconds,
-                gone_within_seconds=gone_within_seconds,
-                log=log,
-            )
-            for kind in ENDPOINT_TYPES
-            for location in places
-        ]
-        jobs = [
-            DataflowJobs(
-                service=DataflowJobHook(location, project, gcp_conn_id, impersonation_chain),
-                endpoints=endpoints,
-                deployments=names,
-                now=now,
-                max_age_seconds=max_job_age_seconds,
-            )
-            for location in places
-        ]
-    return sweep((*endpoints, *jobs), deployments=names, dry_run=dry_run, log=log)
+        account = self.project, self.gcp_conn_id, self.impersonation_chain
+        places = _location_names(self.locations)
+        names = deployment_names(self.deployments) or (require_deployment(),)
+        where, now = f"What has expired in {', '.join(map(repr, places))}", time.time()
+        with retry_failed_reads(self.gcp_conn_id, where, "A retry or the next sweep tries again."):
+            endpoints = [
+                Endpoints(
+                    platform=platform_factory(kind, *account)(location),
+                    deployments=names,
+                    expired_before=now - self.older_than_seconds,
+                    gone_within_seconds=self.gone_within_seconds,
+                    log=log,
+                )
+                for kind in ENDPOINT_TYPES
+                for location in places
+            ]
+            jobs = [
+                DataflowJobs(
+                    service=DataflowJobHook(location, *account),
+                    endpoints=endpoints,
+                    deployments=names,
+                    now=now,
+                    max_age_seconds=self.max_job_age_seconds,
+                )
+                for location in places
+            ]
+        return sweep((*endpoints, *jobs), deployments=names, dry_run=self.lists_only, log=log)
 
 
 def _location_names(locations: Any) -> tuple[str, ...]:

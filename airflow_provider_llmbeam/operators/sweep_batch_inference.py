@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.deployment import deployment_names, required_deployment
+from airflow_provider_llmbeam.hooks.deployment import deployment_names, require_deployment
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.literal import is_pending, plain
 from airflow_provider_llmbeam.operators.sweep import _SweepOperator
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import XComArg
 
     from airflow_provider_llmbeam.endpoints.sweep import SweepManifest
+    from airflow_provider_llmbeam.polling.poller import TaskLog
 
 #: Age above which a batch-inference job is considered forgotten, in seconds: twice the default of
 #: `inference.max_batch_wait_seconds`.
@@ -108,7 +109,7 @@ class SweepBatchInferenceOperator(_SweepOperator):
         except JobSpecError as error:
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
 
-    def sweep(self) -> SweepManifest:
+    def sweep(self, log: TaskLog) -> SweepManifest:
         """Sweeps the jobs and files."""
         # Imported here: parsing a Dag file loads no HTTP client.
         from airflow_provider_llmbeam.endpoints.sweep import BatchInferenceJobs, sweep
@@ -116,7 +117,7 @@ class SweepBatchInferenceOperator(_SweepOperator):
         from airflow_provider_llmbeam.providers.batch import open_provider
         from airflow_provider_llmbeam.providers.rest import session_with
 
-        names = deployment_names(self.deployments) or (required_deployment(),)
+        names = deployment_names(self.deployments) or (require_deployment(),)
         model, headers = open_model(
             self.model,
             llmbeam_conn_id=self.llmbeam_conn_id,
@@ -131,4 +132,4 @@ class SweepBatchInferenceOperator(_SweepOperator):
             BatchInferenceJobs(provider=provider, deployment=name, made_before=made_before)
             for name in sorted({*names})
         ]
-        return sweep(things, deployments=names, dry_run=self.lists_only, log=self.log)
+        return sweep(things, deployments=names, dry_run=self.lists_only, log=log)

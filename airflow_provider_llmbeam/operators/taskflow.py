@@ -82,14 +82,14 @@ class _LLMBeamDecoratedOperator(DecoratedOperator, RunInferenceOperator):
     def execute(self, context: Context) -> Any:
         """Calls the function, runs the job and waits for it."""
         with errors_of_airflow():
-            self._take(self._called(context))
+            self._take(self._call_function(context))
         manifest = RunInferenceOperator.execute(self, context)
         if not self.return_answers:
             return manifest
         context["ti"].xcom_push(key="manifest", value=manifest)
         return self._answers(manifest)
 
-    def _called(self, context: Context) -> Any:
+    def _call_function(self, context: Context) -> Any:
         context_merge(context, self.op_kwargs)
         kwargs = determine_kwargs(self.python_callable, self.op_args, context)
         return self.python_callable(*self.op_args, **kwargs)

@@ -24,7 +24,7 @@ from airflow_provider_llmbeam.pipeline.reporting.known_rows import known_rows_to
 from airflow_provider_llmbeam.pipeline.reporting.progress import shown_progress
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page
+from airflow_provider_llmbeam.spec.protocol.manifest import encode_page
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner, FlinkRunner, PortableRunner
 
 _log = logging.getLogger("llmbeam")
@@ -134,7 +134,7 @@ def _run_facts(spec: JobSpec, batch: BatchInference | None) -> RunFacts:
 def page_at(uri: str) -> dict[str, Any] | None:
     """Returns the page of a report for Airflow; `None` if it cannot be read."""
     try:
-        return encoded_page(storage.read(uri).decode(), uri)
+        return encode_page(storage.read(uri).decode(), uri)
     except Exception as error:  # noqa: BLE001 - the job is over
         _log.warning("The report %r cannot be read, and is not shown in Airflow: %s", uri, error)
         return None

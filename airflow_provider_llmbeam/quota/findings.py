@@ -128,24 +128,24 @@ def allowance_finding(allowance: Allowance, now: float) -> Finding:
         sentence = (
             f"{source} allows no {name} at all: request an increase from Google, as waiting will not resolve this."
         )
-        return _bounded("exhausted", sentence, Bound(unit, 0.0), 0.0, None)
+        return _judge_bound("exhausted", sentence, Bound(unit, 0.0), 0.0, None)
     age = None if allowance.until is None else now - allowance.until
     if allowance.used is None or (age is not None and age > STALE_SECONDS):
         sentence = f"{allows}; its usage is not known."
-        return _bounded("unknown", sentence, Bound(unit, limit), limit, None)
+        return _judge_bound("unknown", sentence, Bound(unit, limit), limit, None)
     bound, sentence = (
         Bound(unit, limit, allowance.used),
         f"{allows}, of which {allowance.used / limit:.0%} are used",
     )
     verdict: Verdict = "healthy"
     if bound.used_ratio >= FULL_RATIO:
-        return _bounded("exhausted", f"{sentence}.", bound, 0.0, age)
+        return _judge_bound("exhausted", f"{sentence}.", bound, 0.0, age)
     if allowance.exceeded:
         verdict = "degraded"
         sentence += f", and {allowance.exceeded:,} requests were rejected for it nevertheless: a burst"
     elif bound.used_ratio >= BUSY_RATIO:
         verdict = "degraded"
-    return _bounded(verdict, f"{sentence}.", bound, MARGIN * bound.free, age)
+    return _judge_bound(verdict, f"{sentence}.", bound, MARGIN * bound.free, age)
 
 
 def dedicated_finding(dedicated: Dedicated, now: float) -> Finding:
@@ -155,18 +155,18 @@ def dedicated_finding(dedicated: Dedicated, now: float) -> Finding:
     age = None if dedicated.until is None else now - dedicated.until
     if used is None or (age is not None and age > STALE_SECONDS):
         sentence += "; its usage is not known."
-        return _bounded("unknown", sentence, Bound("tokens", 60 * limit), 60 * limit, None)
+        return _judge_bound("unknown", sentence, Bound("tokens", 60 * limit), 60 * limit, None)
     bound, sentence = Bound("tokens", 60 * limit, 60 * used), f"{sentence}, of which {used / limit:.0%} are used"
     if dedicated.spilled_tokens:
         # An average below 100 % can hide it: cloud.google.com/vertex-ai/generative-ai/docs/provisioned-throughput
         sentence += f"; {dedicated.spilled_tokens:,.0f} tokens spilled over, and are billed as pay-as-you-go"
     if dedicated.spilled_tokens or bound.used_ratio >= FULL_RATIO:
-        return _bounded("exhausted", f"{sentence}.", bound, 0.0, age)
+        return _judge_bound("exhausted", f"{sentence}.", bound, 0.0, age)
     verdict: Verdict = "degraded" if bound.used_ratio >= BUSY_RATIO else "healthy"
-    return _bounded(verdict, f"{sentence}.", bound, MARGIN * bound.free, age)
+    return _judge_bound(verdict, f"{sentence}.", bound, MARGIN * bound.free, age)
 
 
-def _bounded(
+def _judge_bound(
     verdict: Verdict, sentence: str, bound: Bound, per_minute: float, age_seconds: float | None
 ) -> Finding:
     return Finding(

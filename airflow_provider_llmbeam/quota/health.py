@@ -74,7 +74,7 @@ def judge(evidence: Evidence, now: float) -> QuotaHealth:
     traffic = evidence.traffic
     usual = traffic.usual_first_token_seconds if traffic else None
     probe = probe_finding(evidence.probe, usual, now)
-    metrics = [_softened(each, probe) for each in _metric_findings(evidence, now)]
+    metrics = [_soften(each, probe) for each in _metric_findings(evidence, now)]
     findings = [*metrics, probe]
     known = [each for each in findings if each.verdict != "unknown"]
     verdict: Verdict = max((each.verdict for each in known), key=RANKS.index) if known else "unknown"
@@ -114,7 +114,7 @@ def _metric_findings(evidence: Evidence, now: float) -> list[Finding]:
     return known
 
 
-def _softened(metric: Finding, probe: Finding) -> Finding:
+def _soften(metric: Finding, probe: Finding) -> Finding:
     """Returns `degraded` for a pool that was exhausted some minutes ago if the probe was answered just now."""
     is_past = metric.verdict == "exhausted" and metric.sample_size > 0
     if not is_past or probe.verdict != "healthy":

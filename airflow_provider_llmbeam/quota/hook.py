@@ -120,7 +120,7 @@ class QuotaHook(GoogleHook):
             return replace(found, serving=serving, unreadable=tuple(notes))
         if isinstance(model, GeminiModel) and situation != "unpublished_quota":
             return self._of_publisher(model, found)
-        return replace(found, allowances=self._stated(None))
+        return replace(found, allowances=self._read_stated(None))
 
     def _of_publisher(self, model: GeminiModel, found: Evidence) -> Evidence:
         """Adds the evidence of a model that Google or a partner serves."""
@@ -129,9 +129,9 @@ class QuotaHook(GoogleHook):
         with_tokens = self._limits.tokens_per_minute is not None
         seen = _readable(notes, lambda: (metrics.traffic(name, with_tokens=with_tokens), metrics.dedicated(name)))
         traffic, dedicated = seen or (None, None)
-        allowances = self._stated(traffic)
+        allowances = self._read_stated(traffic)
         if found.situation == "published_quota":
-            limits = _readable(notes, lambda: self._published_limits(found.location, name)) or {}
+            limits = _readable(notes, lambda: self._read_published_limits(found.location, name)) or {}
             if seen is not None:
                 read = _readable(notes, lambda: self._allowances(metrics, limits, found.location, name))
                 allowances += read or ()
@@ -158,7 +158,7 @@ class QuotaHook(GoogleHook):
             if (unit := unit_of(metric)) is not None
         )
 
-    def _published_limits(self, location: str, model: str) -> dict[str, float]:
+    def _read_published_limits(self, location: str, model: str) -> dict[str, float]:
         """Returns the limits per minute of a model in Cloud Quotas, by metric."""
         base, prefix = base_model(model), _PREFIXES.get(location, "")
         found: dict[str, QuotaLimit] = {}
@@ -172,7 +172,7 @@ class QuotaHook(GoogleHook):
                 found[name] = each
         return {name: each.value for name, each in found.items() if each.value != UNLIMITED}
 
-    def _stated(self, traffic: Traffic | None) -> tuple[Allowance, ...]:
+    def _read_stated(self, traffic: Traffic | None) -> tuple[Allowance, ...]:
         """Returns the limits that the user states."""
         used = (traffic.peak_requests_per_minute, traffic.peak_tokens_per_minute) if traffic else (None, None)
         rates: tuple[tuple[Unit, float | None, float | None], ...] = (

@@ -69,7 +69,7 @@ class MonitoringReader:
         Raises:
             CloudError: See `hooks.google.errors`.
         """
-        wanted = [f'{label} = "{_quoted(value)}"' for label, value in {"metric.type": metric, **where}.items()]
+        wanted = [f'{label} = "{_quote(value)}"' for label, value in {"metric.type": metric, **where}.items()]
         params: dict[str, Any] = {
             "filter": " AND ".join(wanted),
             "interval.startTime": _timestamp(start),
@@ -97,7 +97,7 @@ def _series(data: Mapping[str, Any]) -> Series:
     return Series(labels, points)
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"')
 
 

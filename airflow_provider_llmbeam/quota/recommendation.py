@@ -100,9 +100,9 @@ def recommended_limits(question: QuotaQuestion, health: QuotaHealth) -> dict[str
     known = rates(question, health)
     tokens = [_both(question.demand, unit, rate) for unit, rate in known.items() if unit != "requests"]
     if "requests" in known:
-        found["requests_per_minute"] = _rounded(known["requests"])
+        found["requests_per_minute"] = _round_down(known["requests"])
     if tokens:
-        found["tokens_per_minute"] = _rounded(min(tokens))
+        found["tokens_per_minute"] = _round_down(min(tokens))
     return found
 
 
@@ -121,5 +121,5 @@ def _both(demand: Demand | None, unit: Unit, rate: float) -> float:
     return rate * demand.tokens / part if demand is not None and part else rate
 
 
-def _rounded(rate: float) -> float:
+def _round_down(rate: float) -> float:
     return max(0.1, math.floor(10 * rate) / 10)

@@ -87,7 +87,7 @@ class PollingSensor(BaseSensorOperator):
         """Waits until the condition is met."""
         with errors_of_airflow():
             if not self.deferrable:
-                return self._conclude(self._poked(context), context)
+                return self._conclude(self._poke_until_result(context), context)
             schedule = self._schedule(time.time(), self.timeout)
             poller = self._make_poller(schedule)
             result = poller.poll()
@@ -146,7 +146,7 @@ class PollingSensor(BaseSensorOperator):
             "impersonation_chain": plain_chain(self.impersonation_chain),
         }
 
-    def _poked(self, context: Context) -> SensorResult:
+    def _poke_until_result(self, context: Context) -> SensorResult:
         self._poller = None
         try:
             result: SensorResult = super().execute(context)

@@ -111,11 +111,11 @@ class SpecProblem:
     related: tuple[Any, ...] = data_field(default=(), repr=False)
 
     def __str__(self) -> str:
-        sentence = f"`{_cut(self.field, 200) or 'spec'}`: {_cut(redact(self.want), 1000)}"
+        sentence = f"`{_shorten(self.field, 200) or 'spec'}`: {_shorten(redact(self.want), 1000)}"
         if self.got is NOT_SHOWN or (not self.field and isinstance(self.got, Mapping)):
             return sentence if sentence.endswith("?") else f"{sentence}."
         shown = redact(repr(_outline(self.got))) if self.is_shown else "'…'"
-        return f"{sentence}; got {_cut(shown, 80)}."
+        return f"{sentence}; got {_shorten(shown, 80)}."
 
 
 class SpecModel(BaseModel):
@@ -305,7 +305,7 @@ def _may_hold_secret(name: str) -> bool:
     return name in _NEVER_SHOWN or is_secret_name(name)
 
 
-def _cut(text: str, size: int) -> str:
+def _shorten(text: str, size: int) -> str:
     return text if len(text) <= size else f"{text[: size - 3]}..."
 
 

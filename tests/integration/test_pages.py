@@ -12,7 +12,7 @@ from llmbeam_sandbox import Fault
 from playwright.sync_api import BrowserContext, FrameLocator, Page, expect, sync_playwright
 from waiting import scaled
 
-from airflow_provider_llmbeam.spec.protocol.manifest import PAGE_KEY, encoded_page
+from airflow_provider_llmbeam.spec.protocol.manifest import PAGE_KEY, encode_page
 from tests.integration.cases import Cloud, Run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -135,7 +135,7 @@ def test_a_running_task_shows_its_progress_and_then_its_report(page, cloud, mode
 def test_nothing_that_a_model_said_runs_as_a_script(page, cloud, paused):
     run = Run(cloud, DAG_ID)
     html = f"<p>a report with {SCRIPT}</p><p id=end>its end</p>"
-    cloud.airflow.add_xcom(DAG_ID, run.run_id, TASK, PAGE_KEY, encoded_page(html, "report.html"))
+    cloud.airflow.add_xcom(DAG_ID, run.run_id, TASK, PAGE_KEY, encode_page(html, "report.html"))
     manifest = {"rows": {"read": 1, "answered": 1, "dead_letter": 0}, "model": HOSTILE, "cost_usd": 1.0}
     cloud.airflow.add_xcom(DAG_ID, run.run_id, TASK, "return_value", manifest)
     open_page(page, cloud, "runs", run.run_id, "tasks", TASK, "plugin", "inference")

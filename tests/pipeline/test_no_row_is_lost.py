@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError, PermanentFailureEr
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page
+from airflow_provider_llmbeam.spec.protocol.manifest import encode_page
 from tests.pipeline.conftest import read_lines
 
 pytestmark = pytest.mark.promise(1)
@@ -352,7 +352,7 @@ def test_too_many_failed_rows_fail_the_job_and_keep_the_previous_output(job, san
     failed = Path(JobSpec.parse(job.spec).paths.failed_html_uri)
     assert "5 of 20 rows ended in the dead letter" in failed.read_text()
     assert Report.model_validate_json(failed.with_suffix(".json").read_text()).rows.dead_letter == 5
-    assert raised.value.page == encoded_page(failed.read_text(), str(failed))
+    assert raised.value.page == encode_page(failed.read_text(), str(failed))
     paid = len(sandbox.requests)
     job.run(limits={"max_dead_letter_ratio": 0.25})
     assert len(sandbox.requests) == paid + 5, "the answered rows cost nothing now"

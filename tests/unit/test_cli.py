@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from airflow_provider_llmbeam import __version__
 from airflow_provider_llmbeam.cli import llmbeam
 from airflow_provider_llmbeam.endpoints.sweep import SweepManifest
-from airflow_provider_llmbeam.operators import sweep as sweeping
+from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
 from airflow_provider_llmbeam.pipeline import command as module
 from airflow_provider_llmbeam.pipeline.command import Command
 
@@ -97,11 +97,11 @@ def test_ctrl_c_before_the_job_begins_leaves_a_sentence(monkeypatch):
 
 
 def test_the_standard_output_is_the_manifest_alone_whatever_airflow_logs(monkeypatch):
-    def swept(*args, **kwargs):
+    def sweep(task, log):
         print("2026-11-26T12:47:10Z [warning  ] Connection schemes shall not contain '_'")
         return SweepManifest()
 
-    monkeypatch.setattr(sweeping, "swept", swept)
+    monkeypatch.setattr(SweepEndpointsOperator, "sweep", sweep)
     ended = CliRunner().invoke(llmbeam, ["sweep", "--location", "us-central1"])
     assert ended.exit_code == 0
     assert json.loads(ended.stdout) == SweepManifest().plain()

@@ -10,7 +10,7 @@ from typing import IO, Protocol
 
 from airflow_provider_llmbeam.engine.media.data_uri import data_parts, data_uri, parse_data_uri
 from airflow_provider_llmbeam.engine.media.extent import HEAD_BYTES, extent_of
-from airflow_provider_llmbeam.spec.model.media import MediaRules, guessed_type, place_of
+from airflow_provider_llmbeam.spec.model.media import MediaRules, guess_type, place_of
 from airflow_provider_llmbeam.spec.model.media_tokens import MediaExtent
 
 
@@ -119,7 +119,7 @@ def open_media(
         rules.check_type(uri, known)
         rules.check_size(uri, known, file.size_bytes)
         return OpenedMedia(uri, known, file, is_inlined=True)
-    mime_type = given or guessed_type(uri)
+    mime_type = given or guess_type(uri)
     rules.check_type(uri, mime_type)
     is_inlined = not rules.is_sent_by_address(uri, mime_type)
     if place_of(uri) == "web" or (is_checked and not is_inlined):

@@ -11,7 +11,12 @@ from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
 from airflow.sdk import Connection
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError
-from airflow_provider_llmbeam.hooks.google.errors import CloudRequest, is_transient, translated, usable_connection
+from airflow_provider_llmbeam.hooks.google.errors import (
+    CloudRequest,
+    is_transient,
+    translate_errors,
+    usable_connection,
+)
 from airflow_provider_llmbeam.transport.redirects import direct
 
 if TYPE_CHECKING:
@@ -112,9 +117,9 @@ class RegionalHook(GoogleHook):
         """Resource name of the location, `projects/…/locations/…`."""
         return f"projects/{self.project}/locations/{self.location}"
 
-    def _translated(self, action: str, *, missing: str) -> AbstractContextManager[None]:
+    def _translate_errors(self, action: str, *, missing: str) -> AbstractContextManager[None]:
         """Turns errors of one request into a `CloudError`, see `CloudRequest`."""
-        return translated(CloudRequest(action, self.project, self.service, self.role, missing))
+        return translate_errors(CloudRequest(action, self.project, self.service, self.role, missing))
 
     def _rest_client(self, kind: type, endpoint: str | None = None) -> Any:
         """Returns the client of a class, made once; `endpoint` is its host if that depends on the region."""

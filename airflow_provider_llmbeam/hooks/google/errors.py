@@ -64,7 +64,7 @@ class CloudRequest:
 
 
 @contextmanager
-def translated(request: CloudRequest) -> Iterator[None]:
+def translate_errors(request: CloudRequest) -> Iterator[None]:
     """Turns errors of Google's clients into a `CloudError`."""
     try:
         yield

@@ -7,7 +7,12 @@ from typing import Any
 
 from airflow_provider_llmbeam.hooks.google.authentication import token_request
 from airflow_provider_llmbeam.hooks.google.base import REQUEST_SECONDS, GoogleHook, retry
-from airflow_provider_llmbeam.hooks.google.errors import CloudRequest, require_new, translated, usable_connection
+from airflow_provider_llmbeam.hooks.google.errors import (
+    CloudRequest,
+    require_new,
+    translate_errors,
+    usable_connection,
+)
 from airflow_provider_llmbeam.hooks.google.sessions import with_shared_connections
 
 #: Timeout of one request with all its retries, in seconds: a sensor polls again soon.
@@ -42,13 +47,13 @@ class GoogleRest:
         from google.api_core.exceptions import from_http_response
 
         def send() -> dict[str, Any]:
-            reply = self._authorized().get(url, params=params, timeout=REQUEST_SECONDS)
+            reply = self._open_session().get(url, params=params, timeout=REQUEST_SECONDS)
             if reply.status_code != 200:
                 raise from_http_response(reply)  # type: ignore[no-untyped-call]
             found: dict[str, Any] = reply.json()
             return found
 
-        with translated(request):
+        with translate_errors(request):
             result: dict[str, Any] = retry(TRY_SECONDS)(send)()
             return result
 
@@ -67,7 +72,7 @@ class GoogleRest:
             require_new(token, tokens, request.action)
             query["pageToken"] = token
 
-    def _authorized(self) -> Any:
+    def _open_session(self) -> Any:
         if self._session is None:
             from google.auth.transport.requests import AuthorizedSession
 

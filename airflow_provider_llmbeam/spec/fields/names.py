@@ -23,7 +23,7 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}"
 _NAME_WORDS = "a name of at most 127 letters, digits and . _ -, beginning with a letter or a digit"
 
 
-def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
+def _check_labels(labels: dict[str, str]) -> dict[str, str]:
     for key, value in labels.items():
         if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):
             raise ValueError(
@@ -33,7 +33,7 @@ def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
-def _checked_secrets(secrets: dict[str, str]) -> dict[str, str]:
+def _check_secrets(secrets: dict[str, str]) -> dict[str, str]:
     for name, secret in secrets.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError(f"has {name!r}, which cannot be the name of an environment variable")
@@ -51,7 +51,7 @@ _SET_BY_FIELDS = {
 }
 
 
-def _checked_options(options: dict[str, OptionValue]) -> dict[str, OptionValue]:
+def _check_options(options: dict[str, OptionValue]) -> dict[str, OptionValue]:
     for name in options:
         if name in _SET_BY_FIELDS:
             raise ValueError(f"has {name!r}, which another field of `runner` sets already")
@@ -60,7 +60,7 @@ def _checked_options(options: dict[str, OptionValue]) -> dict[str, OptionValue]:
 
 OptionValue = bool | int | float | str | list[str]
 #: Pipeline options of Beam for a portable runner, by name.
-BeamOptions = Annotated[dict[str, OptionValue], AfterValidator(_checked_options)]
+BeamOptions = Annotated[dict[str, OptionValue], AfterValidator(_check_options)]
 ClusterUrl = Annotated[
     str,
     AfterValidator(lambda url: url.rstrip("/")),
@@ -101,10 +101,10 @@ SecretVersion = Annotated[
     ),
 ]
 #: Versions of secrets by the environment variables of workers that get their values.
-EnvironmentSecrets = Annotated[dict[str, str], AfterValidator(_checked_secrets)]
+EnvironmentSecrets = Annotated[dict[str, str], AfterValidator(_check_secrets)]
 ServiceAccount = Annotated[str, _like(r"[^@\s]+@[^@\s]+", "the e-mail address of a service account")]
 #: Labels of a resource or a request on Google Cloud.
-Labels = Annotated[dict[str, str], AfterValidator(_checked_labels)]
+Labels = Annotated[dict[str, str], AfterValidator(_check_labels)]
 Network = Annotated[
     str, _like(r"projects/[^/]+/global/networks/[^/]+", "a network, 'projects/NUMBER/global/networks/NAME'")
 ]

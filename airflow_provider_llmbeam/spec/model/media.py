@@ -236,7 +236,7 @@ def local_path(uri: str) -> str:
     return unquote(urlsplit(uri).path) if uri[:7].lower() == "file://" else uri
 
 
-def guessed_type(uri: str) -> str | None:
+def guess_type(uri: str) -> str | None:
     """Returns the MIME type of an address by its extension; `None` if it has none that is known."""
     path = urlsplit(uri).path if place_of(uri) == "web" else uri
     return _TYPES.guess_type(path.replace(":", ""))[0]  # `guess_type` reads "a:b" as a URL
@@ -274,7 +274,7 @@ def template_fault(template: str, mime_type: str | None, rules: MediaRules, *, r
     has_place = is_literal or "/" in begin or begin.lower().startswith("data:")
     if has_place and place_of(begin) == "local" and not reads_local:
         return "is a file of this machine, which the workers of Dataflow (`runner`) cannot read: use gs://…"
-    known = mime_type or (guessed_type(f"x{end}") if "." in end and not end.endswith("}") else None)
+    known = mime_type or (guess_type(f"x{end}") if "." in end and not end.endswith("}") else None)
     if known is not None and place_of(begin) != "data" and not _matches(known, rules.types):
         return f"is of type {known}, and {rules.server} takes {rules.types_shown}"
     return None

@@ -98,8 +98,8 @@ class AnswerSchema:
         except RecursionError:
             return "it is too deep for the references of the schema"
         except Exception as error:  # noqa: BLE001 - e.g. an OverflowError of `multipleOf`; the answer is billed
-            return _shortened(f"it cannot be checked ({type(error).__name__}: {error})")
-        return None if error is None else _shortened(f"at {error.json_path}: {error.message}")
+            return _shorten(f"it cannot be checked ({type(error).__name__}: {error})")
+        return None if error is None else _shorten(f"at {error.json_path}: {error.message}")
 
     def _first_error(self, value: Any, max_steps: int) -> jsonschema.ValidationError | None:
         self._steps_left = max_steps
@@ -225,7 +225,7 @@ class AnswerSchema:
                 yield from validator.descend(value, part, path=name)
 
 
-def _shortened(message: str) -> str:
+def _shorten(message: str) -> str:
     """Leaves out the middle of a message: it quotes the value, and a repair sends it to the model."""
     return message if len(message) <= _MAX_MESSAGE else f"{message[: _MAX_MESSAGE // 2]} … {message[-200:]}"
 

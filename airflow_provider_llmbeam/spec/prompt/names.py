@@ -46,7 +46,7 @@ def unknown_name(text: str) -> str | None:
     Args:
         text: A template that can be compiled.
     """
-    tree, names = _parsed(text)
+    tree, names = _parse(text)
     unknown = sorted(names - {ROW, VARIABLES} - _environment().globals.keys())
     if unknown:
         return _not_here(unknown[0], _longest(tree, unknown[0]))
@@ -58,12 +58,12 @@ def unknown_name(text: str) -> str | None:
 
 def uses_row(text: str) -> bool:
     """Returns whether a template that can be compiled uses the row."""
-    return ROW in _parsed(text)[1]
+    return ROW in _parse(text)[1]
 
 
 def row_columns(text: str) -> tuple[str, ...]:
     """Returns the columns that a template that can be compiled names, in their order, each once."""
-    tree, _ = _parsed(text)
+    tree, _ = _parse(text)
     parts: list[Any] = [*tree.find_all((nodes.Getattr, nodes.Getitem))]
     names = (_key(node) for node in parts if isinstance(node.node, nodes.Name) and node.node.name == ROW)
     return tuple(dict.fromkeys(name for name in names if name is not None and not hasattr(dict, name)))
@@ -89,7 +89,7 @@ def missing_variable(text: str, variables: Mapping[str, Any]) -> str | None:
 
     One that the template tests may be missing: `is defined`, `default`, or anything done to all of `variables`.
     """
-    tree, _ = _parsed(text)
+    tree, _ = _parse(text)
     parts: list[Any] = [*tree.find_all(nodes.Getattr), *tree.find_all(nodes.Getitem)]
     used = [node for node in parts if _is_variables(node.node)]
     if len(used) < sum(map(_is_variables, tree.find_all(nodes.Name))):
@@ -109,7 +109,7 @@ def _environment() -> RowEnvironment:
 
 
 @lru_cache(maxsize=8)
-def _parsed(text: str) -> tuple[nodes.Template, frozenset[str]]:
+def _parse(text: str) -> tuple[nodes.Template, frozenset[str]]:
     """Returns a template, and the names that it looks up; each template of a prompt is asked for several times."""
     tree = _environment().parse(text)
     return tree, frozenset(meta.find_undeclared_variables(tree))

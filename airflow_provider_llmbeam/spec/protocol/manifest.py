@@ -33,7 +33,7 @@ def manifest(report: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in report.items() if name not in _LEFT_OUT}
 
 
-def encoded_page(html: str, uri: str) -> dict[str, Any]:
+def encode_page(html: str, uri: str) -> dict[str, Any]:
     """Returns the XCom of a page; one that is too large is named by its address alone.
 
     Args:

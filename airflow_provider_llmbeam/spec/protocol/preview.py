@@ -139,10 +139,10 @@ class Preview:
 
 
 def _cell(text: str | None) -> str:
-    return f'<td><pre style="white-space: pre-wrap">{html.escape(visible(_cut(text or "")))}</pre></td>'
+    return f'<td><pre style="white-space: pre-wrap">{html.escape(visible(_shorten(text or "")))}</pre></td>'
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} … ({len(text):,} characters)"
 
 
@@ -150,7 +150,7 @@ def _field(name: str, text: str) -> Iterator[str]:
     """Yields the lines of one field, without control characters."""
     lines = [
         part
-        for line in visible(_cut(text)).splitlines() or [""]
+        for line in visible(_shorten(text)).splitlines() or [""]
         for part in textwrap.wrap(line, _WIDTH - len(_INDENT), break_on_hyphens=False) or [""]
     ]
     for number, line in enumerate(lines):

@@ -303,9 +303,9 @@ def test_a_history_for_another_process_is_unsure_of_what_that_has_sent():
 
 
 def test_a_lost_reply_covers_its_time_and_the_difference_of_the_clocks():
-    lost = LostReply(100.0).joined(LostReply(50.0, 60.0))
+    lost = LostReply(100.0).unite(LostReply(50.0, 60.0))
     assert lost == LostReply(50.0)
-    assert LostReply(1.0, 2.0).joined(LostReply(3.0, 4.0)) == LostReply(1.0, 4.0)
+    assert LostReply(1.0, 2.0).unite(LostReply(3.0, 4.0)) == LostReply(1.0, 4.0)
     assert lost.may_have_started(None)
     assert lost.may_have_started(1e9)
     assert lost.may_have_started(50.0 - CLOCK_SECONDS)

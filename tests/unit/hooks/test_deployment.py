@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.hooks.deployment import deployment_name, own_deployment, required_deployment
+from airflow_provider_llmbeam.hooks.deployment import deployment_name, own_deployment, require_deployment
 from airflow_provider_llmbeam.spec.fields.names import is_deployment_name
 
 KEY = f"{'k' * 43}="
@@ -78,6 +78,6 @@ def test_google_cloud_needs_a_name_and_the_error_says_how_to_set_it(monkeypatch)
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "")
     assert own_deployment() == ""
     with pytest.raises(JobSpecError, match=r"Nothing was sent or billed\. Set AIRFLOW__LLMBEAM__DEPLOYMENT"):
-        required_deployment()
+        require_deployment()
     monkeypatch.setenv("AIRFLOW__LLMBEAM__DEPLOYMENT", "staging")
-    assert required_deployment() == "staging"
+    assert require_deployment() == "staging"

@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.jobs.client import SubmittedJob, connect
 from airflow_provider_llmbeam.jobs.launcher import STORE_KEY, JobLauncher
 from airflow_provider_llmbeam.jobs.outcome import JobResult
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.protocol.manifest import encoded_page
+from airflow_provider_llmbeam.spec.protocol.manifest import encode_page
 from tests.unit.jobs.values import dataflow_job
 
 
@@ -158,7 +158,7 @@ def test_the_error_of_a_job_whose_rows_failed_has_the_page_of_its_report(task, g
     ended = JobResult("failed", "1", "FAILED", message="5 of 20 rows", error_type="TooManyFailedRowsError")
     with pytest.raises(TooManyFailedRowsError) as raised:
         task.collect(SubmittedJob.of(spec, "1", is_attached=False), ended)
-    assert raised.value.page == (encoded_page("<p>5 of 20 rows", spec.paths.failed_html_uri) if has_page else None)
+    assert raised.value.page == (encode_page("<p>5 of 20 rows", spec.paths.failed_html_uri) if has_page else None)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -147,14 +148,14 @@ def test_a_sweep_that_was_rendered_to_something_invalid_sends_nothing(
     for name, value in changes.items():
         setattr(task, name, value)
     with pytest.raises(JobSpecError, match=fault):
-        task.sweep()
+        task.sweep(logging.getLogger(__name__))
 
 
 def test_an_airflow_without_a_name_sweeps_no_batch_inference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW__LLMBEAM__DEPLOYMENT")
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "")
     with pytest.raises(JobSpecError, match="this Airflow has no name of its own"):
-        SweepBatchInferenceOperator(task_id="sweep", model="gemini-2.5-flash").sweep()
+        SweepBatchInferenceOperator(task_id="sweep", model="gemini-2.5-flash").sweep(logging.getLogger(__name__))
 
 
 @pytest.mark.parametrize(
@@ -363,7 +364,7 @@ def test_a_rollback_is_skipped_unless_a_task_before_it_failed_with_a_named_error
         errors=("DriftError", "TooManyFailedRowsError"),
     )
     moved: list[str] = []
-    monkeypatch.setattr(task, "_moved", lambda move: moved.append(move.__name__))
+    monkeypatch.setattr(task, "_move", lambda move: moved.append(move.__name__))
 
     def execute(*found: str | None) -> None:
         task.execute({"ti": SimpleNamespace(xcom_pull=lambda **_: list(found))})  # type: ignore[typeddict-item]

@@ -18,7 +18,7 @@ from airflow.sdk import DAG
 from airflow.sdk.bases.sensor import AirflowRescheduleException
 from llmbeam_sandbox import Fault, Latency, ModelSettings, Sandbox
 
-from airflow_provider_llmbeam.endpoints.readiness import judge_reply, named
+from airflow_provider_llmbeam.endpoints.readiness import describe_model, judge_reply
 from airflow_provider_llmbeam.exceptions import EndpointRefusedError, JobSpecError
 from airflow_provider_llmbeam.hooks.probe import ProbeReply
 from airflow_provider_llmbeam.polling.poller import Wait
@@ -309,5 +309,5 @@ def test_each_kind_of_reply_has_its_poll_result():
 
 
 def test_a_model_is_named_with_its_address():
-    assert named(parse_model({"type": "echo"})) == "Model 'echo'"
-    assert named(parse_model({"type": "openai", "name": "g"})) == "Model 'g' at https://api.openai.com/v1"
+    assert describe_model(parse_model({"type": "echo"})) == "Model 'echo'"
+    assert describe_model(parse_model({"type": "openai", "name": "g"})) == "Model 'g' at https://api.openai.com/v1"

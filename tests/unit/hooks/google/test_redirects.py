@@ -6,7 +6,7 @@ from google.oauth2.credentials import Credentials
 from airflow_provider_llmbeam.exceptions import RequestRefusedError
 from airflow_provider_llmbeam.hooks.google.authentication import token_request
 from airflow_provider_llmbeam.hooks.google.base import RegionalHook
-from airflow_provider_llmbeam.hooks.google.errors import CloudRequest, translated
+from airflow_provider_llmbeam.hooks.google.errors import CloudRequest, translate_errors
 from airflow_provider_llmbeam.hooks.google.rest import GoogleRest
 from airflow_provider_llmbeam.transport.google_auth import GoogleToken
 from airflow_provider_llmbeam.transport.redirects import RedirectRefusedError
@@ -42,7 +42,7 @@ def test_a_refresh_token_is_not_sent_on(other):
     with Replying(lambda _: raw("", 307, Location=other.url)) as service:
         credentials = Credentials(None, refresh_token="r", token_uri=service.url, client_id="c", client_secret="s")
         refused = pytest.raises(RequestRefusedError, match=f"{service.url} redirects to {other.url}")
-        with refused, translated(REQUEST):
+        with refused, translate_errors(REQUEST):
             GoogleToken(credentials, token_request()).headers()
     assert other.received == []
 

@@ -10,7 +10,7 @@ from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, Model, O
 from airflow_provider_llmbeam.spec.model.media import (
     MIB,
     MediaError,
-    guessed_type,
+    guess_type,
     literal_ends,
     media_rules,
     place_of,
@@ -59,12 +59,12 @@ def test_the_place_of_an_address(uri: str, place: str) -> None:
     ],
 )
 def test_the_type_follows_from_the_extension(uri: str, mime_type: str | None) -> None:
-    assert guessed_type(uri) == mime_type
+    assert guess_type(uri) == mime_type
 
 
 def test_the_type_does_not_depend_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mimetypes, "types_map", {".png": "image/other"})
-    assert guessed_type("a.png") == "image/png"
+    assert guess_type("a.png") == "image/png"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import airflow_provider_llmbeam.integrations.plugin
 import airflow_provider_llmbeam.operators.retry_failed_rows
 import airflow_provider_llmbeam.operators.taskflow
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.spec.protocol.manifest import MAX_BYTES, PAGE_KEY, encoded_page, manifest
+from airflow_provider_llmbeam.spec.protocol.manifest import MAX_BYTES, PAGE_KEY, encode_page, manifest
 
 AIRFLOW_JS = Path(airflow_provider_llmbeam.integrations.plugin.__file__).parent / "static" / "airflow.js"
 
@@ -28,19 +28,19 @@ def test_a_manifest_has_the_counts_of_a_report_and_neither_its_rows_nor_its_spec
 
 
 def test_equal_pages_are_equal_xcoms_whenever_they_are_made():
-    compressed = base64.b64decode(encoded_page("<p>", "gs://out/report.html")["html_gzip"])
+    compressed = base64.b64decode(encode_page("<p>", "gs://out/report.html")["html_gzip"])
     assert compressed[4:8] == bytes(4), "the time of the compression (RFC 1952)"
 
 
 def test_a_page_is_compressed_in_its_xcom():
-    found = encoded_page("<p>ä</p>" * 10_000, "gs://out/report.html")
+    found = encode_page("<p>ä</p>" * 10_000, "gs://out/report.html")
     assert gzip.decompress(base64.b64decode(found["html_gzip"])).decode() == "<p>ä</p>" * 10_000
     assert len(found["html_gzip"]) < 1_000
 
 
 def test_a_page_that_is_too_large_is_named_by_its_address():
     html = random.Random(0).randbytes(MAX_BYTES).hex()
-    assert encoded_page(html, "gs://out/report.html") == {"uri": "gs://out/report.html", "html_gzip": None}
+    assert encode_page(html, "gs://out/report.html") == {"uri": "gs://out/report.html", "html_gzip": None}
 
 
 def test_the_pages_have_every_operator_that_runs_inference():
