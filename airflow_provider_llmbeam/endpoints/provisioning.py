@@ -15,8 +15,8 @@ from airflow_provider_llmbeam.endpoints.resource import (
     still_billing,
 )
 from airflow_provider_llmbeam.exceptions import CloudError
-from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.schedule import ConsecutiveFailures
 
 #: Limits on consecutive failed polls; waiting ends when both are reached.
 MAX_FAILURES = 10

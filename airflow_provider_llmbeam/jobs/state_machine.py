@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudError, CloudNotFoundError
-from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.schedule import ConsecutiveFailures
 from airflow_provider_llmbeam.spec.protocol.counts import usd
 from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 

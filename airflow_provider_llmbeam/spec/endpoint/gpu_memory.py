@@ -1,4 +1,4 @@
-"""Memory that a model needs on a GPU: its weights, the KV cache of all concurrent sequences, and overhead.
+"""Machines with GPUs, and the memory that a model needs: its weights, the KV cache of all sequences, and overhead.
 
 All sizes are in GB of 10^9 bytes. Models that are not in `ARCHITECTURES` are not checked.
 """

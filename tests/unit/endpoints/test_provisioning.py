@@ -29,8 +29,8 @@ from airflow_provider_llmbeam.endpoints.resource import (
     RunningOperation,
 )
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError, RequestRefusedError
-from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.schedule import ConsecutiveFailures
 
 pytestmark = pytest.mark.promise(3)
 

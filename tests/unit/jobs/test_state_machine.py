@@ -16,8 +16,8 @@ from airflow_provider_llmbeam.jobs.state_machine import (
     JobStateMachine,
     OverBudget,
 )
-from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
 from airflow_provider_llmbeam.polling.poller import Wait
+from airflow_provider_llmbeam.polling.schedule import ConsecutiveFailures
 from tests.unit.jobs.values import dataflow_job
 
 OUTCOMES = {

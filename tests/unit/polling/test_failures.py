@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudNotFoundError, CloudUnavailableError
-from airflow_provider_llmbeam.polling.failures import ConsecutiveFailures
+from airflow_provider_llmbeam.polling.schedule import ConsecutiveFailures
 
 START = 1_000.0
 
