@@ -100,7 +100,7 @@ class JobPaths:
     def journal_uris(self) -> tuple[str, ...]:
         """Directories whose answers are used: that of the model's server, and that of the providers.
 
-        The latter also has the answers that other servers gave before each server had its own directory.
+        A job that asks another server, e.g. a gateway, does not pay again for what a provider has answered.
         """
         return tuple(dict.fromkeys((self.journal_uri, f"{self._journal}/")))
 
