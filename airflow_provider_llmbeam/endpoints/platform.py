@@ -16,6 +16,9 @@ from airflow_provider_llmbeam.endpoints.resource import (
 from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
 
+EndpointType = Literal["vertex", "cloud_run"]
+ENDPOINT_TYPES: tuple[EndpointType, ...] = ("vertex", "cloud_run")
+
 
 @dataclass(frozen=True, slots=True)
 class EndpointPlan:
@@ -132,10 +135,6 @@ class PlatformFactory(Protocol):
 
     def __call__(self, location: str) -> EndpointPlatform:
         """Makes the platform; reads the Airflow connection when the first request is sent."""
-
-
-EndpointType = Literal["vertex", "cloud_run"]
-ENDPOINT_TYPES: tuple[EndpointType, ...] = ("vertex", "cloud_run")
 
 
 def platform_factory(

@@ -13,9 +13,9 @@ from airflow.sdk import BaseHook
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redaction import secrets_of
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.queues import KafkaCluster
 from airflow_provider_llmbeam.spec.safety import Privacy
 from airflow_provider_llmbeam.spec.sink import PostgresSink, Sink
+from airflow_provider_llmbeam.spec.source import KafkaCluster
 
 #: Extras for Airflow's own hook; every other one is a parameter of libpq, e.g. `sslmode`.
 #: Source: `PostgresHook.ignored_extra_options` of apache-airflow-providers-postgres.

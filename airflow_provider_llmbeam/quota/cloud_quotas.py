@@ -17,6 +17,19 @@ HOST = "https://cloudquotas.googleapis.com"
 UNLIMITED = -1.0
 _PAGE_SIZE = 1_000
 
+#: Accelerators as they appear in the names of Vertex AI's quotas, e.g. `custom_model_serving_nvidia_l4_gpus`.
+#: Source: the notebooks of GoogleCloudPlatform/vertex-ai-samples, which check them before they deploy.
+_QUOTA_NAMES = {
+    "NVIDIA_TESLA_T4": "t4",
+    "NVIDIA_L4": "l4",
+    "NVIDIA_TESLA_A100": "a100",
+    "NVIDIA_A100_80GB": "a100_80gb",
+    "NVIDIA_H100_80GB": "h100",
+    "NVIDIA_H100_MEGA_80GB": "h100_mega",
+    "NVIDIA_H200_141GB": "h200",
+    "NVIDIA_RTX_PRO_6000": "rtx_pro_6000",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class QuotaLimit:
@@ -85,20 +98,6 @@ def _limit(info: Mapping[str, Any], data: Mapping[str, Any]) -> QuotaLimit:
         locations=tuple(data.get("applicableLocations", ())),
         interval=info.get("refreshInterval", ""),
     )
-
-
-#: Accelerators as they appear in the names of Vertex AI's quotas, e.g. `custom_model_serving_nvidia_l4_gpus`.
-#: Source: the notebooks of GoogleCloudPlatform/vertex-ai-samples, which check them before they deploy.
-_QUOTA_NAMES = {
-    "NVIDIA_TESLA_T4": "t4",
-    "NVIDIA_L4": "l4",
-    "NVIDIA_TESLA_A100": "a100",
-    "NVIDIA_A100_80GB": "a100_80gb",
-    "NVIDIA_H100_80GB": "h100",
-    "NVIDIA_H100_MEGA_80GB": "h100_mega",
-    "NVIDIA_H200_141GB": "h200",
-    "NVIDIA_RTX_PRO_6000": "rtx_pro_6000",
-}
 
 
 @dataclass(frozen=True, slots=True)

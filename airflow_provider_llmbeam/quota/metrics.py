@@ -16,6 +16,20 @@ from airflow_provider_llmbeam.quota.evidence import Allowance, Dedicated, Servin
 HOST = "https://monitoring.googleapis.com"
 _PERIOD_SECONDS = 60
 
+_VERTEX = "aiplatform.googleapis.com"
+_ONLINE = f"{_VERTEX}/publisher/online_serving"
+_PREDICTION = f"{_VERTEX}/prediction/online"
+_SERVICE_RUNTIME = "serviceruntime.googleapis.com/quota"
+#: Delay after which a minute is complete; quotas after 150 s, endpoints after 120 to 360 s
+#: (docs.cloud.google.com/monitoring/api/metrics_gcp). A window that ended later would show too few requests.
+DELAY_SECONDS = 180.0
+#: Length of the window: long enough for `MIN_SAMPLE` requests at a low rate, short enough to be recent.
+WINDOW_SECONDS = 600.0
+#: The usual time to the first token is that of the day before the window.
+USUAL_SECONDS = 24 * 3600.0
+#: Limits and allocations are sampled a few times a day; read by the hour they are 48 points instead of 2,880.
+SPARSE_SECONDS, SPARSE_PERIOD_SECONDS = 48 * 3600.0, 3600
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -113,22 +127,6 @@ def _timestamp(seconds: float) -> str:
 
 def _seconds(timestamp: str) -> float:
     return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
-
-
-_VERTEX = "aiplatform.googleapis.com"
-_ONLINE = f"{_VERTEX}/publisher/online_serving"
-_PREDICTION = f"{_VERTEX}/prediction/online"
-_SERVICE_RUNTIME = "serviceruntime.googleapis.com/quota"
-
-#: Delay after which a minute is complete; quotas after 150 s, endpoints after 120 to 360 s
-#: (docs.cloud.google.com/monitoring/api/metrics_gcp). A window that ended later would show too few requests.
-DELAY_SECONDS = 180.0
-#: Length of the window: long enough for `MIN_SAMPLE` requests at a low rate, short enough to be recent.
-WINDOW_SECONDS = 600.0
-#: The usual time to the first token is that of the day before the window.
-USUAL_SECONDS = 24 * 3600.0
-#: Limits and allocations are sampled a few times a day; read by the hour they are 48 points instead of 2,880.
-SPARSE_SECONDS, SPARSE_PERIOD_SECONDS = 48 * 3600.0, 3600
 
 
 @dataclass(frozen=True, slots=True)

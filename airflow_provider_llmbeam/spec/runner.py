@@ -27,6 +27,35 @@ from airflow_provider_llmbeam.spec.sink import KafkaSink, MilvusSink, PostgresSi
 #: The field that each type needs; one model instead of four, as each takes time when a Dag is parsed.
 _FIELDS = {"EXTERNAL": "address", "PROCESS": "command", "DOCKER": "image"}
 
+#: Hosts of a sidecar, as its task manager names it.
+_OWN_HOSTS = ("localhost", "127.0.0.1")
+#: Environment variable with the path of the binary, where `PrismRunner.binary_path` is not set.
+BINARY_VARIABLE = "PRISM_LOCATION"
+#: Beam options that are set from fields of the spec, with the field.
+_OPTION_FIELDS = {
+    "runner": "type",
+    "project": "project",
+    "region": "location",
+    "job_name": "name of the job",
+    "temp_location": "temp_uri",
+    "staging_location": "temp_uri",
+    "machine_type": "machine_type",
+    "worker_machine_type": "machine_type",
+    "num_workers": "num_workers",
+    "max_num_workers": "max_workers",
+    "service_account_email": "service_account",
+    "network": "network",
+    "subnetwork": "subnetwork",
+    "use_public_ips": "use_public_ips",
+    "no_use_public_ips": "use_public_ips",
+    "labels": "labels",
+    "flexrs_goal": "flexrs",
+    "sdk_container_image": "container_image",
+}
+#: Maximum number of workers if no quota of requests is known. The limit of Dataflow itself is in the thousands.
+MAX_WORKERS_WITHOUT_QUOTA = 10
+_EXAMPLE = "'projects/…/secrets/…/versions/latest'"
+
 
 class WorkerEnvironment(SpecModel):
     """Origin of the workers, in the terms of Beam.
@@ -90,10 +119,6 @@ class PortableRunner(SpecModel):
     environment: WorkerEnvironment
     workers: Annotated[int, Field(ge=1)] = 1
     options: BeamOptions = Field(default_factory=dict)
-
-
-#: Hosts of a sidecar, as its task manager names it.
-_OWN_HOSTS = ("localhost", "127.0.0.1")
 
 
 class FlinkRunner(SpecModel):
@@ -162,10 +187,6 @@ class FlinkRunner(SpecModel):
         return self.parallelism or self.task_managers
 
 
-#: Environment variable with the path of the binary, where `PrismRunner.binary_path` is not set.
-BINARY_VARIABLE = "PRISM_LOCATION"
-
-
 class PrismRunner(SpecModel):
     """Prism, which runs beside a separate process on the machine of the task, and ends with it.
 
@@ -176,29 +197,6 @@ class PrismRunner(SpecModel):
 
     type: Literal["prism"]
     binary_path: str | None = None
-
-
-#: Beam options that are set from fields of the spec, with the field.
-_OPTION_FIELDS = {
-    "runner": "type",
-    "project": "project",
-    "region": "location",
-    "job_name": "name of the job",
-    "temp_location": "temp_uri",
-    "staging_location": "temp_uri",
-    "machine_type": "machine_type",
-    "worker_machine_type": "machine_type",
-    "num_workers": "num_workers",
-    "max_num_workers": "max_workers",
-    "service_account_email": "service_account",
-    "network": "network",
-    "subnetwork": "subnetwork",
-    "use_public_ips": "use_public_ips",
-    "no_use_public_ips": "use_public_ips",
-    "labels": "labels",
-    "flexrs_goal": "flexrs",
-    "sdk_container_image": "container_image",
-}
 
 
 class DirectRunner(SpecModel):
@@ -327,10 +325,6 @@ def workers_have_keys(runner: Runner) -> bool:
     return isinstance(runner, DetachedRunner)
 
 
-#: Maximum number of workers if no quota of requests is known. The limit of Dataflow itself is in the thousands.
-MAX_WORKERS_WITHOUT_QUOTA = 10
-
-
 def max_workers(runner: DataflowRunner, limits: Limits) -> int:
     """Returns the maximum number of workers of a job: as many as its quota keeps busy.
 
@@ -376,9 +370,6 @@ def limits_of_a_worker(runner: Runner, limits: Limits) -> Limits:
     if limits.expected_workers is not None or isinstance(runner, LocalRunner):
         return limits
     return limits.model_copy(update={"expected_workers": workers_of(runner, limits)})
-
-
-_EXAMPLE = "'projects/…/secrets/…/versions/latest'"
 
 
 def missing_worker_secrets(runner: DataflowRunner, sink: Sink, *, needs_api_key: bool) -> str | None:

@@ -19,8 +19,7 @@ from airflow_provider_llmbeam.spec.base import (
 )
 from airflow_provider_llmbeam.spec.fields.names import KafkaTopic, MilvusCollection, PostgresTable, PubSubTopic
 from airflow_provider_llmbeam.spec.fields.text import from_text
-from airflow_provider_llmbeam.spec.queues import KafkaCluster
-from airflow_provider_llmbeam.spec.source import full_table_name
+from airflow_provider_llmbeam.spec.source import KafkaCluster, full_table_name
 
 #: What a sink has instead of `answer` for an answer with an `output_schema`: one column with its fields, a column
 #: per field, or its JSON text.

@@ -1,4 +1,4 @@
-"""Sources of rows."""
+"""Sources of rows: files, BigQuery, queues, or the spec itself."""
 
 from __future__ import annotations
 
@@ -10,13 +10,77 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BeforeValidator, Field, field_validator, model_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel, files_by_default, plain_directory, without_user
+from airflow_provider_llmbeam.spec.base import (
+    FieldFaultError,
+    SpecModel,
+    files_by_default,
+    plain_directory,
+    variable_name,
+    without_user,
+)
 from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.fields.names import KafkaTopic, PubSubSubscription
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, changed_by_json, depth_exceeds
-from airflow_provider_llmbeam.spec.queues import KafkaCluster
+
+FileFormat = Literal["jsonl", "csv", "parquet", "avro"]
+_ENDINGS: dict[str, FileFormat] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".avro": "avro",
+}
+#: Columns of every output row besides its key.
+OUTPUT_COLUMNS = (
+    "answer",
+    "origin",
+    "model",
+    "fingerprint",
+    "finish_reason",
+    "input_tokens",
+    "output_tokens",
+    "attempts",
+    "latency_seconds",
+)
+_Ratio = Annotated[float, Field(ge=0, le=1)]
+
+
+class KafkaCluster(SpecModel):
+    """A Kafka cluster, for a source and for a sink.
+
+    Its client settings (`security.protocol`, `sasl.password` and others of librdkafka) are never part of the spec.
+
+    Attributes:
+        bootstrap_servers: Brokers, `host:9092,host:9092`. `None`: the client settings name them.
+        conn_id: Airflow connection of type `kafka`, used by the operators: its extra is the client settings.
+        config_env: Environment variable that holds the client settings as a JSON object, for jobs that no operator
+            runs.
+    """
+
+    bootstrap_servers: Annotated[str, Field(min_length=1)] | None = None
+    conn_id: str | None = None
+    config_env: str
+
+    _variable = field_validator("config_env")(variable_name)
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _hosts(cls, servers: str | None) -> str | None:
+        if servers is not None and "@" in servers:
+            raise FieldFaultError(
+                "", "must be hosts and ports alone, 'host:9092': a password belongs in the connection"
+            )
+        return servers
+
+    @property
+    def shown_servers(self) -> str:
+        """The brokers, or what names them, for messages and reports."""
+        return self.bootstrap_servers or (
+            f"connection {self.conn_id!r}" if self.conn_id else f"${self.config_env}"
+        )
 
 
 class CsvOptions(SpecModel):
@@ -93,34 +157,6 @@ class CsvOptions(SpecModel):
             "escapechar": self.escapechar,
             **quoting,
         }
-
-
-FileFormat = Literal["jsonl", "csv", "parquet", "avro"]
-
-_ENDINGS: dict[str, FileFormat] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".avro": "avro",
-}
-
-#: Columns of every output row besides its key.
-OUTPUT_COLUMNS = (
-    "answer",
-    "origin",
-    "model",
-    "fingerprint",
-    "finish_reason",
-    "input_tokens",
-    "output_tokens",
-    "attempts",
-    "latency_seconds",
-)
-
-
-_Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Source(SpecModel):

@@ -16,6 +16,34 @@ ANSWER_SECONDS = 60.0
 
 HookT = TypeVar("HookT", bound=RegionalHook)
 
+#: Price of one replica on Vertex AI in us-central1, in US dollars per hour; list prices of 2026. Other regions
+#: cost more.
+_USD_PER_HOUR = {
+    "g2-standard-4": 0.81,
+    "g2-standard-8": 0.98,
+    "g2-standard-12": 1.15,
+    "g2-standard-16": 1.32,
+    "g2-standard-24": 2.30,
+    "g2-standard-32": 1.99,
+    "g2-standard-48": 4.60,
+    "g2-standard-96": 9.20,
+    "a2-highgpu-1g": 4.22,
+    "a2-highgpu-2g": 8.45,
+    "a2-highgpu-4g": 16.90,
+    "a2-highgpu-8g": 33.79,
+    "a2-ultragpu-1g": 5.78,
+    "a2-ultragpu-2g": 11.56,
+    "a2-ultragpu-4g": 23.11,
+    "a2-ultragpu-8g": 46.22,
+    "a3-highgpu-1g": 12.63,
+    "a3-highgpu-2g": 25.25,
+    "a3-highgpu-4g": 50.50,
+    "a3-highgpu-8g": 101.01,
+}
+#: Prices on Cloud Run, in US dollars per hour: a GPU without zonal redundancy, a CPU, and a GiB of memory.
+_GPU_USD_PER_HOUR = {"nvidia-l4": 0.67}
+_CPU_USD_PER_HOUR, _GIB_USD_PER_HOUR = 0.0648, 0.0072
+
 
 class HookPlatform(Generic[HookT]):
     """Sends its requests through the hook of a location; see `endpoints.platform.EndpointPlatform`.
@@ -59,35 +87,6 @@ def answer_of(reply: ProbeReply) -> Answer:
         return Answer()
     status = reply.http_status
     return Answer(reply.message, may_help_to_wait=status is None or status in PASSING_STATUSES or status >= 500)
-
-
-#: Price of one replica on Vertex AI in us-central1, in US dollars per hour; list prices of 2026. Other regions
-#: cost more.
-_USD_PER_HOUR = {
-    "g2-standard-4": 0.81,
-    "g2-standard-8": 0.98,
-    "g2-standard-12": 1.15,
-    "g2-standard-16": 1.32,
-    "g2-standard-24": 2.30,
-    "g2-standard-32": 1.99,
-    "g2-standard-48": 4.60,
-    "g2-standard-96": 9.20,
-    "a2-highgpu-1g": 4.22,
-    "a2-highgpu-2g": 8.45,
-    "a2-highgpu-4g": 16.90,
-    "a2-highgpu-8g": 33.79,
-    "a2-ultragpu-1g": 5.78,
-    "a2-ultragpu-2g": 11.56,
-    "a2-ultragpu-4g": 23.11,
-    "a2-ultragpu-8g": 46.22,
-    "a3-highgpu-1g": 12.63,
-    "a3-highgpu-2g": 25.25,
-    "a3-highgpu-4g": 50.50,
-    "a3-highgpu-8g": 101.01,
-}
-#: Prices on Cloud Run, in US dollars per hour: a GPU without zonal redundancy, a CPU, and a GiB of memory.
-_GPU_USD_PER_HOUR = {"nvidia-l4": 0.67}
-_CPU_USD_PER_HOUR, _GIB_USD_PER_HOUR = 0.0648, 0.0072
 
 
 def vertex_usd_per_hour(machine_type: str, replicas: int) -> float | None:

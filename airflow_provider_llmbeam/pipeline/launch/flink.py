@@ -27,6 +27,12 @@ _POLL_SECONDS = 1.0
 #: Time for which a task manager keeps the worker of a job between two of its steps, in milliseconds.
 _CACHE_MILLISECONDS = 600_000
 
+#: Keys of the restart strategy, of Flink 1.19 and later and of those before.
+_RESTART_KEYS = ("restart-strategy.type", "restart-strategy")
+_NO_RESTART = frozenset({"none", "off", "disable"})
+#: Name of a jar that Beam publishes.
+_JAR = re.compile(r"beam-runners-flink-(?P<flink>\d+\.\d+)-job-server-(?P<beam>\d+\.\d+\.\d+)\.jar$")
+
 
 def flink_options(spec: JobSpec, runner: FlinkRunner) -> dict[str, Any]:
     """Returns the runner of a spec as options of Beam, once the cluster was checked.
@@ -125,13 +131,6 @@ def _check_cluster(runner: FlinkRunner) -> None:
         raise JobSpecError(f"{fault} Nothing was sent or billed.")
     if warning := cluster_warning(runner, overview):
         _log.warning("%s", warning)
-
-
-#: Keys of the restart strategy, of Flink 1.19 and later and of those before.
-_RESTART_KEYS = ("restart-strategy.type", "restart-strategy")
-_NO_RESTART = frozenset({"none", "off", "disable"})
-#: Name of a jar that Beam publishes.
-_JAR = re.compile(r"beam-runners-flink-(?P<flink>\d+\.\d+)-job-server-(?P<beam>\d+\.\d+\.\d+)\.jar$")
 
 
 def cluster_fault(

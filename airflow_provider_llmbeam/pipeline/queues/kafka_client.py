@@ -13,7 +13,7 @@ from typing import Any, Literal
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
 from airflow_provider_llmbeam.redaction import redact
-from airflow_provider_llmbeam.spec.queues import KafkaCluster
+from airflow_provider_llmbeam.spec.source import KafkaCluster
 
 #: Timeout of one request to the brokers, in seconds.
 TIMEOUT_SECONDS = 30.0

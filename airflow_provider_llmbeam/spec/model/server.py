@@ -21,6 +21,8 @@ SANDBOX_VARIABLE = "LLMBEAM_SANDBOX_URL"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
+SpecT = TypeVar("SpecT", bound=SpecModel)
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -90,9 +92,6 @@ def _is_loopback(host: str) -> bool:
         return False
     address = getattr(address, "ipv4_mapped", None) or address
     return address.is_loopback or address.is_unspecified
-
-
-SpecT = TypeVar("SpecT", bound=SpecModel)
 
 
 class _Log(Protocol):

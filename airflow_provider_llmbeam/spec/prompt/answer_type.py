@@ -31,6 +31,19 @@ _KINDS: dict[str, Kind] = {
 _APPLICATORS = {"$ref", "allOf", "anyOf", "oneOf", "properties"}
 _PYTHON: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 
+#: Keywords besides those with `$` that restrict no answer.
+_NOTES = (
+    "title",
+    "description",
+    "default",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "definitions",
+    "nullable",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerType:
@@ -128,20 +141,6 @@ def _names(schema: Mapping[str, Any]) -> set[str]:
     if values:
         return {_PYTHON.get(type(value), "any") for value in values}
     return {"object"} if "properties" in schema else set()
-
-
-#: Keywords besides those with `$` that restrict no answer.
-_NOTES = (
-    "title",
-    "description",
-    "default",
-    "examples",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-    "definitions",
-    "nullable",
-)
 
 
 def checked_schema(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
