@@ -381,7 +381,7 @@ def test_the_retry_info_of_google_is_read_from_its_openai_api_too() -> None:
 
 
 THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
-#: Messages whose answer is "fine": Magistral, Databricks, Anthropic through a gateway, vLLM, OpenRouter, plain texts.
+#: Messages whose answer is "fine": Magistral, Databricks, Anthropic through a gateway, vLLM, OpenRouter, texts.
 CONTENTS: list[dict[str, Any]] = [
     {"content": [THINKING, {"type": "text", "text": "fine"}]},
     {"content": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}, {"text": "fine"}]},
