@@ -218,7 +218,7 @@ def json_object(
     return body
 
 
-def invalid_response(content: bytes, description: str, **billed: int) -> RequestError:
+def invalid_response(content: bytes, description: str, **billed: Any) -> RequestError:
     """Returns the error of a successful response without an answer, which quotes its body; see `BilledTokens`."""
     body = content[:500].decode("utf-8", "replace")
     return RequestError("garbage", f"a 200 that is {description}: {body}", http_status=200, **billed)
