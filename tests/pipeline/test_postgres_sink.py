@@ -795,11 +795,19 @@ def test_what_only_the_values_of_the_sample_break_does_not_stop_a_job(client, ds
     assert table(client) == []
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "RAISE 'too small'",
+        "RAISE 'too small' USING ERRCODE = 'MY001'",
+        "SELECT id INTO STRICT NEW.id FROM answers WHERE id = NEW.id",
+    ],
+)
 def test_a_trigger_that_raises_by_the_values_of_a_row_does_not_stop_a_job_and_one_that_cannot_run_does(
-    tmp_path, checked, client, dsn
+    tmp_path, checked, client, dsn, refusal
 ):
     publish(tmp_path, record(id=1))
-    trigger(client, "IF NEW.id < 1 THEN RAISE 'too small'; END IF; RETURN NEW;")
+    trigger(client, f"IF NEW.id < 1 THEN {refusal}; END IF; RETURN NEW;")
     postgres_sink.check(SINK, OutputColumns(key=("id",)))
     client.execute(
         "CREATE OR REPLACE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql"

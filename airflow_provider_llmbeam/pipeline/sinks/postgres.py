@@ -205,23 +205,19 @@ class _Upsert:
             with self._connection.transaction():
                 self._fill(_STAGED, types, [sample])
                 self._connection.execute(self._insertion(types))
-        except (
-            psycopg.DataError,
-            psycopg.IntegrityError,
-            errors.RaiseException,
-            errors.InsufficientPrivilege,
-        ) as error:
-            if not self._is_of_values(error):
+        except psycopg.Error as error:
+            if self._is_of_every_row(error):
                 raise
 
-    def _is_of_values(self, error: psycopg.Error) -> bool:
-        """Returns whether PostgreSQL has refused the values of the sample; those of the job may be others."""
+    def _is_of_every_row(self, error: psycopg.Error) -> bool:
+        """Returns whether any row would be refused as the sample was, and not only one with its values."""
         match error:
             case errors.NotNullViolation():
-                return error.diag.column_name in self._filled
+                return error.diag.column_name not in self._filled
             case errors.InsufficientPrivilege():  # a policy admits rows by their values
-                return error.diag.source_function == "ExecWithCheckOptions"
-        return True
+                return error.diag.source_function != "ExecWithCheckOptions"
+        # Class 42 is "Syntax Error or Access Rule Violation". What a trigger raises has any other code.
+        return isinstance(error, psycopg.OperationalError) or (error.sqlstate or "").startswith("42")
 
     def _find_table(self) -> str:
         """Finds the table, or the schema where `CREATE TABLE` would put it; returns its full name.
