@@ -1,7 +1,7 @@
 """What an optional part of a spec adds to a job, and what the graph hands to it.
 
-A new feature is a part of the spec with a `find_fault`, a folder whose `feature.py` subclasses `Feature`, and an
-entry of `features.FEATURES`; what it counts is a part of the report.
+A new feature is a part of the spec, with `find_fault` if other parts can contradict it; a folder whose
+`feature.py` subclasses `Feature`; and an entry of `features.FEATURES`. What it counts is a part of the report.
 """
 
 from __future__ import annotations
