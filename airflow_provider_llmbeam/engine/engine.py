@@ -163,7 +163,7 @@ class Engine:
             request = Request(sent, planned.input_tokens, batch)
             async with self._slots:
                 try:
-                    answered = await self._outcomes(request)
+                    answered = await self._send_until_answered(request)
                 finally:
                     self._pilot.finished()
                 for index, prompt, outcome in zip(planned.indices, sent, answered, strict=True):
@@ -214,13 +214,16 @@ class Engine:
         for tier in filter(None, (self._standard, self._flex)):
             await tier.backend.aclose()
 
-    async def _outcomes(self, request: Request) -> Sequence[Outcome | None]:
+    async def _send_until_answered(self, request: Request) -> Sequence[Outcome | None]:
         """Retries until there is an answer or the policy allows no retry; `None` if sending ends before."""
         while self._stopped_by is None:
             if self._is_over(request):
                 return [None] * len(request.prompts)
             try:
-                return await self._attempt(request)
+                if self._media is None or not has_media(request.prompts):
+                    return await self._send(request, request.prompts)
+                async with self._media.loaded(request.prompts) as prompts:  # their time is not that of the request
+                    return await self._send(request, prompts)
             except InvalidAnswer as invalid:
                 request.request_repair(invalid.error, self._bill(invalid.error))
                 continue
@@ -256,13 +259,6 @@ class Engine:
             return True
         return self._budget is not None and self._budget.is_spent
 
-    async def _attempt(self, request: Request) -> Sequence[Outcome | None]:
-        """Reads the files of a request, whose time is not that of the request, and sends it."""
-        if self._media is None or not has_media(request.prompts):
-            return await self._send(request, request.prompts)
-        async with self._media.loaded(request.prompts) as prompts:
-            return await self._send(request, prompts)
-
     async def _send(self, request: Request, prompts: Sequence[Prompt]) -> Sequence[Outcome | None]:
         """Sends one request as soon as the governor admits it."""
         if self._breaker.outage.is_open:  # before the governor: at its end all who wait go on at once
@@ -282,7 +278,10 @@ class Engine:
         started = self._clock()
         try:
             with tier.timeout:
-                replies = await self._complete(tier.backend, prompts)
+                if self._batching is not None and isinstance(tier.backend, StaticBackend):
+                    replies = await tier.backend.complete_batch(prompts)
+                else:
+                    replies = [await tier.backend.complete(*prompts)]
         except TimeoutError:
             error = RequestError(
                 "timeout", f"no answer within {tier.timeout_seconds:g} s (`request_timeout_seconds`)"
@@ -318,11 +317,6 @@ class Engine:
         tokens = (billed.input_tokens, billed.output_tokens, billed.cached_tokens)
         bill = Bill.of(*tokens, self._price, billed.service_tier, billed.audio_tokens)
         return bill.plus(request.wasted) if request and request.wasted is not NOTHING else bill
-
-    async def _complete(self, backend: Backend, prompts: Sequence[Prompt]) -> list[Reply]:
-        if self._batching is not None and isinstance(backend, StaticBackend):
-            return await backend.complete_batch(prompts)
-        return [await backend.complete(*prompts)]
 
     def _on_error(self, request: Request, error: RequestError, reserved: float, sent_at: float) -> None:
         self._pay(error)
@@ -372,7 +366,7 @@ class Engine:
         if error.kind == "bad_request" and len(request.prompts) > 1:
             # One bad prompt fails the whole request: the other prompts are sent without it.
             first, second = request.halves()
-            return [*await self._outcomes(first), *await self._outcomes(second)]
+            return [*await self._send_until_answered(first), *await self._send_until_answered(second)]
         if error.kind in OF_EVERY_PROMPT and not self._answers:
             self._permanent_failures += len(request.prompts)
         if self._stopped_by is None and (

@@ -111,8 +111,8 @@ class LLMBeamHook(BaseHook):
     def complete_model(self, model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Adds the fields that the model does not set and the connection provides.
 
-        The key of the default connection may be that of Gemini: a server with the OpenAI API gets it only if its
-        address is the host of that connection.
+        The key of the default connection may be that of Gemini: another server gets it only if its address is the
+        host of that connection.
 
         Args:
             model: A model spec as plain data.
@@ -154,8 +154,8 @@ class LLMBeamHook(BaseHook):
 
 
 def _is_at_another_address(model: Mapping[str, Any], host: str | None) -> bool:
-    """Returns whether a model, as plain data, is on a server with the OpenAI API other than that of a host."""
-    if model.get("type") != "openai":
+    """Returns whether a model, as plain data, is neither one of Gemini nor on the server of a host."""
+    if model.get("type", "gemini") == "gemini":
         return False
     return not host or str(model.get("base_url")).rstrip("/") != host.rstrip("/")
 

@@ -27,7 +27,7 @@ _ALWAYS = (
     *("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_*", "GCLOUD_PROJECT", "CLOUDSDK_*", "GCE_METADATA_*"),
     *("NO_GCE_CHECK", "METADATA_SERVER_DETECTION_TIMEOUT", "STORAGE_EMULATOR_HOST", "BIGQUERY_EMULATOR_HOST"),
     "DISABLE_GCS_PYTHON_CLIENT_*",
-    "OPENAI_BASE_URL",  # that of Gemini begins with GOOGLE_, see `spec.model.server`
+    "*_BASE_URL",  # `ModelApi.base_url_variable`
     "LLMBEAM_SANDBOX_URL",  # answers of the sandbox are kept apart from those of Google, see `spec.model.server`
 )
 #: Further variables of jobs with files on these filesystems, whose clients read their keys from them.

@@ -62,19 +62,7 @@ class JobProcess:
         self._child: subprocess.Popen[str] | None = None
         self._secrets: tuple[str, ...] = ()
 
-    def run(self) -> dict[str, Any]:
-        """Runs the job until it ends.
-
-        Returns:
-            The manifest.
-
-        Raises:
-            LLMBeamError: The error class is the one that the child reported.
-        """
-        report: dict[str, Any] = self.run_or_defer(defers=False)["report"]
-        return report
-
-    def run_or_defer(self, *, defers: bool = True) -> dict[str, Any]:
+    def run(self, *, defers: bool = False) -> dict[str, Any]:
         """Runs the job until it ends, or until it only waits for batch inference.
 
         Args:
@@ -87,7 +75,7 @@ class JobProcess:
         Raises:
             LLMBeamError: The error class is the one that the child reported.
         """
-        return self._outcome_of(*(["--defer"] if defers else []))
+        return self._run_child(*(["--defer"] if defers else []))
 
     def submit(self, beam_options: Sequence[str] = ()) -> dict[str, str]:
         """Submits the job to Dataflow or Flink.
@@ -98,7 +86,7 @@ class JobProcess:
         Raises:
             LLMBeamError: The error class is the one that the child reported.
         """
-        job: dict[str, str] = self._outcome_of("--step=submit", *beam_options)["job"]
+        job: dict[str, str] = self._run_child("--step=submit", *beam_options)["job"]
         return job
 
     def run_step(self, name: str, given: SpecModel) -> dict[str, Any]:
@@ -114,10 +102,10 @@ class JobProcess:
         Raises:
             LLMBeamError: The error class is the one that the child reported.
         """
-        result: dict[str, Any] = self._outcome_of(f"--step={name}", given=given)["result"]
+        result: dict[str, Any] = self._run_child(f"--step={name}", given=given)["result"]
         return result
 
-    def _outcome_of(self, *arguments: str, given: SpecModel | None = None) -> dict[str, Any]:
+    def _run_child(self, *arguments: str, given: SpecModel | None = None) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="llmbeam-", ignore_cleanup_errors=True) as directory:
             spec_path, result_path = Path(directory, "spec.json"), Path(directory, "result.json")
             _write_private(spec_path, self._spec)

@@ -237,7 +237,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self.store_link(context, OutputLink(), output_url(spec))
         is_deferred = self.deferrable and spec.inference.mode != "online"
         with google_credentials(spec, self.gcp_conn_id):
-            outcome = self._process.run_or_defer(defers=is_deferred)
+            outcome = self._process.run(defers=is_deferred)
         if "batch" in outcome:
             self._defer_batch(outcome["batch"]["wait_seconds"], started_at)
         return self._published(outcome["report"], outcome["page"], context)

@@ -106,11 +106,20 @@ class EngineThread:
             ModelUnavailableError: The server is down, or answers no row; the answers so far are recorded.
         """
         if self._journal is None:
-            return self._send(prompts, None, on_throttled, on_counts)
+            return self._wait_for_answers(prompts, None, on_throttled, on_counts)
         with self._told_end():
             batch = self._journal.batch(prompts, fingerprints)
             record = batch if audited is None else audited(batch)
-            return self._answer(record, prompts, on_throttled, on_counts)
+            with closing(record):
+                each = list(zip(prompts, record.earlier, strict=True))
+                # Equal prompts of a batch, which a stream may have, are sent once.
+                missing = list(dict.fromkeys(prompt for prompt, known in each if known is None))
+                on_counts(counts_of((known for known in record.earlier if known is not None), self._price))
+                if missing:
+                    record.open()
+                answers = self._wait_for_answers(missing, record, on_throttled, on_counts)
+                new = dict(zip(missing, answers, strict=True))
+                return [new[prompt] if known is None else known for prompt, known in each]
 
     def converse(
         self,
@@ -129,7 +138,7 @@ class EngineThread:
                 on_counts(dialogues.take_counts(self._price))
                 if prompts:
                     record.open()
-                self._send(prompts, record, on_throttled, on_counts, dialogues.next_turn)
+                self._wait_for_answers(prompts, record, on_throttled, on_counts, dialogues.next_turn)
             on_counts(dialogues.take_counts(self._price))
 
     def submit(self, prompts: Sequence[Prompt]) -> Future[list[Outcome]]:
@@ -147,24 +156,7 @@ class EngineThread:
             raise
         self._on_answered()
 
-    def _answer(
-        self,
-        record: BatchJournal | AuditedRecord,
-        prompts: Sequence[Prompt],
-        on_throttled: Callable[[int], None],
-        on_counts: Callable[[Counts], None],
-    ) -> list[Outcome]:
-        with closing(record):
-            each = list(zip(prompts, record.earlier, strict=True))
-            # Equal prompts of a batch, which a stream may have, are sent once.
-            missing = list(dict.fromkeys(prompt for prompt, known in each if known is None))
-            on_counts(counts_of((known for known in record.earlier if known is not None), self._price))
-            if missing:
-                record.open()
-            new = dict(zip(missing, self._send(missing, record, on_throttled, on_counts), strict=True))
-            return [new[prompt] if known is None else known for prompt, known in each]
-
-    def _send(
+    def _wait_for_answers(
         self,
         prompts: Sequence[Prompt],
         record: BatchJournal | AuditedRecord | None,

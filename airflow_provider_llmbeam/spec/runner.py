@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -372,20 +373,24 @@ def limits_of_a_worker(runner: Runner, limits: Limits) -> Limits:
     return limits.model_copy(update={"expected_workers": workers_of(runner, limits)})
 
 
-def missing_worker_secrets(runner: DataflowRunner, sink: Sink, *, needs_api_key: bool) -> str | None:
+def missing_worker_secrets(runner: DataflowRunner, sink: Sink, key_variables: Collection[str]) -> str | None:
     """Describes, as the second half of a sentence, a key that the workers lack; `None` if they lack none.
 
     A custom image may contain keys, so with one nothing is reported. Servers that may not require a key (a
     self-hosted OpenAI API, Milvus) are not checked.
+
+    Args:
+        runner: The runner.
+        sink: The sink.
+        key_variables: Variables that may hold the key of the model; none if it requires no key.
     """
     if runner.container_image is not None:
         return None
     given = runner.environment_secrets
-    if needs_api_key and not {"GOOGLE_API_KEY", "GEMINI_API_KEY"} & given.keys():
-        return (
-            "the workers need `GOOGLE_API_KEY` for the model: name its secret, "
-            f"{{'GOOGLE_API_KEY': {_EXAMPLE}}}, or set `model.project` to use Vertex AI"
-        )
+    if key_variables and given.keys().isdisjoint(key_variables):
+        name = next(iter(key_variables))
+        vertex = ", or set `model.project` to use Vertex AI" if name == "GOOGLE_API_KEY" else ""
+        return f"the workers need `{name}` for the model: name its secret, {{{name!r}: {_EXAMPLE}}}{vertex}"
     if isinstance(sink, PostgresSink) and sink.dsn_env not in given:
         return (
             f"the workers need {sink.dsn_env!r} for the sink: name the secret that holds it, "

@@ -31,7 +31,9 @@ def operator(tmp_path, connection, monkeypatch):
     )
     defer = RunInferenceOperator._defer_batch
     monkeypatch.setattr(run_inference, "MIN_DEFERRED_SECONDS", 0.1)
-    monkeypatch.setattr(RunInferenceOperator, "_defer_batch", lambda self, seconds: defer(self, seconds / 100))
+    monkeypatch.setattr(
+        RunInferenceOperator, "_defer_batch", lambda self, seconds, since: defer(self, seconds / 100, since)
+    )
 
     def make(**changes):
         arguments = {

@@ -38,7 +38,9 @@ def run(run_dag, google, quick_polls, monkeypatch):
     storage.Client().bucket("rows").blob("in/empty.jsonl").upload_from_string("")
     defer = RunInferenceOperator._defer_batch
     monkeypatch.setattr(run_inference, "MIN_DEFERRED_SECONDS", 0.1)
-    monkeypatch.setattr(RunInferenceOperator, "_defer_batch", lambda self, seconds: defer(self, seconds / 100))
+    monkeypatch.setattr(
+        RunInferenceOperator, "_defer_batch", lambda self, seconds, since: defer(self, seconds / 100, since)
+    )
 
     def start(name, operator=RunInferenceOperator, **changes):
         found = {}

@@ -207,7 +207,7 @@ def run(seen, made, secrets):
     """Runs a job as an operator does; returns its manifest, or `None` if it failed."""
     try:
         with errors_of_airflow(), google_credentials(made, "google_cloud_default"):
-            manifest = JobProcess(made, secrets, seen).run()
+            manifest = JobProcess(made, secrets, seen).run()["report"]
         seen.texts["XCom"] = json.dumps(manifest)
         return manifest
     except Exception as error:  # noqa: BLE001 - Airflow's, too

@@ -25,7 +25,7 @@ def job_service() -> Iterator[str]:
     command = [binary, f"--job_port={port}", "--serve_http=false"]
     service = sessions.start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with grpc.insecure_channel(f"localhost:{port}") as channel:
-        grpc.channel_ready_future(channel).result()
+        grpc.channel_ready_future(channel).result(timeout=60)
     yield f"localhost:{port}"
     service.terminate()
     service.wait()

@@ -76,4 +76,4 @@ def _provider(kind: str, origin: str) -> str:
     if kind == "gemini":
         # The well-known name of an unknown address of Google's API, such as a private one or the sandbox.
         return "gcp.gemini" if host == "generativelanguage.googleapis.com" else "gcp.gen_ai"
-    return "openai" if host == "api.openai.com" else "echo" if kind == "echo" else "openai_compatible"
+    return "openai_compatible" if kind == "openai" and host != "api.openai.com" else kind

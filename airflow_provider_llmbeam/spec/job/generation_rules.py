@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.spec.base import FieldFaultError
-from airflow_provider_llmbeam.spec.model.parameters import combines_search_and_schema, given, refusal, server_type
+from airflow_provider_llmbeam.spec.model.parameters import (
+    combines_search_and_schema,
+    given,
+    parameter_column,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job import JobSpec
@@ -18,7 +23,7 @@ def generation_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | N
         spec: The job.
         has_project: Whether the model has a project, or an Airflow connection may provide one.
     """
-    server = server_type(spec.model, has_project=has_project)
+    server = parameter_column(spec.model, has_project=has_project)
     for name in given(spec.generation):
         if why := refusal(name, spec.generation, spec.model, server):
             return FieldFaultError(f"generation.{name}", why, getattr(spec.generation, name), spec.model.name)

@@ -60,7 +60,7 @@ def check_batch_model(model: Model) -> None:
     Raises:
         JobSpecError: Its provider has none.
     """
-    if not model.api.is_of_provider:
+    if not model.api.has_batch:
         where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
         raise JobSpecError(
             f"`model`: only Gemini and OpenAI itself have batch inference; got {model.name!r} of type "
@@ -126,7 +126,7 @@ def _priority_fault(spec: JobSpec) -> FieldFaultError | None:
 def _other_tier_fault(spec: JobSpec, tier: str) -> FieldFaultError | None:
     """Returns why the provider serves no request of a job at another tier than the standard one, or `None`."""
     model, asked = spec.model, spec.inference.service_tier
-    if not model.api.is_of_provider or spec.embedding is not None:
+    if tier not in model.api.tiers or spec.embedding is not None:
         return FieldFaultError(
             "inference.service_tier",
             f"must be 'standard' here: only Gemini and OpenAI itself have the {tier} tier, and only for texts",
@@ -146,7 +146,7 @@ def _other_tier_fault(spec: JobSpec, tier: str) -> FieldFaultError | None:
 
 def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
     model = spec.model
-    if model.api.is_of_provider:
+    if model.api.has_batch:
         return None
     return FieldFaultError(
         "inference.mode",

@@ -245,8 +245,8 @@ def _relative_path_fault(spec: JobSpec, places: Mapping[str, str | None]) -> Fie
 def _worker_key_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
     if not isinstance(spec.runner, DataflowRunner):
         return None
-    needs_key = isinstance(spec.model, GeminiModel) and not has_project
-    missing = missing_worker_secrets(spec.runner, spec.sink, needs_api_key=needs_key)
+    needs_key = spec.model.api.requires_key and not has_project  # a connection may also give another address
+    missing = missing_worker_secrets(spec.runner, spec.sink, spec.model.api.key_variables if needs_key else ())
     return FieldFaultError("runner.environment_secrets", missing, NOT_SHOWN, spec.model.name) if missing else None
 
 

@@ -196,7 +196,7 @@ def media_rules(model: Model) -> MediaRules:
                 max_storage_bytes={"image/*": 30 * MIB, "application/pdf": 50 * MIB},
                 max_request_bytes=500 * MIB,
             )
-        case OpenAIModel() if model.api.is_of_provider:
+        case OpenAIModel() if model.is_openais:
             return MediaRules(
                 server="OpenAI",
                 by_address=frozenset({"web"}),

@@ -111,7 +111,7 @@ def _rates(model: Model, pixels: tuple[int, int], media_resolution: str | None) 
     if isinstance(model, GeminiModel):
         is_old = re.search(r"gemini-[12]\b", name) or "gemini-" not in name  # a tuned one has a number as its name
         return _gemini_2(pixels, media_resolution) if is_old else _gemini_3(media_resolution)
-    if isinstance(model, OpenAIModel) and model.api.is_of_provider:
+    if isinstance(model, OpenAIModel) and model.is_openais:
         page = openai_image_tokens(name, _PAGE_PIXELS) + _PAGE_TEXT_TOKENS
         return _Rates(openai_image_tokens(name, pixels), page, audio=10)
     image = 256 if name.startswith("gemma-3") else ceil(pixels[0] / 28) * ceil(pixels[1] / 28)

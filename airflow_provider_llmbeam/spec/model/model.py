@@ -16,6 +16,8 @@ from airflow_provider_llmbeam.spec.fields.names import ChatRoute, Labels, Vertex
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
+_TIERS = frozenset({"flex", "priority"})
+
 #: `access_token` is for Google's own services, `id_token` for one service on Cloud Run.
 Authentication = Literal["none", "api_key", "access_token", "id_token"]
 
@@ -32,7 +34,8 @@ class ModelApi:
         requires_key: Whether it answers nothing without a key.
         base_url_variable: Environment variable that gives the address if the spec does not. Names as in
             google-genai 2.34 (`_base_url.get_base_url`) and openai 2.45 (`OpenAI.__init__`).
-        is_of_provider: Whether the provider itself answers: others have neither batch inference nor tiers.
+        has_batch: Whether it has batch inference.
+        tiers: Service tiers that it has besides the standard one.
         price_list: Name of the provider in the list of prices; `None` for a server that is billed by the hour.
         embeds: Whether it returns vectors, too.
         domains: Domains of the providers themselves. On run.app and vertexai.goog are the endpoints that this
@@ -45,7 +48,8 @@ class ModelApi:
     key_header: tuple[str, str] = ("Authorization", "Bearer ")
     requires_key: bool = False
     base_url_variable: str | None = None
-    is_of_provider: bool = False
+    has_batch: bool = False
+    tiers: frozenset[str] = frozenset()
     price_list: str | None = None
     embeds: bool = False
     domains: tuple[str, ...] = ("googleapis.com", "vertexai.goog", "run.app", "api.openai.com")
@@ -97,7 +101,8 @@ class GeminiModel(SpecModel):
                 service="Vertex AI",
                 authentication="access_token",
                 base_url_variable=None if given else "GOOGLE_VERTEX_BASE_URL",
-                is_of_provider=True,
+                has_batch=True,
+                tiers=_TIERS,
                 price_list="google",
                 embeds=True,
             )
@@ -108,7 +113,8 @@ class GeminiModel(SpecModel):
             key_header=("x-goog-api-key", ""),
             requires_key=True,
             base_url_variable=None if given else "GOOGLE_GEMINI_BASE_URL",
-            is_of_provider=True,
+            has_batch=True,
+            tiers=_TIERS,
             price_list="google",
             embeds=True,
         )
@@ -173,10 +179,16 @@ class OpenAIModel(SpecModel):
             key_variables=(self.api_key_env,) if takes_key else (),
             requires_key=takes_key and host == "api.openai.com",
             base_url_variable=None if "base_url" in self.model_fields_set else "OPENAI_BASE_URL",
-            is_of_provider=host.endswith("api.openai.com"),
+            has_batch=self.is_openais,
+            tiers=_TIERS if self.is_openais else frozenset(),
             price_list="openai" if host == "api.openai.com" else None,
             embeds=True,
         )
+
+    @property
+    def is_openais(self) -> bool:
+        """Whether OpenAI itself answers, and not another server with its API."""
+        return (urlsplit(self.base_url).hostname or "").endswith("api.openai.com")
 
     @property
     def address(self) -> str:

@@ -24,10 +24,10 @@ from airflow_provider_llmbeam.spec.model.model import (
 
 #: `chat` is a server with the OpenAI API other than OpenAI, `endpoint` one of Vertex AI with chat completions, and
 #: `plain` one with `request_format` `instances` or `raw`.
-ServerType = Literal["gemini_developer", "gemini_vertex", "openai", "chat", "endpoint", "plain", "echo"]
+ParameterColumn = Literal["gemini_developer", "gemini_vertex", "openai", "chat", "endpoint", "plain", "echo"]
 Use = Literal["sent", "refused", "ignored"]
 
-SERVER_TYPES: tuple[ServerType, ...] = (
+PARAMETER_COLUMNS: tuple[ParameterColumn, ...] = (
     "gemini_developer",
     "gemini_vertex",
     "openai",
@@ -36,10 +36,10 @@ SERVER_TYPES: tuple[ServerType, ...] = (
     "plain",
     "echo",
 )
-_GEMINI: frozenset[ServerType] = frozenset({"gemini_developer", "gemini_vertex"})
-_CHAT: frozenset[ServerType] = frozenset({"openai", "chat", "endpoint"})
+_GEMINI: frozenset[ParameterColumn] = frozenset({"gemini_developer", "gemini_vertex"})
+_CHAT: frozenset[ParameterColumn] = frozenset({"openai", "chat", "endpoint"})
 #: Servers to which a parameter is sent, for those that not all of them take.
-_SENT_TO: dict[str, frozenset[ServerType]] = {
+_SENT_TO: dict[str, frozenset[ParameterColumn]] = {
     "thinking_budget_tokens": _GEMINI,
     "thinking_level": _GEMINI,
     "reasoning_effort": _CHAT,
@@ -53,11 +53,11 @@ _SENT_TO: dict[str, frozenset[ServerType]] = {
     "stream_idle_timeout_seconds": _GEMINI | _CHAT,
 }
 #: Largest seed. Source: `GenerationConfig.seed` is an int32 in the Discovery document of aiplatform.v1.
-_MAX_SEED: dict[ServerType, int] = dict.fromkeys(_GEMINI, 2**31 - 1)
+_MAX_SEED: dict[ParameterColumn, int] = dict.fromkeys(_GEMINI, 2**31 - 1)
 #: Largest number of stop sequences; no provider documents how long one may be. Sources: `GenerationConfig` in
 #: ai.google.dev/api/generate-content and in Vertex AI's reference of inference; `stop` in openai 2.54,
 #: `types.chat.CompletionCreateParams`. vLLM has no limit.
-_MAX_STOP_SEQUENCES: dict[ServerType, int] = {**dict.fromkeys(_GEMINI, 5), "openai": 4}
+_MAX_STOP_SEQUENCES: dict[ParameterColumn, int] = {**dict.fromkeys(_GEMINI, 5), "openai": 4}
 _IGNORED = {"thinking_budget_tokens", "stream_idle_timeout_seconds"}
 _INSTEAD = {
     ("thinking_level", "openai"): "use `generation.reasoning_effort`",
@@ -70,7 +70,7 @@ _INSTEAD = {
     ("structured_outputs", "gemini_developer"): "use `prompt.output_schema`",
     ("structured_outputs", "gemini_vertex"): "use `prompt.output_schema`",
 }
-_NAMES: dict[ServerType, str] = {
+_NAMES: dict[ParameterColumn, str] = {
     "gemini_developer": "the Gemini Developer API",
     "gemini_vertex": "Gemini on Vertex AI",
     "openai": "OpenAI",
@@ -82,8 +82,8 @@ _NAMES: dict[ServerType, str] = {
 _BEFORE_GEMINI_3 = re.compile(r"(.*/)?gemini-[12]\b")
 
 
-def server_type(model: Model, *, has_project: bool = False) -> ServerType:
-    """Returns the kind of server of a model, as far as its parameters differ.
+def parameter_column(model: Model, *, has_project: bool = False) -> ParameterColumn:
+    """Returns the column of the table of parameters (docs/parameters.md) that a model has.
 
     Args:
         model: The model.
@@ -93,14 +93,14 @@ def server_type(model: Model, *, has_project: bool = False) -> ServerType:
         case GeminiModel():
             return "gemini_vertex" if model.project or has_project else "gemini_developer"
         case OpenAIModel():
-            return "openai" if model.api.is_of_provider else "chat"
+            return "openai" if model.is_openais else "chat"
         case VertexEndpointModel():
             return "endpoint" if model.request_format == "chat" else "plain"
         case EchoModel():
             return "echo"
 
 
-def use_of(parameter: str, server: ServerType) -> Use:
+def use_of(parameter: str, server: ParameterColumn) -> Use:
     """Returns what becomes of a parameter of `Generation` that is set."""
     if server == "echo":
         return "ignored"
@@ -115,7 +115,7 @@ def given(generation: Generation) -> list[str]:
     return [name for name, value in generation if value != getattr(usual, name)]
 
 
-def refusal(parameter: str, generation: Generation, model: Model, server: ServerType) -> str | None:
+def refusal(parameter: str, generation: Generation, model: Model, server: ParameterColumn) -> str | None:
     """Returns why a server refuses a parameter, as the second half of a sentence; `None` if it does not."""
     if use_of(parameter, server) == "refused":
         instead = _INSTEAD.get((parameter, server))
@@ -137,7 +137,7 @@ def refusal(parameter: str, generation: Generation, model: Model, server: Server
 
 def ignored(generation: Generation, model: Model) -> list[str]:
     """Returns the names of the given parameters that the server of a model does not use."""
-    server = server_type(model)
+    server = parameter_column(model)
     return [name for name in given(generation) if use_of(name, server) == "ignored"]
 
 

@@ -344,7 +344,7 @@ def test_other_requests_are_answered_while_rows_are_computed(cloud, sandbox) -> 
         assert httpx.get(f"{sandbox.url}/", trust_env=False).text == "OK"
         answered += 1
     polled.join()
-    assert answered > 5
+    assert answered > 2  # with a blocked event loop it is one
     assert sandbox.requests.paid(ROW).total() == 2_000
 
 

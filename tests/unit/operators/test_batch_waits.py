@@ -21,7 +21,7 @@ class WaitingProcess:
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def run_or_defer(self, *, defers: bool) -> dict[str, Any]:
+    def run(self, *, defers: bool) -> dict[str, Any]:
         assert defers
         return {"batch": {"wait_seconds": 300.0}}
 

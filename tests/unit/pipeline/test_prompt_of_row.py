@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.measure.evaluation.answers import rendere
 from airflow_provider_llmbeam.pipeline.measure.evaluation.rows import golden_rows
 from airflow_provider_llmbeam.pipeline.measure.forget.keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.measure.forget.prompts import find_prompts
+from airflow_provider_llmbeam.pipeline.privacy import detection, patterns
 from airflow_provider_llmbeam.pipeline.prompt_of_row import PromptRenderer
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line
 from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import IdentifyMedia, Render, TakeRows
@@ -176,6 +177,9 @@ class EveryKey(NamedKeys):
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "the secret of the tests")
+    # A busy machine must not decide which of two equal texts a pattern could read in time.
+    monkeypatch.setattr(detection, "TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr(patterns, "TIMEOUT_SECONDS", 60.0)
 
 
 def found_by_the_graph(spec: JobSpec, line: bytes) -> list[Any]:

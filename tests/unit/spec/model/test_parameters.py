@@ -13,11 +13,17 @@ from airflow_provider_llmbeam.providers.openai.client import model_parameters
 from airflow_provider_llmbeam.providers.vertex_endpoint.client import VertexChat, VertexRaw
 from airflow_provider_llmbeam.spec import Generation, JobSpec
 from airflow_provider_llmbeam.spec.model import parse_model
-from airflow_provider_llmbeam.spec.model.parameters import SERVER_TYPES, ServerType, ignored, server_type, use_of
+from airflow_provider_llmbeam.spec.model.parameters import (
+    PARAMETER_COLUMNS,
+    ParameterColumn,
+    ignored,
+    parameter_column,
+    use_of,
+)
 
 ENDPOINT = "projects/p/locations/us-central1/endpoints/e"
 TEMPLATE = "projects/p/locations/us-central1/templates/t"
-MODELS: dict[ServerType, dict[str, Any]] = {
+MODELS: dict[ParameterColumn, dict[str, Any]] = {
     "gemini_developer": {"type": "gemini", "name": "gemini-3-flash"},
     "gemini_vertex": {"type": "gemini", "name": "gemini-3-flash", "project": "p"},
     "openai": {"type": "openai", "name": "gpt-5-mini"},
@@ -44,12 +50,12 @@ VALUES: dict[str, Any] = {
     "stream": True,
     "stream_idle_timeout_seconds": 5.0,
 }
-CASES = [(server, name) for server in SERVER_TYPES for name in VALUES]
+CASES = [(server, name) for server in PARAMETER_COLUMNS for name in VALUES]
 #: Parameters of how an answer arrives; the address of the request or a timeout, not its body, depends on them.
 TRANSPORT = {"stream", "stream_idle_timeout_seconds"}
 
 
-def sent_fields(server: ServerType, generation: Generation) -> Any:
+def sent_fields(server: ParameterColumn, generation: Generation) -> Any:
     """Returns what all requests of a job have in common."""
     model = parse_model(MODELS[server])
     match server:
@@ -67,8 +73,8 @@ def sent_fields(server: ServerType, generation: Generation) -> Any:
 
 def test_the_tables_of_this_test_are_complete():
     assert VALUES.keys() == Generation.model_fields.keys()
-    assert {server: server_type(parse_model(model)) for server, model in MODELS.items()} == {
-        server: server for server in SERVER_TYPES
+    assert {server: parameter_column(parse_model(model)) for server, model in MODELS.items()} == {
+        server: server for server in PARAMETER_COLUMNS
     }
 
 
@@ -76,7 +82,7 @@ def test_the_documentation_has_the_same_table():
     text = (Path(__file__).parents[4] / "docs/parameters.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| ((?:sent|refused|ignored).+) \|$", text, re.MULTILINE)
     assert {name: uses.split(" | ") for name, uses in rows} == {
-        name: [use_of(name, server) for server in SERVER_TYPES] for name in VALUES
+        name: [use_of(name, server) for server in PARAMETER_COLUMNS] for name in VALUES
     }
 
 
@@ -207,11 +213,11 @@ def test_a_schema_and_a_search_go_together_from_gemini_3_on(job):
 
 
 #: Largest values that each server takes; those that it documents no bound for take any.
-SEED_BITS = dict.fromkeys(SERVER_TYPES, 64) | {"gemini_developer": 32, "gemini_vertex": 32}
-STOP_SEQUENCES = dict.fromkeys(SERVER_TYPES, 100) | {"gemini_developer": 5, "gemini_vertex": 5, "openai": 4}
+SEED_BITS = dict.fromkeys(PARAMETER_COLUMNS, 64) | {"gemini_developer": 32, "gemini_vertex": 32}
+STOP_SEQUENCES = dict.fromkeys(PARAMETER_COLUMNS, 100) | {"gemini_developer": 5, "gemini_vertex": 5, "openai": 4}
 
 
-@pytest.mark.parametrize("server", SERVER_TYPES)
+@pytest.mark.parametrize("server", PARAMETER_COLUMNS)
 def test_a_value_above_what_the_provider_documents_is_refused_when_the_dag_is_parsed(job, server):
     half, most = 2 ** (SEED_BITS[server] - 1), STOP_SEQUENCES[server]
     for name, taken, refused, want in (

@@ -32,6 +32,13 @@ def test_gemini_without_a_project_needs_its_key_on_the_workers(spec, runner):
         spec(runner, model=GEMINI)
 
 
+def test_openai_itself_needs_its_key_on_the_workers(spec):
+    with pytest.raises(
+        JobSpecError, match=r"need `MY_KEY` for the model: name its secret, \{'MY_KEY': 'projects/…"
+    ):
+        spec(model={"type": "openai", "name": "gpt", "api_key_env": "MY_KEY"})
+
+
 def test_postgres_needs_its_connection_string_on_the_workers(spec):
     with pytest.raises(JobSpecError, match=r"need 'LLMBEAM_POSTGRES_DSN' for the sink: .*of type 'bigquery'"):
         spec(sink=POSTGRES)
@@ -47,9 +54,10 @@ def test_postgres_needs_its_connection_string_on_the_workers(spec):
         ({}, {"model": VERTEX}),
         ({"container_image": "image"}, {"model": GEMINI, "sink": POSTGRES}),
         ({"environment_secrets": {"LLMBEAM_POSTGRES_DSN": SECRET}}, {"sink": POSTGRES}),
-        ({}, {"model": {"type": "openai", "name": "gemma"}}),
+        ({}, {"model": {"type": "openai", "name": "gemma", "base_url": "http://10.0.0.2:8000/v1"}}),
+        ({"environment_secrets": {"OPENAI_API_KEY": SECRET}}, {"model": {"type": "openai", "name": "gpt"}}),
     ],
-    ids=["key", "the other name", "vertex", "image", "dsn", "openai"],
+    ids=["key", "the other name", "vertex", "image", "dsn", "own server", "openai"],
 )
 def test_a_job_whose_workers_have_their_keys_is_valid(spec, runner, parts):
     assert spec(runner, **parts).environment_secrets == runner.get("environment_secrets", {})
