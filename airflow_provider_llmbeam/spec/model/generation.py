@@ -40,6 +40,7 @@ _LATER = {
     "google_search",
     "logprobs",
     "structured_outputs",
+    "extra_body",
 }
 
 
@@ -60,6 +61,15 @@ StructuredOutputs = Annotated[
     dict[Literal["choice", "regex", "grammar"], str | Annotated[tuple[str, ...], Field(min_length=1)]],
     AfterValidator(_one_restriction),
 ]
+
+
+def _no_own_field(given: dict[str, Any]) -> dict[str, Any]:
+    if own := sorted({"model", "messages", "stream", "response_format"} & given.keys()):
+        raise ValueError(f"must not have {own[0]!r}, which other fields of the job decide")
+    return given
+
+
+ExtraBody = Annotated[dict[str, Any], AfterValidator(_no_own_field)]
 
 
 class Generation(SpecModel):
@@ -88,6 +98,9 @@ class Generation(SpecModel):
             answer's tokens: a measure of how sure the model was.
         structured_outputs: What vLLM restricts the answer to: one of a `choice`, a `regex` or a `grammar`. An
             answer that is not one of a `choice` is invalid.
+        extra_body: Further fields of the body of a request, for servers with the OpenAI API, e.g.
+            `{"min_p": 0.1}`; a field that is `None` is left out of it.
+        strip_reasoning: Whether a block of reasoning before an answer, `<think>…</think>`, is left out of it.
         stream: Whether the answer is streamed: the time to its first token is recorded, and a stalled answer fails
             before `limits.request_timeout_seconds`. The text is the same.
         stream_idle_timeout_seconds: Maximum time between two chunks of a streamed answer, in seconds.
@@ -107,6 +120,8 @@ class Generation(SpecModel):
     google_search: bool = False
     logprobs: bool = False
     structured_outputs: StructuredOutputs | None = None
+    extra_body: ExtraBody = Field(default_factory=dict)
+    strip_reasoning: bool = True
     stream: bool = False
     stream_idle_timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
 
@@ -136,6 +151,8 @@ class Generation(SpecModel):
         have them, are paid for and found again.
         """
         unset = {name for name in _LATER if not _is_set(getattr(self, name))}
+        if self.strip_reasoning:
+            unset.add("strip_reasoning")
         return self.model_dump(mode="json", exclude=_TRANSPORT | unset)
 
 
