@@ -32,6 +32,7 @@ class Reply:
         vector: The embedding, as sent by the server.
         mean_logprob: Mean natural logarithm of the probabilities of the tokens, if it was asked for.
         reasoning: Number of characters of reasoning that the server sent apart from the text.
+        mended: 1 if its text was mended without another request, see `engine.mending`.
         citations: Pages that a search found and the answer uses, see `Completion`.
     """
 
@@ -48,6 +49,7 @@ class Reply:
     vector: Sequence[float] | None = None
     mean_logprob: float | None = None
     reasoning: int = 0
+    mended: int = 0
     citations: list[dict[str, Any]] | None = None
 
 

@@ -45,8 +45,9 @@ from airflow_provider_llmbeam.spec.model.price import Price
 #: Number of permanent failures, without any answer, after which no more requests are sent; a single prompt may
 #: fail for a reason of its own.
 MAX_PERMANENT_FAILURES = 10
-#: Maximum number of attempts of a request that do not count, as the server was down: an outage takes about twenty.
-MAX_EXCUSED = 200
+#: Maximum number of attempts of a request that do not count, as the server was down: an outage of an hour has 720
+#: probes.
+MAX_EXCUSED = 1000
 
 
 class Engine:
@@ -237,11 +238,12 @@ class Engine:
             except Exception as error:  # noqa: BLE001 - a defect must not fail the other prompts of the batch
                 failure = RequestError("internal", f"{type(error).__name__}: {error}")
             now = self._clock()
-            request.excused += self._breaker.failed(request.number, failure) and request.excused < MAX_EXCUSED
+            is_down = self._breaker.failed(request.number, failure) and request.excused < MAX_EXCUSED
+            request.excused += is_down or (failure.is_overload and failure.kind != "throttled")
             self._judge()
             wait_seconds = self._policy.wait_seconds(
                 failure,
-                attempts=request.attempts - request.excused,
+                attempts=request.attempts - (0 if failure.is_overload else request.excused),
                 throttled_seconds=now - (request.throttled_since or now),
                 chance=random.random(),
             )
@@ -321,8 +323,8 @@ class Engine:
 
     def _on_error(self, request: Request, error: RequestError, reserved: float, sent_at: float) -> None:
         self._pay(error)
+        request.throttled_since = (request.throttled_since or self._clock()) if error.is_overload else None
         if error.kind != "throttled":
-            request.throttled_since = None
             if self._concurrency and error.kind in ("timeout", "server_error"):
                 self._concurrency.dropped()
             if error.http_status is not None:
@@ -330,7 +332,6 @@ class Engine:
             return
         request.attempts -= 1
         request.rejected_at += (time.time(),)
-        request.throttled_since = request.throttled_since or self._clock()
         self._gate.governor.settle(reserved, 0)
         rejection = Rejection(error.retry_after_seconds, sent_at, reserved, error.quota_unit, random.random())
         hold_seconds = self._gate.rejected(rejection)
@@ -341,6 +342,7 @@ class Engine:
         self, request: Request, replies: Sequence[Reply], latency_seconds: float
     ) -> list[Outcome]:
         """Converts replies into outcomes; an invalid one fails its own prompt only."""
+        replies = [*map(self._parser.mended, replies)]
         padded_tokens = max(reply.input_tokens for reply in replies)
         if self._concurrency:
             self._concurrency.answered(latency_seconds, max(reply.output_tokens for reply in replies))

@@ -62,6 +62,7 @@ class Completion:
         answered_at: Unix time of the answer.
         service_tier: Tier at which it was served.
         mean_logprob: Mean natural logarithm of the probabilities of its tokens, with `generation.logprobs`.
+        mended: 1 if its text was mended without another request.
         citations: With `generation.google_search`, the pages that it uses: `uri`, `title`, and in `texts` the
             parts of the answer that they support.
     """
@@ -82,6 +83,7 @@ class Completion:
     held_seconds: float = field(default=0.0, compare=False)
     sheds: int = 0
     repairs: int = 0
+    mended: int = 0
     latency_seconds: float
     first_token_seconds: float | None = None
     padded_tokens: int = 0

@@ -6,9 +6,11 @@ import json
 import math
 from array import array
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.engine.backend import Reply
+from airflow_provider_llmbeam.engine.mending import decoded_twice, mended_json, read_json, without_reasoning
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, text_depth_exceeds
@@ -27,15 +29,50 @@ class OutputParser:
     Args:
         output_schema: JSON Schema (draft 2020-12), or `None` for free text.
         choices: The only valid texts; empty for any text.
+        strips_reasoning: Whether reasoning before an answer is no part of it.
     """
 
-    def __init__(self, output_schema: Mapping[str, Any] | None, choices: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        output_schema: Mapping[str, Any] | None,
+        choices: Collection[str] = (),
+        *,
+        strips_reasoning: bool = True,
+    ) -> None:
         self._choices = choices
+        self._strips_reasoning = strips_reasoning
         self._schema: AnswerSchema | None = None
         if output_schema is not None:
             from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema  # see `checked_schema`
 
             self._schema = AnswerSchema(output_schema)
+
+    def mended(self, reply: Reply) -> Reply:
+        """Returns a reply without reasoning in its text, and with its JSON alone, see `engine.mending`."""
+        text, reasoning = without_reasoning(reply.text) if self._strips_reasoning else (reply.text, 0)
+        value = None if self._schema is None or len(text) > MAX_ANSWER else self._mended_value(self._schema, text)
+        if value is None and not reasoning:
+            return reply
+        return replace(
+            reply,
+            text=text if value is None else json.dumps(value, ensure_ascii=False),
+            reasoning=reply.reasoning + reasoning,
+            mended=int(value is not None),
+        )
+
+    @staticmethod
+    def _mended_value(schema: AnswerSchema, text: str) -> Any:
+        """Returns the value of a text that is not valid as it is, if it is once mended; else `None`."""
+        try:
+            value = read_json(text)
+        except (ValueError, RecursionError):
+            value = mended_json(text)
+            if not isinstance(value, str) and value is not None:
+                return value
+        else:
+            if not isinstance(value, str):
+                return None
+        return None if schema.mismatch(value) is None else decoded_twice(value)
 
     def parse(self, reply: Reply) -> Any:
         """Returns the JSON value of the answer, or `None` without a schema.
@@ -59,7 +96,7 @@ class OutputParser:
         if len(reply.text) > MAX_ANSWER:
             raise self._invalid(reply, f"the answer has {len(reply.text):,} characters; at most {MAX_ANSWER:,}")
         try:
-            value = json.loads(reply.text, parse_constant=_no_number, parse_float=_finite)
+            value = read_json(reply.text)
         except (ValueError, RecursionError) as error:
             raise self._invalid(reply, f"the answer is not JSON ({error}): {reply.text[:500]}") from None
         if text_depth_exceeds(reply.text, value):
@@ -90,6 +127,10 @@ class VectorParser:
 
     def __init__(self, dimensions: int | None) -> None:
         self._dimensions = dimensions
+
+    def mended(self, reply: Reply) -> Reply:
+        """Returns the reply as it is."""
+        return reply
 
     def parse(self, reply: Reply) -> list[float]:
         """Returns the vector.
@@ -131,12 +172,3 @@ def _invalid(reply: Reply, message: str, kind: FailureKind = "invalid_output") -
         estimated_tokens=reply.estimated_tokens,
         service_tier=reply.service_tier,
     )
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _no_number(text)  # `1e400` would be written as Infinity
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")

@@ -185,6 +185,7 @@ def completion_of(
         service_tier=reply.service_tier,
         mean_logprob=reply.mean_logprob,
         citations=reply.citations,
+        mended=reply.mended,
         input_tokens=bill.input_tokens,
         output_tokens=bill.output_tokens,
         cached_tokens=bill.cached_tokens,

@@ -79,6 +79,11 @@ class RequestError(Exception):
         return min(LONGEST_ADVISED_SECONDS, self.retry_after_seconds or 0.0)
 
     @property
+    def is_overload(self) -> bool:
+        """Whether the server has no capacity for the request now: a 429, a 503, or the 529 of Anthropic."""
+        return self.kind == "throttled" or self.http_status in (503, 529)
+
+    @property
     def is_outage(self) -> bool:
         """Whether the failure may be that of the whole server: no connection, or a gateway that has no server."""
         return self.kind == "connection" or self.http_status in (502, 503)
@@ -90,7 +95,7 @@ class RetryPolicy:
 
     Attributes:
         max_attempts: Maximum number of requests per row, without 429s.
-        max_throttled_seconds: Maximum time in which a row receives only 429s, in seconds.
+        max_throttled_seconds: Maximum time in which a row receives only 429s and 503s, in seconds.
     """
 
     max_attempts: int
@@ -103,8 +108,8 @@ class RetryPolicy:
 
         Args:
             error: Error of the last request.
-            attempts: Number of requests sent so far, without 429s.
-            throttled_seconds: Time since the first of an uninterrupted series of 429s, in seconds.
+            attempts: Number of requests sent so far, without 429s; after another error also without 503s.
+            throttled_seconds: Time since the first of an uninterrupted series of 429s and 503s, in seconds.
             chance: Random number, uniform in [0, 1), for full jitter.
 
         Returns:
@@ -113,7 +118,11 @@ class RetryPolicy:
         """
         if error.kind == "throttled":
             return error.advised_seconds if throttled_seconds < self.max_throttled_seconds else None
-        if error.kind not in TRANSIENT_KINDS or error.is_given_up or attempts >= self.max_attempts:
+        # Of an overload the waits are longer each time, so that the rate follows what the server answers.
+        is_over = (
+            throttled_seconds >= self.max_throttled_seconds if error.is_overload else attempts >= self.max_attempts
+        )
+        if error.kind not in TRANSIENT_KINDS or error.is_given_up or is_over:
             return None
         backoff_seconds = chance * min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0**attempts)
         return max(backoff_seconds, error.advised_seconds)

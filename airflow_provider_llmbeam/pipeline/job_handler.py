@@ -254,14 +254,14 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             max_output_tokens=max_output_tokens,
             max_failed_ratio=limits.max_dead_letter_ratio,
         )
-        pilot, outage = _BREAKERS.setdefault(run, (pilot, Outage()))
+        pilot, outage = _BREAKERS.setdefault(run, (pilot, Outage(limits.max_outage_seconds)))
         return Engine(
             backend,
             governor=LeasedAdmission(governor.admission),
             buckets=LengthBuckets(spec.batching.resolved_boundaries, max_output_tokens, is_guessed=has_quota),
             parser=VectorParser(embedding.dimensions)
             if embedding
-            else OutputParser(schema, spec.generation.choices),
+            else OutputParser(schema, spec.generation.choices, strips_reasoning=spec.generation.strip_reasoning),
             policy=RetryPolicy(limits.max_attempts, limits.max_throttled_seconds),
             max_in_flight=limits.max_in_flight,
             request_timeout_seconds=limits.request_timeout_seconds,

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from google.auth.exceptions import GoogleAuthError
+from requests.utils import should_bypass_proxies
 
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.access import Access
@@ -72,7 +73,8 @@ class HttpClient:
                 yield Response(response)
         except (aiohttp.ClientError, OSError) as error:
             is_unconnected = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-            message = f"{type(error).__name__}: {error}"
+            proxy = "" if (used := proxy_of(url)) is None else f" (through the proxy {_host(used)}, see NO_PROXY)"
+            message = f"{type(error).__name__}: {error}{proxy}"
             raise RequestError("connection", message, is_unconnected=is_unconnected) from None
 
     async def headers(self) -> Mapping[str, str]:
@@ -157,18 +159,30 @@ def open_session(address: str) -> aiohttp.ClientSession:
     Args:
         address: Address of the server, which decides about the proxy.
     """
-    server = urlsplit(address)
-    bypassed = bool(urllib.request.proxy_bypass(server.hostname or ""))
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-        proxy=None if bypassed else urllib.request.getproxies().get(server.scheme),
+        proxy=proxy_of(address),
         # Without them each `Set-Cookie` of a server would be kept, and sent back with every request.
         cookie_jar=aiohttp.DummyCookieJar(),
         # See `Response`, which decompresses within limits.
         auto_decompress=False,
         headers={"Accept-Encoding": "gzip"},
     )
+
+
+def proxy_of(address: str) -> str | None:
+    """Returns the proxy that the environment names for an address; `None` for none.
+
+    `NO_PROXY` is read as by curl, Go and requests: with networks, such as 10.0.0.0/8, too.
+    """
+    proxy = urllib.request.getproxies().get(urlsplit(address).scheme)
+    return None if proxy is None or should_bypass_proxies(address, no_proxy=None) else proxy
+
+
+def _host(address: str) -> str:
+    """Returns the host of a proxy, whose address may have a password."""
+    return urlsplit(address).hostname or "of the environment"
 
 
 def _redirected(url: str, response: aiohttp.ClientResponse) -> RequestError:

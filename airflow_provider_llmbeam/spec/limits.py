@@ -31,11 +31,13 @@ class Limits(SpecModel):
         expected_workers: Number of machines that share the quotas above (the processes of one machine share a
             governor). Each starts with its fraction and increases it while the server returns no 429. `None`: the
             maximum number of workers of the job on Dataflow, else one.
-        max_attempts: Maximum number of attempts per row for 5xx, timeouts and broken connections. A 429 costs
-            time, not attempts.
+        max_attempts: Maximum number of attempts per row for 5xx, timeouts, broken connections, and replies without
+            an answer. A 429 or 503 costs time, not attempts.
         request_timeout_seconds: Timeout of one attempt, in seconds.
-        max_throttled_seconds: A row that has received nothing but 429s for this time, in seconds, goes to the dead
-            letter.
+        max_throttled_seconds: A row that has received nothing but 429s and 503s for this time, in seconds, goes to
+            the dead letter.
+        max_outage_seconds: Longest time for which a server that has replied before may answer nothing, in seconds;
+            meanwhile a request every few seconds looks for it. A server that has never replied has a minute.
         max_dead_letter_ratio: Maximum fraction of the rows in the dead letter. Above it the job fails and the
             previous output is kept; so are the answers, and another run pays for the failed rows only.
         budget_usd: Maximum cost of the tokens of one run, in US dollars. A run that has spent more sends no
@@ -57,6 +59,7 @@ class Limits(SpecModel):
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 5
     request_timeout_seconds: Annotated[float, Field(gt=0)] = 120.0
     max_throttled_seconds: Annotated[float, Field(gt=0)] = 1800.0
+    max_outage_seconds: Annotated[float, Field(gt=0)] = 1800.0
     max_dead_letter_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     budget_usd: Annotated[float, Field(gt=0)] | None = None
     price: Price | None = None

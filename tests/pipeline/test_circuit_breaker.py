@@ -198,10 +198,9 @@ def test_a_file_without_rows_of_its_format_ends_the_job_before_anything_is_sent(
     assert len(sandbox.requests) == 0
 
 
-def test_a_server_that_replies_503_to_all_rows_ends_the_job_and_can_be_retried(job, sandbox, monkeypatch):
-    monkeypatch.setattr(Outage, "LONGEST_SECONDS", 2.0)
+def test_a_server_that_replies_503_to_all_rows_ends_the_job_and_can_be_retried(job, sandbox):
     sandbox.faults.when("gemini.generateContent", "row", Fault(kind="error", http_status=503))
     with pytest.raises(NothingAnsweredError, match=r"^300 of 300 rows failed by errors of the server") as caught:
-        job.run(rows(300))
+        job.run(rows(300), limits={"max_outage_seconds": 2})
     assert caught.value.retryable
     assert len(sandbox.requests) <= 64

@@ -33,7 +33,7 @@ _READ_BYTES = 2**20
 #: Fields that only the report of the run needs.
 _OF_THIS_RUN = {"rejected_at", "held_seconds", "failed_at"}
 #: Counts that are left out of most entries, as they are 0.
-_ZERO = ("sheds", "audio_tokens", "estimated_tokens")
+_ZERO = ("sheds", "audio_tokens", "estimated_tokens", "mended")
 #: Fields that few entries have.
 _SELDOM = ("mean_logprob", "citations", "category")
 _FIELDS = tuple(field.name for field in dataclasses.fields(Completion) if field.name not in _OF_THIS_RUN)
@@ -77,8 +77,8 @@ def encode_entry(fingerprint: str, job: str, outcome: Outcome, about: Sequence[s
     if outcome.service_tier == "standard":
         del entry["service_tier"]
     for name in _ZERO:
-        if not entry[name]:
-            del entry[name]
+        if not entry.get(name):
+            entry.pop(name, None)
     if about:
         entry["about"] = list(about[:MAX_ABOUT])
     for name in _SELDOM:
@@ -249,6 +249,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "rejections": _is_count,
     "sheds": _is_count,
     "repairs": _is_count,
+    "mended": _is_count,
     "latency_seconds": _is_seconds,
     "first_token_seconds": _is_seconds_or_none,
     "padded_tokens": _is_count,

@@ -18,16 +18,22 @@ class Outage:
     An internal error of the server (500) counts like a broken connection once the server has answered a row, and
     ends no job: it may be the fault of the rows. After an outage of such errors that was too long, they are
     failures of their rows, in this process for good; else the last rows of each batch could wait again.
+
+    Args:
+        longest_seconds: Time without a reply after which the job ends, in seconds.
     """
 
     #: Number of failures without a reply that opens the breaker.
     FAILURES = 8
     #: Interval of the probes: the first one, doubled for each further one, and the longest, in seconds.
     FIRST_PROBE_SECONDS, LONGEST_PROBE_SECONDS = 1.0, 5.0
-    #: Time without a reply after which the job ends, in seconds.
+    #: Maximum time of an outage of a server that has sent no reply at all, as its address may be wrong, and of one
+    #: of internal errors, in seconds.
     LONGEST_SECONDS = 60.0
 
-    def __init__(self) -> None:
+    def __init__(self, longest_seconds: float = LONGEST_SECONDS) -> None:
+        self._longest_seconds = longest_seconds
+        self._has_replied = False
         self._unconnected = 0
         self._rows: set[int] = set()
         self._since: float | None = None
@@ -56,6 +62,7 @@ class Outage:
 
     def replied(self) -> None:
         """Ends the outage: the server has replied, whatever it was."""
+        self._has_replied = True
         if self._since is not None:
             self._unconnected, self._since, self.is_open, self._has_internal_errors = 0, None, False, False
             self._rows.clear()
@@ -73,6 +80,7 @@ class Outage:
             error: Its error, which `counts`.
         """
         self.error = error
+        self._has_replied |= error.http_status is not None
         if self._since is None:
             self._since = now
         self._has_internal_errors = self._has_internal_errors or not error.is_outage
@@ -84,7 +92,9 @@ class Outage:
             self.is_open = True
             self._probe_seconds = self.FIRST_PROBE_SECONDS
             self._probe_at = now + self._probe_seconds
-        if self.is_open and now - self._since >= self.LONGEST_SECONDS:
+        is_known = self._has_replied and not self._has_internal_errors
+        longest = self._longest_seconds if is_known else min(self._longest_seconds, self.LONGEST_SECONDS)
+        if self.is_open and now - self._since >= longest:
             if self._has_internal_errors:
                 self._is_of_rows = True
                 self.replied()

@@ -189,7 +189,7 @@ class _Decode(beam.DoFn):
         self._parser = (
             VectorParser(spec.embedding.dimensions)
             if spec.embedding is not None
-            else OutputParser(spec.prompt.output_schema)
+            else OutputParser(spec.prompt.output_schema, strips_reasoning=spec.generation.strip_reasoning)
         )
         self._price = price_of(spec.model, spec.limits.price)
 
@@ -221,6 +221,7 @@ class _Decode(beam.DoFn):
         try:
             if isinstance(result, RequestError):
                 raise result
+            result = self._parser.mended(result)
             parsed = self._parser.parse(result)
         except RequestError as error:
             return Failure(
@@ -241,6 +242,7 @@ class _Decode(beam.DoFn):
             attempts=1,
             latency_seconds=0.0,
             padded_tokens=result.input_tokens,
+            mended=result.mended,
             sent_at=now,
             answered_at=now,
             service_tier="batch",

@@ -108,6 +108,7 @@ def build_report(
             shed=sums["sheds"],
             unreturned=sums["unreturned"],
             retried=sums["retries"],
+            mended=sums["mended"],
             per_minute=_rounded(requests_per_minute),
             quota_ratio=_rounded(requests_per_minute / quota if requests_per_minute and quota else None),
         ),

@@ -37,6 +37,8 @@ class RequestCounts(Part):
         unreturned: Answers of batch inference that the provider counted, and did not return, e.g. of a cancelled
             job: it bills them, and they are neither in `sent` nor in the tokens and the cost.
         retried: Those after an error.
+        mended: Answers of this run that needed no repair by another request, as their JSON was taken out of a code
+            fence, or freed of the text after it and of control characters.
         per_minute: Requests per minute, from the first request to the last answer.
         quota_ratio: The same over `limits.requests_per_minute`.
     """
@@ -46,6 +48,7 @@ class RequestCounts(Part):
     shed: int = 0
     unreturned: int = 0
     retried: int
+    mended: int = 0
     per_minute: float | None
     quota_ratio: float | None
 

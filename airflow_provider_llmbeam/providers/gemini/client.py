@@ -10,6 +10,7 @@ here, and list every fault: 1 MB of faults took 7 s and 540 MB (google-genai 2.3
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -60,6 +61,10 @@ if TYPE_CHECKING:
 EnumT = TypeVar("EnumT", bound=Enum)
 
 _FINISH_REASONS = {"STOP": "stop", "MAX_TOKENS": "max_tokens"}
+#: Finish reasons by which the content of an answer is withheld; any other one says nothing of the content, such as
+#: `OTHER`, `MALFORMED_RESPONSE` and `UNEXPECTED_TOOL_CALL`, and the same request may be answered.
+#: Source: ai.google.dev/api/generate-content, `FinishReason` (2026-11)
+_WITHHELD = re.compile("SAFETY|RECITATION|LANGUAGE|BLOCKLIST|PROHIBITED_CONTENT|SPII|MODEL_ARMOR")
 _NO_ANSWER = "no answer"
 #: Headers of a request to Vertex AI by its tier. Without `X-Server-Timeout` the service ends one at flex after 20
 #: minutes. Provisioned Throughput, which is paid for already, is used before priority, as it is before standard.
@@ -305,11 +310,10 @@ def read_reply(
         )
     reason = finish_reason_of(candidate.get("finishReason")).upper()
     if reason not in _FINISH_REASONS:
-        raise refused(
-            "blocked",
-            f"answer withheld: {reason} {str_of(candidate.get('finishMessage'))}",
-            blocked_categories(candidate.get("safetyRatings"), reason),
-        )
+        message = f"answer withheld: {reason} {str_of(candidate.get('finishMessage'))}"
+        if _WITHHELD.search(reason) is None:
+            raise refused("garbage", message)
+        raise refused("blocked", message, blocked_categories(candidate.get("safetyRatings"), reason))
     return Reply(
         text=valid_text(text),
         finish_reason=_FINISH_REASONS[reason],

@@ -41,12 +41,17 @@ from airflow_provider_llmbeam.spec.model.media import place_of
 from airflow_provider_llmbeam.spec.model.tier import AskedTier
 from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of, read_error, str_of
 
-FINISH_REASONS = {"stop": "stop", "length": "max_tokens"}
-#: Finish reasons of an answer that the server has broken off: vLLM and SGLang when they shut down, pause or abort
-#: requests, Mistral and OpenRouter after an error, DeepSeek under load. Its text ends anywhere. Sources:
+FINISH_REASONS = {"stop": "stop", "length": "max_tokens", "max_tokens": "max_tokens", "model_length": "max_tokens"}
+#: Further finish reasons of a whole answer: of TGI, Anthropic, Cohere, and of models that name a tool. With any
+#: other one the text ends anywhere: vLLM and SGLang when they shut down, pause or abort requests, or see a
+#: `repetition`, Mistral and OpenRouter after an error, DeepSeek under load. Sources:
 #: github.com/vllm-project/vllm/issues/57082 (2026-09), api-docs.deepseek.com/api/create-chat-completion
-_BROKEN_OFF = frozenset({"abort", "error", "insufficient_system_resource"})
+_WHOLE = frozenset(
+    {"eos", "eos_token", "stop_sequence", "end_turn", "complete", "completed", "tool_calls", "function_call"}
+)
 _NO_ANSWER = "no chat completion"
+#: Fields for the maximum length of an answer. Azure, and gateways with newer models of OpenAI, refuse the first.
+_CAP, _NEW_CAP = "max_tokens", "max_completion_tokens"
 _BILLED = {"input_tokens": "prompt", "output_tokens": "completion"}
 #: Formats of `input_audio`, which OpenAI and vLLM take.
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
@@ -84,8 +89,18 @@ class ChatBackend(HttpBackend):
         self._usage = UsageReader(name, asked_tier)
 
     async def complete(self, prompt: Prompt) -> Reply:
-        """Sends one chat completion request."""
-        body = {**self._parameters, "messages": chat_messages(prompt)}
+        """Sends one chat completion request; a second one if the server wants the other field for the length."""
+        parameters = self._parameters
+        try:
+            return await self._send(parameters, prompt)
+        except RequestError as error:
+            if error.http_status != 400 or _CAP not in parameters or _NEW_CAP not in error.message:
+                raise
+        self._parameters = {_NEW_CAP if name == _CAP else name: value for name, value in parameters.items()}
+        return await self._send(self._parameters, prompt)
+
+    async def _send(self, parameters: Mapping[str, Any], prompt: Prompt) -> Reply:
+        body = {**parameters, "messages": chat_messages(prompt)}
         started = time.monotonic()
         async with self._http.post(self._url, encoded(body) if prompt.media else body) as response:
             if response.status == 200 and self._generation.stream:
@@ -168,12 +183,12 @@ def model_parameters(
 ) -> dict[str, Any]:
     """Returns the fields of a request that are the same for all prompts of a job."""
     # Newer models of OpenAI reject `max_tokens`; vLLM, Ollama and llama.cpp accept it.
-    cap = "max_completion_tokens" if "api.openai.com" in model.base_url else "max_tokens"
+    cap = model.max_tokens_field or (_NEW_CAP if "api.openai.com" in model.base_url else _CAP)
     return {"model": model.name, **chat_parameters(generation, output_schema, cap)}
 
 
 def chat_parameters(
-    generation: Generation, output_schema: Mapping[str, Any] | None, cap: str = "max_tokens"
+    generation: Generation, output_schema: Mapping[str, Any] | None, cap: str = _CAP
 ) -> dict[str, Any]:
     """Returns the fields of a request that are the same for all prompts.
 
@@ -196,6 +211,7 @@ def chat_parameters(
         "response_format": None
         if output_schema is None
         else {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(output_schema)}},
+        **generation.extra_body,
     }
     return {name: value for name, value in given.items() if value is not None}
 
@@ -275,7 +291,7 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
     refuse_broken_off(reason, billed)
     return Reply(
         text=valid_text(text),
-        finish_reason=FINISH_REASONS.get(reason, reason),
+        finish_reason=FINISH_REASONS.get(reason.lower(), reason),
         **billed,
         model=name_of(body.get("model"), model),
         mean_logprob=_mean_logprob(choice.get("logprobs")),
@@ -332,7 +348,7 @@ def refuse_broken_off(reason: str, billed: BilledTokens) -> None:
     Raises:
         RequestError: It is one.
     """
-    if reason in _BROKEN_OFF:
+    if reason.lower() not in FINISH_REASONS.keys() | _WHOLE:
         message = f"a 200 with an answer that the server has broken off (finish reason {reason!r})"
         raise RequestError("garbage", message, http_status=200, **billed)
 

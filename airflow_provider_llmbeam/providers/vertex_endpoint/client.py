@@ -225,7 +225,7 @@ def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader) -> Rep
     refuse_broken_off(reason, billed)
     return Reply(
         text=valid_text(text),
-        finish_reason=FINISH_REASONS.get(reason, reason),
+        finish_reason=FINISH_REASONS.get(reason.lower(), reason),
         **billed,
         model=model,
         reasoning=len(reasoning),

@@ -51,6 +51,15 @@ StructuredOutputs = Annotated[
 ]
 
 
+def _no_own_field(given: dict[str, Any]) -> dict[str, Any]:
+    if own := sorted({"model", "messages", "stream", "response_format"} & given.keys()):
+        raise ValueError(f"must not have {own[0]!r}, which other fields of the job decide")
+    return given
+
+
+ExtraBody = Annotated[dict[str, Any], AfterValidator(_no_own_field)]
+
+
 class Generation(SpecModel):
     """Parameters of text generation. `None` leaves the choice to the server.
 
@@ -77,6 +86,9 @@ class Generation(SpecModel):
             answer's tokens: a measure of how sure the model was.
         structured_outputs: What vLLM restricts the answer to: one of a `choice`, a `regex` or a `grammar`. An
             answer that is not one of a `choice` is invalid.
+        extra_body: Further fields of the body of a request, for servers with the OpenAI API, e.g.
+            `{"min_p": 0.1}`; a field that is `None` is left out of it.
+        strip_reasoning: Whether a block of reasoning before an answer, `<think>…</think>`, is left out of it.
         stream: Whether the answer is streamed: the time to its first token is recorded, and a stalled answer fails
             before `limits.request_timeout_seconds`. The text is the same.
         stream_idle_timeout_seconds: Maximum time between two chunks of a streamed answer, in seconds.
@@ -96,6 +108,8 @@ class Generation(SpecModel):
     google_search: bool = False
     logprobs: bool = False
     structured_outputs: StructuredOutputs | None = None
+    extra_body: ExtraBody = Field(default_factory=dict)
+    strip_reasoning: bool = True
     stream: bool = False
     stream_idle_timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
 
@@ -124,7 +138,8 @@ class Generation(SpecModel):
         Those that are not set are no part of it, so that a later version with more parameters finds the answers of
         this one.
         """
-        given = self.model_dump(mode="json", exclude=_TRANSPORT)
+        default = {"strip_reasoning"} if self.strip_reasoning else set()
+        given = self.model_dump(mode="json", exclude=_TRANSPORT | default)
         return {name: value for name, value in given.items() if _is_set(value)}
 
 

@@ -154,6 +154,8 @@ class OpenAIModel(SpecModel):
             password nor a query.
         api_key_env: Environment variable that holds the API key. If it is unset, no key is sent: a self-hosted
             server rarely requires one.
+        max_tokens_field: Field of a request that has `generation.max_output_tokens`. `None`: the one that the
+            server wants, which is learned from its first refusal of the other one.
         id_token_audience: Address of the service on Cloud Run, if the server is one. Each request then carries an
             ID token of a service account that may invoke the service, and no key.
     """
@@ -162,6 +164,7 @@ class OpenAIModel(SpecModel):
     name: Annotated[str, Field(min_length=1)]
     base_url: str = "https://api.openai.com/v1"
     api_key_env: str = "OPENAI_API_KEY"
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     id_token_audience: str | None = None
 
     connection_fields: ClassVar[tuple[str, ...]] = ("base_url",)

@@ -49,6 +49,7 @@ _SENT_TO: dict[str, frozenset[ParameterColumn]] = {
     "google_search": _GEMINI,
     "logprobs": _GEMINI | _CHAT,
     "structured_outputs": frozenset({"chat", "endpoint"}),
+    "extra_body": _CHAT,
     "stream": _GEMINI | _CHAT,
     "stream_idle_timeout_seconds": _GEMINI | _CHAT,
 }

@@ -48,7 +48,7 @@ MALFORMED: list[tuple[Any, str]] = [
     (raw(BOMB, Content_Encoding="gzip"), "of more than 8,388,608 bytes"),
     (endless, "of more than 8,388,608 bytes"),
     (raw(b"{}", Content_Encoding="gzip"), "damaged gzip"),
-    (raw({"error": {"details": [{"violations": 5}]}}, 503, Retry_After="nan"), "violations"),
+    (raw({"error": {"details": [{"violations": 5}]}}, 500, Retry_After="nan"), "violations"),
     (raw({}, 200, Content_Length="1000"), "ClientPayloadError"),
     (b"", "ServerDisconnectedError"),
 ]

@@ -40,9 +40,10 @@ def test_requests_go_through_the_proxy_of_the_environment(monkeypatch, server):
     assert "refuses host 'model.invalid'" in asyncio.run(fetch("http://model.invalid"))
 
 
-def test_requests_to_addresses_in_no_proxy_are_direct(monkeypatch, server):
+@pytest.mark.parametrize("addresses", ["127.0.0.1", "10.0.0.0/8, 127.0.0.0/8", "*"])
+def test_requests_to_addresses_in_no_proxy_are_direct(monkeypatch, server, addresses):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", addresses)
     assert asyncio.run(fetch(server.url)) == "OK"
 
 

@@ -96,6 +96,7 @@ def test_the_rate_is_over_the_time_of_sending(full: Report) -> None:
         "shed": 0,
         "unreturned": 0,
         "retried": 1,
+        "mended": 0,
         "per_minute": 12.0,
         "quota_ratio": 0.2,
     }

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import jsonschema
@@ -13,6 +14,7 @@ from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.prompt import Prompt, Turn
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.openai.client import (
+    ChatBackend,
     OpenAIBackend,
     chat_messages,
     error_of,
@@ -79,7 +81,14 @@ def test_an_answer_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "expected"), [("length", "max_tokens"), (None, "stop"), ("tool_calls", "tool_calls")]
+    ("reason", "expected"),
+    [
+        ("length", "max_tokens"),
+        (None, "stop"),
+        ("STOP", "stop"),
+        ("eos_token", "eos_token"),
+        ("tool_calls", "tool_calls"),
+    ],
 )
 def test_a_finish_reason_is_normalised(reason: str | None, expected: str) -> None:
     assert read(body(finish_reason=reason)).finish_reason == expected
@@ -138,7 +147,7 @@ def test_a_withheld_answer_is_blocked_and_was_billed(changes: dict[str, Any], ca
     assert error.category == category
 
 
-@pytest.mark.parametrize("reason", ["abort", "error", "insufficient_system_resource"])
+@pytest.mark.parametrize("reason", ["abort", "error", "insufficient_system_resource", "repetition", "new"])
 def test_an_answer_that_the_server_breaks_off_is_no_answer_and_was_billed(reason: str) -> None:
     with pytest.raises(RequestError, match=f"broken off \\(finish reason '{reason}'\\)") as caught:
         read(body(message={"content": "The contract ends on 3"}, finish_reason=reason))
@@ -381,7 +390,7 @@ def test_the_retry_info_of_google_is_read_from_its_openai_api_too() -> None:
 
 
 THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
-#: Messages whose answer is "fine": Magistral, Databricks, Anthropic through a gateway, vLLM, OpenRouter, texts.
+#: Messages whose answer is "fine", of Magistral, Databricks, gateways, vLLM and OpenRouter.
 CONTENTS: list[dict[str, Any]] = [
     {"content": [THINKING, {"type": "text", "text": "fine"}]},
     {"content": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}, {"text": "fine"}]},
@@ -404,7 +413,7 @@ def test_the_texts_of_every_shape_of_content_are_the_answer(message: dict[str, A
 
 @pytest.mark.parametrize(
     "message",
-    [{"content": None, "reasoning_content": "hm"}, {"content": [THINKING]}, {"reasoning": "hm"}],
+    [{"content": None, "reasoning_content": "hm"}, {"content": [THINKING]}, {"content": "", "reasoning": "hm"}],
     ids=str,
 )
 def test_reasoning_alone_is_no_answer_and_is_named(message: dict[str, Any]) -> None:
@@ -418,3 +427,25 @@ def test_a_reply_of_another_shape_was_billed() -> None:
     with pytest.raises(RequestError) as caught:
         read(body(message={"content": 5}))
     assert (caught.value.kind, caught.value.input_tokens, caught.value.output_tokens) == ("garbage", 5, 6)
+
+
+def test_the_field_for_the_length_is_learned_from_one_refusal() -> None:
+    class Chat(ChatBackend):
+        async def _send(self, parameters: Mapping[str, Any], prompt: Prompt) -> Reply:
+            sent.append([*parameters])
+            if "max_tokens" in parameters:
+                raise error_of(400, {}, '{"error": {"message": "Use \'max_completion_tokens\' instead."}}')
+            return read(body())
+
+    sent: list[list[str]] = []
+    backend = Chat(None, "", "m", Generation(), {"max_tokens": 5, "seed": 1}, error_of)  # type: ignore[arg-type]
+    for _ in range(2):
+        assert asyncio.run(backend.complete(Prompt("a"))).text == "Hi."
+    assert sent == [["max_tokens", "seed"], *2 * [["max_completion_tokens", "seed"]]]
+
+
+def test_the_field_for_the_length_and_further_fields_are_those_of_the_spec() -> None:
+    model = OpenAIModel(type="openai", name="m", base_url="http://h/v1", max_tokens_field="max_completion_tokens")
+    generation = Generation(max_output_tokens=5, extra_body={"min_p": 0.1, "max_completion_tokens": None})
+    assert model_parameters(model, generation, None) == {"model": "m", "min_p": 0.1}
+    assert model_parameters(model, Generation(max_output_tokens=5), None)["max_completion_tokens"] == 5

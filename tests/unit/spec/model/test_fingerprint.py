@@ -80,6 +80,8 @@ def test_every_generation_parameter_changes_the_fingerprint() -> None:
         "google_search": True,
         "logprobs": True,
         "structured_outputs": {"choice": ["a", "b"]},
+        "extra_body": {"min_p": 0.1},
+        "strip_reasoning": False,
     }
     how_it_arrives = {"stream", "stream_idle_timeout_seconds"}
     assert changed.keys() == Generation.model_fields.keys() - how_it_arrives, "a new parameter: extend this test"

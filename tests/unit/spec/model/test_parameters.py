@@ -49,10 +49,12 @@ VALUES: dict[str, Any] = {
     "structured_outputs": {"choice": ["a", "b"]},
     "stream": True,
     "stream_idle_timeout_seconds": 5.0,
+    "extra_body": {"min_p": 0.1},
+    "strip_reasoning": False,
 }
 CASES = [(server, name) for server in PARAMETER_COLUMNS for name in VALUES]
 #: Parameters of how an answer arrives; the address of the request or a timeout, not its body, depends on them.
-TRANSPORT = {"stream", "stream_idle_timeout_seconds"}
+TRANSPORT = {"stream", "stream_idle_timeout_seconds", "strip_reasoning"}
 
 
 def sent_fields(server: ParameterColumn, generation: Generation) -> Any:
