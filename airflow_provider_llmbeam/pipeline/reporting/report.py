@@ -184,6 +184,8 @@ class Report(Part):
         dead_letter_by_category: Failed rows of the kinds `blocked` and `moderated` by what they were blocked for,
             as the server or the guard model names it: the 50 most frequent categories.
         dead_letter_words: Message of one failure per kind.
+        batch_errors: Rows that failed in batch inference, and were sent online, by kind and message: the 10
+            commonest.
         moderation: Requests and verdicts of the guard model (`safety.moderation`); `None` without one.
         padding_ratio: Padding over all input tokens that the server computed; 0 if it batches by itself.
         latency_counts: Number of successful requests by their duration in seconds, each at most 10 % too high.
@@ -226,6 +228,7 @@ class Report(Part):
     dead_letter_by_kind: dict[str, int]
     dead_letter_by_category: dict[str, dict[str, int]] = Field(default_factory=dict)
     dead_letter_words: dict[str, str]
+    batch_errors: dict[str, int] = Field(default_factory=dict)
     moderation: ModerationCounts | None = None
     requests: RequestCounts
     tokens: TokenCounts
@@ -323,6 +326,7 @@ def build_report(
         dead_letter_by_kind=dict(sorted(tally.failed.items())),
         dead_letter_by_category=categories_of(tally.categories),
         dead_letter_words={kind: message[:500] for kind, message in sorted(tally.messages.items())},
+        batch_errors=dict(tally.batch_errors.most_common(10)),
         moderation=moderation_of(spec.safety.moderation, tally.moderation),
         requests=RequestCounts(
             sent=sums["requests"],

@@ -140,3 +140,10 @@ def test_many_answers_are_in_few_segments(harvested, tmp_path):
     sums, found = harvested(b"".join(line(key) for key in keys))
     assert sums.answered == len(found) == 2_000
     assert len(storage.match(f"{tmp_path}/out/.llmbeam/job/**/*.jsonl")) < 20
+
+
+def test_the_errors_of_rows_are_counted_by_their_message(harvested):
+    errors = [line(f"{number:064x}", error={"code": 400, "message": f"No. {number % 2}"}) for number in range(5)]
+    sums, _ = harvested(b"".join(errors) if isinstance(errors[0], bytes) else "".join(errors))
+    assert sums.errors == {"bad_request: No. 0": 3, "bad_request: No. 1": 2}
+    assert sums.commonest_errors == "3 × bad_request: No. 0; 2 × bad_request: No. 1"
