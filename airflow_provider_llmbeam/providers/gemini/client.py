@@ -251,7 +251,7 @@ def _taken(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_texts_alone(schema: Any) -> Any:
-    """Returns a JSON Schema without an `enum` of other values than texts, which the API refuses: it is in words."""
+    """Returns a JSON Schema that has an `enum` of other values than texts, which the API refuses, in words."""
     if isinstance(schema, list):
         return [*map(_with_texts_alone, schema)]
     if not isinstance(schema, dict):
