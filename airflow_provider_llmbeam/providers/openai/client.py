@@ -103,7 +103,9 @@ class ChatBackend(HttpBackend):
         body = {**parameters, "messages": chat_messages(prompt)}
         started = time.monotonic()
         async with self._http.post(self._url, encoded(body) if prompt.media else body) as response:
-            if response.status == 200 and self._generation.stream:
+            # Some servers stream whatever they are asked for.
+            is_stream = response.headers.get("Content-Type", "").startswith("text/event-stream")
+            if response.status == 200 and (self._generation.stream or is_stream):
                 return await self._stream(response, prompt, started)
             if response.status != 200:
                 text = await response.error_text()
