@@ -239,7 +239,17 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         spec, limits, run = self.spec, self.spec.limits, self.context.run
         model, schema, embedding = spec.model, spec.prompt.output_schema, spec.embedding
         has_quota = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
-        open_client = partial(open_backend, model, spec.generation, schema, embedding, self.context.cached_head)
+        # The pilot of batch inference tests what is paid for later.
+        as_batch = spec.inference.mode != "online"
+        open_client = partial(
+            open_backend,
+            model,
+            spec.generation,
+            schema,
+            embedding,
+            self.context.cached_head,
+            as_batch=as_batch,
+        )
         tier = spec.inference.service_tier
         backend, flex = open_client(asked_tier=ordinary_tier(tier)), None
         if tier in FLEX_TIERS:

@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.providers.errors import (
 from airflow_provider_llmbeam.providers.registry import part_of
 from airflow_provider_llmbeam.providers.rest import RestClient, google_next_page, open_client
 from airflow_provider_llmbeam.spec.model import Model
-from airflow_provider_llmbeam.transport.server_reply import error_text, list_of, mapping_of
+from airflow_provider_llmbeam.transport.server_reply import UNPAID, error_text, list_of, mapping_of
 
 _log = logging.getLogger("llmbeam")
 
@@ -86,6 +86,11 @@ class BatchJob:
     def has_ended(self) -> bool:
         """Whether the job has ended, with or without results."""
         return self.phase in ENDED
+
+    @property
+    def is_unpaid(self) -> bool:
+        """Whether it failed because the account may not pay, which no other way of the same account changes."""
+        return self.phase == "failed" and (self.error or "").startswith(UNPAID)
 
     @property
     def was_over_quota(self) -> bool:

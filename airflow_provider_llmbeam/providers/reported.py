@@ -13,7 +13,7 @@ from typing import Any, NotRequired, TypedDict
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.tokens import estimate_tokens
+from airflow_provider_llmbeam.engine.tokens import BYTES_PER_TOKEN
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.model.tier import AskedTier, ServiceTier
 from airflow_provider_llmbeam.transport.server_reply import body_error, parse_json
@@ -161,8 +161,8 @@ def estimated_prompt(prompt: Prompt) -> int:
 
 
 def estimated_text(text: str) -> int:
-    """Returns the estimated tokens of an answer, 0 for an empty one."""
-    return estimate_tokens(text) if text else 0
+    """Returns the estimated tokens of an answer, rounded up as they are billed; 0 for an empty one."""
+    return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 
 def name_of(reported: Any, fallback: str) -> str:

@@ -137,6 +137,8 @@ def _status_of(error: Mapping[str, Any]) -> int | None:
     return None
 
 
+#: Codes by which OpenAI says that an account may not pay.
+UNPAID = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
 #: Fields of an answer, beside which a `code` is none of an error.
 _ANSWERS = frozenset(
     {"choices", "candidates", "promptFeedback", "predictions", "text", "data", "embedding", "embeddings"}

@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.batch_inference import AuditResults
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, Sums
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import MAX_ERRORS, RequestFile, Sums
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider
 from airflow_provider_llmbeam.providers.batch_format import batch_format
@@ -38,6 +38,7 @@ _log = logging.getLogger("llmbeam")
 
 #: Entries of one journal segment.
 _SEGMENT_ROWS = 10_000
+_ERROR_CHARACTERS = 200
 #: Keys are fingerprints, or digests.
 _KEY = re.compile("[0-9a-f]{64}")
 
@@ -274,10 +275,11 @@ class _Record(beam.DoFn):
         self._spec = spec
         self._lines: list[tuple[str, bytes]] = []
         self._sums: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
 
     def start_bundle(self) -> None:
         """Resets the sums."""
-        self._sums = Counter()
+        self._sums, self._errors = Counter(), Counter()
 
     def process(self, element: tuple[str, _Result]) -> None:
         """Records one result."""
@@ -290,6 +292,10 @@ class _Record(beam.DoFn):
             self._lines.append((fingerprint, encode_entry(fingerprint, self._spec.name, outcome)))
             if len(self._lines) >= _SEGMENT_ROWS:
                 self._write()
+        if isinstance(outcome, Failure):
+            error = f"{outcome.kind}: {' '.join(outcome.message.split())[:_ERROR_CHARACTERS]}"
+            if error in self._errors or len(self._errors) < MAX_ERRORS:
+                self._errors[error] += 1
         self._sums.update(
             answered=int(is_recorded),
             failed=int(not is_recorded),
@@ -304,7 +310,7 @@ class _Record(beam.DoFn):
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Writes the rest, and emits the sums."""
         self._write()
-        yield GlobalWindows.windowed_value(Sums(**self._sums))
+        yield GlobalWindows.windowed_value(Sums(**self._sums, errors=dict(self._errors)))
 
     def _write(self) -> None:
         if not self._lines:

@@ -22,6 +22,8 @@ _log = logging.getLogger("llmbeam")
 #: Fields of a detector of type `dlp` that say how texts are inspected, and not what is found in them.
 _OF_INSPECTION = {"project", "location", "base_url", "requests_per_minute", "max_in_flight"}
 #: Sums of the pilot, which is the sample of the estimate and left out of its comparison with the run.
+#: Number of different errors that are counted, and that the log shows.
+MAX_ERRORS, _SHOWN_ERRORS = 50, 3
 _OF_ESTIMATE = ("input_tokens", "output_tokens", "cost_nano_usd")
 
 
@@ -62,6 +64,7 @@ class Sums(_Part):
         estimated_tokens: Tokens of these that the provider did not report, estimated from the length of the texts.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar.
         unpriced: Number of answers whose price is not known.
+        errors: Numbers of failed rows by kind and message, of the commonest.
     """
 
     answered: int = 0
@@ -73,14 +76,24 @@ class Sums(_Part):
     estimated_tokens: int = 0
     cost_nano_usd: int = 0
     unpriced: int = 0
+    errors: dict[str, int] = {}
+
+    @property
+    def commonest_errors(self) -> str:
+        """The commonest errors with their numbers, as text; empty if no row failed."""
+        found = Counter(self.errors).most_common(_SHOWN_ERRORS)
+        return "; ".join(f"{number:,} × {message}" for message, number in found)
 
     @classmethod
     def total(cls, parts: Iterable[Sums]) -> Sums:
         """Returns the sums of all parts."""
         total: Counter[str] = Counter()
+        errors: Counter[str] = Counter()
         for part in parts:
-            total.update(dict(part))
-        return cls(**total)
+            numbers = dict(part)
+            errors.update(numbers.pop("errors"))
+            total.update(numbers)
+        return cls(**total, errors=dict(errors.most_common(MAX_ERRORS)))
 
 
 class BatchManifest(_Part):
@@ -167,6 +180,7 @@ class BatchManifest(_Part):
     def tally(self) -> Tally:
         """Returns what this batch inference adds to the sums of the report."""
         sums = dict(self.total)
+        errors = sums.pop("errors")
         requests = sums.pop("answered") + sums.pop("failed")
         tiers = Counter(self.pilot_tiers)
         # A pilot of several tiers is in the costs at the most frequent one.
@@ -181,6 +195,7 @@ class BatchManifest(_Part):
                 {**sums, **of_pilot, "requests": requests, "unreturned": unreturned, "batch_prompts": harvested}
             ),
             tiers=tiers,
+            batch_errors=Counter(errors),
             costs=Counter(costs),
             moderation=Counter({_names(name): number for name, number in self.guard.items()}),
         )

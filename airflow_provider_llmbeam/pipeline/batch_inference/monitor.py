@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobRefusedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
     MAX_POLL_SECONDS,
@@ -315,10 +315,19 @@ class Monitor:
                 _log.info("Batch-inference job %s has ended: %s%s", display_name, polled.state, _error(polled))
 
     def _read_job(self, job: BatchJob) -> BatchJob:
-        """Returns a job as it is now: as it was if the provider does not have it yet, or no longer."""
+        """Returns a job as it is now: as it was if the provider does not have it yet, or no longer.
+
+        Raises:
+            JobRefusedError: It failed because the account may not pay.
+        """
         now = self._clock()
         try:
-            return replace(self._provider.get(job.name), display_name=job.display_name)
+            polled = replace(self._provider.get(job.name), display_name=job.display_name)
+            if polled.is_unpaid:
+                raise JobRefusedError(
+                    f"Batch-inference job {job.name} has failed: {polled.error}. Nothing is sent online."
+                )
+            return polled
         except ApiNotFoundError:
             if now - job.created_at < SURE_SECONDS:
                 return job

@@ -47,6 +47,7 @@ from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import Model, parse_model
+from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
 
 _log = logging.getLogger("llmbeam")
@@ -330,13 +331,40 @@ class BatchInference:
                 harvested[display_name] = Sums()
             self._save(harvested=harvested)
         self._count_unreturned(harvested)
+        manifest = self.manifest or manifest
         sums = Sums.total(harvested.values())
         rows = sum(file.rows for file in manifest.files.values())
         _log.info(
-            "Batch inference has answered %s of %s rows; %s failed there, %s lines are no results. The rest is "
-            "sent online.",
+            "Batch inference has answered %s of %s rows; %s failed there, %s lines are no results. %sThe rest is "
+            "sent online%s.",
             *(f"{number:,}" for number in (sums.answered, rows, sums.failed, sums.malformed)),
+            f"Errors there: {errors}. " if (errors := sums.commonest_errors) else "",
+            self._refuse_costly_rest(manifest, rows - sums.answered, errors),
         )
+
+    def _refuse_costly_rest(self, manifest: BatchManifest, rest: int, errors: str) -> str:
+        """Returns what the rest costs online, by the price of a prompt of the pilot.
+
+        Raises:
+            JobRefusedError: The account may not pay for it.
+            BudgetExceededError: Without a budget of the job, it would cost more than twice what was planned.
+        """
+        if any(error.startswith("quota_exhausted") for error in Sums.total(manifest.harvested.values()).errors):
+            raise JobRefusedError(f"Rows of batch inference failed as the account may not pay: {errors}.")
+        pilot = manifest.pilot
+        each = pilot.cost_nano_usd / NANO / (pilot.answered + pilot.failed or 1)
+        if not rest or not each:
+            return ""
+        rows = sum(file.rows for file in manifest.files.values())
+        planned = pilot.cost_nano_usd / NANO + rows * each * TIER_RATIOS["batch"]
+        if self._spec.limits.budget_usd is None and manifest.cost_usd + rest * each > 2 * planned:
+            raise BudgetExceededError(
+                f"Batch inference has cost {usd(manifest.cost_usd)}, and its {rest:,} unanswered rows would cost "
+                f"about {usd(rest * each)} more online: together more than twice the {usd(planned)} that were "
+                f"planned. Errors there: {errors or 'none'}. Nothing more is sent. To send them online, set "
+                "`limits.budget_usd`."
+            )
+        return f" at full price, for about {usd(rest * each)}"
 
     def _count_unreturned(self, harvested: Mapping[str, Sums]) -> None:
         """Records the answers that jobs have counted, and neither returned nor may return in time."""

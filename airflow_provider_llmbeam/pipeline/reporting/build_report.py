@@ -101,6 +101,7 @@ def build_report(
         dead_letter_by_kind=dict(sorted(tally.failed.items())),
         dead_letter_by_category=categories_of(tally.categories),
         dead_letter_words={kind: message[:500] for kind, message in sorted(tally.messages.items())},
+        batch_errors=dict(tally.batch_errors.most_common(10)),
         moderation=moderation_of(spec.safety.moderation, tally.moderation),
         requests=RequestCounts(
             sent=sums["requests"],

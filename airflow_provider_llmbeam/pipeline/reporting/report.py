@@ -343,6 +343,7 @@ class Report(Part):
     dead_letter_by_kind: dict[str, int]
     dead_letter_by_category: dict[str, dict[str, int]] = Field(default_factory=dict)
     dead_letter_words: dict[str, str]
+    batch_errors: dict[str, int] = Field(default_factory=dict)
     moderation: ModerationCounts | None = None
     requests: RequestCounts
     tokens: TokenCounts

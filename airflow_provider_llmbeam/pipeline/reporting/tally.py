@@ -24,6 +24,7 @@ class Tally:
         moderation: Numbers of rows, texts, requests and tokens of the guard model, by what it judged, group and
             name, see `moderation_of`.
         categories: Number of failed rows by kind of failure and category; a row of several counts in each.
+        batch_errors: Number of rows that failed in batch inference by kind and message, of the commonest.
         sums: Numbers of requests, 429s, shed requests, tokens and placeholders.
         masked: Number of masked values by kind.
         first_tokens: Number of streamed answers by latency class of their first token.
@@ -43,6 +44,7 @@ class Tally:
     messages: dict[str, str] = field(default_factory=dict)
     categories: Counter[tuple[str, str]] = field(default_factory=Counter)
     moderation: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    batch_errors: Counter[str] = field(default_factory=Counter)
     sums: Counter[str] = field(default_factory=Counter)
     masked: Counter[str] = field(default_factory=Counter)
     first_tokens: Counter[int] = field(default_factory=Counter)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
-
-from google.genai import types
 
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -27,8 +24,6 @@ from airflow_provider_llmbeam.providers.gemini.embeddings import embed_request, 
 from airflow_provider_llmbeam.providers.reported import UsageReader, invalid_response
 from airflow_provider_llmbeam.spec.model import Embedding, GeminiModel, Generation
 from airflow_provider_llmbeam.transport.server_reply import body_error, list_of, mapping_of, str_of
-
-_log = logging.getLogger("llmbeam")
 
 #: The text of the prompt is not in the result, and only an answer without usage would need it.
 _UNKNOWN = Prompt("")
@@ -52,11 +47,8 @@ class _GeminiFormat:
     ) -> None:
         self._model = model
         self._usage = UsageReader(model.name)
-        self._config = generation_config(generation, output_schema)
+        self._config = generation_config(generation, output_schema, as_batch=True)
         self._fields = constant_fields(generation)
-        if output_schema is not None and (converted := gemini_schema(output_schema)) is not None:
-            del self._config["responseJsonSchema"]
-            self._config["responseSchema"] = converted
 
     def _request(self, prompt: Prompt) -> dict[str, Any]:
         return {**request_body(prompt, self._config), **self._fields}
@@ -180,23 +172,3 @@ def _part(part: Mapping[str, Any]) -> Any:
         if found.get(place) is not None:
             return [str_of(found[place]), str_of(found.get("mimeType"))]
     return sorted(name for name, value in part.items() if value is not None)
-
-
-def gemini_schema(output_schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Returns a JSON Schema as an OpenAPI schema; `None` if that cannot express it.
-
-    With `responseJsonSchema` batch inference gave degenerate answers (0 of 502 valid, ruby_llm#894), while
-    `responseSchema` works. Every answer is validated against the JSON Schema afterwards, whatever was sent.
-    """
-    try:
-        schema = types.Schema.from_json_schema(
-            json_schema=types.JSONSchema.model_validate(dict(output_schema)), raise_error_on_unsupported_field=True
-        )
-        return schema.model_dump(mode="json", by_alias=True, exclude_none=True)
-    except Exception as error:  # noqa: BLE001 - a `TypeError` for a `$ref` that leads nowhere, and others
-        _log.warning(
-            "`prompt.output_schema` cannot be converted for batch inference and is sent as it is; answers that do "
-            "not match it are requested again online: %s",
-            f"{type(error).__name__}: {error}".partition("\n")[0][:200],
-        )
-        return None

@@ -39,7 +39,7 @@ from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.model import Generation, OpenAIModel
 from airflow_provider_llmbeam.spec.model.media import place_of
 from airflow_provider_llmbeam.spec.model.tier import AskedTier
-from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of, read_error, str_of
+from airflow_provider_llmbeam.transport.server_reply import UNPAID, list_of, mapping_of, read_error, str_of
 
 FINISH_REASONS = {"stop": "stop", "length": "max_tokens", "max_tokens": "max_tokens", "model_length": "max_tokens"}
 #: Further finish reasons of a whole answer: of TGI, Anthropic, Cohere, and of models that name a tool. With any
@@ -103,7 +103,9 @@ class ChatBackend(HttpBackend):
         body = {**parameters, "messages": chat_messages(prompt)}
         started = time.monotonic()
         async with self._http.post(self._url, encoded(body) if prompt.media else body) as response:
-            if response.status == 200 and self._generation.stream:
+            # Some servers stream whatever they are asked for.
+            is_stream = response.headers.get("Content-Type", "").startswith("text/event-stream")
+            if response.status == 200 and (self._generation.stream or is_stream):
                 return await self._stream(response, prompt, started)
             if response.status != 200:
                 text = await response.error_text()
@@ -363,7 +365,7 @@ def error_of(http_status: int, headers: Mapping[str, str], text: str) -> Request
     """Parses an error response."""
     body = read_error(text)
     kind = kind_of_status(http_status)
-    if body.code == "insufficient_quota":
+    if body.code in UNPAID:
         kind = "quota_exhausted"
     # How Azure OpenAI blocks a prompt. Source: learn.microsoft.com/azure/ai-foundry/openai/concepts/content-filter
     category = body.code if body.code == "content_filter" else None

@@ -95,6 +95,7 @@ def test_the_schema_is_still_checked() -> None:
         ("<think>never ends", ""),
         ("fine <think>a</think>", "fine <think>a</think>"),
         ("a < b", "a < b"),
+        ("the tag </think> ends it", "the tag </think> ends it"),
         ("<b>fine</b>", "<b>fine</b>"),
     ],
 )

@@ -14,6 +14,8 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.providers.batch_format import BatchFormat, batch_format
+from airflow_provider_llmbeam.providers.gemini.batch_format import DeveloperFormat
+from airflow_provider_llmbeam.providers.gemini.client import generation_config
 from airflow_provider_llmbeam.spec import EchoModel, Embedding, GeminiModel, Generation, Model, OpenAIModel
 from tests.hostile import altered, encoded
 
@@ -324,3 +326,25 @@ def test_what_the_sandbox_echoes_has_the_key_of_its_request() -> None:
     echoed = padded(request_of(sent))
     assert {"fileData": None, "text": "What?"} in echoed["contents"][0]["parts"]
     assert form.decode(line({"request": echoed, "response": GEMINI_ANSWER})).key == key
+
+
+@pytest.mark.parametrize(
+    ("part", "sent"),
+    [
+        ({"type": "integer", "enum": [1, 2]}, {"type": "INTEGER", "description": "One of 1, 2."}),
+        ({"type": "string", "enum": ["a", "b"]}, {"type": "STRING", "enum": ["a", "b"]}),
+    ],
+)
+def test_the_pilot_and_the_batch_send_the_same_schema_which_the_api_takes(part, sent) -> None:
+    schema = {"type": "object", "properties": {"a": part, "b": {"type": "array", "items": part}}}
+    config = generation_config(Generation(), schema, as_batch=True)
+    assert "responseJsonSchema" not in config
+    assert config["responseSchema"]["properties"] == {"a": sent, "b": {"type": "ARRAY", "items": sent}}
+    _, line = DeveloperFormat(DEVELOPER, Generation(), schema).encode("f", Prompt("a"))
+    assert json.loads(line)["request"]["generationConfig"] == config
+
+
+@pytest.mark.parametrize("part", [{"type": "object"}, {"type": "array"}, {"$ref": "#"}], ids=str)
+def test_a_schema_that_no_openapi_schema_has_is_sent_as_it_is_by_both(part) -> None:
+    schema = {"type": "object", "properties": {"a": part}}
+    assert generation_config(Generation(), schema, as_batch=True)["responseJsonSchema"] == schema

@@ -200,3 +200,10 @@ def test_of_a_file_that_stays_cut_its_lines_are_used(copied):
 def test_a_page_that_stays_is_no_result_and_the_paid_answers_are_kept(copied):
     with pytest.raises(ApiUnavailableError, match=r"files/1 of .*batches/1 has no line with .* are paid for"):
         copied(PAGE, PAGE, PAGE)
+
+
+def test_the_errors_of_rows_are_counted_by_their_message(harvested):
+    errors = [line(f"{number:064x}", error={"code": 400, "message": f"No. {number % 2}"}) for number in range(5)]
+    sums, _ = harvested(b"".join(errors) if isinstance(errors[0], bytes) else "".join(errors))
+    assert sums.errors == {"bad_request: No. 0": 3, "bad_request: No. 1": 2}
+    assert sums.commonest_errors == "3 × bad_request: No. 0; 2 × bad_request: No. 1"

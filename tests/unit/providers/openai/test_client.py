@@ -24,6 +24,7 @@ from airflow_provider_llmbeam.providers.openai.client import (
 from airflow_provider_llmbeam.providers.reported import UsageReader, json_object
 from airflow_provider_llmbeam.providers.vertex_endpoint.client import _reply as predicted
 from airflow_provider_llmbeam.spec import Generation, OpenAIModel
+from tests.replying import Replying, raw
 
 SCHEMA = {
     "type": "object",
@@ -449,3 +450,23 @@ def test_the_field_for_the_length_and_further_fields_are_those_of_the_spec() -> 
     generation = Generation(max_output_tokens=5, extra_body={"min_p": 0.1, "max_completion_tokens": None})
     assert model_parameters(model, generation, None) == {"model": "m", "min_p": 0.1}
     assert model_parameters(model, Generation(max_output_tokens=5), None)["max_completion_tokens"] == 5
+
+
+def test_a_server_that_only_streams_is_read() -> None:
+    chunks = [
+        {"choices": [{"delta": {"content": "fi"}}]},
+        {"choices": [{"delta": {"content": "ne"}, "finish_reason": "stop"}]},
+    ]
+    content = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    with Replying(lambda _: raw(content, Content_Type="text/event-stream")) as server:
+        backend = OpenAIBackend(
+            OpenAIModel(type="openai", name="m", base_url=f"{server.url}/v1"), Generation(), None
+        )
+
+        async def text() -> str:
+            try:
+                return (await backend.complete(Prompt("a"))).text
+            finally:
+                await backend.aclose()
+
+        assert asyncio.run(text()) == "fine"

@@ -264,11 +264,11 @@ def test_a_prompt_larger_than_the_endpoint_takes_is_refused_before_it_is_sent() 
 @pytest.mark.parametrize(
     ("body", "text", "tokens"),
     [
-        ({"predictions": ["Hi."]}, "Hi.", (1, 1)),
-        ({"predictions": ["Prompt:\nHello\nOutput:\nHi."]}, "Hi.", (1, 1)),
-        ({"predictions": [{"content": "Hi."}]}, "Hi.", (1, 1)),
-        ({"text": ["HelloHi."]}, "Hi.", (1, 1)),
-        ({"text": "Hi."}, "Hi.", (1, 1)),
+        ({"predictions": ["Hi."]}, "Hi.", (2, 1)),
+        ({"predictions": ["Prompt:\nHello\nOutput:\nHi."]}, "Hi.", (2, 1)),
+        ({"predictions": [{"content": "Hi."}]}, "Hi.", (2, 1)),
+        ({"text": ["HelloHi."]}, "Hi.", (2, 1)),
+        ({"text": "Hi."}, "Hi.", (2, 1)),
         ({"choices": [{"text": "Hi."}], "usage": {"prompt_tokens": 5, "completion_tokens": 6}}, "Hi.", (5, 6)),
         (chat(), "Hi.", (5, 2)),
     ],
