@@ -321,7 +321,12 @@ def test_rows_that_fail_in_each_known_way_do_not_affect_the_others(job, tmp_path
         sandbox.faults.when(GEMINI, text, fault)
     job.write([good.get(number) or BAD[number % 100][1](number) for number in range(count)])
     job.spec["source"]["on_duplicate_key"] = "dead_letter"
-    limits = {"max_attempts": 2, "request_timeout_seconds": scaled(1), "max_in_flight": 256}
+    limits = {
+        "max_attempts": 2,
+        "max_throttled_seconds": 1,
+        "request_timeout_seconds": scaled(1),
+        "max_in_flight": 256,
+    }
     ended = job.run(limits=limits)
     assert ended.kinds == Counter([kind for kind, _ in BAD.values()] * hundreds), ended.dead_letter
     assert [row["llmbeam_raw"] for row in ended.dead_letter if "llmbeam_raw" in row].count("[1, 2]") == hundreds
