@@ -83,9 +83,9 @@ class Masker:
     ) -> None:
         load_environment(spec.environment_secrets)
         self._privacy = privacy
+        self._inspections = inspections_of(spec)
         self._cipher = cipher_of(privacy.key_env)
         self._detection = detection_of(privacy.detectors)
-        self._inspections = inspections_of(spec)
         self._inspected: Mapping[Cell, Inspected] = {}
         self._recorded: dict[Cell, None] | None = None
         conversation = spec.conversation

@@ -67,7 +67,8 @@ class TallyRows(beam.DoFn):
             if element.fingerprint < tally.samples.highest:
                 tally.samples.add_answer(element)
             if element.origin in ("fresh", "repaired", "batch"):
-                tally.sums["mended"] += element.completion.mended
+                if element.completion.mended:
+                    tally.sums["mended"] += 1
             if element.origin in ("fresh", "repaired"):
                 self._add_answer(tally, element)
             elif element.origin == "batch":

@@ -138,9 +138,9 @@ class Generation(SpecModel):
         Those that are not set are no part of it, so that a later version with more parameters finds the answers of
         this one.
         """
-        default = {"strip_reasoning"} if self.strip_reasoning else set()
-        given = self.model_dump(mode="json", exclude=_TRANSPORT | default)
-        return {name: value for name, value in given.items() if _is_set(value)}
+        given = self.model_dump(mode="json", exclude=_TRANSPORT | {"strip_reasoning"})
+        kept = {} if self.strip_reasoning else {"strip_reasoning": False}
+        return kept | {name: value for name, value in given.items() if _is_set(value)}
 
 
 class Embedding(SpecModel):
