@@ -66,9 +66,8 @@ class TallyRows(beam.DoFn):
             tally.profile.add(element.completion, self._label_fields)
             if element.fingerprint < tally.samples.highest:
                 tally.samples.add_answer(element)
-            if element.origin in ("fresh", "repaired", "batch"):
-                if element.completion.mended:
-                    tally.sums["mended"] += 1
+            if element.origin in ("fresh", "repaired", "batch") and element.completion.mended:
+                tally.sums["mended"] += 1
             if element.origin in ("fresh", "repaired"):
                 self._add_answer(tally, element)
             elif element.origin == "batch":
