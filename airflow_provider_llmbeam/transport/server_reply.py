@@ -32,6 +32,8 @@ PASSING_STATUSES = frozenset({408, 409, 425, 429, 499})
 QuotaUnit = Literal["requests", "tokens"]
 #: "on tokens per min (TPM)" of OpenAI, "40,000 input tokens per minute" of Anthropic.
 _UNIT_PER_MINUTE = re.compile(r"\b(requests|tokens) per min", re.IGNORECASE)
+#: "Quota exceeded for metric: …, limit: 0, model: …" of Gemini.
+_NO_QUOTA = re.compile(r"\blimit: 0\b(?!\.)")
 
 #: Google's counts are int64, which its JSON has as text.
 _COUNT = re.compile(r"[0-9]{1,18}")
@@ -73,6 +75,11 @@ class ErrorBody:
     def is_per_day(self) -> bool:
         """Whether the details name a quota per day."""
         return any("PerDay" in quota_id for quota_id in self._quota_ids())
+
+    @property
+    def has_no_quota(self) -> bool:
+        """Whether the quota is 0, as that of a model that an account may not use; waiting is of no use."""
+        return _NO_QUOTA.search(self.message) is not None
 
     @property
     def quota_unit(self) -> QuotaUnit | None:

@@ -413,7 +413,7 @@ def error_of(http_status: int, headers: Mapping[str, str], text: str) -> Request
     kind = kind_of_status(http_status)
     if any(item.get("reason") == "API_KEY_INVALID" for item in body.details):
         kind = "unauthorized"
-    if kind == "throttled" and body.is_per_day:
+    if kind == "throttled" and (body.is_per_day or body.has_no_quota):
         kind = "quota_exhausted"
     return error_of_response(kind, http_status, headers, body)
 

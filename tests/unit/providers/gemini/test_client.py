@@ -279,6 +279,13 @@ def test_a_quota_per_day_is_exhausted_although_the_server_sends_a_retry_delay(qu
     assert found.message == "no"
 
 
+@pytest.mark.parametrize(("limit", "kind"), [("0", "quota_exhausted"), ("10", "throttled"), ("0.5", "throttled")])
+def test_a_quota_of_zero_per_minute_is_exhausted(limit: str, kind: str) -> None:
+    message = f"Quota exceeded for metric: generate_content_free_tier_requests, limit: {limit}, model: m"
+    body = {"error": {"code": 429, "message": message, "details": [violation("PerMinute")]}}
+    assert error_of(429, {}, json.dumps(body)).kind == kind
+
+
 def test_a_400_for_an_invalid_key_is_unauthorized() -> None:
     found = error(400, {"@type": f"{TYPE}ErrorInfo", "reason": "API_KEY_INVALID"})
     assert (found.kind, found.http_status) == ("unauthorized", 400)
