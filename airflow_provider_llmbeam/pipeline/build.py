@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.pipeline.sinks import staged_as
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import wait_for_sink_check
 from airflow_provider_llmbeam.pipeline.transforms.publish import Publish
-from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_requests
+from airflow_provider_llmbeam.pipeline.transforms.read_requests import read_requests
 from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged, separate_misfits
 from airflow_provider_llmbeam.pipeline.transforms.write_report import ReportWriter
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -78,6 +78,7 @@ def build(
     failed = (*results.failed, *misfits) | "Failed" >> beam.Flatten()
 
     file_format, shards = staged_as(spec.sink)
+    # After all features, which see placeholders; it also counts what was masked.
     restored, masked = restore_answers(answered, failed, spec)
     answer_files = tuple(restored) | "WriteAnswers" >> WriteStaged(
         spec.paths.staging_uri,
@@ -92,6 +93,7 @@ def build(
         file_format="jsonl",
         is_private=True,  # it has all columns of the source
     )
+    # `answered`, and not `restored`: samples and labels in the report stay masked.
     tallied = [
         rows
         | f"CountOut{number}"

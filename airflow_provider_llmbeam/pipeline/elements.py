@@ -92,7 +92,7 @@ class AnsweredRow:
     """A row with its answer.
 
     Attributes:
-        row: The row as read.
+        row: The row as read; until `restore_answers` masked, with its vault, if the job masks rows.
         fingerprint: Fingerprint of its prompt.
         completion: The answer.
         origin: Origin of the answer.
@@ -113,7 +113,7 @@ class FailedRow:
     """A row without an answer.
 
     Attributes:
-        row: The row as read, or `{"llmbeam_raw": text}` when it could not be read.
+        row: The row as read, masked if the job masks rows, or `{"llmbeam_raw": text}` when it could not be read.
         failure: Reason of the failure.
         origin: Origin of the failure, as that of an answer: the cost is counted with a `fresh` one.
     """

@@ -116,7 +116,7 @@ class BatchManifest(_Part):
         harvested: Sums by display name.
         unreturned: Number of answers that a job has counted, and not returned, by display name.
         guard: Numbers of the requests to a guard model for the pilot and the request files by what was judged,
-            e.g. `input.tokens.output`, see `moderation.usage`.
+            e.g. `input.tokens.output`, see `moderation.verdict.usage_of`.
         is_over: Whether the rest is sent online.
         is_budget_spent: Whether a try has ended as its budget was spent; the next one begins with a new budget.
         is_published: Whether the job has published, so that only jobs and files are left to delete.

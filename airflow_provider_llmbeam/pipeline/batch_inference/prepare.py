@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.features import features_of
 from airflow_provider_llmbeam.pipeline.moderation.verdict import USAGE_GROUPS
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
-from airflow_provider_llmbeam.pipeline.transforms.read_prompts import read_requests
+from airflow_provider_llmbeam.pipeline.transforms.read_requests import read_requests
 from airflow_provider_llmbeam.providers.batch_format import batch_format
 from airflow_provider_llmbeam.spec.job import JobSpec
 
