@@ -244,7 +244,8 @@ class Engine:
             wait_seconds = self._policy.wait_seconds(
                 failure,
                 attempts=request.attempts - (0 if failure.is_overload else request.excused),
-                throttled_seconds=now - (request.throttled_since or now),
+                # An outage has a limit of its own.
+                throttled_seconds=0.0 if is_down else now - (request.throttled_since or now),
                 chance=random.random(),
             )
             if wait_seconds is None:

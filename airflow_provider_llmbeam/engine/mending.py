@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-#: A block of reasoning at the beginning of an answer, as DeepSeek R1, Qwen and others write it into the text.
-_REASONING = re.compile(r"\s*<(think|thinking|thought|reasoning)>(.*?)(?:</\1>\s*|\Z)", re.DOTALL)
+#: A block of reasoning at the beginning of an answer, as DeepSeek R1 and Qwen write it into the text. Further
+#: tags, such as `<reasoning>`, are those of prompts that ask for them.
+_REASONING = re.compile(r"\s*<think>(.*?)(?:</think>\s*|\Z)", re.DOTALL)
 #: The end of one whose beginning is in the chat template of the model: in a line of its own, as no text has it.
 _END = re.compile(r"^[ \t]*</think>[ \t]*$\s*", re.MULTILINE)
 _FENCE = re.compile(r"```\w*[ \t]*\r?\n(.*?)```", re.DOTALL)
@@ -21,7 +22,7 @@ _FENCE = re.compile(r"```\w*[ \t]*\r?\n(.*?)```", re.DOTALL)
 def without_reasoning(text: str) -> tuple[str, int]:
     """Returns a text without the reasoning before it, and the number of characters of that."""
     if (block := _REASONING.match(text)) is not None:
-        return text[block.end() :], len(block[2])
+        return text[block.end() :], len(block[1])
     if (end := _END.search(text)) is None or "<think>" in text[: end.start()]:
         return text, 0
     return text[end.end() :], end.start()

@@ -124,5 +124,5 @@ class RetryPolicy:
         )
         if error.kind not in TRANSIENT_KINDS or error.is_given_up or is_over:
             return None
-        backoff_seconds = chance * min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0**attempts)
+        backoff_seconds = chance * min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(attempts, 20))
         return max(backoff_seconds, error.advised_seconds)

@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tokens import BYTES_PER_TOKEN
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.model.tier import AskedTier, ServiceTier
-from airflow_provider_llmbeam.transport.server_reply import body_error, parse_json
+from airflow_provider_llmbeam.transport.server_reply import body_error, mapping_of, parse_json
 
 #: Description of a chunk of a stream that is none, see `json_object`.
 NO_CHUNK = "streamed, with a chunk that is no JSON object"
@@ -214,7 +214,10 @@ def json_object(
     if not isinstance(body, dict):
         raise invalid_response(content, description)
     if (fault := body_error(body)) is not None:
-        raise error_of(fault[0], headers, fault[1])
+        error, usage = error_of(fault[0], headers, fault[1]), mapping_of(body.get("usage"))
+        error.input_tokens = believable_tokens(usage.get("prompt_tokens")) or 0  # billed all the same
+        error.output_tokens = believable_tokens(usage.get("completion_tokens")) or 0
+        raise error
     return body
 
 

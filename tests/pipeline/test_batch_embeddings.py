@@ -9,6 +9,7 @@ import pytest
 from llmbeam_sandbox import Fault
 from llmbeam_sandbox.batch_inference.settings import BatchSettings
 
+from airflow_provider_llmbeam.exceptions import BudgetExceededError
 from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
@@ -108,9 +109,11 @@ def test_a_vector_of_another_length_is_requested_again_online(developer, sandbox
         return gemini.json_reply({"embedding": {"values": [0.5] * 3072}, "tokenCount": TOKENS})
 
     monkeypatch.setattr(gemini.RowDialect, "answer", answer)
-    manifest = run(JobSpec.parse(developer))
+    with pytest.raises(BudgetExceededError, match=r"88 unanswered rows would .* has 3072 dimensions"):
+        run(JobSpec.parse(developer))
+    manifest = run(JobSpec.parse({**developer, "limits": {**developer.get("limits", {}), "budget_usd": 1.0}}))
     assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
-    assert manifest["origins"] == manifest["origins"] | {"batch": 0, "fresh": ROWS - PILOT_ROWS}
+    assert manifest["origins"]["batch"] == 0
     assert report_of(manifest)["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
 
 

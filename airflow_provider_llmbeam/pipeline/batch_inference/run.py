@@ -315,6 +315,7 @@ class BatchInference:
     def _harvest(self, manifest: BatchManifest) -> None:
         """Reads the results of each job that has any; what was read by an earlier try is not read again."""
         spec, harvested = self._spec, dict(manifest.harvested)
+        fresh: list[Sums] = []
         for display_name, job in self._monitor.jobs.items():
             if display_name in harvested:
                 continue
@@ -325,6 +326,7 @@ class BatchInference:
                 harvest(pipeline, spec, file, results, uri, job.name, manifest.created_at)
                 pipeline.run().wait_until_finish()
                 harvested[display_name] = Sums.model_validate_json(storage.read(uri))
+                fresh.append(harvested[display_name])
             elif not job.has_ended:
                 continue
             else:
@@ -339,17 +341,19 @@ class BatchInference:
             "sent online%s.",
             *(f"{number:,}" for number in (sums.answered, rows, sums.failed, sums.malformed)),
             f"Errors there: {errors}. " if (errors := sums.commonest_errors) else "",
-            self._refuse_costly_rest(manifest, rows - sums.answered, errors),
+            self._refuse_costly_rest(manifest, rows - sums.answered, errors, Sums.total(fresh)),
         )
 
-    def _refuse_costly_rest(self, manifest: BatchManifest, rest: int, errors: str) -> str:
+    def _refuse_costly_rest(self, manifest: BatchManifest, rest: int, errors: str, fresh: Sums) -> str:
         """Returns what the rest costs online, by the price of a prompt of the pilot.
+
+        `fresh` has what this try has read: a later one finds the access restored.
 
         Raises:
             JobRefusedError: The account may not pay for it.
             BudgetExceededError: Without a budget of the job, it would cost more than twice what was planned.
         """
-        if any(error.startswith("quota_exhausted") for error in Sums.total(manifest.harvested.values()).errors):
+        if any(error.startswith("quota_exhausted") for error in fresh.errors):
             raise JobRefusedError(f"Rows of batch inference failed as the account may not pay: {errors}.")
         pilot = manifest.pilot
         each = pilot.cost_nano_usd / NANO / (pilot.answered + pilot.failed or 1)

@@ -49,6 +49,8 @@ FINISH_REASONS = {"stop": "stop", "length": "max_tokens", "max_tokens": "max_tok
 _WHOLE = frozenset(
     {"eos", "eos_token", "stop_sequence", "end_turn", "complete", "completed", "tool_calls", "function_call"}
 )
+#: Reasons that certainly mean the whole server, and so every prompt of a request.
+BROKEN_OFF = frozenset({"abort", "error", "insufficient_system_resource"})
 _NO_ANSWER = "no chat completion"
 #: Fields for the maximum length of an answer. Azure, and gateways with newer models of OpenAI, refuse the first.
 _CAP, _NEW_CAP = "max_tokens", "max_completion_tokens"

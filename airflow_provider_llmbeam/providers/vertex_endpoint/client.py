@@ -24,6 +24,7 @@ from airflow_provider_llmbeam.providers.http import (
     HttpClient,
 )
 from airflow_provider_llmbeam.providers.openai.client import (
+    BROKEN_OFF,
     FINISH_REASONS,
     ChatBackend,
     chat_parameters,
@@ -150,7 +151,7 @@ class VertexInstances(_Predictions):
             found = f"{len(predictions)} predictions" if isinstance(predictions, list) else "no predictions"
             raise invalid_response(content, f"{_NO_ANSWER}, with {found} for {len(prompts)} instances")
         return [
-            _reply(prediction, text, self._model.name, self._usage)
+            _reply(prediction, text, self._model.name, self._usage, is_alone=len(prompts) == 1)
             for prediction, text in zip(predictions, texts, strict=True)
         ]
 
@@ -197,7 +198,7 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
         return json.dumps(body).encode()
 
 
-def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader) -> Reply:
+def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader, *, is_alone: bool = True) -> Reply:
     """Parses one prediction; an invalid one becomes an empty text, as the others may be valid."""
     usage: Mapping[str, Any] = {}
     reason = "stop"
@@ -221,8 +222,9 @@ def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader) -> Rep
         cached_tokens=0,
         estimated_tokens=of_input + of_output,
     )
-    # Of several prompts it fails all: a server that shuts down breaks off each of them.
-    refuse_broken_off(reason, billed)
+    # Of several prompts it fails all, which are paid for again: only for a server that shuts down.
+    if is_alone or reason.lower() in BROKEN_OFF:
+        refuse_broken_off(reason, billed)
     return Reply(
         text=valid_text(text),
         finish_reason=FINISH_REASONS.get(reason.lower(), reason),

@@ -90,7 +90,8 @@ def test_the_schema_is_still_checked() -> None:
     ("text", "answer"),
     [
         ("<think>\nOkay.\n</think>\n\nfine", "fine"),
-        ("<thinking>a</thinking>fine", "fine"),
+        ("<think>a</think>fine", "fine"),
+        ("<reasoning>why</reasoning><answer>x</answer>", "<reasoning>why</reasoning><answer>x</answer>"),
         ("Okay, the user wants\n</think>\n\nfine", "fine"),
         ("<think>never ends", ""),
         ("fine <think>a</think>", "fine <think>a</think>"),

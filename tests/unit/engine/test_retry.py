@@ -107,3 +107,9 @@ def test_the_wait_is_at_least_what_the_server_advises_for_every_kind(
 def test_advice_that_is_shorter_than_the_backoff_does_not_shorten_it() -> None:
     error = RequestError("server_error", "no", http_status=503, retry_after_seconds=0.1)
     assert POLICY.wait_seconds(error, attempts=3, throttled_seconds=0.0, chance=0.5) == 2.0
+
+
+def test_the_wait_of_an_overload_of_a_thousand_attempts_is_finite() -> None:
+    policy = RetryPolicy(max_attempts=2, max_throttled_seconds=1e9)
+    overload = RequestError("server_error", "full", http_status=503)
+    assert policy.wait_seconds(overload, attempts=5000, throttled_seconds=9.0, chance=1.0) is not None

@@ -200,3 +200,11 @@ def test_an_empty_error_is_none(error: Any) -> None:
 def test_a_text_is_an_error() -> None:
     with pytest.raises(RequestError, match="out of memory"):
         json_object(b'{"error": "out of memory"}', "no answer", chat_error)
+
+
+def test_the_tokens_beside_an_error_in_a_200_are_billed() -> None:
+    choice = {"finish_reason": "error", "error": {"code": 502, "message": "no"}, "message": {"content": None}}
+    body = {"choices": [choice], "usage": {"prompt_tokens": 1000, "completion_tokens": 5000}}
+    with pytest.raises(RequestError) as caught:
+        json_object(json.dumps(body).encode(), "no answer", chat_error)
+    assert (caught.value.http_status, caught.value.input_tokens, caught.value.output_tokens) == (502, 1000, 5000)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_llmbeam.exceptions import JobRefusedError
 from airflow_provider_llmbeam.pipeline.batch_inference import run as module
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
@@ -182,3 +183,14 @@ def test_the_request_files_of_the_earlier_try_are_deleted_at_the_provider(discar
     provider.files = {"file-1": "a", "file-2": "a", "file-3": "other"}
     discarded(manifest_of("a"), provider)
     assert provider.files == {"file-3": "other"}
+
+
+def test_a_run_of_an_account_that_may_pay_again_sends_the_rest(spec):
+    """The sums of an earlier try keep their errors."""
+    unpaid = Sums(errors={"quota_exhausted: pay": 1})
+    run = module.BatchInference.__new__(module.BatchInference)
+    run._spec = spec
+    manifest = manifest_of("a", harvested={"a": unpaid})
+    with pytest.raises(JobRefusedError, match="may not pay: 1 × quota_exhausted: pay"):
+        run._refuse_costly_rest(manifest, 2, "1 × quota_exhausted: pay", unpaid)
+    assert run._refuse_costly_rest(manifest, 2, "1 × quota_exhausted: pay", Sums.total([])) == ""

@@ -386,3 +386,12 @@ def test_only_the_instances_format_takes_several_prompts() -> None:
 def test_an_answer_that_repeats_its_prompt_stays_whole(answer: str) -> None:
     assert _reply(answer, "Hello", "m", UsageReader("m")).text == answer
     assert _reply({"text": answer}, "Hello", "m", UsageReader("m")).text == answer
+
+
+def test_an_unusual_finish_reason_of_one_prediction_fails_no_other_prompt() -> None:
+    answer = {"text": "fine", "finish_reason": "repetition"}
+    assert _reply(answer, "Hello", "m", UsageReader("m"), is_alone=False).text == "fine"
+    with pytest.raises(RequestError, match="broken off"):
+        _reply(answer, "Hello", "m", UsageReader("m"))
+    with pytest.raises(RequestError, match="broken off"):
+        _reply(answer | {"finish_reason": "abort"}, "Hello", "m", UsageReader("m"), is_alone=False)
