@@ -124,7 +124,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Runs the job and waits for it."""
-        with errors_of_airflow(), count_outcome(context["ti"]), self._keep_failure(context):
+        with self._report_outcome(context):
             return self._run(context, started_at=time.time())
 
     def preview(
@@ -165,7 +165,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self, context: Context, event: dict[str, Any], started_at: float | None = None
     ) -> dict[str, Any]:
         """Polls batch inference, and goes on with the job once that is over; Airflow calls it."""
-        with errors_of_airflow(), count_outcome(context["ti"]), self._keep_failure(context):
+        with self._report_outcome(context):
             # `dag.test` of Airflow 3.3 drops the arguments.
             return self._run(context, started_at=started_at or time.time())
 
@@ -173,7 +173,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self, context: Context, event: dict[str, Any], job: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Resumes after the event of the trigger; Airflow calls it."""
-        with errors_of_airflow(), count_outcome(context["ti"]), self._keep_failure(context):
+        with self._report_outcome(context):
             seen = JobResult.from_event(event)
             if job is None:  # `dag.test` of Airflow 3.3 drops the arguments
                 task_job = SubmittedJob.of(self._job(context)[0], seen.job_id, is_attached=False)
@@ -320,14 +320,15 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         notify(self.notifiers, alert, context, self.log)
 
     @contextmanager
-    def _keep_failure(self, context: Context) -> Iterator[None]:
-        """Keeps the name of the error of a job that failed, and the page of one that failed after its last row."""
-        try:
-            yield
-        except LLMBeamError as error:
-            context["ti"].xcom_push(key=ERROR_KEY, value=type(error).__name__)
-            self._show_page(error.page, context)
-            raise
+    def _report_outcome(self, context: Context) -> Iterator[None]:
+        """Counts the outcome; keeps the name of an error, and the page of a job that failed after its last row."""
+        with errors_of_airflow(), count_outcome(context["ti"]):
+            try:
+                yield
+            except LLMBeamError as error:
+                context["ti"].xcom_push(key=ERROR_KEY, value=type(error).__name__)
+                self._show_page(error.page, context)
+                raise
 
     @staticmethod
     def _show_page(page: dict[str, Any] | None, context: Context) -> None:

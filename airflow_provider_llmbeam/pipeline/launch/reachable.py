@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import requests
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline.storage import check_scheme
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink
@@ -58,10 +59,7 @@ def _check_installed(field: str, uri: str) -> None:
             "`pip install 'apache-beam[azure]'`. Nothing was sent or billed."
         )
     if scheme not in _PACKAGES:
-        # Beam takes a second to import; a place that is not refused is on a filesystem that the user has added.
-        from airflow_provider_llmbeam.pipeline.storage import check_scheme
-
-        check_scheme(field, uri)
+        check_scheme(field, uri)  # a filesystem that the user has added
         return
     package, extra = _PACKAGES[scheme]
     try:
