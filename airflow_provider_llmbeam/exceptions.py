@@ -55,7 +55,16 @@ class LLMBeamError(Exception):
 
 
 class JobSpecError(LLMBeamError, ValueError):
-    """The job cannot run as specified; nothing was sent and nothing was billed."""
+    """The job cannot run as specified; nothing was sent and nothing was billed, and the message says so."""
+
+    remains: ClassVar[str] = "Nothing was sent or billed."
+
+    def __init__(self, message: str) -> None:
+        # An error that quotes another, was unpickled, or was read from a log has the sentence already.
+        if self.remains[:-1] not in message:
+            end = "" if message.endswith((".", "!", "?")) else "."
+            message = f"{message}{end} {self.remains}"
+        super().__init__(message)
 
 
 class SourceEmptyError(JobSpecError):
@@ -166,6 +175,17 @@ class EndpointRefusedError(EndpointError):
 
 class StillBillingError(EndpointError):
     """The endpoint, or a part of it, could not be removed and is billed by the hour."""
+
+
+def refusal(fault: str, remains: str) -> LLMBeamError:
+    """Returns the error for what a retry repeats: a `JobSpecError` while nothing was sent.
+
+    Args:
+        fault: What was refused, and what to do.
+        remains: What was sent or is kept; `JobSpecError.remains` if nothing was sent.
+    """
+    kind = JobSpecError if remains == JobSpecError.remains else JobRefusedError
+    return kind(f"{fault} {remains}")
 
 
 def error_class(name: str, default: type[LLMBeamError]) -> type[LLMBeamError]:

@@ -72,7 +72,7 @@ def resolve(hook: RegistryHook, model: RegisteredModel) -> RegisteredModel:
         CloudError: The request failed.
     """
     if (found := _find(hook, model)) is None:
-        raise JobSpecError(f"`model`: the Model Registry has no '{model}'. Nothing was started or billed.")
+        raise JobSpecError(f"`model`: the Model Registry has no '{model}'.")
     return found
 
 

@@ -57,13 +57,11 @@ def _read_connection(field: str, conn_id: str, kind: str | None, add: str) -> An
         connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
         raise JobSpecError(
-            f"`{field}`: there is no connection {conn_id!r}. Nothing was sent or billed. Add it under Admin, "
-            f"Connections, with {add}."
+            f"`{field}`: there is no connection {conn_id!r}. Add it under Admin, Connections, with {add}."
         ) from error
     if kind is not None and connection.conn_type != kind:
         raise JobSpecError(
-            f"`{field}`: connection {conn_id!r} is of type {connection.conn_type!r}. Expected {kind!r}. Nothing "
-            "was sent or billed."
+            f"`{field}`: connection {conn_id!r} is of type {connection.conn_type!r}. Expected {kind!r}."
         )
     return connection
 
@@ -90,7 +88,7 @@ def kafka_environment(**parts: Any) -> dict[str, str]:
         if found.get(cluster.config_env, settings) != settings:
             raise JobSpecError(
                 f"`{part}.config_env`: source and sink have different connections, and both name the variable "
-                f"{cluster.config_env!r}. Leave it out, or name another one. Nothing was sent or billed."
+                f"{cluster.config_env!r}. Leave it out, or name another one."
             )
         found[cluster.config_env] = settings
         for secret in secrets_of({cluster.config_env: settings}, [cluster.config_env]):
@@ -108,7 +106,7 @@ def _settings(part: str, conn_id: str) -> dict[str, Any]:
         raise JobSpecError(
             f"`{part}.conn_id`: connection {conn_id!r} has {callbacks[0]!r}, a function, which cannot be passed "
             "to the process of a job. Expected settings of librdkafka alone, e.g. `sasl.mechanism` and "
-            "`sasl.password`. Nothing was sent or billed."
+            "`sasl.password`."
         )
     return settings
 
@@ -130,7 +128,7 @@ def sink_environment(sink: Sink) -> dict[str, str]:
     if connection.extra_dejson.get("iam"):
         raise JobSpecError(
             f"`sink.conn_id`: connection {sink.conn_id!r} uses a token of AWS IAM (`iam`), which is valid for 15 "
-            "minutes; a job may run longer. Expected a password. Nothing was sent or billed."
+            "minutes; a job may run longer. Expected a password."
         )
     dsn = _dsn(connection)
     # In the DSN the password is percent-encoded; an extra may be a password, too, e.g. `sslpassword`.
@@ -172,7 +170,7 @@ def privacy_environment(privacy: Privacy | None) -> dict[str, str]:
     if not secret:
         raise JobSpecError(
             f"`safety.privacy.key_conn_id`: connection {name!r} has no password. Expected the secret from which "
-            "the key of the placeholders is derived. Nothing was sent or billed."
+            "the key of the placeholders is derived."
         )
     mask_secret(secret)
     return {privacy.key_env: secret}

@@ -32,8 +32,7 @@ def deployment_name(option: str, base_url: str, fernet_key: str) -> str:
     if option:
         if not is_deployment_name(option):
             raise JobSpecError(
-                f"`{OPTION}`: expected at most 40 of a-z, 0-9 and -, beginning with a letter; got {option!r}. "
-                "Nothing was sent or billed."
+                f"`{OPTION}`: expected at most 40 of a-z, 0-9 and -, beginning with a letter; got {option!r}."
             )
         return option
     if place := _public_place(base_url):
@@ -80,7 +79,7 @@ def require_deployment() -> str:
     raise JobSpecError(
         f"`{OPTION}`: this Airflow has no name of its own, since neither this option nor a public `[api] "
         "base_url` nor `[core] fernet_key` is set. Another Airflow with the same Dags in the same project would "
-        "cancel its jobs and delete its endpoints. Nothing was sent or billed. Set AIRFLOW__LLMBEAM__DEPLOYMENT, "
+        "cancel its jobs and delete its endpoints. Set AIRFLOW__LLMBEAM__DEPLOYMENT, "
         "e.g. to 'production', for all components of this Airflow."
     )
 

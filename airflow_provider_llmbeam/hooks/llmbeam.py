@@ -49,8 +49,8 @@ class LLMBeamHook(BaseHook):
         except AirflowNotFoundException as error:
             if self.llmbeam_conn_id != self.default_conn_name:
                 raise JobSpecError(
-                    f"`llmbeam_conn_id`: there is no connection {self.llmbeam_conn_id!r}. Nothing was sent or "
-                    "billed. Add it under Admin, Connections, with the type LLM Beam."
+                    f"`llmbeam_conn_id`: there is no connection {self.llmbeam_conn_id!r}. "
+                    "Add it under Admin, Connections, with the type LLM Beam."
                 ) from error
             self.log.info("No connection %r: using the worker's environment.", self.llmbeam_conn_id)
             return None
@@ -58,7 +58,7 @@ class LLMBeamHook(BaseHook):
             raise JobSpecError(
                 f"`llmbeam_conn_id`: the host of connection {self.llmbeam_conn_id!r} holds {fault}. Expected only "
                 "the address of the server, as it is written to logs and reports: a key belongs in the password "
-                "of the connection. Nothing was sent or billed."
+                "of the connection."
             )
         # Airflow splits `llmbeam://https://:key@gpu.internal:8000/v1` into these; the form has the host alone.
         others = {"port": connection.port, "schema": connection.schema}
@@ -66,13 +66,12 @@ class LLMBeamHook(BaseHook):
             raise JobSpecError(
                 f"`llmbeam_conn_id`: connection {self.llmbeam_conn_id!r} has {' and '.join(given)}, which would "
                 "be left out, so that the key would be sent to another address. Expected the whole address in the "
-                "host, e.g. 'http://gpu.internal:8000/v1'. Nothing was sent or billed."
+                "host, e.g. 'http://gpu.internal:8000/v1'."
             )
         if connection.host and not connection.host.startswith(("http://", "https://")):
             raise JobSpecError(
                 f"`llmbeam_conn_id`: the host of connection {self.llmbeam_conn_id!r} does not start with http:// "
-                "or https://. Expected the whole address of the server, e.g. 'https://api.openai.com/v1'. Nothing "
-                "was sent or billed."
+                "or https://. Expected the whole address of the server, e.g. 'https://api.openai.com/v1'."
             )
         self._extra(connection)
         return connection
@@ -86,7 +85,7 @@ class LLMBeamHook(BaseHook):
         if not isinstance(extra, dict):  # not shown: it may hold a secret
             raise JobSpecError(
                 f"`llmbeam_conn_id`: the extra fields of connection {self.llmbeam_conn_id!r} are no JSON object, "
-                'such as {"project": "acme-prod", "location": "europe-west1"}. Nothing was sent or billed.'
+                'such as {"project": "acme-prod", "location": "europe-west1"}.'
             )
         return extra
 

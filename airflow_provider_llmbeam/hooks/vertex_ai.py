@@ -227,4 +227,4 @@ def read_secret(hook: GoogleHook, version: str) -> str:
             mask_secret(secret)
             return secret
     except (AccessDeniedError, CloudNotFoundError) as error:
-        raise JobSpecError(f"`hf_token_secret`: {error} Nothing was started or billed.") from error
+        raise JobSpecError(f"`hf_token_secret`: {error}") from error

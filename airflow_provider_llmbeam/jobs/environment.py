@@ -73,8 +73,7 @@ def configured_variables() -> tuple[str, ...]:
     if wrong := [number for number, part in enumerate(patterns, 1) if not _PATTERN.fullmatch(part)]:
         raise JobSpecError(
             f"`[llmbeam] job_environment` in the configuration of Airflow: item {wrong[0]} is not the name of an "
-            "environment variable. Expected names and prefixes without values, e.g. 'AWS_*, KRB5CCNAME'. Nothing "
-            "was sent or billed."
+            "environment variable. Expected names and prefixes without values, e.g. 'AWS_*, KRB5CCNAME'."
         )
     return tuple(patterns)
 

@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.exceptions import (
     CloudNotFoundError,
     CloudUnavailableError,
     JobFailedError,
+    JobRefusedError,
     JobSpecError,
     LLMBeamError,
     TooManyFailedRowsError,
@@ -267,7 +268,7 @@ class JobLauncher:
             return
         try:
             if job.service != wanted.service:
-                raise JobSpecError(f"The `runner` of this try is not on {job.service}.")
+                raise JobRefusedError(f"The `runner` of this try is not on {job.service}.")
             client = self._connect(job)
             if not (found := client.get(job.id)).is_over:
                 where = job.rest_url or f"{job.location!r} of project {job.project!r}"
@@ -276,7 +277,7 @@ class JobLauncher:
             raise
         except CloudNotFoundError:
             return
-        except (CloudError, JobSpecError) as error:
+        except (CloudError, JobRefusedError, JobSpecError) as error:
             self._log.warning(
                 "%s job %r of an earlier try may still be running and billing, and was not ended: %s To cancel "
                 "it: %s.",

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError, error_class, error_in
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, error_class, error_in
 from airflow_provider_llmbeam.jobs.client import SubmittedJob
 from airflow_provider_llmbeam.jobs.state_machine import JobEnded, JobOutcome
 from airflow_provider_llmbeam.polling.poller import PollResult
 
-_NOTHING_SENT = re.compile(r"Nothing was sent (?:or billed|to the model)")
 _WHILE_RUNNING = re.compile(r"\s*\[while running .*$", re.MULTILINE)
 #: Limits on the quoted lines of other errors.
 _MAX_LINES = 5
@@ -83,7 +82,7 @@ def failure(messages: Sequence[str], subject: str, journal_uri: str) -> LLMBeamE
         if error := error_in(message):
             message = f"{subject}: {error}"
             # Most errors of this package name the journal already; without a request nothing is new there.
-            if journal_uri not in message and not _NOTHING_SENT.search(message):
+            if journal_uri not in message and JobSpecError.remains[:-1] not in message:
                 message = f"{message} {_kept(journal_uri, error.retryable)}"
             return type(error)(message)
     last = dict.fromkeys(filter(None, map(_last_line, messages)))

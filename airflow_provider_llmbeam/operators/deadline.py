@@ -144,4 +144,4 @@ def _interval(interval: Any) -> timedelta:
 
 
 def _refusal(why: str) -> JobSpecError:
-    return JobSpecError(f"{_FIELD} {why}; give a time or a duration, e.g. 'PT6H'. Nothing was sent or billed.")
+    return JobSpecError(f"{_FIELD} {why}; give a time or a duration, e.g. 'PT6H'.")

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.endpoints.platform import EndpointPlatform, SentRe
 from airflow_provider_llmbeam.endpoints.provisioning import ProvisioningHistory
 from airflow_provider_llmbeam.endpoints.resource import LostReply
 from airflow_provider_llmbeam.endpoints.teardown import removal_round, remove
-from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError, StillBillingError
+from airflow_provider_llmbeam.exceptions import CloudError, EndpointRefusedError, JobSpecError, StillBillingError
 from airflow_provider_llmbeam.hooks.deployment import require_deployment
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow, retry_failed_reads
@@ -418,10 +418,10 @@ def _check_name(name: Any) -> str:
     """Returns the name of an endpoint.
 
     Raises:
-        JobSpecError: It is missing: all runs without one would share, and remove, one endpoint.
+        EndpointRefusedError: It is missing: all runs without one would share, and remove, one endpoint.
     """
     if name in (None, "", "None"):
-        raise JobSpecError(
+        raise EndpointRefusedError(
             f"`name`: must be the XCom of a `ReserveEndpointOperator`; got {name!r}. That task may have been "
             "marked as successful without having run: clear it. This task created and removed nothing."
         )
@@ -437,7 +437,7 @@ def _check_version(model: Any) -> None:
     if (registered := RegisteredModel.read(model)) and not registered.is_fixed:
         raise JobSpecError(
             f"`endpoint.model`: '{registered}' has an alias, which can move between two tries: use "
-            "`inference_endpoint`, or the XCom of a `ResolveModelOperator`. Nothing was started or billed."
+            "`inference_endpoint`, or the XCom of a `ResolveModelOperator`."
         )
 
 

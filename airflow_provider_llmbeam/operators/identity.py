@@ -42,8 +42,7 @@ def refuse_unknown_task(argument: str, task_id: str, dag: Any) -> None:
     hint = grouped[0] if grouped else nearest(task_id, dag.task_ids)
     raise JobSpecError(
         f"`{argument}`: Dag {dag.dag_id!r} has no task {task_id!r}{hint and f'; {hint}'}"
-        f"{'' if hint.endswith('?') else '.'} The id of a task has those of its task groups. Nothing was sent or "
-        "billed."
+        f"{'' if hint.endswith('?') else '.'} The id of a task has those of its task groups."
     )
 
 

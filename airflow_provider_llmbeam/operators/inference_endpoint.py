@@ -185,7 +185,7 @@ def _check_network(task: Any, endpoint: Any, model: XComArg) -> None:
             f"Task {task.task_id!r}: its `runner` of type {parsed.type!r} is not in {network!r}, which alone "
             "reaches the endpoint of the block: no request would be answered while the GPU is billed. Use a "
             "runner of type 'dataflow' with `network` or `subnetwork` in it, or set `reachable=True` in the "
-            "endpoint if the machines of Airflow and of the runner reach it. Nothing was started or billed."
+            "endpoint if the machines of Airflow and of the runner reach it."
         )
 
 

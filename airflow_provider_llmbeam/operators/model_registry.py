@@ -48,7 +48,7 @@ class _RegisteredModelOperator(BaseOperator):
         if (model := RegisteredModel.read(self.model)) is None:
             raise JobSpecError(
                 f"Task {self.task_id!r}: `model`: must be a registered model, "
-                f"'projects/…/locations/…/models/…@champion'; got {self.model!r}. Nothing was started or billed."
+                f"'projects/…/locations/…/models/…@champion'; got {self.model!r}."
             )
         return model
 

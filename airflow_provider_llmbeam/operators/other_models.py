@@ -49,7 +49,7 @@ class OtherModels:
             if self._environment.setdefault(name, secret) != secret:
                 raise JobSpecError(
                     f"Connection {conn_id!r} has another key than the model of the job, and one process reads one "
-                    f"key from `{name}`. Nothing was sent or billed. Use the same key, or for an OpenAI model "
+                    f"key from `{name}`. Use the same key, or for an OpenAI model "
                     "another `api_key_env`."
                 )
         return completed

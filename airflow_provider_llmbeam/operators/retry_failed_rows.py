@@ -75,8 +75,7 @@ class RetryFailedRowsOperator(RunInferenceOperator):
         if kwargs.get("conversation") is not None:
             raise JobSpecError(
                 f"Task {kwargs.get('task_id')!r}: `conversation`: the history belongs to the task that failed, "
-                "and this one would send the rows without it; clear that task instead, which sends no other rows. "
-                "Nothing was sent or billed."
+                "and this one would send the rows without it; clear that task instead, which sends no other rows."
             )
         # Without `map_indexes` Airflow returns a list of all instances of a mapped task.
         manifests = f"ti.xcom_pull(task_ids={failed_task_id!r}, map_indexes=[ti.map_index, -1])"
@@ -98,7 +97,7 @@ class RetryFailedRowsOperator(RunInferenceOperator):
             raise JobSpecError(
                 f"`failed_task_id`: task {self.failed_task_id!r} has left no dead letter in this run. Expected a "
                 "`RunInferenceOperator` that has succeeded before this task, and, if it is mapped, in the same "
-                "mapped task group. Nothing was sent or billed."
+                "mapped task group."
             )
         return super()._job(context)
 

@@ -83,7 +83,7 @@ class SampleAnswersOperator(InProcessOperator):
             if not isinstance(self.manifest, Mapping) or "name" not in self.manifest:
                 raise JobSpecError(
                     "`manifest`: must be the manifest of a run, e.g. `night.output`; got "
-                    f"{type(self.manifest).__name__}. Nothing was sent or billed."
+                    f"{type(self.manifest).__name__}."
                 )
             self.job_name = self.manifest["name"]
             spec, environment = self._job(context)

@@ -227,8 +227,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         spec, environment = self._job(context)
         if self.impersonation_chain and not isinstance(spec.runner, DataflowRunner):
             raise JobSpecError(
-                "`impersonation_chain`: needs a `runner` of type 'dataflow'; got "
-                f"{self.impersonation_chain!r}. Nothing was sent or billed."
+                f"`impersonation_chain`: needs a `runner` of type 'dataflow'; got {self.impersonation_chain!r}."
             )
         if isinstance(spec.runner, DetachedRunner):
             self._remote = self._launcher(context)

@@ -169,7 +169,5 @@ def _location_names(locations: Any) -> tuple[str, ...]:
         or not names
         or not all(isinstance(name, str) and name for name in names)
     ):
-        raise JobSpecError(
-            f"`locations` must be a list of regions, e.g. ['us-central1']; got {locations!r}. Nothing was swept."
-        )
+        raise JobSpecError(f"`locations` must be a list of regions, e.g. ['us-central1']; got {locations!r}.")
     return tuple(names)

@@ -102,24 +102,22 @@ class _LLMBeamDecoratedOperator(DecoratedOperator, RunInferenceOperator):
             if unknown := returned.keys() - _PARTS:
                 raise JobSpecError(
                     f"{name!r} returned {', '.join(map(repr, sorted(unknown)))}, and these are no parts of a job; "
-                    f"expected some of {', '.join(sorted(_PARTS))}. Nothing was sent or billed."
+                    f"expected some of {', '.join(sorted(_PARTS))}."
                 )
             if "source" not in returned and not self._has_source:
                 raise JobSpecError(
-                    f"{name!r} returned no 'source', and the decorator has none: give it to one of them. Nothing "
-                    "was sent or billed."
+                    f"{name!r} returned no 'source', and the decorator has none: give it to one of them."
                 )
             for part, value in returned.items():
                 setattr(self, part, plain(value))
         elif self.key is None:
             raise JobSpecError(
                 f"{name!r} returned a {type(returned).__name__}; without `key` it returns a mapping of parts of "
-                "the job, e.g. {'source': {...}}, and with it rows. Nothing was sent or billed."
+                "the job, e.g. {'source': {...}}, and with it rows."
             )
         elif isinstance(returned, str) or not isinstance(returned, Iterable):
             raise JobSpecError(
-                f"{name!r} returned a {type(returned).__name__}; expected rows: mappings with the key. Nothing "
-                "was sent or billed."
+                f"{name!r} returned a {type(returned).__name__}; expected rows: mappings with the key."
             )
         else:
             self.source = {"type": "rows", "rows": [*returned], "key": self.key}

@@ -30,7 +30,7 @@ from airflow_provider_llmbeam.transport.redirects import RedirectRefusedError, d
 
 _log = logging.getLogger("llmbeam")
 
-NOTHING_SENT = "Nothing was sent or billed."
+NOTHING_SENT = JobSpecError.remains
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 #: Age after which started work is started again: a result without a destination table is kept for a day.
 _STALE_SECONDS = 12 * 3600
@@ -57,7 +57,7 @@ def connect(project: str | None, location: str | None = None) -> bigquery.Client
     """
     credentials, own_project = google.auth.default(scopes=[_SCOPE])
     if not (project := project or own_project):
-        raise JobSpecError(f"`source.project`: the credentials have no project, so it is needed. {NOTHING_SENT}")
+        raise JobSpecError("`source.project`: the credentials have no project, so it is needed.")
     return direct(bigquery.Client(project, credentials, location=location))
 
 
@@ -89,14 +89,14 @@ def before_the_model(subject: str) -> Iterator[None]:
     try:
         yield
     except GoogleAuthError as error:
-        raise JobSpecError(f"{subject} needs Google credentials: {error} {NOTHING_SENT}") from error
+        raise JobSpecError(f"{subject} needs Google credentials: {error}") from error
     except RedirectRefusedError as error:
-        raise JobSpecError(f"{subject}: {error}. Nothing was sent to the model.") from error
+        raise JobSpecError(f"{subject}: {error}.") from error
     except GoogleAPIError as error:
         if _is_final(error):
-            raise JobSpecError(f"{subject}: {message_of(error)} Nothing was sent to the model.") from error
+            raise JobSpecError(f"{subject}: {message_of(error)}") from error
         raise JobFailedError(
-            f"{subject}: {message_of(error)} Nothing was sent to the model; a retry may help."
+            f"{subject}: {message_of(error)} Nothing was sent or billed; a retry may help."
         ) from error
 
 
@@ -125,13 +125,13 @@ def check_bucket(uri: str, field: str, client: bigquery.Client, location: str | 
         try:
             bucket = buckets.get_bucket(name)
         except NotFound:
-            raise JobSpecError(f"`{field}` {uri!r}: there is no bucket {name!r}. {NOTHING_SENT}") from None
+            raise JobSpecError(f"`{field}` {uri!r}: there is no bucket {name!r}.") from None
         except Forbidden:
             return  # Reading a bucket needs a permission that writing objects does not.
     if location and is_elsewhere(location, bucket.location or "", bucket.location_type or ""):
         raise JobSpecError(
             f"`{field}` {uri!r}: bucket {name!r} is in {bucket.location}, the BigQuery tables are in {location}, "
-            f"and files can only be moved within one location. Use a bucket in {location}. {NOTHING_SENT}"
+            f"and files can only be moved within one location. Use a bucket in {location}."
         )
 
 

@@ -144,23 +144,18 @@ def _given(command: Command) -> SpecModel | None:
     """
     if (step := STEPS.get(command.step)) is None:
         if command.given is not None:
-            raise JobSpecError(f"`--input`: step {command.step!r} takes none. Nothing was sent or billed.")
+            raise JobSpecError(f"`--input`: step {command.step!r} takes none.")
         return None
     if command.beam_options:
         option = command.beam_options[0].partition("=")[0]
-        raise JobSpecError(
-            f"`{option}`: step {command.step!r} takes `--input`, and no options of Beam. "
-            "Nothing was sent or billed."
-        )
+        raise JobSpecError(f"`{option}`: step {command.step!r} takes `--input`, and no options of Beam.")
     given = {} if command.given is None else command.given
     if isinstance(given, str):
         content = _content("--input", given)
         try:
             given = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise JobSpecError(
-                f"{command.given!r} cannot be read as JSON: {error}. Nothing was sent or billed."
-            ) from error
+            raise JobSpecError(f"{command.given!r} cannot be read as JSON: {error}.") from error
     return with_base_urls(step.input.parse(given), os.environ, _log)
 
 
@@ -172,17 +167,14 @@ def _content(option: str, address: str) -> bytes:
     try:
         return _read(address) if "://" in address else Path(address).read_bytes()
     except OSError as error:
-        raise JobSpecError(
-            f"{address!r} cannot be read: {error.strerror or error}. Nothing was sent or billed."
-        ) from error
+        raise JobSpecError(f"{address!r} cannot be read: {error.strerror or error}.") from error
     except Exception as raised:  # of a service, or of Beam for a filesystem that it lacks
         from airflow_provider_llmbeam.pipeline.launch.writable import is_final, service_error
 
         found = service_error(raised)
         is_service = address.startswith("gs://") and not is_final(found)
         raise (JobFailedError if is_service else JobSpecError)(
-            f"`{option}` {address!r} cannot be read: {str(found).rstrip('.')}. Expected a file, local or on "
-            "gs://. Nothing was sent or billed."
+            f"`{option}` {address!r} cannot be read: {str(found).rstrip('.')}. Expected a file, local or on gs://."
         ) from raised
 
 

@@ -81,7 +81,7 @@ def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:
     if not isinstance(spec.runner, DetachedRunner):
         raise JobSpecError(
             f"`runner.type`: only a job with runner 'dataflow' or 'flink' can be submitted; got "
-            f"{spec.runner.type!r}. Nothing was sent or billed."
+            f"{spec.runner.type!r}."
         )
     with prepared_job(spec, beam_options, waits=True) as prepared:
         submitted = _submitted(prepared, spec)

@@ -78,7 +78,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
             pipeline = beam.Pipeline(runner=runner, options=options)
         except (ValueError, ImportError, AttributeError) as error:  # of a runner that does not exist
             reason = str(error).rstrip(".")
-            raise JobSpecError(f"The options of Beam: {reason}. Nothing was sent or billed.") from error
+            raise JobSpecError(f"The options of Beam: {reason}.") from error
         are_elsewhere = workers_are_elsewhere(spec, runner, options)
         workers = ProgressReader(
             spec.paths.progress_uri if are_elsewhere else None, spec_digest(spec) if is_detached else None

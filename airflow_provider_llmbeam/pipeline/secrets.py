@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobRefusedError, LLMBeamError
 from airflow_provider_llmbeam.redaction import secrets_of
 from airflow_provider_llmbeam.transport.redirects import direct
 
@@ -31,7 +31,7 @@ def load_environment(secrets: Mapping[str, str]) -> None:
         secrets: Version of a secret by variable, `projects/…/secrets/…/versions/…`.
 
     Raises:
-        JobSpecError: A secret does not exist, cannot be read, or is not text.
+        JobRefusedError: A secret does not exist, cannot be read, or is not text.
         JobFailedError: Secret Manager does not answer; a retry may succeed.
     """
     with _LOCK:
@@ -67,7 +67,7 @@ def _load(secrets: Mapping[str, str]) -> None:
                 version = client.access_secret_version(name=secret, retry=retry, timeout=TIMEOUT_SECONDS)
                 os.environ[name] = _text(name, secret, version.payload.data)
     except DefaultCredentialsError as error:
-        raise JobSpecError(
+        raise JobRefusedError(
             f"`runner.environment_secrets`: the worker has no Google credentials to read secrets with: {error} "
             f"Expected those of its service account, `runner.service_account`. {_KEPT}"
         ) from None
@@ -85,7 +85,7 @@ def _text(name: str, secret: str, data: bytes) -> str:
         text = ""
     # The value is never quoted, not even in part.
     if not text or "\0" in text:
-        raise JobSpecError(
+        raise JobRefusedError(
             f"`runner.environment_secrets`: the value of {secret!r} cannot be set as variable {name!r}: "
             f"it is empty or not UTF-8 text. {_KEPT}"
         )
@@ -100,14 +100,18 @@ def _error_of(name: str, secret: str, error: Exception) -> LLMBeamError:
     fault = f"`runner.environment_secrets`: {secret!r}, for {name!r},"
     match error:
         case NotFound():
-            return JobSpecError(f"{fault} does not exist: {message} Create it, or name another version. {_KEPT}")
+            return JobRefusedError(
+                f"{fault} does not exist: {message} Create it, or name another version. {_KEPT}"
+            )
         case Forbidden() | Unauthorized():
-            return JobSpecError(
+            return JobRefusedError(
                 f"{fault} may not be read: {message} The service account of the workers (`runner.service_account`)"
                 f" needs the role roles/secretmanager.secretAccessor on it. {_KEPT}"
             )
         case BadRequest():  # among them FAILED_PRECONDITION: disabled or destroyed
-            return JobSpecError(f"{fault} cannot be read: {message} Enable it, or name another version. {_KEPT}")
+            return JobRefusedError(
+                f"{fault} cannot be read: {message} Enable it, or name another version. {_KEPT}"
+            )
         case _:
             return _temporary(name, secret, error)
 

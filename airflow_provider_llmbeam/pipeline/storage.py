@@ -259,7 +259,7 @@ def check_scheme(field: str, uri: str | None) -> None:
     except ValueError:
         raise JobSpecError(
             f"`{field}` {uri!r}: Beam reads no {FileSystems.get_scheme(uri)}://. Expected a local path, or an "
-            "address that begins with gs://, s3://, azfs:// or hdfs://. Nothing was sent or billed."
+            "address that begins with gs://, s3://, azfs:// or hdfs://."
         ) from None
     except BeamIOError:  # the filesystem is known, and its package is not installed here
         return
@@ -284,8 +284,7 @@ def make_private(uri: str) -> None:
         reason = error.strerror
     if reason is not None:
         raise JobSpecError(
-            f"The directory {uri!r} holds the state of jobs, and this user cannot read and write in it: {reason}. "
-            "Nothing was sent or billed."
+            f"The directory {uri!r} holds the state of jobs, and this user cannot read and write in it: {reason}."
         )
 
 

@@ -82,7 +82,7 @@ def open_access(
                 project = ", nor `model.project` (Vertex AI)" if "project" in type(model).model_fields else ""
                 raise JobSpecError(
                     f"{api.service} needs a key: found neither a password in the `llmbeam` connection nor {names} "
-                    f"in the environment{project}. Nothing was sent or billed."
+                    f"in the environment{project}."
                 )
             return FixedAccess()
         case "access_token":

@@ -47,8 +47,8 @@ def open_backend(
         return backend
     if (embeddings := part_of(model, "embeddings")) is None:
         raise JobSpecError(
-            f"A model of type {model.type!r} generates texts only, and vectors were requested. Nothing was sent "
-            "or billed. Use a model of type 'gemini' or 'openai'."
+            f"A model of type {model.type!r} generates texts only, and vectors were requested. "
+            "Use a model of type 'gemini' or 'openai'."
         )
     backend = embeddings.open_embeddings(model, embedding)
     return backend

@@ -12,7 +12,7 @@ from typing import IO, Any, ClassVar, Literal
 
 import requests
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobRefusedError, JobSpecError
 from airflow_provider_llmbeam.providers.errors import (
     ApiConflictError,
     ApiDeniedError,
@@ -158,7 +158,7 @@ class BatchProvider(ABC):
             size: Size of the request file, in bytes.
 
         Raises:
-            JobSpecError: The provider refuses the job.
+            JobRefusedError: The provider refuses the job.
             BatchQuotaError: Another job has to end first.
             UncertainSubmitError: The job may have been created.
         """
@@ -228,7 +228,7 @@ class BatchProvider(ABC):
         """Creates a job, and sends the request again only if it was certainly not processed.
 
         Raises:
-            JobSpecError: The provider refuses the job.
+            JobRefusedError: The provider refuses the job.
             BatchQuotaError: Another job has to end first.
             UncertainSubmitError: The job may have been created.
         """
@@ -258,7 +258,7 @@ class BatchProvider(ABC):
         """Calls a function that uploads a request file, again after a transient failure.
 
         Raises:
-            JobSpecError: The provider refuses the file.
+            JobRefusedError: The provider refuses the file.
             BatchQuotaError: It stores no more files.
         """
         with _before_the_job():
@@ -313,7 +313,7 @@ def _before_the_job() -> Iterator[None]:
     try:
         yield
     except (ApiDeniedError, ApiNotFoundError, ApiRefusedError) as error:
-        raise JobSpecError(f"{error} No job was created.") from error
+        raise JobRefusedError(f"{error} No job was created.") from error
     except ApiUnavailableError as error:
         if error.http_status != 429:
             raise
@@ -365,10 +365,7 @@ def open_provider(
         JobSpecError: The model has no batch inference, or there are no credentials.
     """
     if (batch := part_of(model, "batch")) is None:
-        raise JobSpecError(
-            f"Batch inference needs a model of type 'gemini' or 'openai'; got {model.type!r}. Nothing was sent or "
-            "billed."
-        )
+        raise JobSpecError(f"Batch inference needs a model of type 'gemini' or 'openai'; got {model.type!r}.")
     provider: BatchProvider = batch.open_batches(
         model, open_client(model, session), output_uri=output_uri, embeds=embeds
     )

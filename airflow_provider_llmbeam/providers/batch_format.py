@@ -81,8 +81,5 @@ def batch_format(
     if found is None:
         what = f"a model of type {model.type!r}"
         what = what if embedding is None else f"embeddings of model {model.name!r} of type {model.type!r}"
-        raise JobSpecError(
-            f"`inference.mode`: no provider has batch inference for {what}. Nothing was sent or billed. Use mode "
-            "'online'."
-        )
+        raise JobSpecError(f"`inference.mode`: no provider has batch inference for {what}. Use mode 'online'.")
     return found

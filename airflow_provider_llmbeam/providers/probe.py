@@ -43,8 +43,7 @@ def probe_request(model: Model, *, embeds: bool = False) -> ProbeRequest | None:
     """
     if embeds and not model.api.embeds:
         raise JobSpecError(
-            f"A model of type {model.type!r} generates only text; got `embeds=True` for {model.name!r}. Nothing "
-            "was sent or billed."
+            f"A model of type {model.type!r} generates only text; got `embeds=True` for {model.name!r}."
         )
     part = part_of(model, "probe")
     found: ProbeRequest | None = part and part.probe_request(model, embeds=embeds)

@@ -132,7 +132,7 @@ def accelerator_need(endpoint: VertexEndpoint | CloudRunEndpoint) -> Accelerator
     if machine is None or machine.accelerator_type not in _QUOTA_NAMES:
         raise JobSpecError(
             f"`endpoint.machine_type`: the accelerators of {endpoint.model} are not known beforehand, nor "
-            "is their quota; name the machine, e.g. 'g2-standard-12'. Nothing was started or billed."
+            "is their quota; name the machine, e.g. 'g2-standard-12'."
         )
     spot = "preemptible_" if endpoint.spot else ""
     name = _QUOTA_NAMES[machine.accelerator_type]

@@ -148,7 +148,7 @@ class SpecModel(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             found = " ".join(str(problem) for problem in problems_of(error, root=cls))
-            raise JobSpecError(f"{found} Nothing was sent or billed.") from None
+            raise JobSpecError(str(found)) from None
 
     @classmethod
     def problems(cls, data: Mapping[str, Any], *, has_connection: bool = False) -> tuple[SpecProblem, ...]:

@@ -130,5 +130,5 @@ def refuse_conversation(spec: JobSpec, task: str) -> None:
     if spec.conversation is not None:
         raise JobSpecError(
             f"`conversation`: {task} sends each prompt without its history, so that the answers would differ from "
-            "those of the job; leave the field out here. Nothing was sent or billed."
+            "those of the job; leave the field out here."
         )

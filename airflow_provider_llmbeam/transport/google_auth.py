@@ -108,7 +108,7 @@ def default_credentials(needed_by: str, audience: str | None = None) -> Credenti
     try:
         found: Credentials = google.auth.default(scopes=[_SCOPE])[0]
     except GoogleAuthError as error:
-        raise JobSpecError(f"{needed_by} needs Google credentials: {error} Nothing was sent or billed.") from error
+        raise JobSpecError(f"{needed_by} needs Google credentials: {error}") from error
     if audience is None:
         return found
     try:
@@ -116,13 +116,13 @@ def default_credentials(needed_by: str, audience: str | None = None) -> Credenti
     except GoogleAuthError as error:
         raise JobSpecError(
             f"Cloud Run (`model.id_token_audience` {audience!r}) needs an ID token, and the metadata server of "
-            f"this machine does not answer: {error} Nothing was sent or billed."
+            f"this machine does not answer: {error}"
         ) from error
     if made is None:
         raise JobSpecError(
             f"Cloud Run (`model.id_token_audience` {audience!r}) needs an ID token of a service account, and the "
             f"Google credentials found here ({type(found).__module__}) are those of a user or of another cloud, "
-            "which cannot issue one. Nothing was sent or billed. Run as a service account that may invoke the "
+            "which cannot issue one. Run as a service account that may invoke the "
             "service (roles/run.invoker), or impersonate one: `gcloud auth application-default login "
             "--impersonate-service-account=EMAIL`."
         )

@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.endpoints.sweep import BatchInferenceJobs, sweep
 from airflow_provider_llmbeam.exceptions import (
     BudgetExceededError,
     JobFailedError,
-    JobSpecError,
+    JobRefusedError,
     LLMBeamError,
     error_class,
 )
@@ -737,7 +737,7 @@ def test_a_wrong_model_is_found_before_anything_is_submitted(developer, sandbox)
 
 def test_a_batch_that_the_provider_refuses_fails_the_job_and_bills_nothing_more(developer, sandbox):
     sandbox.faults.queue("gemini.batches.create", Fault(kind="error", http_status=400, message="no"))
-    with pytest.raises(JobSpecError, match=r"no\. No job was created\. Only the pilot was sent"):
+    with pytest.raises(JobRefusedError, match=r"no\. No job was created\. Only the pilot was sent"):
         run(JobSpec.parse(developer))
     assert {charge.tier: charge.answers for charge in sandbox.token_bill.charges} == {"standard": PILOT_ROWS}
 

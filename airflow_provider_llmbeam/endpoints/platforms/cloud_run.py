@@ -59,7 +59,7 @@ class CloudRunPlatform(HookPlatform[CloudRunHook]):
         try:
             self._hook.get_id_token(f"https://{service_id(plan.key)}-check.a.run.app")
         except AccessDeniedError as error:
-            raise JobSpecError(f"{error} Nothing was started or billed.") from error
+            raise JobSpecError(str(error)) from error
 
     def poll(self, plan: EndpointPlan, operation: str | None, lost: LostReply | None = None) -> EndpointSnapshot:
         """Returns the present state of a service, which is more precise than that of its operation."""

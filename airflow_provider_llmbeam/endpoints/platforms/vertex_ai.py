@@ -47,9 +47,7 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
         spec = cast(VertexEndpoint, plan.spec)
         if RegisteredModel.read(spec.model) is not None:
             if self._hook.get_registered_model(spec.model) is None:
-                raise JobSpecError(
-                    f"`model`: the Model Registry has no {spec.model!r}. Nothing was started or billed."
-                )
+                raise JobSpecError(f"`model`: the Model Registry has no {spec.model!r}.")
             return
         if spec.hf_token_secret is not None:
             self._hf_token(spec)
@@ -59,7 +57,7 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
         try:
             self._hook.get_publisher_model(garden)
         except CloudNotFoundError as error:
-            raise JobSpecError(f"`model`: {error} Nothing was started or billed.") from error
+            raise JobSpecError(f"`model`: {error}") from error
 
     def poll(self, plan: EndpointPlan, operation: str | None, lost: LostReply | None = None) -> EndpointSnapshot:
         """Returns the present state of an endpoint; see `EndpointPlatform.poll`."""

@@ -77,7 +77,7 @@ class GoogleHook(GoogleBaseHook):
         if not self._project:
             raise JobSpecError(
                 f"No Google Cloud project is named (`project` of a runner or an endpoint), and neither connection "
-                f"{self.gcp_conn_id!r} nor its credentials name one. Nothing was sent or billed."
+                f"{self.gcp_conn_id!r} nor its credentials name one."
             )
         return self._project
 

@@ -80,7 +80,7 @@ def before_submission() -> Iterator[None]:
     except CloudError as error:
         if error.retryable:
             raise
-        raise JobSpecError(f"{error} Nothing was sent or billed.") from error
+        raise JobSpecError(str(error)) from error
 
 
 @contextmanager

@@ -134,7 +134,7 @@ class Monitor:
 
         Raises:
             ApiError: The jobs could not be polled for an hour, or a job may have been created and is not found.
-            JobSpecError: The provider refuses the first job.
+            JobRefusedError: The provider refuses the first job.
             BatchPendingError: The jobs have not ended, and this process does not wait for them.
         """
         self._manifest = manifest
@@ -234,9 +234,9 @@ class Monitor:
             self._room = 0
             _log.info("The provider takes no further batch-inference job until another one has ended: %s", error)
             return False
-        except JobSpecError as error:
+        except (JobSpecError, JobRefusedError) as error:
             if not self.jobs:
-                raise JobSpecError(
+                raise JobRefusedError(
                     f"{error} Only the pilot was sent, and the journal has its answers for a later run."
                 ) from error
             # An error would leave the other jobs to run, and their results to expire before anybody reads them.

@@ -123,6 +123,8 @@ class BatchInference:
                 self.manifest = self._monitor.run(self.manifest, plan)
             self._harvest(self.manifest)
         except JobRefusedError as error:
+            if not manifest.jobs and not self._monitor.jobs:
+                raise
             names = ", ".join(self._running(manifest)) or "none"
             instead = (
                 f" To send every row online instead, delete {self._spec.paths.batch_uri!r}." if is_online else ""
@@ -535,5 +537,5 @@ def _warn(job: str, manifest: BatchManifest, error: LLMBeamError) -> None:
         model.get("name"),
         model.get("type"),
         f" at {server}" if server else "",
-        str(error).removesuffix(" Nothing was sent or billed."),
+        str(error).removesuffix(f" {JobSpecError.remains}"),
     )

@@ -121,8 +121,7 @@ def oldest_turn_at(spec: JobSpec, ttl_days: float, started_at: float) -> float:
         first = float(json.loads(storage.read(uri))["started_at"])
     except (ValueError, TypeError, LookupError):
         raise JobSpecError(
-            f"{uri!r} holds the time of the first attempt of this run, and cannot be read as such: delete it. "
-            "Nothing was sent or billed."
+            f"{uri!r} holds the time of the first attempt of this run, and cannot be read as such: delete it."
         ) from None
     return first - ttl_days * _DAY_SECONDS
 

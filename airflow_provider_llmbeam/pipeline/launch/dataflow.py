@@ -40,8 +40,7 @@ def submit_once(pipeline: beam.Pipeline, spec: JobSpec) -> DataflowPipelineResul
         return DataflowPipelineResult(client.get_job(found[1]), pipeline.runner, pipeline.options)
     except GoogleAuthError as error:
         raise JobSpecError(
-            f"Job {spec.name!r} was not submitted: the Google credentials are missing or invalid: {error} Nothing "
-            "was sent or billed."
+            f"Job {spec.name!r} was not submitted: the Google credentials are missing or invalid: {error}"
         ) from None
     except (ServerError, RetryError) as error:
         raise JobFailedError(
@@ -52,12 +51,10 @@ def submit_once(pipeline: beam.Pipeline, spec: JobSpec) -> DataflowPipelineResul
         raise JobSpecError(
             f"Job {spec.name!r} was not submitted (HTTP 403): {sentence(error)} The account that submits needs "
             "the role `roles/dataflow.developer`, or one that holds it, and `roles/iam.serviceAccountUser` on the "
-            "account of the workers. Nothing was sent or billed."
+            "account of the workers."
         ) from None
     except (GoogleAPICallError, ValueError) as error:
-        raise JobSpecError(
-            f"Job {spec.name!r} was not submitted: {sentence(error)} Nothing was sent or billed."
-        ) from None
+        raise JobSpecError(f"Job {spec.name!r} was not submitted: {sentence(error)}") from None
     except OSError as error:
         raise JobFailedError(
             f"Job {spec.name!r} was not submitted, since its files could not be uploaded to "

@@ -102,5 +102,5 @@ def preparation(spec: JobSpec) -> Iterator[None]:
         error = service_error(raised)
         message = f"{type(error).__name__}: {error}".rstrip(".")
         raise (JobSpecError if is_final(error) else JobFailedError)(
-            f"Job {spec.name!r} could not be prepared: {message}. Nothing was sent or billed."
+            f"Job {spec.name!r} could not be prepared: {message}."
         ) from raised

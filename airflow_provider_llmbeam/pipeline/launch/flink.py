@@ -128,7 +128,7 @@ def _check_cluster(runner: FlinkRunner) -> None:
         kind = JobFailedError if error.retryable else JobSpecError
         raise kind(f"`runner.rest_url`: {error} Nothing was sent or billed.") from error
     if fault := cluster_fault(runner, overview, configuration, beam_version):
-        raise JobSpecError(f"{fault} Nothing was sent or billed.")
+        raise JobSpecError(str(fault))
     if warning := cluster_warning(runner, overview):
         _log.warning("%s", warning)
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, FlinkRunner
 
@@ -96,7 +97,7 @@ def signals_handled() -> Iterator[None]:
 def what_remains(spec: JobSpec | None) -> str:
     """Returns one sentence about what runs, is billed and is kept; `None` for a job that was not read yet."""
     if spec is None:
-        return "Nothing was sent or billed."
+        return JobSpecError.remains
     if isinstance(spec.runner, DataflowRunner):
         return (
             "The job may be running, and billing, on Dataflow: the same command finds it, and `gcloud dataflow "

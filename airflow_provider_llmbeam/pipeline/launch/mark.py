@@ -49,6 +49,5 @@ class LaunchMark:
         if not storage.exists(self.uri) or storage.read(self.uri).decode() != self.text:
             raise JobSpecError(
                 f"`state_uri`: a worker does not see {self.uri!r}, which the launch of the job has written. Use "
-                "an address that all workers reach, such as gs://…, or a disk that they mount. Nothing was sent "
-                "or billed."
+                "an address that all workers reach, such as gs://…, or a disk that they mount."
             )

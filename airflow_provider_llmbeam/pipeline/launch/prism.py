@@ -54,12 +54,11 @@ def binary_of(runner: PrismRunner) -> str:
     if not path:
         raise JobSpecError(
             f"`runner.binary_path`: this field, or the environment variable `{BINARY_VARIABLE}`, is needed: the "
-            "path of the binary of Prism on the worker, which `scripts/build-prism` builds. Nothing was sent or "
-            "billed."
+            "path of the binary of Prism on the worker, which `scripts/build-prism` builds."
         )
     found = shutil.which(path)
     if found is None:
-        raise JobSpecError(f"{field}: there is no program at {path!r}. Nothing was sent or billed.")
+        raise JobSpecError(f"{field}: there is no program at {path!r}.")
     return found
 
 

@@ -56,7 +56,7 @@ def _check_installed(field: str, uri: str) -> None:
     if scheme in _AZURE:
         raise JobSpecError(
             f"`{field}` {uri!r}: Beam reads no {scheme}://. Expected azfs://account/container/…, with "
-            "`pip install 'apache-beam[azure]'`. Nothing was sent or billed."
+            "`pip install 'apache-beam[azure]'`."
         )
     if scheme not in _PACKAGES:
         check_scheme(field, uri)  # a filesystem that the user has added
@@ -69,7 +69,7 @@ def _check_installed(field: str, uri: str) -> None:
     if not is_installed:
         raise JobSpecError(
             f"`{field}` {uri!r}: {scheme}:// needs the package {package!r}, which is not installed here. Install "
-            f"it with `pip install 'apache-beam[{extra}]'`. Nothing was sent or billed."
+            f"it with `pip install 'apache-beam[{extra}]'`."
         )
 
 

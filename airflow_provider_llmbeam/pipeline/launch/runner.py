@@ -66,7 +66,7 @@ def runner_of(
         listed = ", ".join(f"`--{name}`" for name in sorted(unknown))
         raise JobSpecError(
             f"{listed}: neither this command nor Beam has this option. Expected options of Beam, e.g. `--runner`; "
-            "`llmbeam COMMAND --help` lists those of each command. Nothing was sent or billed."
+            "`llmbeam COMMAND --help` lists those of each command."
         )
     return FnApiRunner(), options
 
@@ -109,7 +109,7 @@ def dataflow_options(spec: JobSpec, worker_package: Path | None) -> list[str]:
     runner = spec.runner
     assert isinstance(runner, DataflowRunner)
     if runner.project is None:
-        raise JobSpecError("`runner.project`: this field is needed. Nothing was sent or billed.")
+        raise JobSpecError("`runner.project`: this field is needed.")
     service_options = []
     if runner.max_runtime_seconds is not None:
         # Source: cloud.google.com/dataflow/docs/reference/service-options

@@ -117,7 +117,7 @@ def _pinned(requirement: str) -> str:
     except PackageNotFoundError:
         raise JobSpecError(
             f"The workers need {name!r} in the version that is installed where the job is launched, and it is not "
-            f"installed there. Install it there: `pip install '{requirement}'`. Nothing was sent or billed."
+            f"installed there. Install it there: `pip install '{requirement}'`."
         ) from None
 
 

@@ -197,8 +197,7 @@ def check_generates(spec: JobSpec) -> None:
     """
     if spec.embedding is not None:
         raise JobSpecError(
-            "`task`: vectors cannot be compared with expected answers; expected 'generate', got 'embed'. Nothing "
-            "was sent or billed."
+            "`task`: vectors cannot be compared with expected answers; expected 'generate', got 'embed'."
         )
 
 

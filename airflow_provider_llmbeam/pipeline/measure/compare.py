@@ -217,9 +217,7 @@ def compare(spec: JobSpec, comparison: Comparison) -> ComparisonReport:
     for found in prompts:
         failures = [prompt for prompt in found.values() if isinstance(prompt, Failure)]
         if len(failures) == len(found):
-            raise JobSpecError(
-                f"No row of the sample becomes a prompt, e.g.: {failures[0].message}. Nothing was sent or billed."
-            )
+            raise JobSpecError(f"No row of the sample becomes a prompt, e.g.: {failures[0].message}.")
     check_models(spec, other, *filter(None, [judge]))
     with keep_answers(spec):
         answers = answer_rows(spec, prompts[0]), answer_rows(other, prompts[1])

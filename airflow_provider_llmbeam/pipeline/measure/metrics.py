@@ -250,7 +250,7 @@ def _import(name: str, path: str) -> Callable[[Row, Any], Any]:
     except Exception as error:
         raise JobSpecError(
             f"`metrics.{name}.function`: {path!r} cannot be imported by the Python of the job: "
-            f"{type(error).__name__}: {error}. Nothing was sent or billed."
+            f"{type(error).__name__}: {error}."
         ) from error
     return function
 
@@ -277,12 +277,12 @@ def _check_column(name: str, metric: _FieldMetric, column: str, rows: KeyedRows)
         if column not in row:
             raise JobSpecError(
                 f"`metrics.{name}.expected`: row {key} of the golden set has no column {column!r}; it has "
-                f"{sorted(row)}. Nothing was sent or billed."
+                f"{sorted(row)}."
             )
         if isinstance(metric, NumericMetric) and _number(row[column]) is None:
             raise JobSpecError(
                 f"`metrics.{name}.expected`: row {key} of the golden set has no number in column {column!r} but "
-                f"{row[column]!r}. Nothing was sent or billed."
+                f"{row[column]!r}."
             )
 
 
@@ -296,15 +296,12 @@ def _path(name: str, metric: _FieldMetric, output_schema: Any) -> tuple[str, ...
             if output_schema is None
             else f"have no fields, as the type of `prompt.output_schema` is {output_schema.get('type')!r}"
         )
-        raise JobSpecError(
-            f"`metrics.{name}.field`: the answers {why}; got {metric.field!r}. Nothing was sent or billed."
-        )
+        raise JobSpecError(f"`metrics.{name}.field`: the answers {why}; got {metric.field!r}.")
     path = tuple((metric.field or name).split("."))
     known = output_schema.get("properties")
     if isinstance(known, dict) and path[0] not in known:
         raise JobSpecError(
-            f"`metrics.{name}.field`: `prompt.output_schema` has no field {path[0]!r}; it has {sorted(known)}. "
-            "Nothing was sent or billed."
+            f"`metrics.{name}.field`: `prompt.output_schema` has no field {path[0]!r}; it has {sorted(known)}."
         )
     return path
 

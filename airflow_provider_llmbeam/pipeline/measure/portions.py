@@ -147,8 +147,7 @@ def _read_all(prompts: RowPrompts, export_uri: str, max_bytes: int) -> tuple[flo
         case KafkaSource() | PubSubSource():
             raise JobSpecError(
                 f"`source.type`: the messages of a source of type {source.type!r} are taken by runs of the job "
-                "alone. Name a source of type 'files', 'bigquery' or 'rows' with such rows. Nothing was sent or "
-                "billed."
+                "alone. Name a source of type 'files', 'bigquery' or 'rows' with such rows."
             )
         case RowsSource():
             return float(len(source.rows)), [Portion([dict(row) for row in source.rows], float(len(source.rows)))]

@@ -79,7 +79,7 @@ def _read_keys(spec: JobSpec, named: Sequence[str]) -> KeyedRows:
     if keys.unfound:
         raise JobSpecError(
             f"`source`: no row has the key {', '.join(map(repr, keys.unfound))}. The key has the columns "
-            f"{', '.join(map(repr, spec.source.key))}; a large source is read in part. Nothing was sent or billed."
+            f"{', '.join(map(repr, spec.source.key))}; a large source is read in part."
         )
     return rows
 

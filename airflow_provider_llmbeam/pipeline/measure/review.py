@@ -130,7 +130,7 @@ def _candidates(spec: JobSpec, sample: AnswerSample) -> KeyedRows:
     found = sample_rows(spec, size + len(known), seed=sample.seed).rows
     if missing := {*sample.columns} - {name for row in found.values() for name in row}:
         names = ", ".join(map(repr, sorted(missing)))
-        raise JobSpecError(f"`columns`: no row has the column {names}. Nothing was sent or billed.")
+        raise JobSpecError(f"`columns`: no row has the column {names}.")
     return {key: row for key, row in found.items() if _key_texts(key) not in known}
 
 
@@ -155,7 +155,7 @@ def _answers(spec: JobSpec, rows: KeyedRows) -> dict[str, Any]:
     if not any(isinstance(outcome, Completion) for outcome in outcomes.values()):
         raise JobSpecError(
             f"The journal {spec.paths.journal_uri!r} has no answer to these rows. Give this task the arguments of "
-            "the run whose answers are reviewed, and its manifest. Nothing was sent or billed."
+            "the run whose answers are reviewed, and its manifest."
         )
     return Answers(outcomes, (), has_schema=spec.prompt.output_schema is not None).values()
 
@@ -213,7 +213,7 @@ def add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
         if len(rows) > MAX_ROWS:
             raise JobSpecError(
                 f"`golden_uri` {uri!r} would have {len(rows):,} rows, and an evaluation answers at most "
-                f"{MAX_ROWS:,}. Name another file. Nothing was written, sent or billed."
+                f"{MAX_ROWS:,}. Name another file."
             )
         if reviewed:
             storage.replace(uri, b"".join(map(encode_record, rows.values())), is_private=False)
@@ -239,7 +239,7 @@ def decide(fields: AnswerFields, row: Row, verdict: Verdict) -> Decision:
     if corrected and (mismatch := fields.mismatch(corrected)) is not None:
         raise JobSpecError(
             f"`verdicts`: the corrected answer of row {verdict.key} does not match `prompt.output_schema`: "
-            f"{mismatch}. Clear the task of this review, and answer it again. Nothing was written, sent or billed."
+            f"{mismatch}. Clear the task of this review, and answer it again."
         )
     return "corrected" if corrected else "accepted"
 
@@ -278,9 +278,7 @@ class AnswerFields:
                 hint = nearest(name, self.names)
                 found = f"{name!r}; {hint}" if hint else repr(name)
                 end = "" if found.endswith("?") else "."
-                raise JobSpecError(
-                    f"`{argument}`: the answers have no field {found}{end} Nothing was sent or billed."
-                )
+                raise JobSpecError(f"`{argument}`: the answers have no field {found}{end}")
 
     def values(self, answer: Any) -> dict[str, Any]:
         """Returns the values of the fields of an answer; `None` for one that it lacks."""

@@ -66,7 +66,7 @@ def read_golden(
                 raise _too_large(f"more than {MAX_ROWS:,} rows")
             row = prompts.prepare(read)
             if isinstance(row, FailedRow):
-                raise JobSpecError(f"`golden`: row {number}: {row.failure.message}. Nothing was sent or billed.")
+                raise JobSpecError(f"`golden`: row {number}: {row.failure.message}.")
             key = _text(encode_key(row, golden.key))
             if key in rows:
                 repeated.append(key)
@@ -75,11 +75,10 @@ def read_golden(
             raise _too_large(f"more than {MAX_BYTES // 2**10:,} KiB")
     if repeated:
         raise JobSpecError(
-            f"`golden.key`: the key {repeated[0]} belongs to several rows. Name columns that tell the rows apart. "
-            "Nothing was sent or billed."
+            f"`golden.key`: the key {repeated[0]} belongs to several rows. Name columns that tell the rows apart."
         )
     if not rows and not may_be_empty:
-        raise JobSpecError("`golden`: the golden set has no rows. Nothing was sent or billed.")
+        raise JobSpecError("`golden`: the golden set has no rows.")
     return rows
 
 
@@ -115,7 +114,7 @@ def sample_rows(
     with read_once(spec, prompts, MAX_BYTES) as reading:
         picked = heapq.nsmallest(size, hashed(reading.rows()), key=lambda each: each[:2])
     if not picked and not failed:
-        raise JobSpecError(f"{name_of(spec.source)} has no rows. Nothing was sent or billed.")
+        raise JobSpecError(f"{name_of(spec.source)} has no rows.")
     prepared = [prompts.prepare(row) for row in prompts.inspected([row for *_, row in picked])]
     selected = {_text(encode_key(row, spec.source.key)): row for row in prepared if not isinstance(row, FailedRow)}
     if not selected:
@@ -123,7 +122,7 @@ def sample_rows(
         message = refused or failed.get("missing_key") or next(iter(failed.values()))
         if prompts.masker is not None:
             message = prompts.masker.message(message)
-        raise JobSpecError(f"`source`: none of its rows can be sent: {message}. Nothing was sent or billed.")
+        raise JobSpecError(f"`source`: none of its rows can be sent: {message}.")
     return RowSample(selected, count, reading.is_partial)
 
 
@@ -143,5 +142,5 @@ def _text(key: bytes) -> str:
 def _too_large(size: str) -> JobSpecError:
     return JobSpecError(
         f"`golden`: the golden set has {size}, and is answered in one process. Take a part of it: a few hundred "
-        "rows tell two prompts apart. Nothing was sent or billed."
+        "rows tell two prompts apart."
     )

@@ -36,5 +36,5 @@ def reserve_open_files(max_in_flight: int) -> None:
         alternative = f", or lower `max_in_flight` to {possible:,}" if possible > 0 else ""
         raise JobSpecError(
             f"`limits.max_in_flight`: {max_in_flight:,} requests at once need {needed:,} open files, and this "
-            f"process may have {hard:,}. Raise the limit (`ulimit -n`){alternative}. Nothing was sent or billed."
+            f"process may have {hard:,}. Raise the limit (`ulimit -n`){alternative}."
         )

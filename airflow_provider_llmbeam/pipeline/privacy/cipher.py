@@ -80,7 +80,7 @@ def cipher_of(variable: str) -> Cipher:
         raise JobSpecError(
             f"`safety.privacy.key_env`: the environment variable {variable!r} {fault}. Expected a secret of at "
             f"least {MIN_SECRET} characters for the placeholders; on Dataflow, name it in "
-            "`runner.environment_secrets`. Nothing was sent or billed."
+            "`runner.environment_secrets`."
         )
     return _cipher(secret)
 

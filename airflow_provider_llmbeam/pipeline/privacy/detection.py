@@ -136,7 +136,7 @@ def _function_finder(index: int, detector: CustomDetector) -> Find:
     except Exception as error:
         raise JobSpecError(
             f"`safety.privacy.detectors.{index}.function`: {path!r} cannot be imported by the Python of the job: "
-            f"{type(error).__name__}: {error}. Nothing was sent or billed."
+            f"{type(error).__name__}: {error}."
         ) from error
 
     def find(text: str) -> Iterator[Finding]:

@@ -103,7 +103,7 @@ class PatternFinder:
             raise JobSpecError(
                 f"`safety.privacy.detectors`: a detector of type 'patterns' needs presidio-analyzer: {error}. "
                 "Install the extra: `pip install 'airflow-provider-llmbeam[privacy]'`, on Dataflow into the "
-                "`runner.container_image` if there is one. Nothing was sent or billed."
+                "`runner.container_image` if there is one."
             ) from None
         logging.getLogger("presidio-analyzer").disabled = True  # its messages quote what was found
         self._kinds: list[tuple[str, int, Callable[[str], object], _Spans]] = []

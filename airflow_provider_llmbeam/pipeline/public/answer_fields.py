@@ -55,16 +55,13 @@ class AnswerFields:
             JobSpecError: The form is not known, or no form of answers with this schema.
         """
         if form not in ("struct", "flat", "json"):
-            raise JobSpecError(
-                f"`answer_columns`: must be 'struct', 'flat' or 'json'; got {form!r}. Nothing was sent or billed."
-            )
+            raise JobSpecError(f"`answer_columns`: must be 'struct', 'flat' or 'json'; got {form!r}.")
         has_schema = output_schema is not None
         found = _TEXT if output_schema is None else answer_type(output_schema)
         if form == "flat":
             if not found.fields:
                 raise JobSpecError(
-                    "`answer_columns`: 'flat' needs a `prompt.output_schema` of an object with properties. "
-                    "Nothing was sent or billed."
+                    "`answer_columns`: 'flat' needs a `prompt.output_schema` of an object with properties."
                 )
             return cls(found.fields, has_schema, form, extras)
         return cls((("answer", _TEXT if form == "json" else found),), has_schema, form, extras)
@@ -138,7 +135,7 @@ def _field_name(name: str) -> str:
     if not name.isidentifier() or iskeyword(name) or name.startswith("_"):
         raise JobSpecError(
             f"`prompt.output_schema`: no field of a Beam row can be named {name!r}. Rename the property, or set "
-            "`answer_columns` to 'json'. Nothing was sent or billed."
+            "`answer_columns` to 'json'."
         )
     return name
 

@@ -72,23 +72,18 @@ class LLMCaller(Caller, Generic[ExampleT]):
         if not isinstance(handler, LLMModelHandler):
             raise JobSpecError(
                 "`handler`: must be an `LLMModelHandler` itself, not one of Beam's handlers around it; got a "
-                f"value of type {type(handler).__name__!r}. Nothing was sent or billed."
+                f"value of type {type(handler).__name__!r}."
             )
         if handler.journal_uri is not None:
             raise JobSpecError(
                 "`handler`: `LLMCaller` takes a handler without `journal_uri`, as each call would write a file of "
-                "its own. Leave it out, or use `RunInference`. Nothing was sent or billed."
+                "its own. Leave it out, or use `RunInference`."
             )
         is_number = isinstance(timeout_seconds, int | float) and not isinstance(timeout_seconds, bool)
         if not is_number or not 0 < timeout_seconds <= threading.TIMEOUT_MAX:
-            raise JobSpecError(
-                f"`timeout_seconds`: must be a finite number above 0; got {timeout_seconds!r}. Nothing was sent "
-                "or billed."
-            )
+            raise JobSpecError(f"`timeout_seconds`: must be a finite number above 0; got {timeout_seconds!r}.")
         if failures not in ("raise", "return"):
-            raise JobSpecError(
-                f"`failures`: must be 'raise' or 'return'; got {failures!r}. Nothing was sent or billed."
-            )
+            raise JobSpecError(f"`failures`: must be 'raise' or 'return'; got {failures!r}.")
         self._handler = handler
         self._timeout_seconds = timeout_seconds
         self._failures = failures

@@ -191,6 +191,6 @@ def _error_output(error_handling: Any) -> str | None:
     if not isinstance(output, str) or not output or output == GOOD or len(error_handling) > 1:
         raise JobSpecError(
             "`error_handling`: must be {'output': NAME}, with the name of the output of failed rows, which is not "
-            f"{GOOD!r}; got {error_handling!r}. Nothing was sent or billed."
+            f"{GOOD!r}; got {error_handling!r}."
         )
     return output

@@ -112,17 +112,16 @@ class StatefulLengthBatching(beam.PTransform, Generic[ElementT]):
             if value is None and name == "max_batch_weight":
                 continue
             if not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise JobSpecError(f"`{name}`: must be a number above 0; got {value!r}. Nothing was read.")
+                raise JobSpecError(f"`{name}`: must be a number above 0; got {value!r}.")
             if name != "max_delay_seconds" and type(value) is not int:
-                raise JobSpecError(f"`{name}`: must be a whole number; got {value!r}. Nothing was read.")
+                raise JobSpecError(f"`{name}`: must be a whole number; got {value!r}.")
         for name, function in (("size_of", size_of), ("clock", clock)):
             if not callable(function):
-                raise JobSpecError(f"`{name}`: must be a function; got {function!r}. Nothing was read.")
+                raise JobSpecError(f"`{name}`: must be a function; got {function!r}.")
         sizes = list(boundaries) if isinstance(boundaries, Sequence) else [0]
         if any(not isinstance(size, int | float) or size < 1 for size in sizes) or sizes != sorted(set(sizes)):
             raise JobSpecError(
-                f"`boundaries`: must ascend and be sizes of at least 1, e.g. (128, 512); got {boundaries!r}. "
-                "Nothing was read."
+                f"`boundaries`: must ascend and be sizes of at least 1, e.g. (128, 512); got {boundaries!r}."
             )
         self._boundaries = tuple(sizes)
         self._size_of = size_of
@@ -139,7 +138,7 @@ class StatefulLengthBatching(beam.PTransform, Generic[ElementT]):
         if elements.windowing.windowfn.is_merging():
             raise JobSpecError(
                 "`StatefulLengthBatching`: state has no windows that are merged, as sessions are. Put the "
-                "elements into fixed windows, or into the global window. Nothing was read."
+                "elements into fixed windows, or into the global window."
             )
         coder = registry.get_coder(elements.element_type)
         key = beam.ParDo(_Key(self._boundaries, self._shards, self._size_of, coder))

@@ -118,6 +118,5 @@ class Batches:
         except ValidationError as error:
             raise JobSpecError(
                 f"The state of job {self._spec.name!r} in {self._uri!r} is not valid: {error.errors()[0]['msg']}. "
-                "Restore the file, or delete it: the batches beside it are then answered again. Nothing was sent "
-                "or billed."
+                "Restore the file, or delete it: the batches beside it are then answered again."
             ) from None

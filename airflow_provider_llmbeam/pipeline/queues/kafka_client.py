@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, refusal
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.source import KafkaCluster
@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.spec.source import KafkaCluster
 #: Timeout of one request to the brokers, in seconds.
 TIMEOUT_SECONDS = 30.0
 
-NOTHING_SENT = "Nothing was sent or billed."
+NOTHING_SENT = JobSpecError.remains
 
 #: Settings of a consumer that a connection may hold, and that are warnings of a producer.
 CONSUMER_SETTINGS = frozenset(
@@ -74,7 +74,7 @@ class Client:
         if not given.get("bootstrap.servers"):
             raise JobSpecError(
                 f"`{self.part}.bootstrap_servers`: this field is needed, as {self.cluster.config_env!r} in the "
-                f"environment names no `bootstrap.servers`. {self.remains}"
+                "environment names no `bootstrap.servers`."
             )
         return {**given, "error_cb": self.causes.append, "logger": logger}
 
@@ -102,8 +102,10 @@ class Client:
         if not is_permanent(cause) and self.causes:
             cause = self.causes[0]
         what = redact(f"{cause.name()}: {cause.str()}".rstrip("."), known_secrets((self.cluster.config_env,)))
-        message = f"`{self.part}`: Kafka at {self.cluster.shown_servers}: {doing} failed: {what}. {self.remains}"
-        return JobSpecError(message) if is_permanent(cause) else JobFailedError(message)
+        fault = f"`{self.part}`: Kafka at {self.cluster.shown_servers}: {doing} failed: {what}."
+        if is_permanent(cause):
+            return refusal(fault, self.remains)
+        return JobFailedError(f"{fault} {self.remains}")
 
     def _given(self) -> dict[str, Any]:
         text = os.environ.get(self.cluster.config_env, "").strip()
@@ -116,7 +118,7 @@ class Client:
         if not isinstance(found, dict):  # the value may be a password, and is never quoted
             raise JobSpecError(
                 f"`{self.part}.config_env`: the variable {self.cluster.config_env!r} does not hold a JSON object. "
-                f'Expected settings of librdkafka, e.g. {{"security.protocol": "SASL_SSL"}}. {self.remains}'
+                f'Expected settings of librdkafka, e.g. {{"security.protocol": "SASL_SSL"}}.'
             )
         return found
 
@@ -135,8 +137,9 @@ def client_package(part: str, remains: str = NOTHING_SENT) -> Any:
     try:
         import confluent_kafka
     except ImportError as error:
-        raise JobSpecError(
+        raise refusal(
             f"A {part} of type 'kafka' needs `confluent-kafka` ({error}). Install it with "
-            f"`pip install 'airflow-provider-llmbeam[kafka]'`. {remains}"
+            "`pip install 'airflow-provider-llmbeam[kafka]'`.",
+            remains,
         ) from None
     return confluent_kafka

@@ -83,5 +83,5 @@ def _decoded(spec: JobSpec, content: Any) -> Position:
         raise JobSpecError(
             f"The position of job {spec.name!r} in {position_uri(spec)!r} is not valid: "
             f"{error.errors()[0]['msg']}. Restore the file, or delete it: the job then begins as in its first "
-            "run. Nothing was sent or billed."
+            "run."
         ) from None

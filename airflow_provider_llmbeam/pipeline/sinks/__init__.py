@@ -109,6 +109,6 @@ def _postgres() -> ModuleType:
     except ImportError as error:
         raise JobSpecError(
             f"A sink of type 'postgres' needs `psycopg` ({error}). Install it with "
-            "`pip install 'airflow-provider-llmbeam[postgres]'`. Nothing was sent or billed."
+            "`pip install 'airflow-provider-llmbeam[postgres]'`."
         ) from None
     return postgres

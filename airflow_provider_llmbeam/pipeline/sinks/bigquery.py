@@ -16,7 +16,6 @@ from google.cloud import bigquery
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
-    NOTHING_SENT,
     before_the_model,
     check_bucket,
     connect,
@@ -74,8 +73,7 @@ def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
         dataset = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id))
         if sink.location and sink.location.upper() != dataset.location.upper():
             raise JobSpecError(
-                f"`sink.location` {sink.location!r}: dataset {dataset.dataset_id!r} is in {dataset.location}. "
-                f"{NOTHING_SENT}"
+                f"`sink.location` {sink.location!r}: dataset {dataset.dataset_id!r} is in {dataset.location}."
             )
         check_bucket(staging_uri, "state_uri", client, dataset.location)
         table = _find(client, target)
@@ -84,7 +82,7 @@ def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
             statement = f"CREATE TABLE {quote_table(target)} ({names})"
         else:
             if mismatch := _misfit(table, wanted):
-                raise JobSpecError(f"`sink.table` {sink.table!r} {mismatch} {NOTHING_SENT}")
+                raise JobSpecError(f"`sink.table` {sink.table!r} {mismatch}")
             types = _types_of(table)
             staged = {**{column: _key_type(types[column.lower()]) for column in columns.from_source}, **outputs}
             nothing = ", ".join(f"CAST(NULL AS {kind}) AS {quote(column)}" for column, kind in staged.items())

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError, refusal
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
     CONSUMER_SETTINGS,
@@ -50,7 +50,7 @@ def check(sink: KafkaSink, job: str) -> None:
     if sink.topic not in topics:
         raise JobSpecError(
             f"`sink.topic`: there is no topic {sink.topic!r} at {sink.shown_servers}, or the account may not see "
-            f"it. Create it, with as many partitions as its readers need. {NOTHING_SENT}"
+            f"it. Create it, with as many partitions as its readers need."
         )
     with client.errors("beginning transactions"):
         producer.init_transactions(TIMEOUT_SECONDS)
@@ -124,11 +124,12 @@ def _send(producer: Any, client: Client, topic: str, key: tuple[str, ...], recor
         except kafka.KafkaException as raised:
             if raised.args[0].name() != "MSG_SIZE_TOO_LARGE":
                 raise
-            raise JobSpecError(
+            raise refusal(
                 f"`sink.topic` {topic!r}: the answer with the key {name.decode()[:_SHOWN]} is a message of "
                 f"{len(value):,} bytes, more than the client sends; the transaction was aborted. Set "
                 "`message.max.bytes` in the settings of the connection, and `max.message.bytes` of the topic, to "
-                f"more, or leave columns out of `sink.passthrough`. {client.remains}"
+                f"more, or leave columns out of `sink.passthrough`.",
+                client.remains,
             ) from None
         else:
             return

@@ -45,19 +45,19 @@ def check(sink: FilesSink, columns: OutputColumns) -> None:
         if not uri.endswith(f".{sink.format}"):
             raise JobSpecError(
                 f"`sink.format` {sink.format!r}: {uri!r} has another format, which `sink.on_existing` 'merge' "
-                "cannot change. Nothing was sent or billed."
+                "cannot change."
             )
         if not _SHARD.search(uri):
             raise JobSpecError(
                 f"`sink.on_existing` 'merge': {uri!r} does not have the name of a file that a job writes, such as "
                 f"'answers-00000-of-00001.{sink.format}', so its rows would not be merged. Rename it, or move it "
-                "to another directory. Nothing was sent or billed."
+                "to another directory."
             )
         found = _columns(uri, sink.format)
         if found is not None and found != set(columns.names):
             raise JobSpecError(
                 f"`sink.on_existing` 'merge': {uri!r} has columns {_names(found - set(columns.names))} that these "
-                f"answers lack, and lacks {_names(set(columns.names) - found)}. Nothing was sent or billed."
+                f"answers lack, and lacks {_names(set(columns.names) - found)}."
             )
 
 

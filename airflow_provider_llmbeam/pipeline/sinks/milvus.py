@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError, refusal
 from airflow_provider_llmbeam.pipeline.records import encode_key, read_records, whole
 from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyType, KeyTypes
 from airflow_provider_llmbeam.pipeline.sinks.parquet import as_text
@@ -27,7 +27,7 @@ _TEXTS = ("model", "fingerprint")
 _UPSERT_BYTES, _UPSERT_ROWS = 8 * 2**20, 5_000
 #: Maximum length of a text field; https://milvus.io/docs/limitations.md
 _LONGEST_TEXT = 65_535
-_NOT_BILLED = "Nothing was sent or billed."
+_NOT_BILLED = JobSpecError.remains
 _KEPT = "The answers are in the journal: another run sends nothing to the model."
 
 
@@ -40,7 +40,7 @@ def check(sink: MilvusSink, key: tuple[str, ...], dimensions: int | None) -> Non
     """
     with _opened(sink, _NOT_BILLED) as client:
         if client.has_collection(sink.collection) and (mismatch := _misfit(client, sink, key, dimensions)):
-            raise JobSpecError(f"{mismatch} {_NOT_BILLED}")
+            raise JobSpecError(mismatch)
 
 
 def publish(sink: MilvusSink, key: tuple[str, ...], staged: Mapping[int, str]) -> list[str]:
@@ -178,9 +178,10 @@ def _opened(sink: MilvusSink, outcome: str) -> Iterator[MilvusClient]:
         if sink.is_local:
             from milvus_lite.server_manager import server_manager_instance
     except ImportError as error:
-        raise JobSpecError(
+        raise refusal(
             f"A sink of type 'milvus' needs {error.name!r}: install `airflow-provider-llmbeam[milvus]` where the "
-            f"job runs. {outcome}"
+            "job runs.",
+            outcome,
         ) from error
     # It logs every exception with a traceback.
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)

@@ -114,7 +114,7 @@ def _conflict(uri: str, found: Owner | None, own: Owner) -> str:
 def _refuse_other(spec: JobSpec, found: Owner | None) -> None:
     own = Owner.of(spec)
     if isinstance(spec.sink, FilesSink) and spec.sink.on_existing == "replace" and found not in (None, own):
-        raise JobSpecError(f"{_conflict(spec.sink.uri, found, own)} Nothing was sent or billed.")
+        raise JobSpecError(f"{_conflict(spec.sink.uri, found, own)}")
 
 
 def _parse(content: bytes | None) -> Owner | None:

@@ -107,7 +107,7 @@ class _Moment:
         return JobFailedError(f"{fault} {self.kept}")
 
 
-_BEFORE = _Moment(JobSpecError, "Nothing was sent or billed.")
+_BEFORE = _Moment(JobSpecError, JobSpecError.remains)
 _AFTER = _Moment(
     JobFailedError, "Nothing was half written, and the answers are in the journal: a retry sends nothing."
 )

@@ -15,7 +15,6 @@ from google.cloud import bigquery
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
-    NOTHING_SENT,
     before_the_model,
     check_bucket,
     connect,
@@ -149,7 +148,7 @@ def _plan(client: bigquery.Client, source: BigQuerySource) -> _Plan:
         query = f"SELECT * FROM `{source.table}`"
     dry = client.query(query, job_config=bigquery.QueryJobConfig(dry_run=True, use_query_cache=False))
     if dry.statement_type not in (None, "SELECT"):
-        raise JobSpecError(f"`source.query` must be one SELECT; it is {dry.statement_type}. {NOTHING_SENT}")
+        raise JobSpecError(f"`source.query` must be one SELECT; it is {dry.statement_type}.")
     size = f"a query that reads {size_text(dry.total_bytes_processed)}, which BigQuery bills"
     return _Plan(query=query, columns=_names(dry.schema or ()), size=size, location=dry.location)
 
@@ -177,7 +176,7 @@ def _names(schema: Iterable[bigquery.SchemaField]) -> tuple[str, ...]:
 def _check_key(source: BigQuerySource, columns: Iterable[str]) -> None:
     there = list(columns)
     if missing := [column for column in source.key if column not in there]:
-        raise JobSpecError(f"`source.key`: no column {missing[0]!r}; there are {there}. {NOTHING_SENT}")
+        raise JobSpecError(f"`source.key`: no column {missing[0]!r}; there are {there}.")
 
 
 def _is_there(directory: str) -> bool:

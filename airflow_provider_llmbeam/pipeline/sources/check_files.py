@@ -37,15 +37,12 @@ def check_source(uri: str, file_format: FileFormat) -> None:
     try:
         found = storage.find(uri)
     except Exception as error:
-        raise JobSpecError(
-            f"`source.uri` {uri!r} cannot be listed: {error} Nothing was sent or billed."
-        ) from error
+        raise JobSpecError(f"`source.uri` {uri!r} cannot be listed: {error}") from error
     if not found:
-        raise JobSpecError(f"`source.uri` {uri!r} matches no file. Nothing was sent or billed.")
+        raise JobSpecError(f"`source.uri` {uri!r} matches no file.")
     if storage.is_local(uri) and Path(found[0].path).is_dir():
         raise JobSpecError(
-            f"`source.uri` {uri!r} is a directory. Expected its files, e.g. '{uri.rstrip('/')}/*.{file_format}'. "
-            "Nothing was sent or billed."
+            f"`source.uri` {uri!r} is a directory. Expected its files, e.g. '{uri.rstrip('/')}/*.{file_format}'."
         )
     names = ", ".join(repr(file.path) for file in found[:_NAMED_FILES])
     _log.info("Files of the source: %s (%s%s)", f"{len(found):,}", names, ", …" * (len(found) > _NAMED_FILES))
@@ -54,15 +51,14 @@ def check_source(uri: str, file_format: FileFormat) -> None:
     if empty and file_format in ("parquet", "avro"):
         raise JobSpecError(
             f"`source.uri` {uri!r}: {empty[0]!r} has 0 bytes, and a {file_format} file without rows has a schema. "
-            "Write it again, or delete it. Nothing was sent or billed."
+            "Write it again, or delete it."
         )
     filled = [file.path for file in found if file.size_in_bytes]
     check_readable(uri, filled)
     if file_format in ("parquet", "avro") and (packed := [path for path in filled if _has_compressed_name(path)]):
         raise JobSpecError(
             f"`source.uri` {uri!r}: {packed[0]!r} is compressed as a whole by its name, and a {file_format} file "
-            "cannot be read so. Expand it, or rename it if only its contents are compressed. Nothing was sent or "
-            "billed."
+            "cannot be read so. Expand it, or rename it if only its contents are compressed."
         )
     if file_format == "avro" and filled:
         _check_avro(filled[0])
@@ -80,22 +76,21 @@ def _check_avro(path: str) -> None:
         try:
             blocks = fastavro.block_reader(file)
         except ValueError as error:
-            raise JobSpecError(f"`source.uri`: {path!r}: {error} Nothing was sent or billed.") from None
+            raise JobSpecError(f"`source.uri`: {path!r}: {error}") from None
     schema, codec = blocks.writer_schema, blocks.codec
     try:
         fastavro.writer(io.BytesIO(), "null", [None], codec=codec)
     except ValueError as error:  # which names the package to install
         raise JobSpecError(
             f"`source.uri`: {path!r} is compressed with codec {codec!r}, which cannot be expanded: {error}. "
-            "Install it here and on the workers, or write the file with codec 'deflate' or 'snappy'. Nothing was "
-            "sent or billed."
+            "Install it here and on the workers, or write the file with codec 'deflate' or 'snappy'."
         ) from None
     branches = schema if isinstance(schema, list) else [schema]
     kinds = {str(branch["type"] if isinstance(branch, dict) else branch) for branch in branches}
     if others := sorted(kinds - {"record", "map"}):
         raise JobSpecError(
             f"`source.uri`: {path!r} has Avro values of type {others[0]!r}. Expected records, whose fields are "
-            "the columns. Nothing was sent or billed."
+            "the columns."
         )
 
 
@@ -107,6 +102,5 @@ def _check_json_lines(path: str) -> None:
     if _IS_JSON_DOCUMENT.match(start):
         raise JobSpecError(
             f"`source.uri`: {path!r} is a JSON array, or has objects of several lines. Expected JSON lines, with "
-            "one object per line: `jq -c '.[]'` writes them from an array, `jq -c .` from objects. Nothing was "
-            "sent or billed."
+            "one object per line: `jq -c '.[]'` writes them from an array, `jq -c .` from objects."
         )

@@ -293,7 +293,7 @@ def _is_filled(cells: str | list[str] | None) -> bool:
 
 def _header_error(path: str | None, fault: str) -> JobSpecError:
     uri = "" if path is None else f" {path!r}"
-    return JobSpecError(f"`source.uri`{uri}: the header {fault} Nothing was sent or billed.")
+    return JobSpecError(f"`source.uri`{uri}: the header {fault}")
 
 
 #: Errors of a text that is not UTF-8, of a date after the year 9999, and of a time zone that does not exist.
@@ -382,7 +382,7 @@ def _read_group(file: pq.ParquetFile, number: int, how: RowFormat) -> pa.Table:
 
 
 def _unreadable_column(what: str, error: Exception) -> JobSpecError:
-    return JobSpecError(f"`source.uri`: {what} cannot be read: {error}. Nothing was sent or billed.")
+    return JobSpecError(f"`source.uri`: {what} cannot be read: {error}.")
 
 
 def parse_table(table: Any, how: RowFormat = RowFormat("parquet")) -> Iterator[Row | FailedRow]:
@@ -394,10 +394,7 @@ def parse_table(table: Any, how: RowFormat = RowFormat("parquet")) -> Iterator[R
         JobSpecError: Two columns have one name.
     """
     if twice := [name for name, count in Counter(table.schema.names).items() if count > 1 and how.uses(name)]:
-        raise JobSpecError(
-            f"`source.uri`: a Parquet file has two columns {twice[0]!r}; one would hide the other. Nothing was "
-            "sent or billed."
-        )
+        raise JobSpecError(f"`source.uri`: a Parquet file has two columns {twice[0]!r}; one would hide the other.")
     columns: dict[str, list[Any]] = {}
     has_faults = False
     for name, column in zip(table.schema.names, table.columns, strict=True):

@@ -63,7 +63,7 @@ def take(spec: JobSpec, source: KafkaSource) -> str:
             raise JobSpecError(
                 f"`source`: the position in {position_file.position_uri(spec)!r} belongs to the Kafka cluster "
                 f"{position.cluster!r}, and {source.shown_servers} is {cluster!r}. Name another `state_uri`, or "
-                f"delete the file: the job then begins as in its first run. {NOTHING_SENT}"
+                f"delete the file: the job then begins as in its first run."
             )
         if known is None and source.window is not None:
             known = _in_window(consumer, client, source.window, edges)
@@ -147,7 +147,7 @@ def _check(spec: JobSpec, source: KafkaSource, taken: Range, edges: Edges) -> No
     if fault := moved_back(taken, edges):
         raise JobSpecError(
             f"`source.topic`: {fault}: the topic was created again. Name another `state_uri`, or delete "
-            f"{position_file.position_uri(spec)!r}: the job then begins as in its first run. {NOTHING_SENT}"
+            f"{position_file.position_uri(spec)!r}: the job then begins as in its first run."
         )
     if not (gone := deleted(taken, edges)):
         return
@@ -155,7 +155,7 @@ def _check(spec: JobSpec, source: KafkaSource, taken: Range, edges: Edges) -> No
     if source.on_deleted == "fail":
         raise JobSpecError(
             f"`source.on_deleted`: {message}: the retention of the topic is shorter than the time between two "
-            f"runs. With 'skip' the job goes on with the oldest message that is left. {NOTHING_SENT}"
+            f"runs. With 'skip' the job goes on with the oldest message that is left."
         )
     _log.warning("%s; `source.on_deleted` is 'skip'.", message)
 

@@ -117,9 +117,7 @@ def check_readable(uri: str, paths: Sequence[str]) -> None:
             Path(path).open("rb").close()
         except PermissionError as error:
             which = "" if path == uri else f" {path!r}:"
-            raise JobSpecError(
-                f"`source.uri` {uri!r}:{which} {error.strerror}. Nothing was sent or billed."
-            ) from error
+            raise JobSpecError(f"`source.uri` {uri!r}:{which} {error.strerror}.") from error
 
 
 def is_compressed(path: str) -> bool:
@@ -193,8 +191,7 @@ class _Expanded(io.RawIOBase):
             self._found = io.BytesIO(self._part.decompress(stored))
         except (zlib.error, lzma.LZMAError, zstandard.ZstdError, OSError) as error:
             raise JobSpecError(
-                f"`source.uri`: {self._path!r} cannot be expanded: {error}. Write it again. Nothing was sent or "
-                "billed."
+                f"`source.uri`: {self._path!r} cannot be expanded: {error}. Write it again."
             ) from None
         if self._part.eof:
             self._stored = self._part.unused_data

@@ -86,9 +86,7 @@ def check_facts(facts: RowFacts, source: Source, wanted: Mapping[str, str]) -> N
         close = get_close_matches(missing[0], facts.columns, 1)
         names = ", ".join(map(repr, facts.columns[:_MAX_NAMED]))
         hint = f"did you mean {close[0]!r}?" if close else f"a row has {names}."
-        raise JobSpecError(
-            f"`{wanted[missing[0]]}`: no row has column {missing[0]!r}; {hint} Nothing was sent or billed."
-        )
+        raise JobSpecError(f"`{wanted[missing[0]]}`: no row has column {missing[0]!r}; {hint}")
 
 
 def check_count(rows: int, source: Source) -> None:
@@ -100,12 +98,12 @@ def check_count(rows: int, source: Source) -> None:
     if not rows and source.on_empty == "fail":
         raise SourceEmptyError(
             f"{name_of(source)} has no rows, so the output was left as it is. If that is no mistake, set "
-            "`source.on_empty` to 'skip', or to 'write' to publish no answers. Nothing was sent or billed."
+            "`source.on_empty` to 'skip', or to 'write' to publish no answers."
         )
     if 0 < rows < source.min_rows:
         raise SourceEmptyError(
             f"{name_of(source)} has {rows:,} rows, and `source.min_rows` is {source.min_rows:,}, so the output "
-            "was left as it is. Nothing was sent or billed."
+            "was left as it is."
         )
 
 

@@ -96,7 +96,7 @@ def refuse_duplicates(duplicates: list[bytes]) -> None:
         belong = "1 key belongs to several rows" if count == 1 else f"{count} keys belong to several rows each"
         raise JobSpecError(
             f"`source.key`: {belong}: {named}{more}. Name columns that tell the rows apart, or set "
-            "`source.on_duplicate_key`. Nothing was sent or billed."
+            "`source.on_duplicate_key`."
         )
 
 

@@ -285,7 +285,7 @@ def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str, max_output
         failure = SharedFailure(_kind(kind), rows, tally.read, tally.messages[kind])
         message = f"{failure.sentence(max_output_tokens)} {kept}"
         if tally.failed.keys() <= BEFORE_ANY_REQUEST:
-            raise JobSpecError(f"{message} Nothing was sent or billed.")
+            raise JobSpecError(str(message))
         others = "" if rows == tally.read else f"None of {tally.read} rows was answered. "
         raise (PermanentFailureError if is_permanent else NothingAnsweredError)(f"{others}{message}")
     kinds = ", ".join(f"{count} × {kind} ({tally.messages[kind]})" for kind, count in tally.failed.most_common(3))

@@ -223,8 +223,8 @@ class VertexAIBatches(BatchProvider):
         for what, value in (("request file", uri), ("output directory", self._output_uri)):
             if not value.startswith("gs://"):
                 raise JobSpecError(
-                    f"Batch inference on Vertex AI needs its {what} on Cloud Storage; got {value!r}. Nothing was "
-                    "sent or billed. Set `state_uri` to a directory 'gs://…'."
+                    f"Batch inference on Vertex AI needs its {what} on Cloud Storage; got {value!r}. "
+                    "Set `state_uri` to a directory 'gs://…'."
                 )
         body = {
             "displayName": display_name,

@@ -31,4 +31,4 @@ def parse_endpoint(
         return _ENDPOINT.validate_python(data)
     except ValidationError as error:
         found = " ".join(str(problem) for problem in problems_of(error, root=Endpoint))
-        raise JobSpecError(f"{found} Nothing was started or billed.") from None
+        raise JobSpecError(f"{found}") from None

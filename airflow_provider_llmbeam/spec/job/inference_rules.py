@@ -64,7 +64,7 @@ def check_batch_model(model: Model) -> None:
         where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
         raise JobSpecError(
             f"`model`: only Gemini and OpenAI itself have batch inference; got {model.name!r} of type "
-            f"{model.type!r}{where}. Nothing was sent or billed."
+            f"{model.type!r}{where}."
         )
 
 

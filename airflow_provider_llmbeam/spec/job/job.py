@@ -189,5 +189,5 @@ class JobSpec(SpecModel):
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise JobSpecError(f"The job spec is not JSON: {error}. Nothing was sent or billed.") from None
+            raise JobSpecError(f"The job spec is not JSON: {error}.") from None
         return cls.parse(data)

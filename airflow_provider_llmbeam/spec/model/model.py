@@ -343,7 +343,7 @@ def parse_model(data: Any) -> Model:
         JobSpecError: Names each invalid field, its value and the expected value.
     """
     if problems := model_problems(data):
-        raise JobSpecError(f"{' '.join(map(str, problems))} Nothing was sent or billed.")
+        raise JobSpecError(" ".join(map(str, problems)))
     return _MODEL.validate_python(data)
 
 

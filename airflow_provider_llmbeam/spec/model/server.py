@@ -118,8 +118,8 @@ def with_base_url(model: Model, environment: Mapping[str, str], log: _Log | None
         fault = str(error).partition(", as ")[0]
         got = "" if url_fault(address) else f"; got {address[:80]!r}"
         raise JobSpecError(
-            f"`{name}` in the environment, the address of the {model.type} server: {fault}{got}. Nothing was sent "
-            "or billed. Correct it, unset it, or set `model.base_url`."
+            f"`{name}` in the environment, the address of the {model.type} server: {fault}{got}. "
+            "Correct it, unset it, or set `model.base_url`."
         ) from None
     if log is not None:
         log.info("Requests go to %s, as `%s` is set and `model.base_url` is not.", base_url, name)

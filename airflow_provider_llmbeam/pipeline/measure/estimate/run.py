@@ -85,11 +85,11 @@ def make_estimate(
     refuse_conversation(spec, "an estimate")
     found = sample_source(spec, max_bytes)
     if not found.rows:
-        raise SourceEmptyError(f"Job {spec.name!r} has no row to send. Nothing was sent or billed.")
+        raise SourceEmptyError(f"Job {spec.name!r} has no row to send.")
     if not found.tokens:
         raise JobSpecError(
             f"Job {spec.name!r} has no row to send. {found.failed:,} of {found.rows:,} rows become no prompt, "
-            f"e.g.: {found.first_message} Nothing was sent or billed."
+            f"e.g.: {found.first_message}"
         )
     known, recorded = find_outcomes(spec, found.tokens)
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RetryPolicy
-from airflow_provider_llmbeam.exceptions import JobSpecError, ModelUnavailableError
+from airflow_provider_llmbeam.exceptions import JobRefusedError, JobSpecError, ModelUnavailableError
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import governor_of, shared
 from airflow_provider_llmbeam.pipeline.privacy.dlp.store import FindingStore, store_of
 from airflow_provider_llmbeam.pipeline.privacy.dlp.table import (
@@ -94,7 +94,7 @@ class Inspector:
         """Inspects texts; each one that differs is in one request, unless that has too many findings.
 
         Raises:
-            JobSpecError: The service rejects every request: no permission, or an unknown infoType or location.
+            JobRefusedError: The service rejects every request: no permission, or an unknown infoType or location.
             ModelUnavailableError: The service cannot be reached.
         """
         tables, too_long = pack(dict.fromkeys(cells), self._config)
@@ -171,7 +171,7 @@ class Inspector:
                 f"{', '.join(self._detector.info_types)}."
             )
         status = "" if failure.http_status is None else f" (HTTP {failure.http_status})"
-        raise JobSpecError(f"{_FIELD}: {SERVICE} refused a request{status}: {failure.message} {want} {_UNSENT}")
+        raise JobRefusedError(f"{_FIELD}: {SERVICE} refused a request{status}: {failure.message} {want} {_UNSENT}")
 
 
 def project_of(spec: JobSpec, detector: DlpDetector) -> str:
@@ -191,7 +191,7 @@ def project_of(spec: JobSpec, detector: DlpDetector) -> str:
         return spec.runner.project
     raise JobSpecError(
         f"{_FIELD}: a detector of type 'dlp' needs the Google Cloud project that is billed, and neither the model "
-        "nor the runner has one. Set its `project`. Nothing was sent or billed."
+        "nor the runner has one. Set its `project`."
     )
 
 
@@ -230,7 +230,7 @@ class Inspections:
         """Returns what was found in texts.
 
         Raises:
-            JobSpecError: The service rejects every request.
+            JobRefusedError: The service rejects every request.
             ModelUnavailableError: The service cannot be reached.
         """
         new = [cell for cell in cells if cell not in self._last]

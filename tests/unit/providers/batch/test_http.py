@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import requests
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobRefusedError
 from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.providers.errors import (
     ApiDeniedError,
@@ -123,14 +123,14 @@ def test_a_submission_is_sent_again_after_an_advised_wait_only() -> None:
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413])
 def test_a_refused_submission_is_final(status) -> None:
     with Server(error(status, "Because")) as server:
-        with pytest.raises(JobSpecError, match=rf"HTTP {status}: Because\. No job was created\.$"):
+        with pytest.raises(JobRefusedError, match=rf"HTTP {status}: Because\. No job was created\.$"):
             server.create()
         assert len(server.received) == 1
 
 
 def test_an_account_without_money_is_not_waited_for() -> None:
     reply = raw({"error": {"message": "Pay first.", "code": "insufficient_quota"}}, 429)
-    with Server(reply) as server, pytest.raises(JobSpecError, match="Pay first"):
+    with Server(reply) as server, pytest.raises(JobRefusedError, match="Pay first"):
         server.create()
 
 
@@ -138,7 +138,7 @@ def test_a_redirect_is_refused_with_the_credentials_unsent() -> None:
     with Server(raw("", 307, Location="http://127.0.0.1:1/")) as server:
         with pytest.raises(ApiRefusedError, match="credentials and data are not sent on"):
             server.http.get(server.url)
-        with pytest.raises(JobSpecError, match="not sent on"):
+        with pytest.raises(JobRefusedError, match="not sent on"):
             server.create()
         assert len(server.received) == 2
 
@@ -212,5 +212,5 @@ def test_a_file_of_another_size_is_not_sent(size, fault) -> None:
     def send() -> Any:
         return server.http.send_file(server.url, {}, data=FileBody(io.BytesIO(b"0123456789"), size))
 
-    with Server(raw({})) as server, pytest.raises(JobSpecError, match=rf"{fault}.*No job was created"):
+    with Server(raw({})) as server, pytest.raises(JobRefusedError, match=rf"{fault}.*No job was created"):
         batches(server.url, server.http)._retry_upload(send)

@@ -11,7 +11,7 @@ import pytest
 from llmbeam_sandbox import Fault
 from llmbeam_sandbox.models.embedding.base import vector
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobRefusedError
 from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.providers.errors import (
     ApiDeniedError,
@@ -194,7 +194,7 @@ def test_a_job_that_may_have_been_created_is_not_submitted_again(cloud) -> None:
 def test_a_refused_job_costs_nothing_and_the_refusal_is_quoted(cloud) -> None:
     fault = Fault(kind="error", http_status=400, message="The model cannot be used for batch inference.")
     cloud.sandbox.faults.queue(f"{cloud.service}.create", fault)
-    with pytest.raises(JobSpecError, match=r"cannot be used for batch inference\. No job was created\."):
+    with pytest.raises(JobRefusedError, match=r"cannot be used for batch inference\. No job was created\."):
         cloud.submit()
 
 

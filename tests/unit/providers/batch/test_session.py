@@ -9,7 +9,7 @@ import pytest
 from google.auth import compute_engine
 from google.oauth2.credentials import Credentials
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobRefusedError, JobSpecError
 from airflow_provider_llmbeam.providers.batch import open_provider
 from airflow_provider_llmbeam.providers.errors import ApiConflictError, ApiDeniedError, ApiUnavailableError
 from airflow_provider_llmbeam.providers.rest import RestClient, session_with
@@ -71,7 +71,7 @@ def test_a_submission_without_a_token_is_not_an_uncertain_one() -> None:
         account = Credentials(None, "refresh", token_uri=server.url, client_id="x", client_secret="x")
         session = session_with(GoogleToken(account).headers)
         provider = open_provider(GeminiModel(project="p"), output_uri="gs://b/out", session=session)
-        with pytest.raises(JobSpecError, match=r"give no access token.*No job was created"):
+        with pytest.raises(JobRefusedError, match=r"give no access token.*No job was created"):
             provider.submit("night-1", "gs://b/in.jsonl", lambda uri: io.BytesIO(b"x"), 1)
         with pytest.raises(ApiDeniedError, match="Vertex AI: the Google credentials give no access token"):
             provider.find("night-")
@@ -107,7 +107,7 @@ def test_a_key_is_sent_to_no_other_host(monkeypatch: pytest.MonkeyPatch) -> None
     start = raw({}, X_Goog_Upload_URL="http://127.0.0.1:1/upload?upload_id=1")
     with Replying(lambda request: raw({"error": {}}, 400) if "upload_id" in request.path else start) as server:
         provider = open_provider(GeminiModel(base_url=server.url), output_uri="")
-        with pytest.raises(JobSpecError, match="HTTP 400"):
+        with pytest.raises(JobRefusedError, match="HTTP 400"):
             provider.submit("night-1", "in.jsonl", lambda uri: io.BytesIO(b"{}"), 2)
         assert [request.path for request in server.received] == ["/upload/v1beta/files", "/upload?upload_id=1"]
 
