@@ -267,7 +267,7 @@ def test_an_unknown_model_garden_model_is_an_error_before_anything_is_created(ru
     assert not sandbox.bill.lines
     out = "".join(capfd.readouterr())
     assert "publishers/google/models/gemma3@gemma-3-5b-it" in out
-    assert "Nothing was started or billed." in out
+    assert "Nothing was sent or billed." in out
 
 
 @full

@@ -52,7 +52,7 @@ def test_an_alias_and_a_name_without_a_version_resolve_to_a_number() -> None:
     assert str(resolve(registry, MODEL.at("champion"))) == f"{MODEL.model}@3"
     assert str(resolve(registry, MODEL)) == f"{MODEL.model}@1"
     assert str(resolve(registry, MODEL.at("2"))) == f"{MODEL.model}@2"
-    with pytest.raises(JobSpecError, match=r"has no '.*support@golden'. Nothing was started or billed\."):
+    with pytest.raises(JobSpecError, match=r"has no '.*support@golden'. Nothing was sent or billed\."):
         resolve(registry, MODEL.at("golden"))
 
 

@@ -359,7 +359,7 @@ def test_a_try_for_another_version_replaces_the_endpoint_of_the_earlier_one(sand
 def test_a_version_that_does_not_exist_is_refused_before_anything_is_billed(sandbox, trigger, registered):
     ended = poll_until_result(trigger(registered(3)).make_poller(log))
     assert (ended.outcome, ended.error_type) == ("refused", "JobSpecError")
-    assert ended.message.endswith("/models/support@3'. Nothing was started or billed.")
+    assert ended.message.endswith("/models/support@3'. Nothing was sent or billed.")
     assert (sandbox.endpoints, sandbox.bill.lines) == ([], [])
 
 

@@ -208,7 +208,7 @@ def block(endpoint, **arguments):
 @pytest.mark.parametrize("endpoint", [{"network": NETWORK}, CONNECT])
 @pytest.mark.parametrize("runner", [None, {"type": "direct"}, DATAFLOW, {**DATAFLOW, "network": "default"}])
 def test_a_job_outside_the_network_of_its_endpoint_is_refused_when_the_dag_is_parsed(endpoint, runner):
-    with pytest.raises(JobSpecError, match=rf"is not in '{NETWORK}', which alone reaches.*Nothing was started"):
+    with pytest.raises(JobSpecError, match=rf"is not in '{NETWORK}', which alone reaches.*Nothing was sent"):
         block(endpoint, **({"runner": runner} if runner else {}))
     block({**endpoint, "reachable": True}, **({"runner": runner} if runner else {}))
 

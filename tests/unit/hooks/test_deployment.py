@@ -77,7 +77,7 @@ def test_google_cloud_needs_a_name_and_the_error_says_how_to_set_it(monkeypatch)
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "")
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "")
     assert own_deployment() == ""
-    with pytest.raises(JobSpecError, match=r"Nothing was sent or billed\. Set AIRFLOW__LLMBEAM__DEPLOYMENT"):
+    with pytest.raises(JobSpecError, match=r"Set AIRFLOW__LLMBEAM__DEPLOYMENT.*Nothing was sent or billed\."):
         require_deployment()
     monkeypatch.setenv("AIRFLOW__LLMBEAM__DEPLOYMENT", "staging")
     assert require_deployment() == "staging"

@@ -118,7 +118,7 @@ def test_a_job_whose_state_cannot_be_read_is_cancelled(launcher, spec, submitted
 
 def test_a_cluster_that_refuses_is_a_mistake_and_nothing_is_submitted(launcher, spec, submitted, sandbox):
     sandbox.faults.queue("flink.jobs.overview", Fault(kind="error", http_status=403, message="no"))
-    with pytest.raises(JobSpecError, match=r"\(HTTP 403\): no Nothing was sent or billed\."):
+    with pytest.raises(JobSpecError, match=r"\(HTTP 403\): no\. Nothing was sent or billed\."):
         launcher.obtain(spec)
     assert submitted == []
 

@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.exceptions import (
     BudgetExceededError,
     JobCancelledError,
     JobFailedError,
-    JobSpecError,
+    JobRefusedError,
     JobUnreachableError,
     TooManyFailedRowsError,
 )
@@ -49,13 +49,13 @@ def test_the_journal_is_named_once():
 
 
 def test_an_error_that_a_retry_repeats_does_not_promise_one():
-    error = failure(["airflow_provider_llmbeam.exceptions.JobSpecError: no column 'x'."], "Job", JOURNAL)
-    assert type(error) is JobSpecError
+    error = failure(["airflow_provider_llmbeam.exceptions.JobRefusedError: no secret 'x'."], "Job", JOURNAL)
+    assert type(error) is JobRefusedError
     assert "a cleared task sends only the rest" in str(error)
 
 
-@pytest.mark.parametrize("words", ["Nothing was sent or billed.", "Nothing was sent to the model."])
-def test_an_error_before_the_first_request_names_no_answers(words):
+def test_an_error_before_the_first_request_names_no_answers():
+    words = "No column 'x'. Nothing was sent or billed."
     error = failure(
         [OURS.replace("TooManyFailedRowsError: 12 of 20 rows are dead.", f"JobSpecError: {words}")], "J", JOURNAL
     )

@@ -66,7 +66,8 @@ def refusal(operator: Any = RunInferenceOperator, **changes: Any) -> str:
 def test_an_unknown_argument_is_refused_with_where_it_belongs(argument: str, instead: str) -> None:
     """Airflow's own error quotes the value, and says nothing of this."""
     assert refusal(**{argument: "topsecret"}) == (
-        f"Task 'judge': `{argument}`: RunInferenceOperator has no such argument; {instead}"
+        f"Task 'judge': `{argument}`: RunInferenceOperator has no such argument; {instead} "
+        "Nothing was sent or billed."
     )
 
 
@@ -82,7 +83,7 @@ def test_an_unknown_argument_is_refused_with_where_it_belongs(argument: str, ins
 def test_other_operators_and_sensors_say_it_too(operator: Any, argument: str, instead: str) -> None:
     own = {"locations": ["l"]} if operator is SweepEndpointsOperator else {"model": "gemini-2.5-flash"}
     assert refusal(operator, **own, **{argument: 1}).endswith(
-        f"{operator.__name__} has no such argument; {instead}"
+        f"{operator.__name__} has no such argument; {instead} Nothing was sent or billed."
     )
 
 
@@ -164,8 +165,8 @@ def test_an_airflow_without_a_name_sweeps_no_batch_inference(monkeypatch: pytest
         ({"deployments": "production"}, "`deployments` must be a list of names, each at most 40 of a-z"),
         ({"deployments": ["Tests"]}, "beginning with a letter; got ['Tests']."),
         ({"locations": "us-central1"}, "`locations` must be a list of regions, e.g. ['us-central1']; got 'us-c"),
-        ({"locations": []}, "got []. Nothing was swept."),
-        ({"locations": ["us-central1", None]}, "got ['us-central1', None]. Nothing was swept."),
+        ({"locations": []}, "got []. Nothing was sent or billed."),
+        ({"locations": ["us-central1", None]}, "got ['us-central1', None]. Nothing was sent or billed."),
     ],
 )
 def test_a_sweep_of_endpoints_without_a_list_is_refused_when_the_dag_is_parsed_and_after_templates_are_rendered(

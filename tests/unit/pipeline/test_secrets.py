@@ -10,7 +10,7 @@ import pytest
 from google.cloud import secretmanager
 from llmbeam_sandbox import Fault
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobRefusedError
 from airflow_provider_llmbeam.pipeline import secrets
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 
@@ -68,28 +68,28 @@ def test_a_variable_that_is_set_is_kept_and_no_secret_is_fetched(sandbox, monkey
 
 
 def test_the_error_names_a_missing_secret(google) -> None:
-    with pytest.raises(JobSpecError, match=rf"'{LATEST}', for '{VARIABLE}', does not exist: .*not found"):
+    with pytest.raises(JobRefusedError, match=rf"'{LATEST}', for '{VARIABLE}', does not exist: .*not found"):
         load_environment({VARIABLE: LATEST})
 
 
 def test_a_missing_permission_names_the_role(put, sandbox) -> None:
     put(b"s3cret")
     sandbox.faults.queue(METHOD, Fault(kind="error", http_status=403))
-    with pytest.raises(JobSpecError, match=r"may not be read: .*roles/secretmanager\.secretAccessor"):
+    with pytest.raises(JobRefusedError, match=r"may not be read: .*roles/secretmanager\.secretAccessor"):
         load_environment({VARIABLE: LATEST})
 
 
 def test_the_error_names_a_disabled_version(put, sandbox) -> None:
     put(b"s3cret")
     sandbox.faults.queue(METHOD, Fault(kind="error", http_status=400, message="It is in DISABLED state."))
-    with pytest.raises(JobSpecError, match=r"cannot be read: It is in DISABLED state\. Enable it"):
+    with pytest.raises(JobRefusedError, match=r"cannot be read: It is in DISABLED state\. Enable it"):
         load_environment({VARIABLE: LATEST})
 
 
 @pytest.mark.parametrize("data", [b"s3cret\xff", b"s3\0cret", b"\n"], ids=["binary", "nul", "empty"])
 def test_a_secret_that_is_not_text_is_refused_and_never_quoted(put, data) -> None:
     put(data)
-    with pytest.raises(JobSpecError, match=r"empty or not UTF-8 text") as caught:
+    with pytest.raises(JobRefusedError, match=r"empty or not UTF-8 text") as caught:
         load_environment({VARIABLE: LATEST})
     assert "s3" not in str(caught.value)
     assert "cret'" not in str(caught.value)
@@ -114,5 +114,5 @@ def test_an_unavailable_service_is_a_retryable_error(put, sandbox, monkeypatch) 
 
 def test_missing_credentials_of_the_worker_are_an_error(monkeypatch) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent.json")
-    with pytest.raises(JobSpecError, match=r"no Google credentials to read secrets with: .*nonexistent\.json"):
+    with pytest.raises(JobRefusedError, match=r"no Google credentials to read secrets with: .*nonexistent\.json"):
         load_environment({VARIABLE: LATEST})

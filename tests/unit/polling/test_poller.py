@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import pytest
 
-from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.exceptions import AccessDeniedError, JobFailedError, LLMBeamError
 from airflow_provider_llmbeam.polling.poller import PollResult
 
 
 @dataclass(frozen=True, slots=True)
 class DoorResult(PollResult):
-    default_error: ClassVar[type[LLMBeamError]] = JobSpecError
+    default_error: ClassVar[type[LLMBeamError]] = JobFailedError
 
     width: int
 
@@ -35,5 +35,5 @@ def test_the_error_is_of_the_named_class_and_has_the_message():
 @pytest.mark.parametrize("name", ["LaterError", "annotations", "ClassVar", "error_class"])
 def test_the_error_type_of_another_version_becomes_the_default_error(name):
     error = DoorResult(7, message="No.", error_type=name).error
-    assert type(error) is JobSpecError
+    assert type(error) is JobFailedError
     assert str(error) == "No."

@@ -103,7 +103,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_memory_sum_and_alternativ
     assert "2.0 GB overhead, on 1 × NVIDIA_L4 of 24 GB, 90 % of which vLLM uses" in words
     assert "`max_num_seqs` of at most 38, or `max_model_length_tokens` of at most" in words
     assert "a larger or second GPU, e.g. g2-standard-48 (4 × NVIDIA_L4)" in words
-    assert words.endswith("Nothing was started or billed.")
+    assert words.endswith("Nothing was sent or billed.")
 
 
 def test_the_suggested_alternatives_fit() -> None:

@@ -137,7 +137,7 @@ lines = st.lists(
 @given(lines)
 def test_every_line_of_a_message_is_kept(parts: list[str]) -> None:
     message = "\n".join(parts)
-    assert str(error_in(traceback_of_a_worker(JobSpecError(message)))) == message
+    assert str(error_in(traceback_of_a_worker(JobFailedError(message)))) == message
 
 
 def test_an_error_of_another_package_is_not_ours_and_its_last_line_is_its_sentence() -> None:

@@ -54,8 +54,8 @@ def test_an_address_that_is_none_names_its_variable() -> None:
         with_base_url(GeminiModel(), {"GOOGLE_GEMINI_BASE_URL": "127.0.0.1:8787"})
     assert str(caught.value) == (
         "`GOOGLE_GEMINI_BASE_URL` in the environment, the address of the gemini server: must start with http:// "
-        "or https://; got '127.0.0.1:8787'. Nothing was sent or billed. Correct it, unset it, or set "
-        "`model.base_url`."
+        "or https://; got '127.0.0.1:8787'. Correct it, unset it, or set `model.base_url`. Nothing was sent "
+        "or billed."
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 from llmbeam_sandbox import Fault, Sandbox
 
 from airflow_provider_llmbeam.engine.pacing.outage import Outage
-from airflow_provider_llmbeam.exceptions import JobSpecError, ModelUnavailableError
+from airflow_provider_llmbeam.exceptions import JobRefusedError, JobSpecError, ModelUnavailableError
 from airflow_provider_llmbeam.pipeline.privacy.dlp import table
 from airflow_provider_llmbeam.pipeline.privacy.dlp.inspector import (
     Inspector,
@@ -119,14 +119,14 @@ def test_a_quota_is_kept_by_the_governor_and_costs_time_only(inspector, sandbox,
     ],
 )
 def test_an_unknown_type_or_location_ends_the_job(inspector, fields, message):
-    with pytest.raises(JobSpecError, match=message):
+    with pytest.raises(JobRefusedError, match=message):
         inspector("p-unknown", **fields).inspect([Cell("text", "a@b.de")])
 
 
 def test_a_missing_permission_names_the_role_and_the_project(inspector, sandbox):
     sandbox.faults.queue(METHOD, Fault(kind="error", http_status=403))
     made = inspector("p-forbidden")
-    with pytest.raises(JobSpecError, match=r"HTTP 403.*needs the role roles/dlp.user on project 'p-forbidden'"):
+    with pytest.raises(JobRefusedError, match=r"HTTP 403.*needs the role roles/dlp.user on project 'p-forbidden'"):
         made.inspect([Cell("text", "a@b.de")])
     assert made.inspect([Cell("text", "a@b.de")]).requests == 1, "another try starts again"
 
