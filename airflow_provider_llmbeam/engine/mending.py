@@ -39,7 +39,7 @@ def read_json(text: str) -> Any:
 
 
 def mended_json(text: str) -> Any:
-    """Returns the value of a JSON text that is not valid as it is; `None` if there is none, or a second one.
+    """Returns the value of a JSON text; `None` if there is none, a second one, or two fields of one name.
 
     It may be in a code fence, after a byte order mark, before another text, or have control characters in strings.
     """
@@ -56,12 +56,7 @@ def mended_json(text: str) -> Any:
 
 def decoded_twice(value: Any) -> Any:
     """Returns the value whose JSON is the text that a JSON text holds; `None` for any other value."""
-    if not isinstance(value, str):
-        return None
-    try:
-        return read_json(value)
-    except (ValueError, RecursionError):
-        return mended_json(value)
+    return mended_json(value) if isinstance(value, str) else None
 
 
 def _candidates(text: str) -> Iterator[str]:
@@ -79,6 +74,15 @@ def _no_number(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def _object(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(fields)
+    if len(found) < len(fields):  # which one counts would be a guess
+        raise ValueError("an object has two fields of one name")
+    return found
+
+
 _OPENING = re.compile(r"[{\[]")
 _strict = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
-_lenient = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite, strict=False)
+_lenient = json.JSONDecoder(
+    parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_object, strict=False
+)

@@ -79,7 +79,7 @@ def build(
 
     file_format, shards = staged_as(spec.sink)
     # After all features, which see placeholders; it also counts what was masked.
-    restored, masked = restore_answers(answered, failed, spec)
+    restored, sealed, masked = restore_answers(answered, failed, spec)
     answer_files = tuple(restored) | "WriteAnswers" >> WriteStaged(
         spec.paths.staging_uri,
         "answers",
@@ -87,7 +87,7 @@ def build(
         shards=shards,
         columns=OutputColumns.of(spec),
     )
-    failed_files = (failed,) | "WriteDeadLetter" >> WriteStaged(
+    failed_files = (sealed,) | "WriteDeadLetter" >> WriteStaged(
         spec.paths.staging_uri,
         "dead_letter",
         file_format="jsonl",

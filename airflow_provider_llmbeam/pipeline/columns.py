@@ -17,14 +17,21 @@ from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 
 def used_columns(spec: JobSpec) -> frozenset[str] | None:
     """Returns the columns of its source that a job uses; `None` if a template may use any."""
-    prompt, turns = spec.prompt, spec.conversation
-    templates = (prompt.template, prompt.system or "", *(media.uri for media in prompt.media))
-    if any(map(takes_whole_row, templates)):
-        return None
-    named = [*chain.from_iterable(map(row_columns, templates)), *wanted_columns(spec), *spec.source.key]
+    return None if any(map(takes_whole_row, _templates(spec))) else named_columns(spec)
+
+
+def named_columns(spec: JobSpec) -> frozenset[str]:
+    """Returns the columns of its source that a job names, and that of the reason of a failure."""
+    turns, of_templates = spec.conversation, chain.from_iterable(map(row_columns, _templates(spec)))
+    named = [*of_templates, *wanted_columns(spec), *spec.source.key]
     if turns is not None:
         named += [*turns.key, *filter(None, [turns.order_by])]
     return frozenset((*named, "llmbeam_error"))
+
+
+def _templates(spec: JobSpec) -> tuple[str, ...]:
+    prompt = spec.prompt
+    return (prompt.template, prompt.system or "", *(media.uri for media in prompt.media))
 
 
 def wanted_columns(spec: JobSpec) -> dict[str, str]:

@@ -33,8 +33,24 @@ MODERATION_COLUMNS = frozenset({"moderation_input", "moderation_output"})
 #: Tag of the output with `FailedRow`s.
 FAILED = "failed"
 
-#: Column that carries the flag of a prompt with its row until the row is answered; no source has one of this name.
+#: Column that carries the flag of a prompt with its row until the row is answered.
 FLAG = "\0moderation_input"
+
+
+class Flag(str):
+    """What a prompt was flagged for. Its type tells it from a column of the source."""
+
+    __slots__ = ()
+
+
+def without_flag(row: Row) -> Row:
+    """Returns a row without the flag of its prompt."""
+    return {name: value for name, value in row.items() if name != FLAG} if is_flagged(row) else row
+
+
+def is_flagged(row: Row) -> bool:
+    """Returns whether the prompt of a row was flagged."""
+    return isinstance(row.get(FLAG), Flag)
 
 
 #: A row and the text, system text, media and tokens of media of its prompt. A plain tuple: it crosses a shuffle,

@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, RowPrompt
 from airflow_provider_llmbeam.pipeline.media.stored import MediaIdentifier
 from airflow_provider_llmbeam.pipeline.privacy.masker import Inspect, ItemT, PersonalDataError, itself, masker_of
 from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
-from airflow_provider_llmbeam.pipeline.records import encode_key
+from airflow_provider_llmbeam.pipeline.records import encode_key, failure_of
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
@@ -208,8 +208,7 @@ def selection(source: Source, *, is_own_dead_letter: bool = False) -> Callable[[
 
 
 def _kind(row: Row) -> Any:
-    error = row.get("llmbeam_error")
-    return error.get("kind") if isinstance(error, dict) else None
+    return (failure_of(row) or {}).get("kind")
 
 
 def _place(key: bytes) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -86,6 +87,7 @@ _NAMES = {
 }
 #: Errors of a row that is not of a dead letter, or was changed.
 _NOT_OF_TYPE = (ValueError, ArithmeticError, LookupError, AttributeError, OSError)
+_log = logging.getLogger("llmbeam")
 _ORJSON = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
@@ -135,13 +137,30 @@ def failed_record(failed: FailedRow) -> Row:
     }
     if types := _types({name: value for name, value in failed.row.items() if name != "llmbeam_error"}):
         error["types"] = types
+    if failure_of(failed.row) is None and "llmbeam_error" in failed.row:
+        warn_of_replaced("llmbeam_error")
     return {**failed.row, "llmbeam_error": error}
+
+
+@cache
+def warn_of_replaced(column: str) -> None:
+    """Logs once per process that a column of the source has a name that the dead letter uses."""
+    _log.warning(
+        "Rows of the source have a column %r that no job wrote. It is data like any other; in the dead letter the "
+        "job's own column of this name is in its place.",
+        column,
+    )
+
+
+def failure_of(row: Row) -> dict[str, Any] | None:
+    """Returns the reason for which a row is in a dead letter; `None` if no job wrote what the row has."""
+    error = row.get("llmbeam_error")
+    return error if isinstance(error, dict) and isinstance(error.get("kind"), str) else None
 
 
 def with_types(row: Row) -> Row:
     """Returns a row of a dead letter with the values of its first source; JSON has dates and bytes as texts."""
-    error = row.get("llmbeam_error")
-    types = error.get("types") if isinstance(error, dict) else None
+    types = (failure_of(row) or {}).get("types")
     if not isinstance(types, dict):
         return row
     return {name: _typed(value, types.get(name)) for name, value in row.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from typing import Any
 
 _BYTES = "llmbeam_bytes"
@@ -15,8 +16,11 @@ def staged_bytes(value: bytes | str) -> dict[str, str]:
 
 
 def bytes_of(value: Any) -> bytes | None:
-    """Returns the bytes of a staged value; `None` for any other."""
-    return base64.b64decode(value[_BYTES]) if type(value) is dict and value.keys() == {_BYTES} else None
+    """Returns the bytes of a staged value; `None` for any other, which a column of the source may hold."""
+    if type(value) is dict and value.keys() == {_BYTES}:
+        with suppress(TypeError, ValueError):
+            return base64.b64decode(value[_BYTES], validate=True)
+    return None
 
 
 def without_bytes(value: Any) -> Any:

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -79,7 +80,9 @@ def _plain(value: Any) -> int | float | str:
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
     if isinstance(value, datetime):
-        return (value if value.tzinfo is None else value.astimezone(UTC)).isoformat(timespec="microseconds")
+        with suppress(OverflowError):  # of the years 1 and 9999
+            value = value if value.tzinfo is None else value.astimezone(UTC)
+        return value.isoformat(timespec="microseconds")
     if isinstance(value, date | Decimal):
         return str(value)
     return json.dumps(value, ensure_ascii=False, default=str)

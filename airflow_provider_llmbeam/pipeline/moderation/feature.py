@@ -17,9 +17,12 @@ from airflow_provider_llmbeam.pipeline.elements import (
     FLAG,
     AnsweredRow,
     FailedRow,
+    Flag,
     RenderedRow,
     Request,
+    is_flagged,
     refused_row,
+    without_flag,
 )
 from airflow_provider_llmbeam.pipeline.feature import Feature, Prompts, Results
 from airflow_provider_llmbeam.pipeline.further_requests import Ask, Asked
@@ -180,7 +183,7 @@ class DecideOnPrompts(_Decide):
             case "allow":
                 yield judged.element
             case "flag":
-                yield fingerprint, ({**row, FLAG: found.category}, *prompt)
+                yield fingerprint, ({**row, FLAG: Flag(found.category)}, *prompt)
             case "replace":
                 self.count("resumed")  # done, and no prompt of the job is sent for it
                 answer = Completion(
@@ -230,9 +233,9 @@ class DecideOnAnswers(_Decide):
 
 def move_flag(element: Any) -> Any:
     """Returns an `AnsweredRow` or a `FailedRow` whose row is as read: the flag of its prompt is an attribute."""
-    if FLAG not in element.row:
+    if not is_flagged(element.row):
         return element
-    row = {column: value for column, value in element.row.items() if column != FLAG}
+    row = without_flag(element.row)
     if isinstance(element, FailedRow):
         return replace(element, row=row)
-    return replace(element, row=row, moderation_input=element.row[FLAG])
+    return replace(element, row=row, moderation_input=str(element.row[FLAG]))

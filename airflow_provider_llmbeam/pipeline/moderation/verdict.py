@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ VERDICT_SCHEMA: dict[str, object] = {
     "properties": {"unsafe": {"type": "boolean"}, "categories": {"type": "array", "items": {"type": "string"}}},
     "required": ["unsafe", "categories"],
 }
-_MAX_CATEGORIES = 20
+#: Number of categories that a column or a message has; all of them count.
+_MAX_SHOWN = 20
 _MAX_CHARACTERS = 100
 #: Groups of the numbers of `usage_of`; those of verdicts are counted by row.
 USAGE_GROUPS = frozenset({"requests", "tokens", "cost"})
@@ -56,16 +58,23 @@ class Decision:
 
 
 def read_verdict(answer: Completion, moderation: Moderation) -> Verdict | None:
-    """Reads the answer of a guard; `None` if it is no verdict."""
+    """Reads the answer of a guard; `None` if it is no verdict.
+
+    Whatever it names besides its first word is a category, and a text with a category is unsafe: a verdict that
+    contradicts itself, or is there twice, lets nothing pass.
+    """
     if moderation.verdict == "json":
-        return Verdict(answer.parsed["unsafe"], _named(answer.parsed["categories"]))
-    first, *others = [line.strip() for line in answer.text.strip().splitlines() if line.strip()] or [""]
-    match first.lower():
-        case "safe":
-            return Verdict(is_unsafe=False)
-        case "unsafe":
-            return Verdict(is_unsafe=True, categories=_named(others[0].split(",") if others else []))
-    return None
+        names = [name for name, _ in json.loads(answer.text, object_pairs_hook=list)]
+        if len(names) > len({*names}):
+            return None
+        word, named = "unsafe" if answer.parsed["unsafe"] else "safe", answer.parsed["categories"]
+    else:
+        word, *others = [line.strip() for line in answer.text.strip().splitlines() if line.strip()] or [""]
+        named = [category for line in others for category in line.split(",")]
+    if word.lower() not in ("safe", "unsafe"):
+        return None
+    categories = tuple(dict.fromkeys(name for name in map(_printable, named) if name))
+    return Verdict(word.lower() == "unsafe" or bool(categories), categories)
 
 
 def decide(outcome: Outcome, moderation: Moderation) -> Decision:
@@ -79,7 +88,7 @@ def decide(outcome: Outcome, moderation: Moderation) -> Decision:
         return Decision("allow")
     actions = [action for each in verdict.categories for action in _actions_of(each, moderation)]
     action = max(actions or [moderation.action], key=_STRICTNESS.index)
-    return Decision(action, ",".join(verdict.categories) or UNNAMED)
+    return Decision(action, ",".join(verdict.categories[:_MAX_SHOWN]) or UNNAMED)
 
 
 def refusal(decision: Decision, moderation: Moderation, what: str) -> Failure:
@@ -121,11 +130,6 @@ def _actions_of(category: str, moderation: Moderation) -> list[Literal["allow", 
     return [*found] or [moderation.action]
 
 
-def _named(categories: list[str]) -> tuple[str, ...]:
-    """Returns the categories that an answer names, each once, as short printable names."""
-    names = map(_printable, categories[:_MAX_CATEGORIES])
-    return tuple(dict.fromkeys(name for name in names if name))
-
-
 def _printable(category: str) -> str:
+    """Returns a category as a short name without signs."""
     return re.sub(r"[\W]+", " ", category[:_MAX_CHARACTERS]).strip()

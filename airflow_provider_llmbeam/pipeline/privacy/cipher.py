@@ -17,6 +17,8 @@ IV_BYTES = 16
 
 _INFO = b"llmbeam privacy 1"
 _KEY_BYTES = 64  # AES-256
+#: Associated data of what has an owner, beside the owner; that of a value is its kind alone.
+_OWNED = b"owner"
 #: The field of a value that is bytes, which JSON does not have.
 _BASE64 = "base64"
 
@@ -62,6 +64,21 @@ class Cipher:
         except self._faults:
             raise WrongKeyError("a value was encrypted with another key, or changed since then") from None
         return base64.b64decode(found[_BASE64]) if isinstance(found, dict) else found
+
+    def seal_for(self, owner: bytes, content: bytes) -> str:
+        """Returns the ciphertext of bytes as base64, which only opens for the same owner."""
+        return base64.b64encode(self._siv.encrypt(content, [_OWNED, owner])).decode()
+
+    def open_for(self, owner: bytes, sealed: str) -> bytes:
+        """Returns the bytes that were sealed for an owner.
+
+        Raises:
+            WrongKeyError: They were sealed with another key or for another owner, or are not intact.
+        """
+        try:
+            return self._siv.decrypt(base64.b64decode(sealed, validate=True), [_OWNED, owner])
+        except self._faults:
+            raise WrongKeyError("it was sealed with another key or for another owner, or changed since") from None
 
 
 def _of_bytes(value: bytes) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.privacy.finding import Find, Finding, Inspected
+from airflow_provider_llmbeam.pipeline.privacy.forms import find_in_forms
 from airflow_provider_llmbeam.pipeline.privacy.patterns import TIMEOUT_SECONDS, PatternFinder
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import placeholders_in
 from airflow_provider_llmbeam.spec.safety.privacy import CustomDetector, Detector, DlpDetector, PatternsDetector
@@ -69,7 +70,7 @@ class Detection:
         found: list[Finding] = [*inspected]
         for finder in self._finders:
             try:
-                found += finder(text)
+                found += find_in_forms(finder, text)
             except DetectionError:
                 raise
             except Exception as error:

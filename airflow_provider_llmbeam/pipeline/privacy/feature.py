@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
@@ -49,7 +50,7 @@ class PrivacyFeature(Feature[Privacy]):
 
 def restore_answers(
     answered: Sequence[beam.PCollection], failed: beam.PCollection, spec: JobSpec
-) -> tuple[Sequence[beam.PCollection], list[beam.PCollection]]:
+) -> tuple[Sequence[beam.PCollection], beam.PCollection, list[beam.PCollection]]:
     """Restores the answered rows of a job with privacy, for its sink.
 
     Args:
@@ -58,21 +59,22 @@ def restore_answers(
         spec: The job.
 
     Returns:
-        The restored rows, and `Tally`s of what was masked.
+        The restored rows; the failed ones as the dead letter has them; and `Tally`s of what was masked.
     """
     if (privacy := spec.safety.privacy) is None:
-        return answered, []
+        return answered, failed, []
     restored = [
         rows | f"Restore{number}" >> beam.ParDo(RestoreAnswers(spec, privacy)).with_outputs(_TALLIES, main="rows")
         for number, rows in enumerate((*answered, failed))
     ]
-    return [each["rows"] for each in restored[:-1]], [each[_TALLIES] for each in restored]
+    *rows, sealed = (each["rows"] for each in restored)
+    return rows, sealed, [each[_TALLIES] for each in restored]
 
 
 class RestoreAnswers(beam.DoFn):
     """Restores answers, and the columns that the sink stores with them; counts what was masked in a bundle.
 
-    Failed rows are only counted: the dead letter has them masked.
+    Failed rows stay masked, and their vaults are sealed.
     """
 
     def __init__(self, spec: JobSpec, privacy: Privacy) -> None:
@@ -87,14 +89,15 @@ class RestoreAnswers(beam.DoFn):
         """Resets the counts."""
         self._tally = Tally()
 
-    def process(self, element: AnsweredRow | FailedRow) -> Iterator[AnsweredRow]:
-        """Restores one row.
+    def process(self, element: AnsweredRow | FailedRow) -> Iterator[AnsweredRow | FailedRow]:
+        """Restores an answered row, or seals a failed one.
 
         Raises:
             JobFailedError: It was masked with another key.
         """
         add_masked(self._tally.masked, element.row)
         if isinstance(element, FailedRow):
+            yield replace(element, row=self._masker.sealed(element.row))
             return
         add_returned(self._tally.sums, element)
         try:

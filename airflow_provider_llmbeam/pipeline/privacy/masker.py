@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError
+from airflow_provider_llmbeam.pipeline.columns import named_columns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError, cipher_of
 from airflow_provider_llmbeam.pipeline.privacy.detection import DetectionError, detection_of
@@ -28,11 +29,16 @@ from airflow_provider_llmbeam.pipeline.privacy.vault import (
     HASH_DIGITS,
     VAULT,
     Issuer,
+    Vault,
+    is_sealed,
     open_vault,
-    sealed_values,
+    seal_vault,
+    unseal_vault,
+    vault_of,
     with_vault,
     without_vault,
 )
+from airflow_provider_llmbeam.pipeline.records import encode_record, warn_of_replaced, whole
 from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import Privacy
@@ -47,6 +53,8 @@ _MIN_DIGITS = 6
 _MESSAGE = "message"
 #: What the report shows of the texts of rows in the spec, where a service would have to be asked about them again.
 _NOT_SHOWN = "<TEXT>"
+#: Fields of a sink that say where its rows are.
+_PLACE = {"type", "uri", "table", "collection", "topic"}
 #: Number of rows that `Masker.inspected` sends to a service together.
 _INSPECTED_ROWS = 500
 
@@ -93,7 +101,10 @@ class Masker:
         self._key = frozenset((*spec.source.key, *of_conversation) if key is None else key)
         # The turns of a conversation have one history, in which no placeholder may stand for two values.
         self._least_digits = LENGTHS[0] if conversation is None else HASH_DIGITS
+        self._named = named_columns(spec) | self._key | frozenset(columns)
         self._columns = None if privacy.columns is None else frozenset((*privacy.columns, *columns))
+        self._sink = encode_record(spec.sink.model_dump(include=_PLACE))
+        self._source_key = sorted(spec.source.key)
         prompt = spec.prompt
         self._in_templates = _forms(prompt.template, prompt.system, dict(prompt.variables))
 
@@ -170,16 +181,16 @@ class Masker:
     def _row(self, row: Row | FailedRow) -> Row | FailedRow:
         if isinstance(row, FailedRow):
             return self._failed(row)
-        if VAULT in row:
-            try:
-                row = self.plain(row)
-            except WrongKeyError:
-                return failed_row(
-                    self._of_another_key(row),
-                    "personal_data",
-                    f"the row was masked with another key than the one in {self._privacy.key_env!r}, or its "
-                    f"column {VAULT!r} was changed; expected the key of the job that wrote it",
-                )
+        try:
+            row = self.plain(row)
+        except WrongKeyError:
+            return failed_row(
+                self._of_another_key(row),
+                "personal_data",
+                f"the row was masked with another key than the one in {self._privacy.key_env!r} or for another "
+                f"sink, or its column {VAULT!r} is that of a row with another key, or was changed; expected the "
+                "row as a job with this secret, `source.key` and `sink` has written it",
+            )
         masked, faults = self._mask(row, self._columns)
         return failed_row(masked, "personal_data", faults[0]) if faults else masked
 
@@ -189,7 +200,7 @@ class Masker:
         Raises:
             PersonalDataError: The prompt has personal data that fails its row.
         """
-        vault = row.get(VAULT)
+        vault = vault_of(row)
         texts = [prompt.text, prompt.system or ""]
         if self._columns is not None and vault is None and not any(map(_has_form, texts)):
             return row, prompt
@@ -204,7 +215,7 @@ class Masker:
         if issuer is not None:
             vault = issuer.vault(sent)
         elif sent:
-            vault = {**(vault or {}), "sent": sent}
+            vault = Vault({**(vault or {}), "sent": sent})
         system = None if prompt.system is None else masked[1]
         return with_vault(row, vault), replace(prompt, text=masked[0], system=system)
 
@@ -236,14 +247,26 @@ class Masker:
         return masked
 
     def plain(self, row: Row) -> Row:
-        """Returns a row with its columns restored, without its vault.
+        """Returns a masked row, or one of the dead letter, with its columns restored, without its vault.
 
         Raises:
-            WrongKeyError: It was masked with another key.
+            WrongKeyError: Its vault does not open, see `unseal_vault`.
         """
-        if VAULT not in row:
+        if is_sealed(row):
+            row = unseal_vault(row, self._owner(row), self._cipher)
+        vault = vault_of(row)
+        return row if vault is None else self._with_values(row, *open_vault(vault, self._cipher))
+
+    def sealed(self, row: Row) -> Row:
+        """Returns a masked row as the dead letter stores it: its vault opens in this row of this sink alone."""
+        if (vault := vault_of(row)) is None:
             return row
-        return self._with_values(row, *open_vault(row, self._cipher))
+        return {**row, VAULT: seal_vault(vault, self._owner(row), self._cipher)}
+
+    def _owner(self, row: Row) -> bytes:
+        """Returns what the vault of a row belongs to: the sink, in which alone it is restored, and the key."""
+        key = {column: whole(row.get(column)) for column in self._source_key}
+        return self._sink + encode_record(key)
 
     def restore(self, answered: AnsweredRow) -> AnsweredRow:
         """Returns an answered row with its columns and its answer restored, as the sink stores it.
@@ -251,10 +274,10 @@ class Masker:
         Raises:
             WrongKeyError: It was masked with another key.
         """
-        if VAULT not in answered.row:
+        if (vault := vault_of(answered.row)) is None:
             return answered
-        values, of_key = open_vault(answered.row, self._cipher)
-        row, sent = self._with_values(answered.row, values, of_key), answered.row[VAULT].get("sent", ())
+        values, of_key = open_vault(vault, self._cipher)
+        row, sent = self._with_values(answered.row, values, of_key), vault.get("sent", ())
         # A text of the answer stays one, also where the column had a number: a schema may say so.
         values = {placeholder: str(values[placeholder]) for placeholder in sent if placeholder in values}
         return replace(answered, row=row, completion=_restore_completion(answered.completion, values))
@@ -263,7 +286,9 @@ class Masker:
         """Returns a row with these values; those of `of_key` are restored in key columns alone."""
         in_key = of_key | values
         return {
-            name: value if name == _ERROR else restore_values(value, in_key if name in self._key else values)
+            restore_values(name, in_key): value
+            if name == _ERROR
+            else restore_values(value, in_key if name in self._key else values)
             for name, value in without_vault(row).items()
         }
 
@@ -278,11 +303,10 @@ class Masker:
 
     def _of_another_key(self, row: Row) -> Row:
         """Returns a row with the vault that another key may open; what is found besides cannot be restored."""
-        masked = {
-            name: map_values(value, partial(self._shown, column=name))
-            for name, value in without_vault(row).items()
+        return {
+            self._shown(name): value if name == VAULT else map_values(value, partial(self._shown, column=name))
+            for name, value in row.items()
         }
-        return with_vault(masked, sealed_values(row))
 
     def _shown(self, value: Any, column: str | None = None) -> Any:
         if (text := _text_of(value)) is None:
@@ -293,14 +317,20 @@ class Masker:
         issuer = Issuer(
             self._cipher, lambda: self._in_templates | _forms(*row.values()), least_digits=self._least_digits
         )
-        masked, faults = dict(row), list[str]()
+        masked, names, faults = dict(row), dict[str, str](), list[str]()
         for name in sorted(row, key=lambda name: name not in self._key):  # the tags in a key are the longest
-            if name == VAULT or not (columns is None or name in columns or name == _ERROR):
+            if not (columns is None or name in columns or name == _ERROR):
                 continue
             mask = partial(self._value, issuer=issuer, column=name, faults=faults, is_key=name in self._key)
             masked[name] = map_values(row[name], mask)
-        vault = issuer.vault()
-        return (row if vault is None else {**masked, VAULT: vault}), faults
+            if columns is None and name not in self._named:  # no two names become one, as no two keys do
+                names[name] = self._text(name, issuer, None, faults, where="the name of a column", is_key=True)
+        if (vault := issuer.vault()) is None:
+            return row, faults
+        if VAULT in row:
+            warn_of_replaced(VAULT)
+        renamed = {names.get(name, name): value for name, value in masked.items()}
+        return {**renamed, VAULT: vault}, faults
 
     def _value(self, value: Any, issuer: Issuer, column: str, faults: list[str], is_key: bool) -> Any:
         if isinstance(value, str):
@@ -318,9 +348,16 @@ class Masker:
         return self._issue(found[0].kind, plain, issuer, f"column {column!r}", faults, is_key)
 
     def _text(
-        self, text: str, issuer: Issuer, column: str | None, faults: list[str], *, is_key: bool = False
+        self,
+        text: str,
+        issuer: Issuer,
+        column: str | None,
+        faults: list[str],
+        *,
+        where: str = "the prompt",
+        is_key: bool = False,
     ) -> str:
-        where = "the prompt" if column is None else f"column {column!r}"
+        where = where if column is None else f"column {column!r}"
         try:
             found = self._find(text, column)
         except DetectionError as error:

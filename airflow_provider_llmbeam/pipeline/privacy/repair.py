@@ -13,7 +13,7 @@ from apache_beam.transforms.window import GlobalWindows
 from airflow_provider_llmbeam.engine.bill import paid_for
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.pipeline.context import RunContext
-from airflow_provider_llmbeam.pipeline.elements import FAILED, FLAG, AnsweredRow, FailedRow, Request
+from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Request, without_flag
 from airflow_provider_llmbeam.pipeline.feature import Results
 from airflow_provider_llmbeam.pipeline.further_requests import Ask, Asked
 from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
@@ -181,8 +181,7 @@ class _AskAgain(beam.DoFn):
             yield answered
             return
         # Answers do not carry their prompt: it is rendered again, and has the same placeholders as before.
-        row = {column: value for column, value in answered.row.items() if column != FLAG}
-        asked = self._prompts.render(row)
+        asked = self._prompts.render(without_flag(answered.row))
         if isinstance(asked, FailedRow):  # e.g. by the time limit of a pattern
             action = f"its prompt could not be rendered again for a repair ({asked.failure.message})"
             yield beam.pvalue.TaggedOutput(FAILED, altered_row(answered, found, action))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Row
-from airflow_provider_llmbeam.pipeline.privacy.cipher import IV_BYTES, Cipher, WrongKeyError
+from airflow_provider_llmbeam.pipeline.privacy.cipher import IV_BYTES, Cipher
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import (
     LENGTHS,
     Returned,
@@ -21,10 +23,19 @@ from airflow_provider_llmbeam.pipeline.privacy.placeholder import (
 )
 from airflow_provider_llmbeam.spec.safety.privacy import Action
 
-#: Column of a masked row with its vault, also in the dead letter. Templates do not see it.
+#: Column of a masked row with its vault, which is a text in the dead letter. Templates do not see it.
 VAULT = "llmbeam_vault"
+#: The vault of a row of a dead letter. Any other value of a source in this column is plain data.
+_SEAL = "vault1:"
+_SEALED = re.compile(rf"{_SEAL}[A-Za-z0-9+/]+={{0,2}}")
 #: Number of digits of the tag in a pseudonym: two values have the same one by chance in 1 of 10^19 pairs.
 HASH_DIGITS = 16
+#: Fields of a vault with encrypted values, by placeholder: those of the row, and those of its key alone.
+_RESTORED = ("values", "keys")
+
+
+class Vault(dict[str, Any]):
+    """The vault of a row that this run has masked. Its type tells it from a column of the source."""
 
 
 class Issuer:
@@ -41,14 +52,14 @@ class Issuer:
         self,
         cipher: Cipher,
         taken: Callable[[], Collection[str]],
-        vault: Row | None = None,
+        vault: Vault | None = None,
         least_digits: int = LENGTHS[0],
     ) -> None:
         self._cipher = cipher
         self._lengths = [length for length in LENGTHS if length >= least_digits]
         self._find_taken = taken
         self._taken: set[str] | None = None
-        vault = vault or {}
+        vault = vault or Vault()
         self._values: dict[str, str] = dict(vault.get("values", {}))
         self._keys: dict[str, str] = dict(vault.get("keys", {}))
         self._masked = Counter[str](vault.get("masked", {}))
@@ -98,7 +109,7 @@ class Issuer:
         self._taken.add(f"<{kind}_{tag[:length]}>")
         return f"<{kind}_{tag[:length]}>"
 
-    def vault(self, sent: Collection[str] = ()) -> Row | None:
+    def vault(self, sent: Collection[str] = ()) -> Vault | None:
         """Returns the vault; `None` if nothing was masked.
 
         Args:
@@ -106,7 +117,7 @@ class Issuer:
         """
         if not self._masked and not sent:
             return None
-        vault: Row = {"masked": dict(self._masked)}
+        vault = Vault(masked=dict(self._masked))
         if self._values:
             vault["values"] = self._values
         if self._keys:
@@ -120,7 +131,13 @@ class Issuer:
         return vault
 
 
-def with_vault(row: Row, vault: Row | None) -> Row:
+def vault_of(row: Row) -> Vault | None:
+    """Returns the vault of a row; `None` if this run has not masked it, whatever its source has in the column."""
+    found = row.get(VAULT)
+    return found if isinstance(found, Vault) else None
+
+
+def with_vault(row: Row, vault: Vault | None) -> Row:
     """Returns a row with this vault, or without one."""
     plain = without_vault(row)
     return plain if vault is None else {**plain, VAULT: vault}
@@ -128,24 +145,34 @@ def with_vault(row: Row, vault: Row | None) -> Row:
 
 def without_vault(row: Row) -> Row:
     """Returns a row without its vault."""
-    return {name: value for name, value in row.items() if name != VAULT} if VAULT in row else row
+    return {name: value for name, value in row.items() if name != VAULT} if vault_of(row) is not None else row
 
 
-def sealed_values(row: Row) -> dict[str, dict[str, str]] | None:
-    """Returns the encrypted values of a row, and those of its key; `None` if no job wrote its vault."""
-    vault = row.get(VAULT, {})
-    found: dict[str, dict[str, str]] = {}
-    for name in ("values", "keys"):
-        values = vault.get(name, {}) if isinstance(vault, dict) else None
-        if not isinstance(values, dict) or not all(isinstance(each, str) for each in values.values()):
-            return None
-        found[name] = values
-    return found
+def is_sealed(row: Row) -> bool:
+    """Returns whether a row has the sealed vault of a dead letter."""
+    found = row.get(VAULT)
+    return isinstance(found, str) and _SEALED.fullmatch(found) is not None
+
+
+def seal_vault(vault: Vault, owner: bytes, cipher: Cipher) -> str:
+    """Returns the vault of a row of the dead letter: a text that opens for the same owner alone."""
+    content = json.dumps({name: vault.get(name, {}) for name in _RESTORED})
+    return f"{_SEAL}{cipher.seal_for(owner, content.encode())}"
+
+
+def unseal_vault(row: Row, owner: bytes, cipher: Cipher) -> Row:
+    """Returns a row of a dead letter with its vault.
+
+    Raises:
+        WrongKeyError: The vault was sealed with another key or for another owner, or is not intact.
+    """
+    sealed = row[VAULT].removeprefix(_SEAL)
+    return {**row, VAULT: Vault(json.loads(cipher.open_for(owner, sealed)))}
 
 
 def sealed_of(row: Row) -> dict[str, str]:
     """Returns the encrypted values of the placeholders of a row that are restored in answers."""
-    return dict(row[VAULT].get("values", {})) if VAULT in row else {}
+    return dict((vault_of(row) or {}).get("values", {}))
 
 
 def sealed_in(text: str, values: Mapping[str, str]) -> dict[str, str]:
@@ -157,40 +184,38 @@ def sealed_in(text: str, values: Mapping[str, str]) -> dict[str, str]:
 
 def add_sealed(row: Row, sealed: Mapping[str, str], answer: str) -> Row:
     """Returns a row with the encrypted values of those placeholders of earlier turns that its answer has."""
-    own = row.get(VAULT) or {}
+    own = vault_of(row) or Vault()
     sent = own.get("sent", ())
     if not (added := {each: value for each, value in sealed_in(answer, sealed).items() if each not in sent}):
         return row
-    vault = {"masked": {}, **own}
-    vault["values"] = {**own.get("values", {}), **added}
-    vault["sent"] = [*sent, *added]
-    return {**row, VAULT: vault}
+    values = {**own.get("values", {}), **added}
+    return {**row, VAULT: Vault({"masked": {}, **own, "values": values, "sent": [*sent, *added]})}
 
 
-def open_vault(row: Row, cipher: Cipher) -> tuple[dict[str, Any], dict[str, Any]]:
+def open_vault(vault: Vault, cipher: Cipher) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the values of the placeholders of a row, and those that are restored in key columns alone.
 
     Args:
-        row: A masked row.
+        vault: The vault of the row.
         cipher: Cipher with the key by which it was masked.
 
     Raises:
-        WrongKeyError: The row was masked with another key, or its vault is not intact.
+        WrongKeyError: The row was masked with another key.
     """
-    vault = sealed_values(row)
-    if vault is None:
-        raise WrongKeyError("the vault is not one that a job has written")
-
-    def plain(sealed: dict[str, str]) -> dict[str, Any]:
-        return {placeholder: cipher.open(tag_of(placeholder)[0], each) for placeholder, each in sealed.items()}
-
-    return plain(vault["values"]), plain(vault["keys"])
+    values, keys = (
+        {
+            placeholder: cipher.open(tag_of(placeholder)[0], each)
+            for placeholder, each in vault.get(name, {}).items()
+        }
+        for name in _RESTORED
+    )
+    return values, keys
 
 
 def returned_of(answered: AnsweredRow) -> Returned:
     """Returns what an answer, not yet restored, has of the placeholders of its prompt."""
     completion = answered.completion
-    sent = (answered.row.get(VAULT) or {}).get("sent", ())
+    sent = (vault_of(answered.row) or {}).get("sent", ())
     if completion.parsed is None:
         return returned_in(completion.text, sent)
     # JSON may write < and > as escapes.
@@ -204,7 +229,7 @@ def masked_in(prompt: Prompt, rows: Iterable[Row]) -> dict[str, int]:
         prompt: The prompt.
         rows: The masked rows that became this prompt.
     """
-    vaults = [row[VAULT] for row in rows if VAULT in row]
+    vaults = [vault for row in rows if (vault := vault_of(row)) is not None]
     issued = {each for vault in vaults for name in ("values", "keys", "hashed") for each in vault.get(name, ())}
     texts = (prompt.text, prompt.system or "")
     found = Counter(match[1] for text in texts for match in placeholders_in(text) if match[0] in issued)
@@ -216,8 +241,7 @@ def masked_in(prompt: Prompt, rows: Iterable[Row]) -> dict[str, int]:
 
 def add_masked(counts: Counter[str], row: Row) -> None:
     """Adds the values that were masked in a row, by kind."""
-    if VAULT in row:
-        counts.update(row[VAULT].get("masked", {}))
+    counts.update((vault_of(row) or {}).get("masked", {}))
 
 
 def add_returned(sums: Counter[str], answered: AnsweredRow) -> None:
@@ -225,7 +249,7 @@ def add_returned(sums: Counter[str], answered: AnsweredRow) -> None:
     if not answered.completion.text:
         return  # a vector
     found = returned_of(answered)
-    sums["placeholders_issued"] += len((answered.row.get(VAULT) or {}).get("sent", ()))
+    sums["placeholders_issued"] += len((vault_of(answered.row) or {}).get("sent", ()))
     for name in ("returned", "altered", "lost", "invented"):
         if number := getattr(found, name):
             sums[f"placeholders_{name}"] += number

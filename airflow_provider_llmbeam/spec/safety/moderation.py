@@ -38,9 +38,9 @@ class Moderation(SpecModel):
         on: What it judges: the prompt (its text, not `prompt.system` and no media), the answer, or both.
         template: What it is asked: `{text}` stands for the text. It is no Jinja2 template.
         system: Its system instruction.
-        verdict: How its answer is read. `llama_guard`: `safe`, or `unsafe` and on the second line the categories.
+        verdict: How its answer is read. `llama_guard`: `safe`, or `unsafe` and on the next lines the categories.
             `json`: it is asked for an object with `unsafe` and `categories`, which any model can answer that
-            `template` or `system` tells what is unsafe.
+            `template` or `system` tells what is unsafe. A text with a category is unsafe in any case.
         generation: Parameters of its answers.
         limits: Its rates and its budget, which are not those of the job.
         action: What follows if it calls a text unsafe. `fail`: the row goes to the dead letter with the kind

@@ -68,6 +68,7 @@ def test_control_characters_and_double_encoding_are_mended() -> None:
         '{"label": "a"}\n{"label": "b"}',
         '{"label": "a"',
         '{"label": NaN} so',
+        'So: {"label": "a", "\\u006cabel": "b"}',
         "5 apples",
         "",
         "[" * 100_000,

@@ -24,17 +24,39 @@ from airflow_provider_llmbeam.pipeline.records import (
     encode_key,
     encode_record,
     failed_record,
+    warn_of_replaced,
     with_types,
 )
 from airflow_provider_llmbeam.pipeline.sinks.parquet import _ROW_GROUP, write_parquet
 from airflow_provider_llmbeam.pipeline.sinks.postgres import encoder_of
 from airflow_provider_llmbeam.pipeline.sources.bigquery import json_values
 from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line, parse_table
+from airflow_provider_llmbeam.pipeline.staged_bytes import bytes_of, without_bytes
 from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.prompt.answer_type import answer_type
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 from tests.hostile import examples
 from tests.outcomes import completion
+
+
+@pytest.mark.parametrize("value", ["!", "", 5, None, {}, ["aGk="], {"llmbeam_bytes": "aGk="}])
+def test_an_object_of_the_source_with_the_name_of_staged_bytes_is_an_object(value: Any) -> None:
+    found = {"llmbeam_bytes": value}
+    assert value == "" or bytes_of(found) is None
+    assert without_bytes(found) == ("" if value == "" else found)
+
+
+@pytest.mark.parametrize("found", ["x", None, 5, {}, {"kind": []}, {"types": {"id": "bytes"}}])
+def test_a_column_with_the_name_of_the_reason_that_no_job_wrote_is_replaced_and_the_log_says_so(
+    caplog, found
+) -> None:
+    warn_of_replaced.cache_clear()
+    row = {"id": "aGk=", "llmbeam_error": found}
+    assert with_types(row) is row
+    for _ in range(2):
+        assert failed_record(failed_row(row, "template_error", "no"))["llmbeam_error"]["kind"] == "template_error"
+    (logged,) = caplog.messages
+    assert "a column 'llmbeam_error' that no job wrote" in logged
 
 
 def record(answer: Any = "Hi.", **key: Any) -> dict[str, Any]:

@@ -50,7 +50,8 @@ def test_only_rows_that_failed_in_one_of_these_ways_are_read():
     kinds = ["truncated", "blocked", "invalid_output"]
     assert [is_selected({"id": 1, "llmbeam_error": {"kind": kind}}) for kind in kinds] == [True, False, True]
     assert not is_selected({"id": 1})
-    assert not is_selected({"id": 1, "llmbeam_error": "truncated"})
+    for foreign in ("truncated", {"kind": ["truncated"]}, {"kind": {}}, {"kind": None}, {}, None):
+        assert not is_selected({"id": 1, "llmbeam_error": foreign})
     assert not is_selected({"llmbeam_raw": "{", "llmbeam_error": {"kind": "unreadable_row"}})
 
 

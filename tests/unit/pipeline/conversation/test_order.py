@@ -54,6 +54,11 @@ def test_any_two_rows_have_one_order_and_equal_times_are_ordered_by_the_key_of_t
     assert all(one <= other for one, other in pairwise(ordered))
 
 
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_a_time_that_is_no_year_in_utc_has_an_order_too(at: str) -> None:
+    assert position_of({"id": 1, "at": datetime.fromisoformat(at)}, BY_TIME, ("id",))[0][:4] == at[:4]
+
+
 def test_without_order_by_the_key_of_the_row_orders_the_turns() -> None:
     rows = [{"id": f"{number}", "user": "u"} for number in (9, 10, 11)]
     keys = [in_order(position_of(row, BY_KEY, ("id",))) for row in rows]

@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.pipeline.conversation.turns import (
     StoredTurn,
 )
 from airflow_provider_llmbeam.pipeline.elements import Origin
+from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT, Vault
 from airflow_provider_llmbeam.spec import EchoModel, Generation
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.fingerprint import Fingerprinter
@@ -141,12 +142,12 @@ def test_other_answers_system_texts_and_conversations_give_other_fingerprints() 
 
 
 def test_a_turn_keeps_the_encrypted_values_of_placeholders_of_the_turns_before() -> None:
-    row = {"llmbeam_vault": {"values": {"<EMAIL_0123456789abcdef>": "sealed"}}}
+    row = {VAULT: Vault(values={"<EMAIL_0123456789abcdef>": "sealed"})}
     first = row_turn(1, "I am <EMAIL_0123456789abcdef>", row)
     conversation = Conversation.of(NAME, [first, row_turn(2), row_turn(3)], [], {}, 9)
     dialogue = Dialogue(conversation, FINGERPRINT, 1)
     asked(dialogue, {"text 2": completion("Hello <EMAIL_0123456789abcdef>"), "text 3": completion("Yes")})
-    assert [dict(each.values) for each in dialogue.asked] == [row["llmbeam_vault"]["values"]] * 2 + [{}]
+    assert [dict(each.values) for each in dialogue.asked] == [row[VAULT]["values"]] * 2 + [{}]
 
 
 def conversation(

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.outcome import Failure
-from airflow_provider_llmbeam.pipeline.moderation.verdict import Decision, Verdict, decide, read_verdict
+from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.pipeline.moderation.verdict import (
+    VERDICT_SCHEMA,
+    Decision,
+    Verdict,
+    decide,
+    read_verdict,
+)
 from airflow_provider_llmbeam.spec import Moderation
 from tests.outcomes import completion
 
@@ -25,7 +37,10 @@ def moderation(**changes: object) -> Moderation:
         ("\n\nSafe\n", Verdict(is_unsafe=False)),
         ("unsafe\nS1", Verdict(is_unsafe=True, categories=("S1",))),
         ("\n\nunsafe\n\nS1, S10,S1", Verdict(is_unsafe=True, categories=("S1", "S10"))),
-        ("unsafe\nViolent Crimes\nmore", Verdict(is_unsafe=True, categories=("Violent Crimes",))),
+        ("unsafe\nViolent Crimes\nmore", Verdict(is_unsafe=True, categories=("Violent Crimes", "more"))),
+        ("safe\nunsafe\nS1", Verdict(is_unsafe=True, categories=("unsafe", "S1"))),
+        ("safe\nS1", Verdict(is_unsafe=True, categories=("S1",))),
+        ("safe\n\x1b", Verdict(is_unsafe=False)),
         ("unsafe", Verdict(is_unsafe=True)),
         ("unsafe\n,;\x1b", Verdict(is_unsafe=True)),
         ("I cannot say whether this is safe", None),
@@ -33,7 +48,7 @@ def moderation(**changes: object) -> Moderation:
         ("", None),
     ],
 )
-def test_a_verdict_of_llama_guard_is_its_first_line_and_the_categories_of_the_second(answer, verdict):
+def test_a_verdict_of_llama_guard_is_its_first_line_and_the_categories_of_the_others(answer, verdict):
     assert read_verdict(completion(answer), moderation()) == verdict
 
 
@@ -46,8 +61,65 @@ def test_a_verdict_in_json_is_the_object_of_the_schema():
 @given(st.text())
 def test_no_other_first_line_than_safe_lets_a_text_pass(answer):
     lines = [line.strip() for line in answer.strip().splitlines() if line.strip()]
-    is_safe = lines[:1] != [] and lines[0].lower() == "safe"
-    assert (decide(completion(answer), moderation()).action == "allow") == is_safe
+    if decide(completion(answer), moderation()).action == "allow":
+        assert lines[0].lower() == "safe"
+        assert not re.search(r"\w", "".join(lines[1:]))
+
+
+GUARDS = {
+    "llama_guard": lambda names: completion("unsafe\n" + ",".join(names)),
+    "json": lambda names: completion("{}", parsed={"unsafe": True, "categories": names}),
+}
+
+
+@pytest.mark.parametrize("verdict", GUARDS)
+def test_the_strictest_category_counts_wherever_it_is_in_a_long_list(verdict):
+    harmless = [f"S{number}" for number in range(100, 200)]
+    guard = moderation(verdict=verdict, system="Judge.", categories=dict.fromkeys(harmless, "allow"))
+    assert decide(GUARDS[verdict](harmless), guard).action == "allow"
+    found = decide(GUARDS[verdict]([*harmless, "S1"]), guard)
+    assert found.action == "fail"
+    assert found.category.count(",") == 19, "a column does not hold what a guard likes to write"
+
+
+@pytest.mark.parametrize("first", ["unsafe", r"\u0075nsafe"])
+def test_a_verdict_in_json_that_is_there_twice_is_none(first):
+    text = f'{{"{first}": true, "categories": ["S1"], "unsafe": false, "categories": []}}'
+    guard = moderation(verdict="json", system="Judge.")
+    answers = [*map(completed(), (text, f"```json\n{text}\n```", json.dumps(text), f"{text} Yes."))]
+    assert {decide(answer, guard) for answer in answers} == {Decision("fail", "unreadable")}
+
+
+def completed():
+    """Returns a function that reads an answer of a guard as its job does."""
+    parser = OutputParser(VERDICT_SCHEMA)
+
+    def outcome(text):
+        try:
+            reply = parser.mended(
+                Reply(text=text, finish_reason="stop", input_tokens=1, output_tokens=1, model="m")
+            )
+            return completion(reply.text, parsed=parser.parse(reply))
+        except RequestError as error:
+            return Failure(kind=error.kind, message=str(error))
+
+    return outcome
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        completion("safe\nunsafe\nS3"),
+        completion("unsafe\nS3\nunsafe\nS1"),
+        completion("unsafe\nS3\nsafe"),
+        completion("{}", parsed={"unsafe": False, "categories": ["S1"]}),
+        completion("{}", parsed={"unsafe": False, "categories": ["S3", "S1"]}),
+    ],
+)
+def test_a_verdict_that_contradicts_itself_lets_no_text_pass(answer):
+    verdict = "llama_guard" if answer.parsed is None else "json"
+    guard = moderation(verdict=verdict, system="Judge.", categories={"S3": "allow"})
+    assert decide(answer, guard).action == "fail"
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ def _key(monkeypatch):
     monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "the secret of the tests")
 
 
-def masker(template: str = "Say: {{ row.text }}", **privacy: Any) -> Masker:
+def masker(template: str = "Say: {{ row.text }}", sink: str = "out", **privacy: Any) -> Masker:
     spec = JobSpec.parse(
         {
             "name": "job",
             "source": {"uri": "rows.jsonl", "key": "id"},
             "prompt": {"template": template},
             "model": {"type": "echo"},
-            "sink": {"uri": "out"},
+            "sink": {"uri": sink},
             "safety": {"privacy": {"detectors": [DIGITS, "patterns"], **privacy}},
         }
     )

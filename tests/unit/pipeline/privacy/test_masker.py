@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, failed_row
 from airflow_provider_llmbeam.pipeline.privacy.cipher import WrongKeyError
 from airflow_provider_llmbeam.pipeline.privacy.masker import PersonalDataError
-from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT
+from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT, Vault
+from airflow_provider_llmbeam.pipeline.records import encode_record, failed_record, with_types
 from tests.outcomes import completion
 
 FORM = re.compile(r"<([A-Z_]+)_([0-9a-f]+)>")
@@ -189,36 +191,87 @@ def test_a_placeholder_of_a_column_that_was_not_sent_is_not_restored(make_masker
     assert masker.restore(guessed).completion.text == masked["secret"]
 
 
+def in_dead_letter(masker, row):
+    """Returns a masked row as the dead letter has it."""
+    failed = replace(failed_row({}, "template_error", "no"), row=masker.sealed(masker.row(row)))
+    return json.loads(encode_record(failed_record(failed)))
+
+
 def test_a_row_of_a_dead_letter_gets_its_placeholders_again(make_masker):
     masker = make_masker()
-    masked = masker.row({"id": "123456", "text": "654321"})
-    read = {**masked, "llmbeam_error": {"message": "<NUMBER>"}}
-    assert masker.row(read) == {**masked, "llmbeam_error": {"message": "<NUMBER>"}}
+    row = {"id": "123456", "text": "654321", "day": date(2026, 1, 1), "number": 17.0}
+    read = in_dead_letter(masker, row)
+    assert isinstance(read[VAULT], str)
+    again = masker.row(with_types(read))
+    assert again == {**masker.row(row), "llmbeam_error": read["llmbeam_error"]}
+    assert masker.plain(read)["id"] == "123456", "`forget` reads it without the types"
+
+
+@pytest.mark.parametrize("change", [{"id": 2}, {"id": None}, {"id": "1"}])
+def test_the_vault_of_another_row_restores_nothing(make_masker, change):
+    masker = make_masker()
+    stolen = in_dead_letter(masker, {"id": 1, "text": "123456"})
+    failed = masker.row({**stolen, **change})
+    assert isinstance(failed, FailedRow)
+    assert "is that of a row with another key" in failed.failure.message
+    assert "123456" not in repr(failed)
+    assert failed.row[VAULT] == stolen[VAULT]
+
+
+def test_the_vault_of_another_sink_restores_nothing(make_masker):
+    read = in_dead_letter(make_masker(), {"id": 1, "text": "123456"})
+    failed = make_masker(sink="elsewhere").row(read)
+    assert isinstance(failed, FailedRow)
+    assert make_masker(sink="elsewhere").row(failed) == failed, "and it stays as it is"
+    assert make_masker().plain(failed.row)["text"] == "123456"
+
+
+def test_a_vault_without_its_seal_is_no_vault(make_masker):
+    masker = make_masker()
+    masked = masker.row({"id": 1, "text": "123456"})
+    copied = {"id": 2, "text": masked["text"], VAULT: dict(masked[VAULT])}
+    assert "123456" not in repr(answer_of(masker, copied, lambda prompt: prompt))
 
 
 def test_a_row_that_another_key_masked_fails_and_stays_as_it_is(make_masker, monkeypatch):
-    masked = make_masker().row({"id": "123456", "text": "654321"})
+    masked = in_dead_letter(make_masker(), {"id": "123456", "text": "654321"})
+    held = make_masker().row({"id": 1, "text": "654321"})
     monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "another secret of the tests")
     failed = make_masker().row(masked)
     assert isinstance(failed, FailedRow)
-    assert {name: failed.row[name] for name in ("id", "text")} == {name: masked[name] for name in ("id", "text")}
-    assert failed.row[VAULT] == {"values": masked[VAULT]["values"], "keys": {}}
+    assert failed.row == masked
     assert "masked with another key than the one in 'LLMBEAM_PRIVACY_KEY'" in failed.failure.message
     with pytest.raises(WrongKeyError):
-        make_masker().restore(AnsweredRow({**masked, "sent": []}, "f", completion(), "fresh"))
+        make_masker().restore(AnsweredRow(held, "f", completion(), "fresh"))
 
 
 @pytest.mark.parametrize(
-    "vault", ["x", None, 5, {"values": "x"}, {"values": {"<A_1234>": 5}}, {"values": {"": "x"}}]
+    "vault", ["x", None, 5, {"values": "x"}, {"values": {"<A_1234>": 5}}, {"values": {"": "x"}}, "vault1: 123456"]
 )
-def test_a_row_with_a_vault_that_no_job_wrote_fails_masked(make_masker, vault):
+def test_a_column_with_the_name_of_the_vault_that_no_job_wrote_is_masked_like_any_other(make_masker, vault):
     masker = make_masker()
-    failed = masker.row({"id": 1, "text": "123456", "number": 1234567, VAULT: vault})
-    assert isinstance(failed, FailedRow)
-    assert (failed.row["text"], failed.row["number"]) == ("<NUMBER>", "<NUMBER>7")
-    again = masker.row(replace(failed, row={**failed.row, VAULT: vault}))
-    assert isinstance(again, FailedRow)
-    assert again.row == failed.row
+    row = {"id": 1, "text": "123456", VAULT: vault}
+    masked = masker.row(row)
+    assert masked["text"] == masker.row({"id": 1, "text": "123456"})["text"]
+    assert isinstance(masked[VAULT], Vault)
+    plain = {"id": 1, "text": "x", VAULT: vault}
+    found = masker.row(plain)
+    assert found is plain or isinstance(found[VAULT], Vault)
+
+
+def test_a_name_of_a_column_is_masked_and_restored(make_masker):
+    row = {"id": 1, "text": "x", "ann@example.com": "y", "bob@example.com": "y"}
+    masker = make_masker("{{ row.text }} {{ row }}", action="drop")
+    masked = masker.row(row)
+    assert not re.search("ann@|bob@", json.dumps(masked))
+    assert masker.plain(masked) == row
+    assert answer_of(masker, row, lambda prompt: prompt).row == row
+
+
+def test_the_name_of_a_column_that_the_job_names_stays(make_masker):
+    masker = make_masker("{{ row.ann_at_123456 }} {{ row['ann@example.com'] }}")
+    row = {"id": 1, "ann@example.com": "y", "ann_at_123456": "x"}
+    assert masker.row(row) == row
 
 
 def test_the_error_of_an_earlier_job_without_privacy_is_masked(make_masker):

@@ -10,11 +10,11 @@ from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.privacy.placeholder import returned_in
 from airflow_provider_llmbeam.pipeline.privacy.repair import apply_repair, repair_fingerprint, repair_text
-from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT
+from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT, Vault
 from tests.outcomes import completion
 
 SENT = "<EMAIL_7f3a>"
-ROW = {"id": 1, VAULT: {"sent": [SENT]}}
+ROW = {"id": 1, VAULT: Vault(sent=[SENT])}
 REPAIRS = {
     "copied": completion(f"to {SENT}", cost_nano_usd=70),
     "altered": completion("to <email_7f3a>", cost_nano_usd=70),

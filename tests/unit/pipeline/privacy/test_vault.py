@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.pipeline.privacy.vault import VAULT, masked_in
+from airflow_provider_llmbeam.pipeline.privacy.vault import (
+    VAULT,
+    Vault,
+    add_sealed,
+    masked_in,
+    sealed_of,
+    vault_of,
+    without_vault,
+)
+
+FOREIGN = ["x", None, 5, ["a"], {"values": "x"}, {"values": {"<A_1234>": 5}}, {"dropped": {"A": "x"}}, {"sent": 1}]
 
 
 def masked_of(masker, template, *rows):
@@ -30,4 +42,12 @@ def test_hashed_and_dropped_values_are_counted_as_well(make_masker):
 
 
 def test_a_row_without_personal_data_has_nothing_masked(make_masker):
-    assert masked_in(Prompt("<EMAIL_0123>"), [{"id": 1}, {VAULT: {"masked": {}}}]) == {}
+    assert masked_in(Prompt("<EMAIL_0123>"), [{"id": 1}, {VAULT: Vault(masked={})}]) == {}
+
+
+@pytest.mark.parametrize("found", FOREIGN)
+def test_a_column_of_the_source_that_has_the_name_of_the_vault_is_data(found):
+    row = {"id": 1, VAULT: found}
+    assert (vault_of(row), sealed_of(row), without_vault(row)) == (None, {}, row)
+    assert masked_in(Prompt("<A_1234>"), [row]) == {}
+    assert add_sealed(row, {}, "<A_1234>") is row
