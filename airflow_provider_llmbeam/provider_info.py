@@ -13,6 +13,17 @@ def _modules(*names: str) -> list[dict[str, Any]]:
     return [{"integration-name": _NAME, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}]
 
 
+def _list_option(description: str, example: str) -> dict[str, str]:
+    """Returns an option of the configuration that is a list, see `spec.allowed`."""
+    return {
+        "description": f"{description}. Items are separated by commas.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": example,
+        "default": "",
+    }
+
+
 def get_provider_info() -> dict[str, Any]:
     """Returns the provider's metadata.
 
@@ -74,6 +85,21 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "AWS_*, KRB5CCNAME",
                         "default": "",
                     },
+                    "allowed_functions": _list_option(
+                        "Functions that a job may import and call although its Dag file does not name them: those "
+                        "of templates, XComs and JSON files. A function in a Dag file needs no entry",
+                        "acme.detectors:*, acme.scores:is_brief",
+                    ),
+                    "allowed_programs": _list_option(
+                        "Programs, jars, container images, Flex Templates, job services and texts in "
+                        "`runner.options` of a job that its Dag file does not name",
+                        "/opt/prism/prism, europe-docker.pkg.dev/acme/llmbeam/*",
+                    ),
+                    "token_hosts": _list_option(
+                        "Hosts that get the access and ID tokens of a job's Google credentials, over https, "
+                        "besides those of Google: e.g. a proxy before Vertex AI",
+                        "vertex.internal.example.com",
+                    ),
                 },
             },
         },

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.hooks.configuration import configured_lists
 from airflow_provider_llmbeam.redaction import is_secret_name
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import BINARY_VARIABLE, PrismRunner
@@ -44,7 +45,7 @@ def job_environment(
     worker: Mapping[str, str],
     configured: Collection[str] = (),
 ) -> dict[str, str]:
-    """Returns the environment of a job's process.
+    """Returns the environment of a job's process, without the configuration of Airflow, which has its keys.
 
     Args:
         spec: The job.
@@ -58,7 +59,7 @@ def job_environment(
         for name, value in worker.items()
         if _matches(name, wanted) or (_matches(name, _ALWAYS) and (name in _ALWAYS or not is_secret_name(name)))
     }
-    return passed | dict(given)
+    return {name: value for name, value in (passed | dict(given)).items() if not name.startswith("AIRFLOW__")}
 
 
 def configured_variables() -> tuple[str, ...]:
@@ -67,15 +68,13 @@ def configured_variables() -> tuple[str, ...]:
     Raises:
         JobSpecError: One of them is no name, e.g. has a value, which the message does not repeat.
     """
-    from airflow.providers.common.compat.sdk import conf
-
-    patterns = [part for part in re.split(r"[\s,]+", conf.get("llmbeam", "job_environment", fallback="")) if part]
+    patterns = configured_lists()["job_environment"]
     if wrong := [number for number, part in enumerate(patterns, 1) if not _PATTERN.fullmatch(part)]:
         raise JobSpecError(
             f"`[llmbeam] job_environment` in the configuration of Airflow: item {wrong[0]} is not the name of an "
             "environment variable. Expected names and prefixes without values, e.g. 'AWS_*, KRB5CCNAME'."
         )
-    return tuple(patterns)
+    return patterns
 
 
 def _patterns_of(spec: JobSpec) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.operators.deadline import with_deadline, with_stan
 from airflow_provider_llmbeam.operators.identity import airflow_run_of, job_name, owner_of
 from airflow_provider_llmbeam.operators.literal import Unrendered, literal_problems, plain
 from airflow_provider_llmbeam.operators.other_models import OtherModels
+from airflow_provider_llmbeam.operators.written import WrittenInDag
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.identity import with_billing_labels
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -62,7 +63,7 @@ _PARTS = (
 )
 
 
-class InferenceJobOperator(HasLineage, BaseOperator):
+class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
     """Base of `RunInferenceOperator`, which documents the arguments, and of `EstimateInferenceOperator`.
 
     Both take the same ones, so that a Dag can write them once; an estimate raises no alerts.
@@ -199,7 +200,7 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         """Returns the spec with what connections and the environment give its models, and variables with secrets.
 
         Raises:
-            JobSpecError: An argument is invalid.
+            JobSpecError: An argument is invalid, or names what is not allowed.
         """
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 
@@ -210,7 +211,9 @@ class InferenceJobOperator(HasLineage, BaseOperator):
         if self.safety is not None:
             models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
             connected["safety"] = models.completed_guard(self.safety)
-        return with_base_urls(JobSpec.parse(connected), os.environ, self.log), secrets
+        spec = with_base_urls(JobSpec.parse(connected), os.environ, self.log)
+        self._check_allowed(spec)
+        return spec, secrets
 
     def _job_facts(self, task_instance: Any) -> JobFacts:
         facts = self._facts

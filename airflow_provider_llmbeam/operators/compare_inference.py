@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
 from airflow_provider_llmbeam.operators.literal import plain, unrendered
 from airflow_provider_llmbeam.operators.other_models import OtherModels
-from airflow_provider_llmbeam.spec.model.server import with_base_urls
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -95,7 +93,7 @@ class CompareInferenceOperator(InProcessOperator):
                 part = data.get(field)
                 if isinstance(part, Mapping) and part.get("model") is not None:
                     data[field] = {**part, "model": models.completed(part["model"], conn_id)}
-            comparison: Any = with_base_urls(self._input_class().parse(data), os.environ, self.log)
+            comparison = self._parse_input(data)
             with self._running(spec, environment, comparison.models) as process:
                 found = process.run_step("compare", comparison)
         add_manifest(context, self.outlets, found)

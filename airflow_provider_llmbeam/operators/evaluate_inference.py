@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +19,6 @@ from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
 from airflow_provider_llmbeam.operators.literal import plain, unrendered
 from airflow_provider_llmbeam.operators.other_models import OtherModels
-from airflow_provider_llmbeam.spec.model.server import with_base_urls
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
@@ -124,7 +122,7 @@ class EvaluateInferenceOperator(InProcessOperator):
                 if isinstance(metric, Mapping) and metric.get("type") == "judge":
                     model = models.completed(metric.get("model"), self.judge_conn_id)
                     data["metrics"][name] = {**metric, "model": model}
-            evaluation: Any = with_base_urls(self._input_class().parse(data), os.environ, self.log)
+            evaluation = self._parse_input(data)
             spec = spec.model_copy(update={"source": evaluation.golden})
             if self._facts is not None:
                 self._facts = replace(self._facts, spec=spec)

@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.operators.identity import name_in_every_run
 from airflow_provider_llmbeam.operators.literal import literal_problems, with_unrendered
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import Model
+from airflow_provider_llmbeam.spec.model.server import with_base_urls
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.base import SpecModel
@@ -66,6 +67,16 @@ class InProcessOperator(InferenceJobOperator):
         """Returns what it is asked for, as plain data."""
         data = {name: with_unrendered(getattr(self, name)) for name in self._own}
         return {name: value for name, value in data.items() if value is not None}
+
+    def _parse_input(self, data: Mapping[str, Any]) -> Any:
+        """Returns what it is asked for.
+
+        Raises:
+            JobSpecError: It is invalid, or names what is not allowed.
+        """
+        given = with_base_urls(self._input_class().parse(data), os.environ, self.log)
+        self._check_allowed(given)
+        return given
 
     def _input_class(self) -> type[SpecModel]:
         # Imported here: its classes take a tenth of the time to parse a Dag file, which need not use it.

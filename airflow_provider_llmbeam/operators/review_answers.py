@@ -87,7 +87,7 @@ class SampleAnswersOperator(InProcessOperator):
                 )
             self.job_name = self.manifest["name"]
             spec, environment = self._job(context)
-            sample: Any = self._input_class().parse(self._input_data())
+            sample = self._parse_input(self._input_data())
             places = (sample.golden, sample.review_uri)
             with self._running(spec, environment, places=places) as process:
                 found = process.run_step("sample_answers", sample)
@@ -156,7 +156,7 @@ class AddGoldenRowsOperator(InProcessOperator):
         with errors_of_airflow():
             spec, environment = self._job(context)
             verdicts: Any = self.verdicts  # a sequence that reads the XComs of mapped tasks as it is iterated
-            addition: Any = self._input_class().parse({**self._input_data(), "verdicts": [*verdicts]})
+            addition = self._parse_input({**self._input_data(), "verdicts": [*verdicts]})
             places = (addition.golden_uri, *(verdict.review_uri for verdict in addition.verdicts))
             with self._running(spec, environment, places=places) as process:
                 return process.run_step("add_golden", addition)

@@ -156,6 +156,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         from airflow_provider_llmbeam.spec.protocol.preview import Preview
 
         sample = PreviewSample.parse({"rows": rows, "by": by, "seed": seed, "keys": tuple(keys), "sends": sends})
+        self._keep_written()
         data = self._spec_data(self.job_name or "preview", with_stand_in(self.inference, None))
         spec, secrets = self._connect(data)
         with google_credentials(spec, self.gcp_conn_id):

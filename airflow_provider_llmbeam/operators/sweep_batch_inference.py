@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.hooks.deployment import deployment_names, require_
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.literal import is_pending, plain
 from airflow_provider_llmbeam.operators.sweep import _SweepOperator
+from airflow_provider_llmbeam.operators.written import WrittenInDag
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import Model, model_data, model_problems, parse_model
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 OLDER_THAN_SECONDS = 2 * 86_400.0
 
 
-class SweepBatchInferenceOperator(_SweepOperator):
+class SweepBatchInferenceOperator(WrittenInDag, _SweepOperator):
     """Cancels forgotten batch-inference jobs, and deletes ended ones and uploaded files that belong to no job.
 
     Intended for a separate Dag: the jobs of a task that is marked as failed, or whose Dag run is deleted, go on
@@ -118,6 +119,7 @@ class SweepBatchInferenceOperator(_SweepOperator):
         from airflow_provider_llmbeam.providers.rest import session_with
 
         names = deployment_names(self.deployments) or (require_deployment(),)
+        self._check_model(self.model)
         model, headers = open_model(
             self.model,
             llmbeam_conn_id=self.llmbeam_conn_id,

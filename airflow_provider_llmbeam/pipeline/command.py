@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LL
 from airflow_provider_llmbeam.pipeline.launch.interruption import signals_handled, what_remains
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.providers.errors import BatchPendingError
+from airflow_provider_llmbeam.spec.allowed import Allowed, check_allowed, read_options, variable_of
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.evaluation import Evaluation
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -47,7 +48,8 @@ class Command:
         beam_options: Options of Beam, of `run` and `submit`.
         defers: Whether `run` ends while batch inference goes on, with `EXIT_PENDING`.
         alerts_path: File to which `run` adds a line for each alert.
-        is_child: Whether a task waits for it, which shows the page of the report.
+        is_child: Whether a task waits for it, which has checked what the spec names, and shows the page of the
+            report.
     """
 
     spec: str
@@ -75,6 +77,10 @@ def execute(command: Command) -> tuple[int, dict[str, Any]]:
     try:
         spec = with_base_urls(JobSpec.from_json(_content("--spec", command.spec)), os.environ, _log)
         given = _given(command)
+        if not command.is_child:
+            allowed = _allowed()
+            for value in filter(None, (spec, given)):
+                check_allowed(value, allowed)
         others = getattr(given, "models", ())
         redactor.variables = (
             *spec.secret_variables,
@@ -112,6 +118,12 @@ def execute(command: Command) -> tuple[int, dict[str, Any]]:
         _log.warning("Skipped: %s", redactor(reason))
         return EXIT_SKIPPED, outcome
     return EXIT_OK, outcome
+
+
+def _allowed() -> Allowed:
+    """Returns what the environment allows: who runs a spec chooses the other variables that it reads."""
+    configured = read_options(lambda option: os.environ.get(variable_of(option), ""))
+    return {**configured, "job_environment": ("*",)}
 
 
 @contextmanager

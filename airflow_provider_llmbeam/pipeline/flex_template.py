@@ -22,7 +22,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--spec", required=True)
     options, beam_options = parser.parse_known_args(argv)
     try:
-        status, outcome = execute(Command(spec=options.spec, step="submit", beam_options=beam_options))
+        command = Command(spec=options.spec, step="submit", beam_options=beam_options, is_child=True)
+        status, outcome = execute(command)
         error = outcome.get("error")
         text = f"{exceptions.__name__}.{error['type']}: {error['message']}" if error else ""
     except Exception:  # noqa: BLE001 - whatever it is, the task is to show it

@@ -20,6 +20,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_llmbeam.hooks.connections import plain_chain
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
+from airflow_provider_llmbeam.operators.written import WrittenInDag
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.polling.schedule import PollSchedule, ScheduledPoller, SensorResult
 from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, TaskDeferralTimeout
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 300.0
 
 
-class PollingSensor(BaseSensorOperator):
+class PollingSensor(WrittenInDag, BaseSensorOperator):
     """Polls once in the worker, and then waits without a worker slot.
 
     Each sensor has a `SensorTrigger` of its own, which names the condition, and returns its XCom from `conclude`.
@@ -52,6 +53,8 @@ class PollingSensor(BaseSensorOperator):
     #: Sentence for error messages: what keeps running, and may be billed, after this task has failed.
     left_running: ClassVar[str] = ""
     trigger_class: ClassVar[type[SensorTrigger]]
+    #: Model of the condition, as plain data, if it has one.
+    model: Any = None
 
     def __init__(
         self,
@@ -139,8 +142,10 @@ class PollingSensor(BaseSensorOperator):
         return self.trigger_class.poll_condition(self._arguments(), schedule, self.log)
 
     def _arguments(self) -> dict[str, Any]:
+        arguments = self.condition_arguments()
+        self._check_model(self.model)
         return {
-            **self.condition_arguments(),
+            **arguments,
             "llmbeam_conn_id": self.llmbeam_conn_id,
             "gcp_conn_id": self.gcp_conn_id,
             "impersonation_chain": plain_chain(self.impersonation_chain),

@@ -187,6 +187,7 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
         data = self._job_data(job_name(ti, self.job_task_id))
         data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**data["model"]})
         spec = with_base_urls(JobSpec.parse(data), os.environ, self.log)
+        self._check_allowed(spec, within="demand")
         self._process = JobProcess(spec, environment, self.log)
         try:
             with google_credentials(spec, self.gcp_conn_id):

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, mod
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redaction import has_secret_form, is_secret_name, redact, url_fault
+from airflow_provider_llmbeam.spec.fields.names import check_variable
 from airflow_provider_llmbeam.spec.fields.suggestion import field_path, instead_of
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
@@ -231,11 +232,12 @@ def variable_name(name: str) -> str:
     """Validates the name of an environment variable with a secret; an empty one names none.
 
     Raises:
-        ValueError: It is no name, perhaps the secret itself, which the message does not repeat.
+        ValueError: It is no name, perhaps the secret itself, which the message does not repeat; or it is one of
+            Airflow's own.
     """
     if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?", name) or has_secret_form(name):
         raise ValueError("must be the name of an environment variable, not the secret that it holds")
-    return name
+    return check_variable(name)
 
 
 def without_user(uri: str | None) -> str | None:

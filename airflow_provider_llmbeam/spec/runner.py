@@ -16,10 +16,14 @@ from airflow_provider_llmbeam.spec.fields.names import (
     ClusterUrl,
     EnvironmentSecrets,
     HostAndPort,
+    JobService,
     Labels,
-    ObjectUri,
+    OptionValue,
+    ProgramName,
     ProjectId,
     Region,
+    TemplateUri,
+    programs_in,
 )
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.limits import Limits
@@ -73,8 +77,8 @@ class WorkerEnvironment(SpecModel):
 
     type: Literal["EXTERNAL", "PROCESS", "DOCKER", "LOOPBACK"]
     address: HostAndPort | None = None
-    command: str | None = None
-    image: str | None = None
+    command: ProgramName | None = None
+    image: ProgramName | None = None
 
     @model_validator(mode="after")
     def _the_field_of_the_type(self) -> Self:
@@ -115,7 +119,7 @@ class PortableRunner(SpecModel):
     """
 
     type: Literal["portable"]
-    job_endpoint: HostAndPort
+    job_endpoint: JobService
     artifact_endpoint: HostAndPort | None = None
     environment: WorkerEnvironment
     workers: Annotated[int, Field(ge=1)] = 1
@@ -145,7 +149,7 @@ class FlinkRunner(SpecModel):
     type: Literal["flink"]
     rest_url: ClusterUrl
     job_endpoint: HostAndPort | None = None
-    job_server_jar: str | None = None
+    job_server_jar: ProgramName | None = None
     flink_version: Literal["1.19", "1.20", "2.0", "2.1", "2.2"]
     parallelism: Annotated[int, Field(ge=1)] | None = None
     task_managers: Annotated[int, Field(ge=1)] = 1
@@ -197,7 +201,7 @@ class PrismRunner(SpecModel):
     """
 
     type: Literal["prism"]
-    binary_path: str | None = None
+    binary_path: ProgramName | None = None
 
 
 class DirectRunner(SpecModel):
@@ -254,13 +258,13 @@ class DataflowRunner(SpecModel):
     use_public_ips: bool = True
     labels: Labels = Field(default_factory=dict)
     flexrs: Literal["cost_optimized", "speed_optimized"] | None = None
-    container_image: str | None = None
-    flex_template: ObjectUri | None = None
+    container_image: ProgramName | None = None
+    flex_template: TemplateUri | None = None
     environment_secrets: EnvironmentSecrets = Field(default_factory=dict)
     max_runtime_seconds: Annotated[int, Field(ge=60)] | None = None
     cancel_on_kill: bool = True
     poll_interval_seconds: Annotated[float, Field(ge=10)] = 30.0
-    options: dict[str, bool | int | float | str | list[str]] = Field(default_factory=dict)
+    options: dict[str, OptionValue] = Field(default_factory=dict)
 
     @field_validator("temp_uri")
     @classmethod
@@ -277,13 +281,11 @@ class DataflowRunner(SpecModel):
 
     @field_validator("options")
     @classmethod
-    def _options(
-        cls, options: dict[str, bool | int | float | str | list[str]]
-    ) -> dict[str, bool | int | float | str | list[str]]:
+    def _options(cls, options: dict[str, OptionValue]) -> dict[str, OptionValue]:
         for name in options:
             if name in _OPTION_FIELDS:
                 raise ValueError(f"has {name!r}, which `{_OPTION_FIELDS[name]}` sets already")
-        return options
+        return programs_in(options)
 
     @model_validator(mode="after")
     def _initial_workers_within_maximum(self) -> Self:

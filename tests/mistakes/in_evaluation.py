@@ -83,6 +83,14 @@ MISTAKES = (
     ),
     mistake(
         (
+            "`metrics.own.function`: 'scoring:own' is named neither in a Dag file nor in "
+            "`[llmbeam] allowed_functions` (`AIRFLOW__LLMBEAM__ALLOWED_FUNCTIONS`). Write it in the Dag file, or "
+            "add it there."
+        ),
+        evaluation={"metrics": {"own": {"type": "python", "function": "scoring:own"}}},
+    ),
+    mistake(
+        (
             "`metrics.own.function`: 'no_such_module:own' cannot be imported by the Python of the "
             "job: ModuleNotFoundError: No module named 'no_such_module'."
         ),

@@ -44,6 +44,8 @@ def place(server, tmp_path, monkeypatch):
     server.reset()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GOOGLE_API_KEY", "k")
+    monkeypatch.setenv("AIRFLOW__LLMBEAM__ALLOWED_FUNCTIONS", "no_such_module:*")
+    monkeypatch.setenv("AIRFLOW__LLMBEAM__ALLOWED_PROGRAMS", "/nowhere/prism")
     loggers = [logging.getLogger(name) for name in ("llmbeam", "airflow_provider_llmbeam", "apache_beam")]
     levels = [logger.level for logger in loggers]
     yield tmp_path

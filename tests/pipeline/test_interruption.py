@@ -45,12 +45,13 @@ def command(job, monkeypatch):
 @pytest.mark.promise(2)
 @pytest.mark.parametrize(("number", "runner"), [(signal.SIGINT, "direct"), (signal.SIGTERM, "prism")])
 def test_a_signal_records_the_answers_in_flight_and_ends_with_one_line_and_130_and_the_next_run_sends_the_rest(
-    job, sandbox, command, number, runner
+    job, sandbox, command, number, runner, monkeypatch
 ):
     job.write([{"id": number, "text": f"row {number}"} for number in range(40)])
     changes = {"limits": job.spec["limits"] | {"max_in_flight": 5}}
     if runner == "prism":
-        changes["runner"] = {"type": "prism", "binary_path": prism_binary()}
+        monkeypatch.setenv("PRISM_LOCATION", prism_binary())
+        changes["runner"] = {"type": "prism"}
     hold = sandbox.faults.hold(GEMINI, "row", after=15)
     with command(**changes) as started:
         until(lambda: hold.waiting == 5 and sandbox.stats()["billed_answers"] == 15, "5 requests are in flight")

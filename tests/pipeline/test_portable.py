@@ -45,8 +45,9 @@ def test_a_job_that_is_terminated_asks_its_service_to_cancel_it(job, sandbox, co
     job.spec["limits"] |= {"max_in_flight": 2, "request_timeout_seconds": 60}
     hold = sandbox.faults.hold("gemini.generateContent", "row")
     environment = {name: value for name, value in os.environ.items() if name != "LLMBEAM_TESTS_FORK_SERVER"}
+    environment |= {"GOOGLE_API_KEY": "k", "AIRFLOW__LLMBEAM__ALLOWED_PROGRAMS": job_endpoint}
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command(job), env=environment | {"GOOGLE_API_KEY": "k"}, stderr=log)
+        process = subprocess.Popen(command(job), env=environment, stderr=log)
     until(lambda: hold.waiting == 2, "requests are in flight")
     process.send_signal(signal.SIGTERM)
     until(lambda: "was asked to cancel the job" in (tmp_path / "log").read_text(), "the service is asked")

@@ -16,9 +16,10 @@ pytestmark = [pytest.mark.full, pytest.mark.promise(1), pytest.mark.promise(2)]
 
 
 @pytest.fixture
-def command(tmp_path):
+def command(tmp_path, monkeypatch):
     """Returns the command line of a job on Prism."""
     binary = prism_binary()
+    monkeypatch.setenv("AIRFLOW__LLMBEAM__ALLOWED_PROGRAMS", str(binary))
 
     def command_of(job):
         job.spec["runner"] = {"type": "prism", "binary_path": binary}

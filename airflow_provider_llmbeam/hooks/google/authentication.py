@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import AccessDeniedError
+from airflow_provider_llmbeam.hooks.configuration import configured_lists
 from airflow_provider_llmbeam.providers.access import Access, open_access
+from airflow_provider_llmbeam.spec.allowed import check_token_server
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import Model
@@ -51,11 +53,12 @@ class ModelAuthentication:
         """Returns the headers.
 
         Raises:
-            JobSpecError: There is no API key.
+            JobSpecError: There is no API key; or the token would go to a server that may not have it.
             CloudError: There are no credentials.
         """
         if not uses_token(self._model):
             return open_access(self._model, self._environment).headers()
+        check_token_server(self._model, configured_lists()["token_hosts"])
         # Imported here, so that Google's clients are loaded only if they are needed.
         from airflow_provider_llmbeam.hooks.google.base import GoogleHook
         from airflow_provider_llmbeam.hooks.google.errors import usable_connection

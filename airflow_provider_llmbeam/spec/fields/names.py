@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -17,6 +17,38 @@ def _like(pattern: str, words: str) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+class Named(str):
+    """A text by which a spec gets something done; see `spec.allowed`.
+
+    Attributes:
+        option: Option of `[llmbeam]` that allows those that no Dag file has.
+    """
+
+    __slots__ = ()
+    option: ClassVar[str]
+
+
+class Function(Named):
+    """Path of a function that a job imports and calls."""
+
+    __slots__ = ()
+    option = "allowed_functions"
+
+
+class Program(Named):
+    """A program, container or job service that runs a job or a part of it."""
+
+    __slots__ = ()
+    option = "allowed_programs"
+
+
+class Variable(Named):
+    """Name of an environment variable with a secret."""
+
+    __slots__ = ()
+    option = "job_environment"
 
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}"
@@ -33,6 +65,17 @@ def _check_labels(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
+def check_variable(name: str) -> Variable:
+    """Validates the name of a variable that a job may read.
+
+    Raises:
+        ValueError: It is one of Airflow, which hold its keys and passwords.
+    """
+    if name.upper().startswith("AIRFLOW__"):
+        raise ValueError("must not be a variable of Airflow's configuration, AIRFLOW__…: no job gets these")
+    return Variable(name)
+
+
 def _check_secrets(secrets: dict[str, str]) -> dict[str, str]:
     for name, secret in secrets.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -40,7 +83,7 @@ def _check_secrets(secrets: dict[str, str]) -> dict[str, str]:
         if not re.fullmatch(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+", secret):
             # The value may be the secret itself: never quoted.
             raise ValueError(f"must name a secret for {name!r}: 'projects/…/secrets/…/versions/latest'")
-    return secrets
+    return {check_variable(name): secret for name, secret in secrets.items()}
 
 
 #: Options of Beam that fields of a portable runner set.
@@ -55,7 +98,21 @@ def _check_options(options: dict[str, OptionValue]) -> dict[str, OptionValue]:
     for name in options:
         if name in _SET_BY_FIELDS:
             raise ValueError(f"has {name!r}, which another field of `runner` sets already")
-    return options
+    return programs_in(options)
+
+
+def programs_in(options: dict[str, OptionValue]) -> dict[str, OptionValue]:
+    """Returns options of Beam whose texts are programs: any of them may be one, as of `setup_file`.
+
+    Their names do not tell: Beam's parser takes abbreviated ones.
+    """
+    found = dict(options)
+    for name, value in options.items():
+        if isinstance(value, str):
+            found[name] = Program(value)
+        elif isinstance(value, list):
+            found[name] = [*map(Program, value)]
+    return found
 
 
 OptionValue = bool | int | float | str | list[str]
@@ -67,6 +124,8 @@ ClusterUrl = Annotated[
     _like(r"https?://[^/\s?#@]+(/[^\s?#]*)?", "the address of a REST API, e.g. 'http://flink-jobmanager:8081'"),
 ]
 HostAndPort = Annotated[str, _like(r"[A-Za-z0-9._-]+:[0-9]{1,5}", "a host and a port, e.g. 'localhost:8099'")]
+#: Its server decides what the workers run, which may be threads of the process that submits the job.
+JobService = Annotated[HostAndPort, AfterValidator(Program)]
 
 JobName = Annotated[str, _like(_NAME, _NAME_WORDS)]
 CacheScope = Annotated[str, _like(_NAME, _NAME_WORDS)]
@@ -79,7 +138,9 @@ MetricName = Annotated[
 FunctionPath = Annotated[
     str,
     _like(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", "the path of a function that can be imported, 'package.module:name'"),
+    AfterValidator(Function),
 ]
+ProgramName = Annotated[str, AfterValidator(Program)]
 PersonalDataKind = Annotated[
     str, _like(r"[A-Z][A-Z0-9_]{0,31}", "a name of at most 32 capital letters, digits and _, e.g. 'CUSTOMER_ID'")
 ]
@@ -125,7 +186,11 @@ ModelArmorTemplate = Annotated[
     ),
 ]
 BucketUri = Annotated[str, _like(r"gs://[^/]+.*", "an address on Cloud Storage, e.g. 'gs://my-bucket/temp'")]
-ObjectUri = Annotated[str, _like(r"gs://[^/]+/.+", "a file on Cloud Storage, e.g. 'gs://my-bucket/template.json'")]
+TemplateUri = Annotated[
+    str,
+    _like(r"gs://[^/]+/.+", "a file on Cloud Storage, e.g. 'gs://my-bucket/template.json'"),
+    AfterValidator(Program),
+]
 
 MachineType = Annotated[str, _like(r"[a-z0-9]+(-[a-z0-9]+)+", "a machine type, e.g. 'g2-standard-12'")]
 AcceleratorType = Annotated[str, _like(r"[A-Z][A-Z0-9_]+", "an accelerator of Vertex AI, e.g. 'NVIDIA_L4'")]

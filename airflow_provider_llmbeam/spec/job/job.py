@@ -163,11 +163,15 @@ class JobSpec(SpecModel):
 
     @property
     def secret_variables(self) -> tuple[str, ...]:
-        """Environment variables with secrets that the job reads by the names in this spec."""
+        """Environment variables with secrets that the job has by the names in this spec."""
+        return (*self.environment_secrets, *self.read_variables)
+
+    @property
+    def read_variables(self) -> tuple[str, ...]:
+        """Environment variables whose secrets the job itself reads."""
         keys = (name for model in self.models for name in model.api.key_variables)
         privacy = self.safety.privacy
-        own = () if privacy is None else (privacy.key_env,)
-        names = (*self.environment_secrets, *keys, *own)
+        names = (*keys, *(() if privacy is None else (privacy.key_env,)))
         if isinstance(self.source, KafkaSource):
             names = (*names, self.source.config_env)
         match self.sink:

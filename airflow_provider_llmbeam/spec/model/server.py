@@ -77,13 +77,14 @@ def server_of(model: Model, environment: Mapping[str, str]) -> Server:
     except ValueError:  # no request reaches it
         return Server("custom", "an invalid address")
     origin = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    if _is_loopback(host):
+    if is_loopback(host):
         return Server("loopback", origin)
     is_provider = parts.scheme == "https" and f".{host}".endswith(tuple(f".{name}" for name in model.api.domains))
     return Server("provider" if is_provider else "custom", origin)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
     if host == "localhost" or host.endswith(".localhost"):  # RFC 6761, 6.3
         return True
     try:

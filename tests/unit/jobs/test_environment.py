@@ -113,3 +113,10 @@ def test_an_item_that_is_no_name_is_refused_and_not_repeated(monkeypatch, given)
     with pytest.raises(JobSpecError, match=r"item \d is not the name of an environment variable") as caught:
         configured_variables()
     assert "topsecret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("configured", [("*",), ("AIRFLOW_*",), ("AIRFLOW__CORE__FERNET_KEY",)])
+def test_no_job_gets_the_configuration_of_airflow(configured: tuple[str, ...]) -> None:
+    given = {"AIRFLOW__CORE__SECRET": "s"}
+    found = job_environment(spec(), given, SYSTEM | SECRETS, configured)
+    assert not [name for name in found if name.startswith("AIRFLOW__")]

@@ -55,6 +55,7 @@ def test_a_job_is_cancelled_though_a_connection_that_its_task_read_at_the_start_
     task = flink_task(**{"sink": f"{tmp_path}/out", **changes})
     context: Any = {"ti": TASK}
     job = sandbox.flink.jobs.add(f"{identity('nightly', 'tests')}-0badcafe")
+    task.render_template_fields(context)
     with pytest.raises(JobSpecError, match="there is no connection 'not_there'"):
         task._job(context)
     with pytest.raises(TaskDeferralTimeout):

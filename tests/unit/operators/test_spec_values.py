@@ -30,6 +30,7 @@ GUARD = Moderation(model=MODEL, system="x", verdict="json")
 def connection(monkeypatch: pytest.MonkeyPatch) -> None:
     value = {"conn_type": "llmbeam", "host": GATEWAY, "password": "the-key", "extra": {"project": "p"}}
     monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps(value))
+    monkeypatch.setenv("AIRFLOW__LLMBEAM__TOKEN_HOSTS", "gateway.example")
 
 
 @pytest.mark.parametrize("safety", [Safety(moderation=GUARD), {"moderation": GUARD}], ids=["value", "mapping"])

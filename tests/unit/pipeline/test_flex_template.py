@@ -20,7 +20,8 @@ def run(monkeypatch, tmp_path, command):
 def test_a_job_that_was_written_leaves_no_error(monkeypatch, tmp_path):
     seen = []
     assert run(monkeypatch, tmp_path, lambda command: seen.append(command) or (0, {"job": {}})) == (0, None)
-    assert seen == [Command(spec=f"{tmp_path}/spec.json", step="submit", beam_options=["--runner=DataflowRunner"])]
+    options = ["--runner=DataflowRunner"]
+    assert seen == [Command(spec=f"{tmp_path}/spec.json", step="submit", beam_options=options, is_child=True)]
 
 
 def test_an_error_of_this_package_is_left_beside_the_spec_with_its_class(monkeypatch, tmp_path):
