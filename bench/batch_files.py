@@ -82,9 +82,9 @@ def measure(rows: int, provider: str, directory: Path) -> Iterator[str]:
         raise ValueError(f"{sum(file.rows for file in files):,} of {rows:,} rows are in the request files.")
     yield f"prepared {len(files)} files in {cost}, {rows / cost.seconds:,.0f} rows/s"
     for file in files:
-        _answer(file)
+        _answer(file, parsed)
     cost = cost_of(["-m", "bench.batch_files", "--step=harvest", f"--spec={spec}"])
-    sums = Sums.total(Sums.model_validate_json(_sums(file).read_text()) for file in files)
+    sums = Sums.total(Sums.model_validate_json(_sums(file, parsed).read_text()) for file in files)
     if (sums.answered, sums.failed, sums.malformed) != (rows, 0, 0):
         raise ValueError(f"{sums!r} is not the sum of {rows:,} answers.")
     yield f"harvested in {cost}, {rows / cost.seconds:,.0f} rows/s"
@@ -97,14 +97,14 @@ def _run(step: str, spec: JobSpec) -> None:
         return
     for file in read_prepared(spec):
         with Pipeline(runner=FnApiRunner()) as pipeline:
-            harvest(pipeline, spec, file, [str(_results(file))], str(_sums(file)), "job", since=0.0)
+            harvest(pipeline, spec, file, [str(_results(file, spec))], str(_sums(file, spec)), "job", since=0.0)
 
 
-def _answer(file: RequestFile) -> None:
+def _answer(file: RequestFile, spec: JobSpec) -> None:
     """Writes the results of a request file, in random order."""
-    lines = Path(file.uri).read_bytes().splitlines()
+    lines = Path(spec.paths.requests_uri(file.digest)).read_bytes().splitlines()
     random.Random(file.digest).shuffle(lines)
-    with _results(file).open("w") as results:
+    with _results(file, spec).open("w") as results:
         for number, line in enumerate(lines):
             usage = {"promptTokenCount": 40, "candidatesTokenCount": 20, "totalTokenCount": 60}
             content = {"role": "model", "parts": [{"text": f"Answer {number}, about as long as a sentence is."}]}
@@ -114,12 +114,12 @@ def _answer(file: RequestFile) -> None:
             results.write(json.dumps({**echoed, "response": response}) + "\n")
 
 
-def _results(file: RequestFile) -> Path:
-    return Path(f"{file.uri}.results")
+def _results(file: RequestFile, spec: JobSpec) -> Path:
+    return Path(f"{spec.paths.requests_uri(file.digest)}.results")
 
 
-def _sums(file: RequestFile) -> Path:
-    return Path(f"{file.uri}.sums")
+def _sums(file: RequestFile, spec: JobSpec) -> Path:
+    return Path(f"{spec.paths.requests_uri(file.digest)}.sums")
 
 
 def _print(line: str) -> None:

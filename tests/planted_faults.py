@@ -128,8 +128,8 @@ PLANTED_FAULTS = {
         area="harvest",
         what="of a result that a provider delivered twice, a failure hides the answer",
         file="pipeline/batch_inference/harvest.py",
-        old="yield key, next((each for each in found if isinstance(each, Completion)), found[0])",
-        new="yield key, found[0]",
+        old="yield fingerprint, next((each for each in found if isinstance(each, Completion)), found[0])",
+        new="yield fingerprint, found[0]",
         tests=("tests/unit/pipeline/batch_inference/test_harvest.py",),
     ),
     "batch-at-full-price": PlantedFault(

@@ -307,7 +307,7 @@ class Engine:
         self._gate.governor.settle(reserved, used, is_answered=True)
         latency_seconds = self._clock() - started
         self._gate.answered(latency_seconds, self._max_in_flight)
-        return self._outcomes_of_replies(request, replies, latency_seconds)
+        return await self._outcomes_of_replies(request, replies, latency_seconds)
 
     def _pay(self, billed: Reply | RequestError) -> None:
         if self._budget is not None:
@@ -339,7 +339,7 @@ class Engine:
         for observer in request.batch.observers:
             observer.rejected(hold_seconds)
 
-    def _outcomes_of_replies(
+    async def _outcomes_of_replies(
         self, request: Request, replies: Sequence[Reply], latency_seconds: float
     ) -> list[Outcome]:
         """Converts replies into outcomes; an invalid one fails its own prompt only."""
@@ -353,7 +353,7 @@ class Engine:
             self._answers += 1
             first = not outcomes
             try:
-                parsed = self._parser.parse(reply)
+                parsed = await self._parser.parse_on_loop(reply)
             except RequestError as error:
                 if error.kind in TRANSIENT_KINDS and len(request.prompts) == 1:
                     raise

@@ -10,6 +10,7 @@ import re
 import shutil
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import fmean
@@ -818,3 +819,21 @@ def test_a_request_file_that_cannot_be_deleted_is_named(developer, sandbox, capl
     sandbox.faults.every("gemini.files.delete", 1, denied)
     run(JobSpec.parse(developer))
     assert "with all its prompts: The Gemini Developer API answered HTTP 403: no delete." in caplog.text
+
+
+def test_a_manifest_that_somebody_has_changed_cancels_no_job_of_others(job, sandbox, tmp_path):
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    sink = "gs://rows/of-others/" if job["sink"]["uri"].startswith("gs://") else f"{tmp_path}/of-others"
+    spec, other = JobSpec.parse(job), JobSpec.parse(job | {"sink": {"uri": sink}})
+    for each in (other, spec):
+        with pytest.raises(BatchPendingError):
+            run(each, waits=False)
+    (victim,) = read_manifest(other).jobs.values()
+    manifest = read_manifest(spec)
+    (name,) = manifest.files
+    write_manifest(spec, manifest.changed(jobs={name: replace(victim, display_name=name)}))
+    with pytest.raises(BatchPendingError):  # other prompts: the jobs of the earlier try are cancelled
+        run(JobSpec.parse(job | {"prompt": {"template": "Other: {{ row.text }}"}}), waits=False)
+    provider = open_provider(other.model, output_uri="")
+    assert provider.get(victim.name).phase in ("queued", "running")
+    assert [each.phase for each in provider.find(name)] in (["cancelling"], ["cancelled"])

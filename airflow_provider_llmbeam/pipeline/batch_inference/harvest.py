@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.journal.entry import MAX_LINE_BYTES, encode_entry
 from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, shard_set
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
-from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
+from airflow_provider_llmbeam.engine.output import MAX_ANSWER, OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.batch_inference import AuditResults
@@ -39,6 +39,8 @@ _log = logging.getLogger("llmbeam")
 #: Entries of one journal segment.
 _SEGMENT_ROWS = 10_000
 _ERROR_CHARACTERS = 200
+#: Size up to which the largest result file is read, in bytes: 45,000 answers of 45,000 tokens of four characters.
+MAX_RESULT_BYTES = 8 * 2**30
 #: Keys are fingerprints, or digests.
 _KEY = re.compile("[0-9a-f]{64}")
 
@@ -49,7 +51,7 @@ READ_AGAIN_SECONDS: Sequence[float] = (1.0, 5.0)
 _Result = Outcome | None
 
 
-def result_files(provider: BatchProvider, job: BatchJob, prefix: str) -> list[str]:
+def result_files(provider: BatchProvider, job: BatchJob, file: RequestFile, prefix: str) -> list[str]:
     """Returns the addresses of the result files; those that the provider keeps are copied first.
 
     A file that the provider has deleted is left out: its rows have no answer, and no later try finds it.
@@ -57,6 +59,7 @@ def result_files(provider: BatchProvider, job: BatchJob, prefix: str) -> list[st
     Args:
         provider: The provider.
         job: The job, which has ended.
+        file: Its request file.
         prefix: Beginning of the addresses of the copies.
 
     Raises:
@@ -71,7 +74,7 @@ def result_files(provider: BatchProvider, job: BatchJob, prefix: str) -> list[st
     for number, (name, _) in enumerate(provider.results(job)):
         uri = f"{prefix}-{number}.jsonl"
         try:
-            _copy(provider, job, name, uri)
+            _copy(provider, job, name, uri, _max_bytes(file))
         except ApiNotFoundError as error:
             _log.warning(
                 "Result file %s of batch-inference job %s no longer exists, and its rows are sent online: %s",
@@ -84,10 +87,10 @@ def result_files(provider: BatchProvider, job: BatchJob, prefix: str) -> list[st
     return found
 
 
-def _copy(provider: BatchProvider, job: BatchJob, name: str, uri: str) -> None:
+def _copy(provider: BatchProvider, job: BatchJob, name: str, uri: str, max_bytes: int) -> None:
     """Copies a result file, again if what is read is another file or a part of it; a part is better than none."""
     for seconds in (*READ_AGAIN_SECONDS, None):
-        lines, is_whole = _write_copy(dict(provider.results(job))[name], uri)
+        lines, is_whole = _write_copy(dict(provider.results(job))[name], uri, max_bytes)
         if is_whole:
             return
         what = "ends within a line" if lines else "has no line with a JSON object"
@@ -102,15 +105,24 @@ def _copy(provider: BatchProvider, job: BatchJob, name: str, uri: str) -> None:
         )
 
 
-def _write_copy(chunks: Iterator[bytes], uri: str) -> tuple[int, bool]:
+def _max_bytes(file: RequestFile) -> int:
+    """Returns the size up to which a result file is read; results repeat their requests on Vertex AI."""
+    return min(file.size + file.rows * MAX_ANSWER, MAX_RESULT_BYTES)
+
+
+def _write_copy(chunks: Iterator[bytes], uri: str, max_bytes: int) -> tuple[int, bool]:
     """Writes a file; returns its number of JSON objects, one a line, and whether it ends with one, or is empty."""
-    lines, last, is_blank = 0, b"\n", True
+    lines, last, is_blank, size = 0, b"\n", True, 0
     with storage.create(uri, is_private=True) as file:
         for chunk in chunks:
             file.write(chunk)
             lines += (last + chunk).count(b"\n{")
             last = chunk[-1:] or last
             is_blank = is_blank and not chunk.strip()
+            size += len(chunk)
+            if size > max_bytes:
+                _log.warning("Result file %r has more than %s bytes; the rest is not read.", uri, f"{max_bytes:,}")
+                return lines, True
     return lines, is_blank or (lines > 0 and last in b"}\n")
 
 
@@ -125,9 +137,9 @@ def harvest(
 ) -> None:
     """Adds the steps that read the results of one job into the journal.
 
-    A request that the provider failed, and a line that is no result, leave their prompt without an entry: it is
-    sent online. Texts that the job cannot use are recorded as refusals, as those of online requests are; a vector
-    that it cannot use is no refusal of the model, and is requested again online.
+    A request without a result, or that the provider failed, leaves its prompt without an entry: it is sent online.
+    Texts that the job cannot use are recorded as refusals, as those of online requests are; a vector that it
+    cannot use is no refusal of the model, and is requested again online.
 
     Args:
         pipeline: The pipeline.
@@ -141,24 +153,22 @@ def harvest(
     lines = (
         pipeline
         | "ResultFiles" >> beam.Create(results, reshuffle=False)
-        | "Lines" >> beam.FlatMap(_lines)
+        | "Lines" >> beam.FlatMap(_lines, _max_bytes(file))
         | "Decode" >> beam.ParDo(_Decode(spec, round(file.input_tokens / file.rows)))
     )
-    if file.index_uri is not None:
-        index = pipeline | "Index" >> beam.Create([file.index_uri]) | "Keys" >> beam.FlatMap(_keys)
-        lines = {"results": lines, "index": index} | "ByKey" >> beam.CoGroupByKey() | "Join" >> beam.FlatMap(_join)
-    else:
-        lines = lines | "ByKey" >> beam.GroupByKey() | "Best" >> beam.FlatMap(_best)
+    index = pipeline | "Index" >> beam.Create([spec.paths.index_uri(file.digest)]) | "Keys" >> beam.FlatMap(_keys)
+    lines = {"results": lines, "index": index} | "ByKey" >> beam.CoGroupByKey() | "Best" >> beam.FlatMap(_best)
     if (trail := AuditTrail.of(spec)) is not None:
         lines |= "Audit" >> AuditResults(trail, spec.paths.batch_uri, job_id, file.rows, since)
     sums = lines | "Record" >> beam.ParDo(_Record(spec)) | "Sum" >> beam.CombineGlobally(Sums.total)
     _ = sums | "WriteSums" >> beam.Map(lambda total: storage.replace(uri, total.model_dump_json().encode()))
 
 
-def _lines(uri: str) -> Iterator[bytes]:
+def _lines(uri: str, max_bytes: int) -> Iterator[bytes]:
     with storage.open_buffered(uri) as file:
         # A line that is cut here is no result, and its rest is none, either.
-        while line := file.readline(MAX_LINE_BYTES):
+        while max_bytes > 0 and (line := file.readline(MAX_LINE_BYTES)):
+            max_bytes -= len(line)
             if line.strip():
                 yield line
 
@@ -251,21 +261,16 @@ class _Decode(beam.DoFn):
         )
 
 
-def _join(group: tuple[str, dict[str, Iterable[Any]]]) -> Iterator[tuple[str, _Result]]:
-    _, found = group
-    fingerprint = next(iter(found["index"]), "")  # results without one are of no request of this job
-    if results := list(found["results"]):
-        yield from _best((fingerprint, results))
+def _best(group: tuple[str, dict[str, Iterable[Any]]]) -> Iterator[tuple[str, _Result]]:
+    """Yields one result per request, an answer if there is one: a provider may deliver a line twice.
 
-
-def _best(group: tuple[str, Iterable[_Result]]) -> Iterator[tuple[str, _Result]]:
-    """Yields one result per request, an answer if there is one: a provider may deliver a line twice."""
-    key, results = group
-    if not key:
-        yield from ((key, result) for result in results)
-        return
-    found = list(results)
-    yield key, next((each for each in found if isinstance(each, Completion)), found[0])
+    What is a result of no request of the job has the fingerprint ''.
+    """
+    fingerprint, found = next(iter(group[1]["index"]), ""), list(group[1]["results"])
+    if not fingerprint:
+        yield from (("", None) for _ in found)
+    elif found:
+        yield fingerprint, next((each for each in found if isinstance(each, Completion)), found[0])
 
 
 class _Record(beam.DoFn):

@@ -7,13 +7,14 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.providers.batch import BatchJob
+from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
@@ -34,19 +35,18 @@ class _Part(BaseModel):
 class RequestFile(_Part):
     """One request file, which becomes one batch-inference job.
 
+    It has no address: others may write to the state of a job, and what this names is uploaded.
+
     Attributes:
-        uri: Its address.
-        index_uri: Address of the file that has the fingerprint of each key; `None` if the keys are fingerprints.
-        digest: Digest of the fingerprints in it: the same prompts give the same digest, in any order.
+        digest: Digest of the fingerprints in it: the same prompts give the same digest, in any order. The file is
+            named by it, see `JobPaths.requests_uri` and `JobPaths.index_uri`.
         rows: Number of requests.
         size: Size in bytes.
         input_tokens: Estimated input tokens.
     """
 
-    uri: str
-    index_uri: str | None
-    digest: str
-    rows: int
+    digest: Annotated[str, Field(pattern="^[0-9a-f]+$")]
+    rows: PositiveInt
     size: int
     input_tokens: int
 
@@ -57,7 +57,8 @@ class Sums(_Part):
     Attributes:
         answered: Number of answers and refusals, which are in the journal.
         failed: Number of requests that the provider failed; they are sent online.
-        malformed: Number of lines that are no results; their prompts are sent online.
+        malformed: Number of lines that are no result of a request of the job. Prompts without a result are sent
+            online.
         input_tokens: Billed input tokens.
         output_tokens: Billed output tokens.
         cached_tokens: Billed input tokens from the provider's cache, which `input_tokens` includes.
@@ -231,16 +232,25 @@ def read_manifest(spec: JobSpec) -> BatchManifest | None:
     if not storage.exists(uri):
         return None
     try:
-        return BatchManifest.model_validate_json(storage.read(uri))
+        manifest = BatchManifest.model_validate_json(storage.read(uri))
+        if manifest.files == files_by_name(spec, manifest.files.values()):
+            return manifest
+        fault = "it names jobs that are not of this job"
     except ValidationError as error:
-        _log.warning(
-            "The state of batch inference in %r cannot be read and is passed over: %d faults, the first is %s. "
-            "Batch-inference jobs of this job that still run are found by their display name.",
-            uri,
-            error.error_count(),
-            error.errors()[0]["msg"],
-        )
-        return None
+        fault = f"{error.error_count()} faults, the first is {error.errors()[0]['msg']}"
+    _log.warning(
+        "The state of batch inference in %r cannot be read and is passed over: %s. Batch-inference jobs of this "
+        "job that still run are found by their display name.",
+        uri,
+        fault,
+    )
+    return None
+
+
+def files_by_name(spec: JobSpec, files: Iterable[RequestFile]) -> dict[str, RequestFile]:
+    """Returns request files by the display names of their jobs."""
+    prefix = display_name_prefix(spec)
+    return {f"{prefix}{file.digest}": file for file in files}
 
 
 def write_manifest(spec: JobSpec, manifest: BatchManifest) -> None:

@@ -106,7 +106,9 @@ class Monitor:
         # OpenAI lists a batch forever, also after its run has published and deleted the results.
         self._emptied = {job.name for job in earlier} - {job.name for job in self._provider.deletable(earlier)}
         listed = {job.name for job in jobs}
-        jobs += [self._read_job(job) for job in manifest.jobs.values() if job.name not in listed]
+        recorded = [self._read_job(job) for job in manifest.jobs.values() if job.name not in listed]
+        # Others may write to the manifest: a job is one of this run by the display name that its provider has.
+        jobs += [job for job in recorded if job.display_name in manifest.files]
         found: dict[str, BatchJob] = {}
         for job in sorted(jobs, key=lambda job: job.created_at, reverse=True):
             if job.name in self._emptied:
@@ -229,7 +231,8 @@ class Monitor:
     def _submit(self, display_name: str, file: RequestFile) -> bool:
         """Submits a file, or leaves it to be sent online; `False` if the provider takes no further job now."""
         try:
-            job = self._provider.submit(display_name, file.uri, storage.open, file.size)
+            uri = self._spec.paths.requests_uri(file.digest)
+            job = self._provider.submit(display_name, uri, storage.open, file.size)
         except BatchQuotaError as error:
             self._room = 0
             _log.info("The provider takes no further batch-inference job until another one has ended: %s", error)
@@ -300,7 +303,7 @@ class Monitor:
                 continue
             now = self._clock()
             try:
-                polled = self._read_job(job)
+                polled = replace(self._read_job(job), display_name=display_name)
             except ApiError as error:
                 self._unreachable_since = self._unreachable_since or now
                 if now - self._unreachable_since > MAX_UNREACHABLE_SECONDS:
@@ -315,20 +318,21 @@ class Monitor:
                 _log.info("Batch-inference job %s has ended: %s%s", display_name, polled.state, _error(polled))
 
     def _read_job(self, job: BatchJob) -> BatchJob:
-        """Returns a job as it is now: as it was if the provider does not have it yet, or no longer.
+        """Returns a job as it is now, without results if the provider does not have it yet, or no longer.
 
         Raises:
             JobRefusedError: It failed because the account may not pay.
         """
         now = self._clock()
         try:
-            polled = replace(self._provider.get(job.name), display_name=job.display_name)
+            polled = self._provider.get(job.name)
             if polled.is_unpaid:
                 raise JobRefusedError(
                     f"Batch-inference job {job.name} has failed: {polled.error}. Nothing is sent online."
                 )
             return polled
         except ApiNotFoundError:
+            job = replace(job, results=())
             if now - job.created_at < SURE_SECONDS:
                 return job
             return replace(job, state="deleted", phase="cancelled", ended_at=now)

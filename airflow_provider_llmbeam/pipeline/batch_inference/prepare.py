@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.transforms.read_requests import read_requests
 from airflow_provider_llmbeam.providers.batch_format import batch_format
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.paths import JobPaths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: f
         lines
         | "AssignFile" >> beam.Map(_assign_file, limits, beam.pvalue.AsSingleton(sizes))
         | "ByFile" >> beam.GroupByKey()
-        | "WriteFiles" >> beam.ParDo(_WriteFiles(spec.paths.batch_uri, limits))
+        | "WriteFiles" >> beam.ParDo(_WriteFiles(spec.paths, limits))
     )
     if spec.safety.audit is not None:
         _ = requests | "IndexRows" >> beam.ParDo(IndexRows(spec.paths.batch_uri, spec.source.key))
@@ -131,37 +132,30 @@ def _assign_file(encoded: _Encoded, limits: FileLimits, sums: tuple[int, int]) -
 class _WriteFiles(beam.DoFn):
     """Writes the requests of one group, to further files where the limits of one are reached after all."""
 
-    def __init__(self, directory: str, limits: FileLimits) -> None:
-        self._directory = directory
+    def __init__(self, paths: JobPaths, limits: FileLimits) -> None:
+        self._paths = paths
         self._limits = limits
 
     def process(self, group: tuple[int, Iterable[_Encoded]]) -> Iterator[RequestFile]:
-        number, requests = group
-        limits, part = self._limits, list[_Encoded]()
-        size = parts = 0
+        _, requests = group
+        limits, part, size = self._limits, list[_Encoded](), 0
         for request in sorted(requests):
             _, _, line, _ = request
             if part and (len(part) == limits.max_rows or size + len(line) > limits.max_bytes):
-                yield self._write(f"{number:05}-{parts:02}", part, size)
-                part, size, parts = [], 0, parts + 1
+                yield self._write(part, size)
+                part, size = [], 0
             part.append(request)
             size += len(line)
-        yield self._write(f"{number:05}-{parts:02}", part, size)
+        yield self._write(part, size)
 
-    def _write(self, name: str, requests: list[_Encoded], size: int) -> RequestFile:
+    def _write(self, requests: list[_Encoded], size: int) -> RequestFile:
         digest = hashlib.sha256("".join(fingerprint for fingerprint, *_ in requests).encode()).hexdigest()[:16]
-        uri = f"{self._directory}requests-{name}-{digest}.jsonl"
-        index_uri = None
-        with storage.create(uri, is_private=True) as file:
+        with storage.create(self._paths.requests_uri(digest), is_private=True) as file:
             file.writelines(line for _, _, line, _ in requests)
-        if any(key != fingerprint for fingerprint, key, *_ in requests):
-            index_uri = f"{self._directory}index-{name}-{digest}.txt"
-            with storage.create(index_uri, is_private=True) as file:
-                file.writelines(f"{key} {fingerprint}\n".encode() for fingerprint, key, *_ in requests)
+        with storage.create(self._paths.index_uri(digest), is_private=True) as file:
+            file.writelines(f"{key} {fingerprint}\n".encode() for fingerprint, key, *_ in requests)
         tokens = sum(tokens for *_, tokens in requests)
-        return RequestFile(
-            uri=uri, index_uri=index_uri, digest=digest, rows=len(requests), size=size, input_tokens=tokens
-        )
+        return RequestFile(digest=digest, rows=len(requests), size=size, input_tokens=tokens)
 
 
 def _write_guard_usage(tally: Tally, uri: str) -> None:

@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     Sums,
     digest_of,
+    files_by_name,
     read_manifest,
     write_manifest,
 )
@@ -271,7 +272,7 @@ class BatchInference:
             since=manifest.created_at,
         )
         pipeline.run().wait_until_finish()
-        files = {f"{self._prefix}{file.digest}": file for file in read_prepared(spec)}
+        files = files_by_name(spec, read_prepared(spec))
         manifest = manifest.changed(files=files, guard=dict(read_guard_usage(spec) + Counter(manifest.guard)))
         if not files:  # the guard has blocked the rest
             storage.delete(storage.match(f"{spec.paths.batch_uri}**"))
@@ -322,7 +323,8 @@ class BatchInference:
             if display_name in harvested:
                 continue
             file = manifest.files[display_name]
-            if results := result_files(self._provider, job, f"{spec.paths.batch_uri}results-{display_name}"):
+            prefix = f"{spec.paths.batch_uri}results-{display_name}"
+            if results := result_files(self._provider, job, file, prefix):
                 uri = f"{spec.paths.batch_uri}sums-{file.digest}.json"
                 pipeline = self._new_pipeline()
                 harvest(pipeline, spec, file, results, uri, job.name, manifest.created_at)
@@ -374,10 +376,13 @@ class BatchInference:
 
     def _count_unreturned(self, harvested: Mapping[str, Sums]) -> None:
         """Records the answers that jobs have counted, and neither returned nor may return in time."""
+        assert self.manifest is not None
+        files = self.manifest.files
         unreturned = {
             name: number
             for name, job in self._monitor.jobs.items()
-            if (number := (job.answered or 0) - harvested.get(name, Sums()).answered) > 0
+            # A server may count more than it was sent.
+            if (number := min(job.answered or 0, files[name].rows) - harvested.get(name, Sums()).answered) > 0
         }
         if unreturned:
             self._save(unreturned=unreturned)
@@ -500,7 +505,8 @@ def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:
     jobs = {job.name: job for job in manifest.jobs.values() if job.display_name not in manifest.harvested}
     for name, job in {**jobs, **listed}.items():
         try:
-            if (job if name in listed else provider.get(name)).has_ended:  # a list may lag behind
+            found = job if name in listed else provider.get(name)  # a list may lag behind
+            if found.has_ended or found.display_name not in manifest.files:  # of somebody else, see `Monitor.find`
                 continue
             provider.cancel(name)
         except LLMBeamError as error:

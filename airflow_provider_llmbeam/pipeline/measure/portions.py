@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
 from airflow_provider_llmbeam.pipeline.sources.files import (
+    BATCH_ROWS,
     MARKED,
     RowFormat,
     avro_blocks,
@@ -41,7 +42,6 @@ T = TypeVar("T")
 MAX_BYTES = 64 * 2**20
 #: Number of portions of a large source.
 PORTIONS = 64
-_BATCH_ROWS = 1000
 #: Bytes of lines that are read at once, as a portion includes what is read beyond its last row: with 1 MiB, which
 #: is the budget of each of 64 compressed files, the estimate was a third of the rows.
 _BLOCK_BYTES = 2**13
@@ -204,7 +204,7 @@ def _rows(stream: IO[bytes], how: RowFormat) -> Iterator[Row | FailedRow]:
 
 
 def _batches(rows: Iterator[Row | FailedRow]) -> Iterator[list[Row | FailedRow]]:
-    while batch := list(islice(rows, _BATCH_ROWS)):
+    while batch := list(islice(rows, BATCH_ROWS)):
         yield batch
 
 
@@ -284,7 +284,7 @@ def _group(
 ) -> Iterator[Portion]:
     left = rows if max_bytes is None else max(1, min(rows, int(rows * max_bytes / max(size, 1))))
     with storage.open(path) as stream, pq.ParquetFile(stream) as file:
-        for batch in read_batches(file, number, min(left, _BATCH_ROWS) or 1, how):
+        for batch in read_batches(file, number, min(left, BATCH_ROWS) or 1, how):
             found = [*parse_table(batch.slice(0, left), how)]
             yield Portion(found, float(len(found)))
             left -= len(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 _FORM = re.compile(r"<([A-Z][A-Z0-9_]{0,39})_([0-9a-f]{4,32})>")
@@ -67,10 +67,10 @@ def returned_in(text: str, sent: Collection[str]) -> Returned:
     """
     if not sent and "<" not in text:
         return Returned()
-    own: dict[str, dict[str, str]] = {}
+    own: dict[str, _Tags] = {}
     for placeholder in sent:
         kind, tag = tag_of(placeholder)
-        own.setdefault(_plain(kind), {})[tag] = placeholder
+        own.setdefault(_plain(kind), _Tags()).own[tag] = placeholder
     placeholders = set(sent)
     found: set[str] = set()
     near: set[str] = set()
@@ -83,7 +83,7 @@ def returned_in(text: str, sent: Collection[str]) -> Returned:
         end = match.end()
         if match[0] in placeholders:
             found.add(match[0])
-        elif of := _nearest({match[2]}, own.get(_plain(match[1]), {})):
+        elif of := own.get(_plain(match[1]), _NO_TAGS).nearest({match[2]}):
             near.add(of)
             altered.append(match[0])
         else:
@@ -93,7 +93,7 @@ def returned_in(text: str, sent: Collection[str]) -> Returned:
         mention = _mention(tuple(sorted({tag_of(each)[0] for each in sent})))
         for match in (match for part in rest for match in mention.finditer(part)):
             _, kind, tag, more, close = match.groups(default="")
-            if of := _nearest({tag.lower(), (tag + more).lower()}, own.get(_plain(kind), {})):
+            if of := own.get(_plain(kind), _NO_TAGS).nearest({tag.lower(), (tag + more).lower()}):
                 near.add(of)
                 altered.append(match[0].strip())
             elif close and len(tag) >= LENGTHS[0]:
@@ -117,30 +117,50 @@ def _mention(kinds: tuple[str, ...]) -> re.Pattern[str]:
     )
 
 
-def _nearest(tags: set[str], own: Mapping[str, str]) -> str | None:
-    """Returns the placeholder of the prompt that has one of these tags, or nearly; `own` has those by tag."""
-    if same := tags & own.keys():
-        return own[same.pop()]
-    near = (placeholder for own_tag, placeholder in own.items() if any(_is_near(tag, own_tag) for tag in tags))
-    return next(near, None)
+class _Tags:
+    """The placeholders of one kind in a prompt.
+
+    Attributes:
+        own: The placeholders by tag.
+    """
+
+    def __init__(self) -> None:
+        self.own: dict[str, str] = {}
+
+    def nearest(self, tags: set[str]) -> str | None:
+        """Returns the placeholder that has one of these tags, or nearly: the first one of the prompt."""
+        if same := tags & self.own.keys():
+            return self.own[same.pop()]
+        alike = (tag for tag in tags if len(tag) in self._lengths)
+        found = (self._of_form[form] for tag in alike for form in _forms(tag) if form in self._of_form)
+        return min(found, default=(0, None))[1]
+
+    @cached_property
+    def _lengths(self) -> set[int]:
+        return {len(tag) + change for tag in self.own for change in (-1, 0, 1)}
+
+    @cached_property
+    def _of_form(self) -> dict[str, tuple[int, str]]:
+        """Number and text of the first placeholder of each form: an answer may have thousands of others."""
+        found: dict[str, tuple[int, str]] = {}
+        for number, (tag, placeholder) in enumerate(self.own.items()):
+            for form in _forms(tag):
+                found.setdefault(form, (number, placeholder))
+        return found
+
+
+_NO_TAGS = _Tags()
+
+
+def _forms(tag: str) -> Iterator[str]:
+    """Yields forms of a tag; two tags share one if at most one character was changed, added or left out."""
+    for place in range(len(tag) + 1):
+        yield f"{tag[:place]}?{tag[place:]}"
+        yield f"{tag[:place]}?{tag[place + 1 :]}"
 
 
 def _plain(kind: str) -> str:
     return re.sub(r"[\s_-]", "", kind).upper()
-
-
-def _differences(one: str, other: str) -> int:
-    return sum(a != b for a, b in zip(one, other, strict=True))
-
-
-def _is_near(tag: str, own: str) -> bool:
-    """Returns whether at most one character was changed, added or left out."""
-    if len(tag) == len(own):
-        return _differences(tag, own) < 2
-    short, long = sorted((tag, own), key=len)
-    return len(long) - len(short) == 1 and any(
-        long[:index] + long[index + 1 :] == short for index in range(len(long))
-    )
 
 
 def texts_of(value: Any) -> Iterator[str]:

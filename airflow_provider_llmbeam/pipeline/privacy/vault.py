@@ -185,7 +185,7 @@ def sealed_in(text: str, values: Mapping[str, str]) -> dict[str, str]:
 def add_sealed(row: Row, sealed: Mapping[str, str], answer: str) -> Row:
     """Returns a row with the encrypted values of those placeholders of earlier turns that its answer has."""
     own = vault_of(row) or Vault()
-    sent = own.get("sent", ())
+    sent = dict.fromkeys(own.get("sent", ()))
     if not (added := {each: value for each, value in sealed_in(answer, sealed).items() if each not in sent}):
         return row
     values = {**own.get("values", {}), **added}

@@ -41,6 +41,8 @@ from airflow_provider_llmbeam.spec.source import CsvOptions, FileFormat, FilesSo
 
 _log = logging.getLogger("llmbeam")
 
+#: Rows of a Parquet file that are read at once.
+BATCH_ROWS = 1000
 #: Maximum size of a CSV cell; the default of 131,072 characters would reject long documents.
 csv.field_size_limit(MAX_ROW_SIZE)
 
@@ -129,7 +131,8 @@ def _rows(part: FilePart, how: RowFormat) -> Iterator[Row | FailedRow]:
                 yield from parse_csv(text, how, path)
         case "parquet":
             with storage.open(path) as stream, pq.ParquetFile(stream) as file:
-                yield from parse_table(_read_group(file, number, how), how)
+                for batch in read_batches(file, number, BATCH_ROWS, how):
+                    yield from parse_table(batch, how)
         case "avro":
             with storage.open_buffered(path) as stream:
                 yield from parse_avro(io.BytesIO(b"".join(avro_blocks(stream, number, PART_BYTES))), how)
@@ -332,8 +335,10 @@ def _after_marker(stream: IO[bytes], marker: bytes, start: int) -> int:
 _SEARCHED_SIZE = 2**16
 
 
-def parse_avro(stream: IO[bytes], how: RowFormat) -> Iterator[Row]:
-    """Reads the records of a file; if a value cannot be read, those from there on have the used columns alone.
+def parse_avro(stream: IO[bytes], how: RowFormat) -> Iterator[Row | FailedRow]:
+    """Reads the records of a file; a record with a value that is too large has failed.
+
+    If a value cannot be read, the records from there on have the used columns alone.
 
     Raises:
         JobSpecError: A value of a used column cannot be read.
@@ -342,7 +347,7 @@ def parse_avro(stream: IO[bytes], how: RowFormat) -> Iterator[Row]:
     count = 0
     try:
         for row in reader:
-            yield row
+            yield _without_large(row, how)
             count += 1
     except _UNREADABLE as error:
         schema = reader.writer_schema
@@ -351,7 +356,8 @@ def parse_avro(stream: IO[bytes], how: RowFormat) -> Iterator[Row]:
         fields = [field for field in schema["fields"] if how.uses(field["name"])]
         stream.seek(0)
         try:
-            yield from islice(fastavro.reader(stream, {**schema, "fields": fields}), count, None)
+            rest: Any = islice(fastavro.reader(stream, {**schema, "fields": fields}), count, None)
+            yield from (_without_large(row, how) for row in rest)
         except _UNREADABLE as other:
             raise _unreadable_column("an Avro file", other) from None
 
@@ -386,7 +392,7 @@ def _unreadable_column(what: str, error: Exception) -> JobSpecError:
 
 
 def parse_table(table: Any, how: RowFormat = RowFormat("parquet")) -> Iterator[Row | FailedRow]:
-    """Converts an Arrow table or batch to rows; a row with a value that Python cannot represent has failed.
+    """Converts an Arrow table or batch to rows; one with a value that is too large, or none of Python, has failed.
 
     Text is often stored in a column of type `binary`: what is UTF-8 there becomes text, and the rest stays bytes.
 
@@ -407,7 +413,26 @@ def parse_table(table: Any, how: RowFormat = RowFormat("parquet")) -> Iterator[R
             columns[name] = [*map(_with_texts, columns[name])]
     for number in range(table.num_rows):
         row = {name: cells[number] for name, cells in columns.items()}
-        yield _without_faults(row, how) if has_faults else row
+        yield _without_faults(row, how) if has_faults else _without_large(row, how)
+
+
+def _without_large(row: Row, how: RowFormat) -> Row | FailedRow:
+    """Returns a row whose values are as large as those of a text file may be, else a failed row."""
+    large = {
+        name: _Fault(f"{size:,} bytes or characters; at most {MAX_ROW_SIZE:,} are read")
+        for name, cell in row.items()
+        if (size := _size(cell)) > MAX_ROW_SIZE
+    }
+    return _without_faults({**row, **large}, how) if large else row
+
+
+def _size(cell: Any) -> int:
+    """Returns the number of bytes and characters of the texts in a cell; any other value counts as one."""
+    if isinstance(cell, str | bytes):
+        return len(cell)
+    if isinstance(cell, dict):
+        return sum(map(_size, cell.values()))
+    return sum(map(_size, cell)) if isinstance(cell, list | tuple) else 1
 
 
 class _Fault(str):

@@ -195,6 +195,14 @@ class JobPaths:
         """Address of the list of its request files."""
         return f"{self.batch_uri}prepared.jsonl"
 
+    def requests_uri(self, digest: str) -> str:
+        """Returns the address of a request file, by the digest of its prompts."""
+        return f"{self.batch_uri}requests-{digest}.jsonl"
+
+    def index_uri(self, digest: str) -> str:
+        """Returns the address of the file that has the key and the fingerprint of each of its requests."""
+        return f"{self.batch_uri}index-{digest}.txt"
+
     @property
     def guard_usage_uri(self) -> str:
         """Address of the numbers of the requests to a guard model for them."""

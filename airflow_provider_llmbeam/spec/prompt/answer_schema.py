@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from re import _parser  # type: ignore[attr-defined]  # the only way to the width of a pattern
 from typing import Any
 
@@ -17,8 +17,8 @@ from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, depth_exceeds
 
 #: Maximum number of values in a schema. `jsonschema` takes about 20 µs for each while a Dag is parsed.
 MAX_NODES = 10_000
-#: Maximum number of keywords that are applied to one answer; those of large lists and objects count more. One
-#: takes 1 to 2 µs, during which the event loop stands still; an answer of 80,000 pairs of numbers takes 570,000.
+#: Maximum number of keywords that are applied to one answer; those of large lists and objects count more, and so
+#: do errors that decide nothing. An answer of 80,000 pairs of numbers takes 570,000.
 MAX_STEPS = 1_000_000
 #: Maximum CPU time for all patterns of one answer, in seconds. A pattern takes microseconds, unless it backtracks.
 PATTERN_SECONDS = 0.5
@@ -33,16 +33,19 @@ _UNSUPPORTED = {
     "unevaluatedProperties": "list all `properties` in one place and use `additionalProperties`",
 }
 _SIZED = (dict, list)
+_TOO_MANY = "checking it takes too many steps"
 #: Steps of keywords that take longer than the others, 20 µs where those take 4.
 _STEPS = {"$ref": 5, "$dynamicRef": 5}
+#: Characters of a value that are written in the time of one step.
+_CHARACTERS = 64
 
 #: Called with the validator (its declared type has no `descend`), the value of the keyword, the checked value, and
 #: the schema.
 _Keyword = Callable[[Any, Any, Any, Mapping[str, Any]], Iterable[jsonschema.ValidationError] | None]
 
 
-class _TooMuchWorkError(Exception):
-    pass
+class TooManyStepsError(Exception):
+    """Checking a value takes more steps than are allowed."""
 
 
 class AnswerSchema:
@@ -51,6 +54,8 @@ class AnswerSchema:
     Patterns are searched by the package `regex`, which knows all of Python's syntax and more, and stops at a time
     limit; Python's own `re` holds the interpreter lock until `^([a-z]+)+$` has failed, which can take years. A
     `$ref` must have its target in the schema, as `jsonschema` would fetch it. `$schema` is ignored.
+
+    It checks one value at a time: not for several threads.
 
     Args:
         schema: The schema.
@@ -67,33 +72,51 @@ class AnswerSchema:
         self._patterns: dict[str, Any] = {}
         self._steps_left = 0
         self._patterns_until = 0.0
+        self._is_on_loop = False
         resource = DRAFT202012.create_resource(schema)
         # A `$schema` would replace the class, and with it the limits, wherever the root is referred to.
         root = {name: part for name, part in schema.items() if name != "$schema"}
         self._inspect(root, Registry().resolver_with_root(resource))
         own: dict[str, _Keyword] = {
             "additionalProperties": self._additional_properties,
+            "anyOf": self._any_of,
+            "oneOf": self._one_of,
             "pattern": self._pattern,
             "patternProperties": self._pattern_properties,
-            "uniqueItems": _unique_items,
+            "uniqueItems": self._unique_items,
         }
         keywords = {**jsonschema.Draft202012Validator.VALIDATORS, **own}
         limited: Any = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
             jsonschema.Draft202012Validator,
             {name: self._counted(check, _STEPS.get(name, 1)) for name, check in keywords.items()},
         )
+
+        def is_valid(validator: Any, instance: Any) -> bool:  # for `if`, `not` and `contains`
+            if (error := next(validator.iter_errors(instance), None)) is not None:
+                self._count_text(len(error.message))
+            return error is None
+
+        limited.is_valid = is_valid
         self._validator = limited(root, registry=Registry())
         self._try()
 
-    def mismatch(self, value: Any) -> str | None:
+    def mismatch(self, value: Any, max_steps: int | None = None) -> str | None:
         """Returns the first difference between a value and the schema, or `None` if the value is valid.
 
         Args:
             value: A value of JSON types, of at most `MAX_DEPTH` levels.
+            max_steps: Maximum number of steps; `None` for `MAX_STEPS`, beyond which no value is valid.
+
+        Raises:
+            TooManyStepsError: It takes more than `max_steps`.
         """
+        self._is_on_loop = max_steps is not None
+        seconds = PATTERN_SECONDS if max_steps is None else PATTERN_SECONDS * max_steps / MAX_STEPS
         try:
-            error = self._first_error(value, MAX_STEPS)
-        except _TooMuchWorkError as excess:
+            error = self._first_error(value, MAX_STEPS if max_steps is None else max_steps, seconds)
+        except TooManyStepsError as excess:
+            if max_steps is not None:
+                raise
             return str(excess)
         except RecursionError:
             return "it is too deep for the references of the schema"
@@ -101,9 +124,11 @@ class AnswerSchema:
             return _shorten(f"it cannot be checked ({type(error).__name__}: {error})")
         return None if error is None else _shorten(f"at {error.json_path}: {error.message}")
 
-    def _first_error(self, value: Any, max_steps: int) -> jsonschema.ValidationError | None:
+    def _first_error(
+        self, value: Any, max_steps: int, pattern_seconds: float = PATTERN_SECONDS
+    ) -> jsonschema.ValidationError | None:
         self._steps_left = max_steps
-        self._patterns_until = time.thread_time() + PATTERN_SECONDS
+        self._patterns_until = time.thread_time() + pattern_seconds
         try:
             return next(self._validator.iter_errors(value), None)
         except BaseException as error:
@@ -163,7 +188,7 @@ class AnswerSchema:
         for value in examples:
             try:
                 self._first_error(value, MAX_NODES)
-            except (RecursionError, _TooMuchWorkError):
+            except (RecursionError, TooManyStepsError):
                 raise ValueError(
                     f"cannot be used: checking even {json.dumps(value)} takes too many steps. Does a `$ref` lead "
                     "back to itself, or does each level of the schema refer to the next one more than once?"
@@ -180,19 +205,63 @@ class AnswerSchema:
                 steps += len(expected) >> 4
             self._steps_left -= steps
             if self._steps_left < 0:
-                raise _TooMuchWorkError("checking it takes too many steps")
+                raise TooManyStepsError(_TOO_MANY)
             return keyword(validator, expected, instance, schema)
 
         return counted
 
+    def _count_text(self, characters: int) -> None:
+        """Counts a text that was made of a value, such as the message of an error that decides nothing."""
+        self._steps_left -= characters // _CHARACTERS
+        if self._steps_left < 0:
+            raise TooManyStepsError(_TOO_MANY)
+
+    def _any_of(
+        self, validator: Any, parts: Sequence[Any], instance: Any, _: Mapping[str, Any]
+    ) -> Iterator[jsonschema.ValidationError]:
+        """Takes the first error of each part: `jsonschema` keeps all of them, 700 MB for one answer."""
+        for part in parts:
+            if (error := next(validator.descend(instance, part), None)) is None:
+                return
+            self._count_text(len(error.message))
+            del error  # before the next part, whose own parts may have as long ones
+        yield jsonschema.ValidationError(f"{instance!r} is not valid under any of the given schemas")
+
+    def _one_of(
+        self, validator: Any, parts: Sequence[Any], instance: Any, _: Mapping[str, Any]
+    ) -> Iterator[jsonschema.ValidationError]:
+        valid = 0
+        for part in parts:
+            if (error := next(validator.descend(instance, part), None)) is None:
+                valid += 1
+            else:
+                self._count_text(len(error.message))
+            del error
+        if valid != 1:
+            yield jsonschema.ValidationError(
+                f"{instance!r} is valid under {valid} of the given schemas, not under 1"
+            )
+
+    def _unique_items(
+        self, validator: Any, is_required: bool, instance: Any, _: Mapping[str, Any]
+    ) -> Iterator[jsonschema.ValidationError]:
+        """Compares texts: `jsonschema` compares each object with each other one, 12 s for 5,000 objects."""
+        if not is_required or not validator.is_type(instance, "array"):
+            return
+        texts = [*map(_canonical, instance)]
+        self._count_text(sum(map(len, texts)))
+        if len({*texts}) < len(instance):
+            yield jsonschema.ValidationError(f"{instance!r} has non-unique elements")
+
     def _matches(self, pattern: str, text: str) -> bool:
         seconds = self._patterns_until - time.thread_time()
         try:
-            if seconds > 0:
-                return self._patterns[pattern].search(text, timeout=seconds) is not None
+            if seconds > 0:  # in a thread, others go on meanwhile
+                found = self._patterns[pattern].search(text, timeout=seconds, concurrent=not self._is_on_loop)
+                return found is not None
         except TimeoutError:
             pass
-        raise _TooMuchWorkError(f"pattern {pattern[:100]!r} takes longer than {PATTERN_SECONDS:g} s")
+        raise TooManyStepsError(f"pattern {pattern[:100]!r} takes longer than {PATTERN_SECONDS:g} s")
 
     def _pattern(
         self, validator: Any, pattern: str, instance: Any, _: Mapping[str, Any]
@@ -259,14 +328,6 @@ def _check_reference(keyword: str, reference: str, resolver: Any) -> None:
         ) from None
     if not isinstance(target, dict | bool):
         raise ValueError(f"has a `{keyword}` to something that is no schema: {reference!r}")
-
-
-def _unique_items(
-    validator: Any, is_required: bool, instance: Any, _: Mapping[str, Any]
-) -> Iterator[jsonschema.ValidationError]:
-    """Compares texts: `jsonschema` compares each object with each other one, 12 s for 5,000 objects."""
-    if is_required and validator.is_type(instance, "array") and len({*map(_canonical, instance)}) < len(instance):
-        yield jsonschema.ValidationError(f"{instance!r} has non-unique elements")
 
 
 def _canonical(value: Any) -> str:

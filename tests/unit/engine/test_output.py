@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import pickle
 from contextlib import suppress
@@ -190,3 +191,40 @@ def test_every_vector_must_have_the_requested_dimensions_or_those_of_the_first(d
         parser.parse(vector_reply(1.0, 2.0, 3.0))
     assert caught.value.kind == "invalid_output"
     parser.parse(vector_reply(3.0, 4.0))
+
+
+@pytest.mark.parametrize("is_valid", [True, False])
+def test_the_event_loop_goes_on_while_an_answer_of_many_steps_is_checked(is_valid):
+    """Other requests would time out, and be paid for again."""
+    turns, text = 0, json.dumps([[1, 2]] * 20_000 + [[1, 2 if is_valid else "2"]])
+    parser = OutputParser({"items": {"items": {"type": "integer"}}})
+
+    async def go_on():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def parse():
+        others = asyncio.create_task(go_on())
+        try:
+            return await parser.parse_on_loop(reply(text))
+        finally:
+            others.cancel()
+
+    if is_valid:
+        assert len(asyncio.run(parse())) == 20_001
+    else:
+        with pytest.raises(RequestError, match="does not match `output_schema` at"):
+            asyncio.run(parse())
+    assert turns > 2
+
+
+def test_an_answer_of_few_steps_is_checked_without_a_thread(monkeypatch):
+    monkeypatch.setattr(asyncio, "to_thread", None)
+    parser = OutputParser({"items": {"type": "integer"}})
+    assert asyncio.run(parser.parse_on_loop(reply("[1]"))) == [1]
+    with pytest.raises(RequestError, match="does not match"):
+        asyncio.run(parser.parse_on_loop(reply("[null]")))
+    assert asyncio.run(OutputParser(None).parse_on_loop(reply("x"))) is None
+    assert asyncio.run(VectorParser(None).parse_on_loop(vector_reply(1.0))) == [1.0]

@@ -19,7 +19,9 @@ from airflow_provider_llmbeam.spec import JobSpec
 
 KEY, OTHER = "a" * 64, "b" * 64
 PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 10.0}
-FILE = RequestFile(uri="/requests", index_uri=None, digest="d", rows=2, size=1, input_tokens=500)
+FILE = RequestFile(digest="d", rows=2, size=1, input_tokens=500)
+#: Keys that were asked.
+KEYS = [KEY, OTHER, *(f"{number:064x}" for number in range(2_000))]
 
 
 def answer(text="Paris", reason="STOP"):
@@ -51,7 +53,8 @@ def harvested(tmp_path):
         for uri, content in zip(uris, contents, strict=True):
             with storage.create(uri) as file:
                 file.write(content)
-        (tmp_path / "out/.llmbeam/job").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out/.llmbeam/job/batch").mkdir(parents=True, exist_ok=True)
+        Path(spec.paths.index_uri("d")).write_text("".join(f"{key} {key}\n" for key in KEYS))
         with Pipeline(runner=FnApiRunner()) as pipeline:
             harvest(pipeline, spec, FILE, uris, f"{tmp_path}/sums.json", "job", 0.0)
         found = {}
@@ -135,6 +138,20 @@ def test_lines_that_are_no_result_of_a_request_are_counted_and_others_are_read(h
     assert "is no result, and its prompt is sent online" in caplog.text
 
 
+def test_an_answer_of_a_prompt_that_was_never_asked_is_neither_recorded_nor_charged(harvested):
+    sums, found = harvested(line("c" * 64) * 3 + line() + line("c" * 64, answer("", "SAFETY")))
+    assert list(found) == [KEY]
+    assert sums == Sums(answered=1, malformed=4, input_tokens=100, output_tokens=10, cost_nano_usd=100_000)
+
+
+def test_a_result_file_is_copied_and_read_up_to_a_limit(copied, harvested, monkeypatch, caplog):
+    monkeypatch.setattr(module, "MAX_RESULT_BYTES", len(line()) + 1)
+    assert copied(line() + line(OTHER) * 1000)[0][0].count(b"\n") > 0
+    assert "has more than" in caplog.text
+    sums, found = harvested(line() + line(OTHER) + line("0" * 64))
+    assert (sums.answered, list(found)) == (2, [KEY, OTHER])
+
+
 def test_empty_result_files_leave_all_prompts_for_online_requests(harvested):
     assert harvested(b"", b"\n\n") == (Sums(), {})
 
@@ -176,7 +193,7 @@ def copied(tmp_path, monkeypatch):
     monkeypatch.setattr(module.time, "sleep", waits.append)
 
     def copy(*contents):
-        copies = [Path(uri).read_bytes() for uri in result_files(Provider(*contents), JOB, f"{tmp_path}/r")]
+        copies = [Path(uri).read_bytes() for uri in result_files(Provider(*contents), JOB, FILE, f"{tmp_path}/r")]
         return copies, waits
 
     return copy

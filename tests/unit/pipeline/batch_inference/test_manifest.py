@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,14 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     RequestFile,
     Sums,
     digest_of,
+    files_by_name,
     read_manifest,
     write_manifest,
 )
 from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.spec import JobSpec
 
-FILE = RequestFile(uri="/f", index_uri=None, digest="d", rows=3, size=9, input_tokens=7)
+FILE = RequestFile(digest="d", rows=3, size=9, input_tokens=7)
 
 
 @pytest.fixture
@@ -38,14 +40,15 @@ def spec(job):
 
 def test_a_manifest_is_read_as_it_was_written(spec):
     assert read_manifest(spec) is None
+    (name,) = files = files_by_name(spec, [FILE])
     manifest = BatchManifest(
         prompts="p",
         model={"type": "gemini", "name": "gemini-2.5-flash"},
         created_at=1.0,
-        files={"a": FILE},
-        submits={"a": 1},
-        jobs={"a": BatchJob(name="batches/1", display_name="a", state="S", phase="queued", created_at=2.0)},
-        harvested={"a": Sums(answered=2)},
+        files=files,
+        submits={name: 1},
+        jobs={name: BatchJob(name="batches/1", display_name=name, state="S", phase="queued", created_at=2.0)},
+        harvested={name: Sums(answered=2)},
     )
     write_manifest(spec, manifest)
     assert read_manifest(spec) == manifest
@@ -54,6 +57,25 @@ def test_a_manifest_is_read_as_it_was_written(spec):
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 1}', b'{"prompts": 1, "created_at": "x"}'])
 def test_a_manifest_that_cannot_be_read_is_passed_over_with_a_warning(spec, content, caplog):
     Path(spec.paths.manifest_uri).write_bytes(content)
+    assert read_manifest(spec) is None
+    assert "cannot be read and is passed over" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("llmbeam-e3b0c442-of-another-team", {}),
+        ("own", {"digest": "../../../etc/passwd"}),
+        ("own", {"digest": "d\n"}),
+        ("own", {"uri": "/etc/passwd"}),
+        ("own", {"rows": 0}),
+    ],
+)
+def test_a_manifest_with_files_of_others_is_passed_over(spec, name, change, caplog):
+    own = next(iter(files_by_name(spec, [FILE])))
+    files = {own if name == "own" else name: FILE.model_dump() | change}
+    content = BatchManifest(prompts="p", created_at=1.0).model_dump() | {"files": files}
+    Path(spec.paths.manifest_uri).write_text(json.dumps(content))
     assert read_manifest(spec) is None
     assert "cannot be read and is passed over" in caplog.text
 

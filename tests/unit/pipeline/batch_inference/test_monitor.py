@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_llmbeam.pipeline.batch_inference import manifest as manifests
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     RequestFile,
@@ -112,6 +113,12 @@ def provider(clock):
     return Provider(clock)
 
 
+@pytest.fixture(autouse=True)
+def short_names(monkeypatch):
+    """Lets a job have the name of its request file, instead of the digest of its prompts after a prefix."""
+    monkeypatch.setattr(manifests, "display_name_prefix", lambda spec: "")
+
+
 @pytest.fixture
 def spec(tmp_path):
     found = JobSpec.parse(
@@ -129,10 +136,7 @@ def spec(tmp_path):
 
 
 def manifest_of(spec, *names, **changes):
-    files = {
-        name: RequestFile(uri=f"/{name}", index_uri=None, digest=name, rows=3, size=9, input_tokens=7)
-        for name in names
-    }
+    files = {name: RequestFile(digest=name, rows=3, size=9, input_tokens=7) for name in names}
     manifest = BatchManifest(prompts=digest_of(spec), created_at=1000.0, files=files, **changes)
     write_manifest(spec, manifest)
     return manifest
@@ -242,6 +246,22 @@ def test_of_two_jobs_with_the_same_rows_the_older_one_is_cancelled_or_named(
     assert provider.cancelled == ([] if is_broken else ["batch_lost"])
     assert "job batch_lost has the rows of batch_a and is cancelled" in caplog.text
     assert ("batch_lost may still run and bill" in caplog.text) is is_broken
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"name": "batch_victim"},
+        {"name": "batch_victim", "display_name": "victim"},
+        {"name": "batch_none", "phase": "succeeded", "results": ("gs://of-others/results",), "created_at": 1e18},
+    ],
+)
+def test_a_changed_manifest_leads_to_no_job_and_no_results_of_others(spec, provider, clock, forged):
+    provider.jobs = {"batch_victim": replace(job("victim"), name="batch_victim")}
+    provider.find = lambda prefix: []
+    manifest = manifest_of(spec, "a", jobs={"a": replace(job("a"), **forged)})
+    found = Monitor(spec, provider, waits=True, clock=clock, sleep=clock.sleep).find(manifest)
+    assert {(each.name, each.results) for each in found.values()} <= {("batch_none", ())}
 
 
 def test_an_older_job_that_has_ended_is_left_alone(spec, provider, clock):

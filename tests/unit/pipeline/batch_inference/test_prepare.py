@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 from apache_beam import Pipeline
@@ -38,8 +37,9 @@ def prepared(directory, limits, rows, **model):
     return read_prepared(spec)
 
 
-def lines(file):
-    return Path(file.uri).read_bytes().splitlines(keepends=True)
+def lines(directory, file):
+    path = directory / f"out/.llmbeam/job/batch/requests-{file.digest}.jsonl"
+    return path.read_bytes().splitlines(keepends=True)
 
 
 ROWS_OF_TEXT = [{"id": number, "text": f"text {number}"} for number in range(ROWS)]
@@ -55,10 +55,10 @@ ROWS_OF_TEXT = [{"id": number, "text": f"text {number}"} for number in range(ROW
 def test_every_prompt_is_in_one_file_and_no_file_exceeds_its_limits(tmp_path, limits):
     files = prepared(tmp_path / "a", limits, ROWS_OF_TEXT)
     assert len(files) > 1
-    keys = [json.loads(line)["key"] for file in files for line in lines(file)]
+    keys = [json.loads(line)["key"] for file in files for line in lines(tmp_path / "a", file)]
     assert len(keys) == len(set(keys)) == ROWS == sum(file.rows for file in files)
     for file in files:
-        content = lines(file)
+        content = lines(tmp_path / "a", file)
         assert (len(content), sum(map(len, content))) == (file.rows, file.size)
         assert file.rows <= limits.max_rows
         assert file.size <= limits.max_bytes

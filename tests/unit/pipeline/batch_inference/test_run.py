@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_llmbeam.exceptions import JobRefusedError
+from airflow_provider_llmbeam.pipeline.batch_inference import manifest as manifests
 from airflow_provider_llmbeam.pipeline.batch_inference import run as module
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
@@ -22,7 +24,7 @@ OPENAI = {"type": "openai", "name": "gpt-5-mini"}
 
 
 def file(name):
-    return RequestFile(uri=f"/{name}", index_uri=None, digest=name, rows=3, size=9, input_tokens=7)
+    return RequestFile(digest=name, rows=3, size=9, input_tokens=7)
 
 
 def job(name, phase="running"):
@@ -55,6 +57,12 @@ class Provider:
 
     def delete_upload(self, name):
         del self.files[name]
+
+
+@pytest.fixture(autouse=True)
+def short_names(monkeypatch):
+    """Lets a job have the name of its request file, instead of the digest of its prompts after a prefix."""
+    monkeypatch.setattr(manifests, "display_name_prefix", lambda spec: "")
 
 
 @pytest.fixture
@@ -102,6 +110,20 @@ def test_only_jobs_that_were_cancelled_are_said_to_be(discarded, listed):
     assert log.count("was cancelled") == 1
     assert "Batch-inference job batch_a (a) was cancelled." in log
     assert "WARNING" not in log
+
+
+def test_a_job_of_somebody_else_that_a_changed_manifest_names_is_not_cancelled(discarded):
+    provider = Provider(job("a"), job("victim"), listed=False)
+    discarded(manifest_of("a", jobs={"a": replace(job("a"), name="batch_victim")}), provider)
+    assert provider.cancelled == []
+
+
+def test_an_answer_that_a_server_counts_and_was_never_asked_is_not_unreturned(spec):
+    run = module.BatchInference(spec, None, provider=Provider())
+    run.manifest = manifest_of("a")
+    run._monitor.jobs = {"a": replace(job("a", "succeeded"), answered=10**9)}
+    run._count_unreturned({"a": Sums(answered=1)})
+    assert run.manifest.unreturned == {"a": 2}
 
 
 def test_a_job_that_cannot_be_cancelled_is_named_with_what_to_do(discarded):

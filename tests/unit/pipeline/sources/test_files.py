@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import FailedRow
 from airflow_provider_llmbeam.pipeline.measure.portions import read_portions
+from airflow_provider_llmbeam.pipeline.sources import files
 from airflow_provider_llmbeam.pipeline.sources.files import (
     RowFormat,
     _rows,
@@ -175,3 +176,38 @@ def test_rows_of_empty_cells_are_counted_in_the_log(tmp_path: Path, caplog: pyte
     (file := tmp_path / "a.csv").write_text("id,text\n,\n1,a\n, \n")
     assert [*_rows((str(file), 0), RowFormat("csv"))] == [{"id": "1", "text": "a"}]
     assert "2 rows with empty cells alone" in caplog.text
+
+
+LARGE = 1001
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def write_avro(path: Path, rows: list[dict[str, Any]]) -> None:
+    kind: Any = {str: "string", bytes: "bytes", list: {"type": "array", "items": "string"}}
+    fields = [{"name": "id", "type": "long"}, {"name": "a", "type": kind[type(rows[0]["a"])]}]
+    with path.open("wb") as file:
+        fastavro.writer(file, {"type": "record", "name": "r", "fields": fields}, rows, codec="deflate")
+
+
+@pytest.mark.parametrize(("file_format", "write"), [("parquet", write_parquet), ("avro", write_avro)])
+@pytest.mark.parametrize(
+    ("large", "small"),
+    [("x" * LARGE, "x"), (b"\xff" * LARGE, b"\xff"), (["x" * (LARGE // 2)] * 3, ["x"])],
+    ids=["text", "bytes", "list"],
+)
+def test_a_cell_that_is_too_large_fails_its_row_alone_and_only_if_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: Any, write: Any, large: Any, small: Any
+) -> None:
+    monkeypatch.setattr(files, "MAX_ROW_SIZE", LARGE - 1)
+    write(tmp_path / "rows", [{"id": 1, "a": small}, {"id": 2, "a": large}, {"id": 3, "a": small}])
+    part = (f"{tmp_path}/rows", 0)
+    first, failed, last = _rows(part, RowFormat(file_format))
+    assert (first, last) == ({"id": 1, "a": small}, {"id": 3, "a": small})
+    assert isinstance(failed, FailedRow)
+    assert failed.row == {"llmbeam_raw": '{"id": 2}'}
+    assert failed.failure.message.startswith("column 'a' cannot be read: ")
+    assert failed.failure.message.endswith(" bytes or characters; at most 1,000 are read")
+    assert [row["id"] for row in _rows(part, RowFormat(file_format, used=ID))] == [1, 2, 3]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.spec.prompt import answer_schema
-from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema
+from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema, TooManyStepsError
 from tests.hostile import examples
 
 #: With 41 characters `re` takes 10 s, and twice as long with each two more.
@@ -158,6 +159,53 @@ def test_references_that_double_in_an_answer_end_at_a_limit(monkeypatch: pytest.
     schema = AnswerSchema({"properties": {"a": {"properties": {"b": doubling(40) | {"$id": "x"}}}}})
     assert schema.mismatch({"a": {"b": 1}}) == "checking it takes too many steps"
     assert schema.mismatch({"a": {"c": 1}}) is None, "each answer has its own steps"
+
+
+#: Any of two types, or a list of them.
+LIST = {"type": "array", "items": {"$ref": "#"}}
+TREE: dict[str, Any] = {"anyOf": [{"type": "integer"}, {"type": "null"}, LIST]}
+
+
+def nested(value: Any, levels: int) -> Any:
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_errors_that_decide_nothing_are_not_kept(keyword: str) -> None:
+    """Each has the text of its value: `jsonschema` kept 700 MB of an answer of 4 MB."""
+    schema = AnswerSchema({keyword: TREE["anyOf"]})
+    tracemalloc.start()
+    found = schema.mismatch(nested("x" * 200_000, 80))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found is not None
+    assert peak < 5_000_000
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        TREE,
+        {"oneOf": TREE["anyOf"]},
+        {"not": {"type": "null"}, "items": {"$ref": "#"}},
+        {"if": {"type": "null"}, "else": {"if": {"type": "integer"}, "else": {"items": {"$ref": "#"}}}},
+        {"contains": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}, "uniqueItems": True},
+    ],
+)
+def test_errors_that_decide_nothing_take_steps_by_their_length(schema: dict[str, Any]) -> None:
+    checked = AnswerSchema(schema)
+    assert checked.mismatch(nested(1, 30), 5_000) is None
+    with pytest.raises(TooManyStepsError):
+        checked.mismatch(nested("x" * 20_000, 30), 5_000)
+
+
+def test_an_answer_that_is_tried_in_few_steps_is_decided_with_more() -> None:
+    schema, value = AnswerSchema({"items": {"type": "integer"}}), [1] * 1_000
+    with pytest.raises(TooManyStepsError):
+        schema.mismatch(value, 100)
+    assert schema.mismatch(value) is None
 
 
 @pytest.mark.usefixtures("recursion_limit")
