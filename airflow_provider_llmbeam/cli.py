@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from airflow_provider_llmbeam import __version__
+from airflow_provider_llmbeam.redaction import redact, visible
 
 NEEDS_SANDBOX = (
     "The sandbox is a distribution of its own, `llmbeam-sandbox`, which is not installed here: "
@@ -74,7 +75,7 @@ def preview(job: str, rows: int, by: str, seed: int, keys: tuple[str, ...], dry:
 
     from airflow_provider_llmbeam.spec.protocol.preview import Preview
 
-    click.echo(json.dumps(found, indent=2) if as_json else str(Preview.of(found)))
+    _print(found, None if as_json else str(Preview.of(found)))
 
 
 @llmbeam.command()
@@ -101,7 +102,7 @@ def diff(old: str, new: str, as_json: bool) -> None:
 
     from airflow_provider_llmbeam.pipeline.measure.diff import SpecDiff
 
-    click.echo(json.dumps(found, indent=2) if as_json else str(SpecDiff.model_validate(found)))
+    _print(found, None if as_json else str(SpecDiff.model_validate(found)))
 
 
 @llmbeam.command()
@@ -152,7 +153,7 @@ def forget(
 
     from airflow_provider_llmbeam.pipeline.measure.forget.run import Forgotten
 
-    click.echo(json.dumps(found, indent=2) if as_json else str(Forgotten.model_validate(found)))
+    _print(found, None if as_json else str(Forgotten.model_validate(found)))
 
 
 @llmbeam.command()
@@ -197,9 +198,9 @@ def sweep(
             )
             manifest = task.sweep(logging.getLogger(__name__))
         except LLMBeamError as error:
-            click.echo(str(error), err=True)
+            click.echo(redact(str(error)), err=True)
             sys.exit(1)
-    click.echo(json.dumps(manifest.plain(), indent=2))
+    _print(manifest.plain())
     sys.exit(1 if manifest.failed else 0)
 
 
@@ -214,6 +215,11 @@ def sandbox(options: tuple[str, ...]) -> None:
             raise
         raise click.ClickException(NEEDS_SANDBOX) from None
     sys.exit(main(options))
+
+
+def _print(found: Any, text: str | None = None) -> None:
+    """Prints a text for people, parts of which rows and servers wrote; without one JSON, as ASCII."""
+    click.echo(json.dumps(found, indent=2) if text is None else visible(text))
 
 
 def _print_outcome(job: str, step: str, **arguments: Any) -> NoReturn:

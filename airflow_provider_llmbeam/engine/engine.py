@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.engine.backend import Backend, Reply, StaticBacken
 from airflow_provider_llmbeam.engine.bill import NOTHING, Bill
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.media.loader import MediaLoader, has_media
-from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Failure, Outcome
+from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Failure, Outcome, without_secrets
 from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.pacing.breaker import Breaker
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
@@ -74,6 +74,7 @@ class Engine:
         pilot: Stops sending if the first rows of the process all fail for one reason.
         outage: Holds requests while the server is down, and ends the job if it stays down.
         flex: The flex tier, if requests are sent there.
+        redact: Makes a text for people of what a server wrote beside an answer.
         clock: Clock in seconds; with a shared governor the same for all processes of the machine.
     """
 
@@ -97,6 +98,7 @@ class Engine:
         pilot: Pilot | None = None,
         outage: Outage | None = None,
         flex: FlexTier | None = None,
+        redact: Callable[[str], str] = lambda text: text,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._standard = Tier(backend, request_timeout_seconds)
@@ -117,6 +119,7 @@ class Engine:
         self._budget = budget
         self._media = media
         self._flex = flex
+        self._redact = redact
         self._clock = clock
         self._answers = 0
         self._permanent_failures = 0
@@ -170,8 +173,8 @@ class Engine:
                 for index, prompt, outcome in zip(planned.indices, sent, answered, strict=True):
                     outcomes.pop(index, None)
                     if outcome is not None:
-                        outcomes[index] = outcome
-                        batch.finished(prompt, outcome)
+                        outcomes[index] = without_secrets(outcome, self._redact)
+                        batch.finished(prompt, outcomes[index])
                 self._unstored.finished(batch)
 
         async def send_turns(planned: PlannedRequest) -> None:

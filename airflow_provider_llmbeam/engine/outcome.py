@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from collections.abc import Callable
+from dataclasses import field, replace
 from typing import Any
 
 from airflow_provider_llmbeam.engine.value import value
@@ -141,3 +142,19 @@ class Failure:
 
 
 Outcome = Completion | Failure
+
+
+def without_secrets(outcome: Outcome, redact: Callable[[str], str]) -> Outcome:
+    """Returns an outcome of which all that is no answer, but was written by a server, is a text for people.
+
+    Args:
+        outcome: The outcome.
+        redact: Returns such a text, see `redaction.redact`; called for every outcome, with few different texts.
+    """
+    if isinstance(outcome, Failure):
+        category = redact(outcome.category) if outcome.category else outcome.category
+        return replace(outcome, message=redact(outcome.message), category=category)
+    model, finish_reason = redact(outcome.model), redact(outcome.finish_reason)
+    if model == outcome.model and finish_reason == outcome.finish_reason:
+        return outcome
+    return replace(outcome, model=model, finish_reason=finish_reason)

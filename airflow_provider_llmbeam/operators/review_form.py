@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk.definitions.param import Param, ParamsDict
 
-from airflow_provider_llmbeam.spec.characters import visible
+from airflow_provider_llmbeam.redaction import visible
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

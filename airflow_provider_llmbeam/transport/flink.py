@@ -18,8 +18,10 @@ from airflow_provider_llmbeam.exceptions import (
     CloudUnavailableError,
     RequestRefusedError,
 )
+from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.endpoint.identity import RUN_LABEL
 from airflow_provider_llmbeam.spec.remote_job import Phase, RemoteJob, newest_first
+from airflow_provider_llmbeam.transport.server_reply import error_text
 
 #: All states of `JobStatus` in Flink 2.2.
 PHASES: Mapping[str, Phase] = MappingProxyType(
@@ -105,7 +107,7 @@ class FlinkCluster:
         reply = self._send("GET", f"/jobs/{job_id}/exceptions")
         history = reply.get("exceptionHistory", {}).get("entries", [])
         texts = [str(entry.get("stacktrace", "")) for entry in reversed(history)]
-        return list(dict.fromkeys(filter(None, map(_without_frames, texts))))
+        return list(dict.fromkeys(redact(text) for text in map(_without_frames, texts) if text))
 
     def _send(self, method: str, path: str, within_seconds: float | None = None) -> Any:
         url = f"{self.rest_url}{path}"
@@ -155,7 +157,7 @@ def _error(http_status: int, message: str) -> CloudError:
 def _reason(body: Any, text: str) -> str:
     errors = body.get("errors") if isinstance(body, dict) else None
     quoted = str(errors[-1]) if errors else text if body is None else json.dumps(body)
-    return (quoted.strip().splitlines() or ["no reason."])[0][:_MAX_CHARACTERS]
+    return error_text((quoted.strip().splitlines() or ["no reason."])[0])[:_MAX_CHARACTERS]
 
 
 def _last(error: BaseException) -> str:

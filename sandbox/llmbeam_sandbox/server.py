@@ -192,8 +192,8 @@ class Sandbox(Server):
 
     @property
     def flink_url(self) -> str:
-        """Address of the REST API of the Flink cluster."""
-        return f"{self.url}{FLINK_PATH}"
+        """Address of the REST API of the Flink cluster, with the token."""
+        return f"{self.url}{FLINK_PATH}/{self.token}"
 
     @property
     def monitoring(self) -> Monitoring:

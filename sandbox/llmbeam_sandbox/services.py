@@ -169,8 +169,8 @@ class Services:
     def routes(self) -> list[web.AbstractRouteDef]:
         """Returns the routes of all services; the last of an application, as Gemini's match every POST.
 
-        Models, metrics, quotas and Flink need no token: they run nothing, and keep nothing but the batches, files
-        and caches of callers with an API key or a token of their own.
+        Models, metrics and quotas need no token: they run nothing, and keep nothing but the batches, files and
+        caches of callers with an API key or a token of their own.
         """
         access = self.backend.access
         return [
@@ -183,7 +183,7 @@ class Services:
             *monitoring.routes(self.backend, self.monitoring),
             *cloud_quotas.routes(self.backend, self.quotas),
             *access.guarded(dataflow.routes(self.dataflow)),
-            *flink.routes(self.flink),
+            *access.guarded(flink.routes(self.flink)),
             *vertex_predictions.routes(self.models, self.vertex),
             *access.guarded(vertex_batches.routes(self.vertex_batches)),
             *cached_content_routes.routes(self.caches),

@@ -38,6 +38,8 @@ GUARDED = [
     ("POST", "/v1/projects/p/locations/us-central1/endpoints"),
     ("GET", "/v2/projects/p/locations/us-central1/services"),
     ("POST", "/v1/projects/-/serviceAccounts/a@p.iam.gserviceaccount.com:generateAccessToken"),
+    ("GET", "/flink/jobs/overview"),
+    ("PATCH", "/flink/no-token/jobs/00000000000000000000000000000000?mode=cancel"),
     ("POST", "/sandbox/reset"),
     ("POST", "/sandbox/faults"),
 ]
@@ -86,7 +88,6 @@ def test_only_models_metrics_and_statistics_need_no_token(sandbox: Sandbox) -> N
         "/v1/projects/{project}/locations/global/services/{service}/quotaInfos{tail}",
         "/v1/embeddings",
         "/sandbox/token-bill",
-        "/flink/{tail}",  # the REST API of Flink has no login
         # Batches and files of callers with an API key: prompts in memory, and no code.
         "/v1/batches{tail}",
         "/v1/files{tail}",

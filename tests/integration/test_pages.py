@@ -14,6 +14,7 @@ from waiting import scaled
 
 from airflow_provider_llmbeam.spec.protocol.manifest import PAGE_KEY, encode_page
 from tests.integration.cases import Cloud, Run
+from tests.replying import Replying, raw
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -145,6 +146,21 @@ def test_nothing_that_a_model_said_runs_as_a_script(page, cloud, paused):
     row = page.get_by_test_id("llmbeam-history").get_by_role("row", name=re.compile(re.escape(run.run_id)))
     expect(row).to_contain_text("<script>window.hostile = 1</script>")
     assert not is_hostile(page)
+
+
+def test_a_report_that_somebody_else_stored_loads_nothing_and_leads_to_no_other_page(page, cloud, paused):
+    run = Run(cloud, DAG_ID)
+    with Replying(lambda _: raw("<p>another page</p>", Content_Type="text/html")) as remote:
+        loaded = f"<style>@import '{remote.url}/a.css'</style><img src='{remote.url}/a.png'>"
+        html = f"{loaded}<a href='{remote.url}'>next</a>"
+        cloud.airflow.add_xcom(DAG_ID, run.run_id, TASK, PAGE_KEY, encode_page(html, "report.html"))
+        open_page(page, cloud, "runs", run.run_id, "tasks", TASK, "plugin", "inference")
+        report = page.frame_locator("iframe[title=Report]")
+        expect(report.get_by_role("link")).to_have_text("next")
+        assert remote.received == []
+        report.get_by_role("link").click()
+        expect(report.locator("a")).to_have_count(0)
+        assert "another page" not in [frame.content() for frame in page.frames][-1]
 
 
 def test_the_history_of_a_dag_has_its_last_runs(page, cloud, paused):

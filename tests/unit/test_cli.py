@@ -13,9 +13,11 @@ from click.testing import CliRunner
 from airflow_provider_llmbeam import __version__
 from airflow_provider_llmbeam.cli import llmbeam
 from airflow_provider_llmbeam.endpoints.sweep import SweepManifest
+from airflow_provider_llmbeam.exceptions import CloudError
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
 from airflow_provider_llmbeam.pipeline import command as module
 from airflow_provider_llmbeam.pipeline.command import Command
+from airflow_provider_llmbeam.pipeline.measure.forget.run import Forgotten
 
 
 @pytest.fixture
@@ -106,6 +108,20 @@ def test_the_standard_output_is_the_manifest_alone_whatever_airflow_logs(monkeyp
     assert ended.exit_code == 0
     assert json.loads(ended.stdout) == SweepManifest().plain()
     assert "Connection schemes" in ended.stderr
+
+
+def test_what_a_row_or_a_server_wrote_cannot_write_to_the_terminal(monkeypatch):
+    found = Forgotten(job="j", dry_run=True, fingerprints=1, removed=(), kept=(), unreached=("a\x1b[2J\u202eb",))
+    monkeypatch.setattr(module, "execute", lambda _: (0, {"result": found.model_dump(mode="json")}))
+    text = CliRunner().invoke(llmbeam, ["forget", "J", "--key", "4"]).stdout
+    assert "- a␛[2J⟨202E⟩b\n" in text
+    assert not {"\x1b", "\u202e"} & {*text, *CliRunner().invoke(llmbeam, ["forget", "J", "--json"]).stdout}
+
+    def refused(task, log):
+        raise CloudError("no \x1b[2J")
+
+    monkeypatch.setattr(SweepEndpointsOperator, "sweep", refused)
+    assert CliRunner().invoke(llmbeam, ["sweep", "--location", "l"]).stderr.endswith("no ␛[2J\n")
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,18 @@ import json
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.redaction import MASK, has_secret_form, redact, redact_all, secrets_of, url_fault
+from airflow_provider_llmbeam.redaction import (
+    MASK,
+    has_secret_form,
+    redact,
+    redact_all,
+    secrets_of,
+    url_fault,
+    visible,
+)
 
 SECRET = "p@ss:w/rd?#&%'ä \"x\\y"
 PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n-----END PRIVATE KEY-----\n"
@@ -44,6 +52,35 @@ def test_a_known_secret_is_removed_in_every_encoding(encoded):
 def test_no_text_around_a_known_secret_keeps_it(before, after, secret):
     if len(secret.strip()) >= 8:
         assert secret not in redact(f"{before}{secret}{after}", [secret])
+
+
+@pytest.mark.fuzz
+@given(st.binary(max_size=4), st.text(st.characters(codec="utf-8"), min_size=8), st.binary(max_size=4))
+@example(b"user:", "a-key-of-nobody", b"")
+def test_no_encoding_of_bytes_with_a_secret_shows_eight_letters_of_it(before, secret, after):
+    """Basic authentication encodes the user before the key, and so each letter of it in another way."""
+    content, found = before + secret.strip().encode() + after, [secret] if len(secret.strip()) >= 8 else []
+    for encoded in (base64.b64encode(content), base64.urlsafe_b64encode(content), content.hex().encode()):
+        left = redact(f"a {encoded.decode()} b", found)
+        assert not found or (MASK in left and len(left) <= len("a *** b") + 2 * len(before + after) + 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\0b\x1b[1m\u202ec\x9f\ud83d\n\t", "a␀b␛[1m⟨202E⟩c⟨009F⟩⟨D83D⟩\n\t"),
+        ("the key is s3cret\x1b[0mkey", "the key is ***"),
+        ("done\r12:00:00 another line", "done␍12:00:00 another line"),
+    ],
+)
+def test_hidden_characters_of_others_are_shown(text, shown):
+    assert redact(text, ["s3cret\x1b[0mkey"]) == shown
+
+
+@given(st.text(st.characters() | st.characters(categories=["Cs", "Cc", "Cf"])))
+def test_no_text_for_people_moves_a_cursor_or_turns_the_text_around(text):
+    assert not {"\x1b", "\r", "\b", "\x9b", "\u202e", "\u2066", "\u061c"} & {*redact(text)}
+    assert visible(visible(text)) == visible(text)
 
 
 @pytest.mark.fuzz

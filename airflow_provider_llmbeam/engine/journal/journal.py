@@ -7,7 +7,7 @@ import uuid
 from array import array
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import IO, Protocol
 
 from airflow_provider_llmbeam.engine.journal.entry import encode_entry, read_segment
@@ -63,7 +63,6 @@ class Journal:
         since: Unix time; segments that were created before are not looked up, as their answers are known to the
             caller.
         accepts: Returns whether an answer, or a refused one, is of use to the job; others are requested again.
-        redact: Removes secrets from the messages of refused answers.
         clock: Monotonic clock, in seconds.
         now: Unix time, in seconds.
     """
@@ -77,7 +76,6 @@ class Journal:
         oldest_at: float = 0.0,
         since: float = 0.0,
         accepts: Callable[[Outcome], bool] = lambda _: True,
-        redact: Callable[[str], str] = lambda message: message,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -87,7 +85,6 @@ class Journal:
         self._oldest_at = oldest_at
         self._since = since
         self._accepts = accepts
-        self._redact = redact
         self._clock = clock
         self._now = now
         self._indexes: dict[str, _Index] = {}
@@ -120,7 +117,6 @@ class Journal:
             writer=self._writer(shards),
             job=self._job,
             fingerprints=fingerprints,
-            redact=self._redact,
         )
 
     def _writer(self, shards: int) -> SegmentWriter:
@@ -191,7 +187,6 @@ class BatchJournal:
         writer: SegmentWriter,
         job: str,
         fingerprints: Mapping[Prompt, str],
-        redact: Callable[[str], str],
     ) -> None:
         self.earlier: Sequence[Outcome | None] = ()
         self.about: Mapping[str, Sequence[str]] = {}
@@ -199,7 +194,6 @@ class BatchJournal:
         self._writer = writer
         self._job = job
         self._fingerprints = fingerprints
-        self._redact = redact
 
     @property
     def unstored(self) -> int:
@@ -234,10 +228,8 @@ class BatchJournal:
 
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
         """Takes an answer, or a refused one. Other failures are not recorded: another run tries them again."""
-        if isinstance(outcome, Failure):
-            if outcome.kind not in REFUSED:
-                return
-            outcome = replace(outcome, message=self._redact(outcome.message))
+        if isinstance(outcome, Failure) and outcome.kind not in REFUSED:
+            return
         fingerprint = self._fingerprints[prompt]
         line = encode_entry(fingerprint, self._job, outcome, self.about.get(fingerprint, ()))
         self._writer.write(hash(half_of(fingerprint)), line)

@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 #: Age after which an unused state is that of an earlier run: only a learned rate is used further.
 _OUTDATED_SECONDS = 600.0
+#: Time by which the clock of a caller may be behind the state, as others were faster; more means a reboot.
+_BEHIND_SECONDS = 10.0
 #: Time for which a call waits for the lock, which others hold for 6 µs each, and the pause between two tries.
 _LOCK_SECONDS, _LOCK_PAUSE_SECONDS = 0.1, 0.0001
 _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -178,9 +180,8 @@ class SharedGovernor:
         if not math.isfinite(sum(values)):
             return dataclasses.replace(self._fresh)
         state = self._kind(*values)
-        # A clock that is far behind the state means a reboot; a small difference, that another process was faster.
         if now is not None and (
-            abs(now - state.grown_at) > _OUTDATED_SECONDS
+            not -_BEHIND_SECONDS <= now - state.grown_at <= _OUTDATED_SECONDS
             or state.held_until - now > Governor.LONGEST_HOLD_SECONDS + _OUTDATED_SECONDS
         ):
             return self._of_next_run(state)

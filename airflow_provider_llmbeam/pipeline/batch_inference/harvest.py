@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any
 
 import apache_beam as beam
@@ -19,7 +20,7 @@ from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.journal.entry import MAX_LINE_BYTES, encode_entry
 from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, shard_set
-from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome, without_secrets
 from airflow_provider_llmbeam.engine.output import MAX_ANSWER, OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.pipeline import storage
@@ -203,6 +204,8 @@ class _Decode(beam.DoFn):
             else OutputParser(spec.prompt.output_schema, strips_reasoning=spec.generation.strip_reasoning)
         )
         self._price = price_of(spec.model, spec.limits.price)
+        secrets = known_secrets(spec.secret_variables)
+        self._redact = lru_cache(maxsize=1024)(partial(redact, secrets=secrets))
 
     def process(self, line: bytes) -> Iterator[tuple[str, _Result]]:
         try:
@@ -220,7 +223,7 @@ class _Decode(beam.DoFn):
                 )
             yield "", None
             return
-        yield found.key, self._outcome(found.result)
+        yield found.key, without_secrets(self._outcome(found.result), self._redact)
 
     def _outcome(self, result: Reply | RequestError) -> Outcome:
         now = time.time()
@@ -237,7 +240,7 @@ class _Decode(beam.DoFn):
         except RequestError as error:
             return Failure(
                 kind=error.kind,
-                message=redact(error.message, known_secrets(self._spec.secret_variables)),
+                message=error.message,
                 http_status=error.http_status,
                 attempts=1,
                 answered_at=now,

@@ -206,7 +206,7 @@ class ConversationHandler(JobHandler[Conversation]):
         model.converse(dialogues, self._throttled.signal_throttled, self.count, audited)
         write_progress_soon()
         return [
-            PredictionResult(dialogue.conversation, self._redacted(dialogue.asked), self.spec.model.name)
+            PredictionResult(dialogue.conversation, dialogue.asked, self.spec.model.name)
             for dialogue in dialogues.each
         ]
 
@@ -214,7 +214,3 @@ class ConversationHandler(JobHandler[Conversation]):
         """Counts the characters of a conversation."""
         number: int = element.characters
         return number
-
-    def _redacted(self, asked: Sequence[AskedTurn]) -> list[AskedTurn]:
-        outcomes = self._without_secrets([turn.outcome for turn in asked])
-        return [turn._replace(outcome=outcome) for turn, outcome in zip(asked, outcomes, strict=True)]

@@ -19,7 +19,8 @@ from airflow_provider_llmbeam.pipeline.measure.metrics import normalise, use_int
 from airflow_provider_llmbeam.pipeline.measure.rows import MAX_ROWS, KeyedRows, read_golden, sample_rows
 from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
 from airflow_provider_llmbeam.pipeline.records import encode_record
-from airflow_provider_llmbeam.spec.characters import valid_value, visible
+from airflow_provider_llmbeam.redaction import visible
+from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.evaluation import AnswerSample, GoldenAddition, Verdict
 from airflow_provider_llmbeam.spec.fields.suggestion import nearest
 from airflow_provider_llmbeam.spec.job import JobSpec

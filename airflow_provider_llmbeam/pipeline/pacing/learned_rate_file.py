@@ -44,6 +44,8 @@ class _Record(BaseModel):
     def _has_learned(self) -> Self:
         if not (self.share or (self.requests_per_second and self.measured >= 1)):
             raise ValueError("`requests_per_second` must be > 0, and `measured` >= 1, unless there is a `share`")
+        if 0 < self.unit_tokens < 1:
+            raise ValueError("`unit_tokens` must be 0 or >= 1, as no request has fewer tokens")
         return self
 
 
@@ -78,11 +80,11 @@ class LearnedRateFile:
     def rate(self) -> EarlierRate | None:
         """Returns the rate with which this run begins, and its time; `None` if there is none."""
         found = self._found()
-        if found is None or self._state(found).base_rps <= 0:
+        if found is None or (state := self._state(found)).base_rps <= 0:
             return None
         return EarlierRate(
-            requests_per_minute=60 * found.requests_per_second,
-            tokens_per_minute=60 * found.requests_per_second * found.unit_tokens if found.unit_tokens else None,
+            requests_per_minute=60 * state.base_rps,
+            tokens_per_minute=60 * state.base_rps * state.unit_tokens if state.unit_tokens else None,
             learned_at=found.learned_at,
         )
 

@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.job_handler import ExampleT, JobHandler
 from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia, media_identities
+from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.base import SpecModel, plain_directory, without_user
 from airflow_provider_llmbeam.spec.fields.names import EnvironmentSecrets
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -116,7 +117,8 @@ class LLMModelHandler(JobHandler[ExampleT]):
         try:
             found: Any = self._prompt_of(example) if self._prompt_of else example
         except Exception as error:  # noqa: BLE001 - it may raise anything, and only this example fails
-            return Failure(kind="template_error", message=f"`prompt_of` raised {type(error).__name__}: {error}")
+            message = redact(f"`prompt_of` raised {type(error).__name__}: {error}", self._secrets())
+            return Failure(kind="template_error", message=message)
         if isinstance(found, Prompt):
             return found
         if isinstance(found, str):

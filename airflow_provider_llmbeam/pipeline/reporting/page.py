@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from airflow_provider_llmbeam.pipeline.reporting.report import Report, Series
-from airflow_provider_llmbeam.spec.characters import visible
+from airflow_provider_llmbeam.redaction import visible
 from airflow_provider_llmbeam.spec.protocol.counts import duration, usd
 
 #: Number of bars of the lengths of answers.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from airflow_provider_llmbeam.spec.characters import visible
+from airflow_provider_llmbeam.redaction import visible
 from airflow_provider_llmbeam.spec.protocol.counts import usd
 
 #: Maximum number of characters of a text that is shown.

@@ -58,14 +58,17 @@ class Access:
         return False
 
     def guarded(self, routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
-        """Returns routes that refuse all other requests with 401."""
+        """Returns routes that refuse all other requests with 401.
+
+        Clients that can send no header have the token in their address, where the path of a route has `{token}`.
+        """
         return [
             web.RouteDef(route.method, route.path, self._guard(route.handler), route.kwargs) for route in routes
         ]
 
     def _guard(self, handler: Handler) -> Handler:
         async def serve(request: web.Request) -> web.StreamResponse:
-            if self.admits(request.headers):
+            if self.admits(request.headers) or self._is_token(request.match_info.get("token", "")):
                 return await handler(request)
             reply = google_error(401, REFUSAL)
             return web.Response(status=401, body=reply.body, headers=reply.all_headers())

@@ -34,11 +34,12 @@ METHODS = Methods(
     )
 )
 PATH = "/flink"
-_JOB = rf"{PATH}/jobs/(?P<job>[0-9a-f]{{32}})"
+_ROOT = rf"{PATH}/[^/]+"
+_JOB = rf"{_ROOT}/jobs/(?P<job>[0-9a-f]{{32}})"
 
 
 class Flink:
-    """A session cluster, at `PATH` of the sandbox.
+    """A session cluster, at `PATH` of the sandbox and the token: the REST API of Flink has no login.
 
     Args:
         backend: Faults, request log and clock.
@@ -64,9 +65,9 @@ class Flink:
             return Route(verb=verb, pattern=re.compile(path), method=f"flink.{method}", work=work)
 
         return [
-            route("GET", f"{PATH}/overview", "overview", self._overview),
-            route("GET", f"{PATH}/jobmanager/config", "jobmanager.config", self._configuration),
-            route("GET", f"{PATH}/jobs/overview", "jobs.overview", self._list),
+            route("GET", f"{_ROOT}/overview", "overview", self._overview),
+            route("GET", f"{_ROOT}/jobmanager/config", "jobmanager.config", self._configuration),
+            route("GET", f"{_ROOT}/jobs/overview", "jobs.overview", self._list),
             route("GET", _JOB, "jobs.get", self._get),
             route("GET", f"{_JOB}/exceptions", "jobs.exceptions", self._exceptions),
             route("PATCH", _JOB, "jobs.cancel", self._cancel),
@@ -113,4 +114,4 @@ class Flink:
 
 def routes(flink: Flink) -> list[web.RouteDef]:
     """Returns the routes of the cluster."""
-    return [web.route("*", f"{PATH}/{{tail:.*}}", flink.service.serve)]
+    return [web.route("*", f"{PATH}/{{token}}/{{tail:.*}}", flink.service.serve)]

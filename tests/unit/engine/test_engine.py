@@ -153,6 +153,18 @@ def test_an_answer_carries_its_cost(run: Run) -> None:
     assert outcome.sent_at <= outcome.answered_at
 
 
+def test_what_a_server_says_beside_an_answer_has_no_secret_wherever_it_goes(run: Run) -> None:
+    """A server that quoted the key as its model, or as the finish reason, had it in the output and the journal."""
+    blocked = RequestError("blocked", "the key s3cret", category="s3cret")
+    backend = FakeBackend({"0000": ["text with s3cret"], "0001": [blocked]}, finish_reason="s3cret")
+    recorder = Recorder()
+    engine = engine_of(backend, redact=lambda text: text.replace("s3cret", "***"))
+    answered, failed = run(engine.answer(many(2), [recorder]))
+    assert (answered.text, answered.model, answered.finish_reason) == ("text with s3cret", "fake-001", "***")
+    assert (failed.message, failed.category) == ("the key ***", "***")
+    assert {prompt.text: outcome for prompt, outcome in recorder.outcomes} == {"0000": answered, "0001": failed}
+
+
 def test_tokens_from_the_cache_of_the_provider_cost_their_own_price(run: Run) -> None:
     price = PRICE.model_copy(update={"cached_input_usd_per_million_tokens": 1e5})
     (outcome,) = run(engine_of(FakeBackend(), price=price).answer(prompts("hello")))

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor
@@ -161,6 +163,7 @@ def test_a_run_without_a_429_keeps_the_rate_and_the_time_at_which_it_was_learned
         {"burst": 1e12},
         {"burst": None},
         {"unit_tokens": -1},
+        {"unit_tokens": 1e-9},
         {"unit_tokens": 1e300},
         {"tokens_evidence": 1e9},
         {"learned_at": -1},
@@ -177,6 +180,32 @@ def test_an_invalid_file_is_named_and_the_rate_is_learned_again(
     with caplog.at_level(logging.WARNING):
         assert file.read() == LearnedRateState()
     assert f"in '{path}' is not used" in caplog.text
+
+
+@pytest.mark.fuzz
+@given(
+    st.builds(
+        LearnedRateState,
+        base_rps=st.floats(0, 1e6),
+        measured=st.floats(0, 1e6),
+        rejection_seconds=st.floats(0.002, 1),
+        trust=st.floats(0, 1),
+        burst=st.floats(0, 1e6),
+        chance=st.floats(0, 1),
+        unit_tokens=st.just(0.0) | st.floats(1, 1e8),
+        tokens_evidence=st.floats(-10, 10),
+        share=st.just(0.0) | st.floats(0, 0.9),
+    )
+)
+@example(LearnedRateState(base_rps=0.01, measured=1e6))
+def test_no_rate_of_an_earlier_run_slows_a_server_that_admits_all_for_more_than_three_minutes(state):
+    """Six requests were sent in ten minutes, whoever had written the file."""
+    governor, now, sent = LearnedRate(state.for_next_run()), 0.0, 0
+    while now < 180 and sent < 500:
+        wait = governor.admit(now, 1000.0, 1000.0)
+        sent += wait == 0
+        now += wait
+    assert sent == 500
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"burst": NaN}', "\x00" * 100])

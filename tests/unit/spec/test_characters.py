@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.spec.characters import valid_text, visible
+from airflow_provider_llmbeam.spec.characters import valid_text
 
 
 @pytest.mark.fuzz
@@ -29,7 +29,3 @@ def test_any_text_becomes_valid_and_a_valid_one_stays_as_it_is(text):
 )
 def test_a_lone_half_of_an_emoji_is_replaced_and_two_halves_are_joined(text, valid):
     assert valid_text(text) == valid
-
-
-def test_hidden_characters_are_shown() -> None:
-    assert visible("a\0b\x1b[1m\u202ec\x9f\ud83d\n\t") == "a␀b␛[1m⟨202E⟩c⟨009F⟩⟨D83D⟩\n\t"

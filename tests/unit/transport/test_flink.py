@@ -61,6 +61,12 @@ def test_the_errors_of_a_job_are_read_the_oldest_first(cluster, sandbox):
     ]
 
 
+def test_the_errors_of_a_job_are_texts_for_people(cluster, sandbox):
+    job = sandbox.flink.jobs.add("n")
+    sandbox.flink.jobs.move(job, "FAILED", "Caused by: no \x1b[2J with Bearer 0123456789abcdef")
+    assert cluster.error_messages(job.id) == ["Caused by: no ␛[2J with Bearer ***"]
+
+
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [

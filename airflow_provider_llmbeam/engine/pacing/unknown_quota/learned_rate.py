@@ -66,6 +66,7 @@ class LearnedRate:
         Returns:
             0 if the request is admitted, and counted; else the seconds after which to try again.
         """
+        now = max(now, self.state.grown_at)  # as in `Governor`
         self.state = state = by_chance.decide(self.state, now)
         if state.started_at < 0:
             state.started_at = state.grown_at = state.request_line = now
@@ -124,6 +125,7 @@ class LearnedRate:
             Time until requests are sent again, in seconds.
         """
         state = self.state
+        now = max(now, state.grown_at)
         if state.started_at < 0:
             state.started_at = state.grown_at = state.request_line = now
         retry_after_seconds, tokens, chance = rejection.retry_after_seconds, rejection.tokens, rejection.chance

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 #: Number of requests that a rate of an earlier run counts for: others may use more of the quota now, or less.
 NEXT_RUN_SENDS = 50.0
+#: Least rate of an earlier run; after five requests without a 429 it doubles, see `LearnedRate.GROWTH_SENDS`. With
+#: 0.01 per second, of a server that was down or of whoever may write the file, 6 requests were sent in 10 minutes.
+NEXT_RUN_LEAST_RPS = 0.1
 #: Most evidence of an earlier run about what the quota counts: its prompts may have been others.
 NEXT_RUN_EVIDENCE = 2.0
 
@@ -129,11 +132,11 @@ class LearnedRateState:
             return LearnedRateState(share=self.share)
         if self.base_rps <= 0 or self.measured < 1:
             return LearnedRateState()
-        measured = min(self.measured, NEXT_RUN_SENDS)
+        measured, base_rps = min(self.measured, NEXT_RUN_SENDS), max(self.base_rps, NEXT_RUN_LEAST_RPS)
         return LearnedRateState(
-            base_rps=self.base_rps,
+            base_rps=base_rps,
             measured=measured,
-            measured_seconds=measured / self.base_rps,
+            measured_seconds=measured / base_rps,
             rejection_seconds=self.rejection_seconds,
             trust=self.trust,
             burst=self.burst,

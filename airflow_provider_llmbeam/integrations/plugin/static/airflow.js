@@ -2,9 +2,11 @@
 const OPERATORS = new Set(["RunInferenceOperator", "RetryFailedRowsOperator", "@task.llmbeam", "_LLMBeamDecoratedOperator"]);
 export const MUTED = { opacity: 0.7 };
 
-// Without control characters and those that turn the direction of text, which a model may have written.
+// Without control characters and those that turn the direction of text, which a model may have written. Whoever may
+// write XComs may have stored any JSON: an object may have no text of its own (`{"toString": 1}`).
 export const plain = (value) =>
-  String(value ?? "").replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+  (typeof (value ?? "") === "object" ? JSON.stringify(value) : String(value ?? "")).replace(
+    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
 
 export async function read(path) {
   const response = await fetch(new URL(path, document.baseURI), { headers: { Accept: "application/json" } });

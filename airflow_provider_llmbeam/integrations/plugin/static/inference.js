@@ -8,9 +8,18 @@ import { MUTED, pathOfTask, plain, read, readTasks, readXCom } from "./airflow.j
   const OPEN_TASKS = 3;
   const ENDED = new Set(["success", "failed", "skipped", "upstream_failed", "removed"]);
 
+  // Of an operator, the XCom has 48 kB at most, and the page some 40 kB. Others may have stored any JSON there, any
+  // HTML, and some kB of gzip that become GB.
+  const [MAX_GZIP, MAX_BYTES] = [48 * 1024, 8 * 2 ** 20];
+  // The policy of the report's own page, for each page that is shown: nothing is loaded from anywhere.
+  const POLICY = "default-src 'none'; style-src 'unsafe-inline'";
+
   async function readPage(task) {
     const page = await readXCom(task, "llmbeam_page");
-    return page?.html_gzip ? { html: await unzip(page.html_gzip) } : page;
+    if (page === undefined || page === null) return undefined;
+    const { uri, html_gzip: gzip } = page;
+    const isWhole = typeof gzip === "string" && gzip.length <= MAX_GZIP;
+    return { uri, html: isWhole ? await unzip(gzip).catch(() => undefined) : undefined };
   }
 
   // From the log of the last try: the last line with the progress, which the worker or the triggerer has written, and
@@ -53,20 +62,27 @@ import { MUTED, pathOfTask, plain, read, readTasks, readXCom } from "./airflow.j
   function Report({ html, isDark }) {
     return h("iframe", {
       // In the theme of Airflow, and not in that of the system.
-      title: "Report", srcDoc: html.replaceAll("(prefers-color-scheme: dark)", isDark ? "all" : "not all"), sandbox: "",
+      title: "Report", sandbox: "", csp: POLICY, // `csp` also holds for a page that a link leads to, in Chromium
+      srcDoc: `<!doctype html><meta http-equiv="Content-Security-Policy" content="${POLICY}">`
+        + html.replaceAll("(prefers-color-scheme: dark)", isDark ? "all" : "not all"),
       style: { width: "100%", height: "calc(100vh - 12rem)", minHeight: "30rem", border: 0 },
     });
   }
 
   async function unzip(base64) {
     const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
-    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")).getReader();
+    const pieces = [];
+    for (let size = 0, piece; !(piece = await reader.read()).done; pieces.push(piece.value)) {
+      if ((size += piece.value.length) > MAX_BYTES) return void reader.cancel();
+    }
+    return new Blob(pieces).text();
   }
 
   function Task({ found, isDark }) {
     const { task, page, progress, error } = found;
     if (page?.html) return h(Report, { html: page.html, isDark });
-    if (page) return h("p", null, `The report is too large for this page. It is in ${plain(page.uri)}.`);
+    if (page) return h("p", null, `The report is too large for this page, or is none. It is in ${plain(page.uri)}.`);
     if (progress || error) {
       return h("div", null,
         error ? h("p", { role: "alert", style: { whiteSpace: "pre-wrap" } }, plain(error)) : null,

@@ -5,7 +5,7 @@ import itertools
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorState
@@ -51,6 +51,23 @@ def test_no_window_has_more_tokens_than_the_quota_the_credit_and_one_prompt(arri
             window = left[last] - start
             allowed = rate * (window + Governor.TOKEN_CREDIT_SECONDS) + max(costs[first : last + 1])
             assert sum(costs[first : last + 1]) <= allowed + 1e-3
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 0.3), st.floats(0, 1)), min_size=1, max_size=200),
+    st.sampled_from(["requests_per_minute", "tokens_per_minute"]),
+    st.floats(600, 60_000),
+)
+@example([(0.05, 0.0), (0.05, 0.4)] * 100, "requests_per_minute", 600)
+def test_callers_whose_clock_is_behind_that_of_others_get_no_more_than_the_quota(calls, limit, per_minute):
+    """A process reads the clock, and waits for the others: three times the quota were admitted."""
+    governor, start, admitted = Governor(**{limit: per_minute}), 100.0, 0
+    clock = start
+    for gap, late in calls:
+        clock += gap
+        admitted += governor.admit(clock - late, 1.0) == 0
+    seconds = clock - start + 1 + Governor.TOKEN_CREDIT_SECONDS  # the first call may be a second late
+    assert admitted <= 1 + per_minute / 60 * seconds
 
 
 @given(

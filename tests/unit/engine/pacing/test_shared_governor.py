@@ -4,6 +4,7 @@ import fcntl
 import logging
 import math
 import os
+import random
 import resource
 import signal
 import stat
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -20,11 +22,17 @@ from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
+from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 
 
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "sub" / "governor"
+
+
+def learned():
+    """Returns the governor of a run whose rate, 10 requests per second, an earlier run has learned."""
+    return LearnedRate(LearnedRateState(base_rps=10.0, measured=50.0).for_next_run())
 
 
 def shared(path, **limits):
@@ -38,6 +46,18 @@ def test_two_governors_with_one_state_file_share_one_quota(path):
         waits = [governor.admit(now, 1) for governor in (first, second)]
         admitted += waits.count(0)
         now += max(min(waits), 0.01)
+    assert admitted == pytest.approx(100, abs=5)
+
+
+@pytest.mark.parametrize("law", [partial(Governor, requests_per_minute=600), learned])
+def test_fifty_processes_that_wait_for_each_other_share_one_quota(path, law):
+    """Each read the clock up to 0.2 s before its turn, and lowered the line of the others to its own time."""
+    governors = [SharedGovernor(law(), path) for _ in range(50)]
+    rng, admitted, now = random.Random(0), 0, 100.0
+    while now < 110:
+        for governor in governors:
+            admitted += governor.admit(now - rng.uniform(0, 0.2), 1) == 0
+            now += 0.001
     assert admitted == pytest.approx(100, abs=5)
 
 
@@ -76,6 +96,12 @@ def test_a_state_that_is_outdated_or_from_before_a_reboot_is_discarded(path):
     assert shared(path).admit(101_000.0, 1) == 0
     first.rejected(101_000.0, Rejection(500.0))
     assert shared(path).admit(5.0, 1) == 0
+
+
+def test_a_clock_that_is_ten_seconds_behind_is_that_of_a_reboot_and_nobody_waits_until_it_has_caught_up(path):
+    shared(path).rejected(300.0, Rejection(60.0))
+    assert shared(path).admit(299.0, 1) == pytest.approx(60.0), "others were faster"
+    assert shared(path).admit(20.0, 1) == 0
 
 
 @pytest.mark.parametrize("next_at", [101_000.0, 5.0])

@@ -6,7 +6,9 @@ import json
 import random
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import pytest
 from playwright._impl._driver import compute_driver_executable
 
 import airflow_provider_llmbeam.integrations.plugin
@@ -16,6 +18,7 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 from airflow_provider_llmbeam.spec.protocol.manifest import MAX_BYTES, PAGE_KEY, encode_page, manifest
 
 AIRFLOW_JS = Path(airflow_provider_llmbeam.integrations.plugin.__file__).parent / "static" / "airflow.js"
+REPORT_PAGE = AIRFLOW_JS.parents[3] / "pipeline" / "reporting" / "report.html.jinja"
 
 
 def test_a_manifest_has_the_counts_of_a_report_and_neither_its_rows_nor_its_spec():
@@ -108,6 +111,75 @@ def test_the_history_says_that_the_cost_of_some_tasks_of_a_run_is_not_known(tmp_
     assert {f"some: {cost}", "all: 1.5", "none: –"} <= {*texts}
     of_runs = [texts[texts.index("success", texts.index(name)) + 1] for name in costs]
     assert of_runs == [cost, "1.5", "–"]
+
+
+def shown_page(directory: Path, xcom: Any) -> list[Any]:
+    """Returns the texts and the frames that the page of a task shows for an XCom."""
+    for name in ("airflow.js", "inference.js"):
+        (directory / name).write_bytes(AIRFLOW_JS.with_name(name).read_bytes())
+    (directory / "package.json").write_text('{"type": "module"}')
+    (directory / "page.js").write_text(f"""
+        const task = {{ dag_id: "d", dag_run_id: "r", task_id: "t", map_index: -1, state: "success",
+          operator: "RunInferenceOperator" }};
+        const documentElement = {{ classList: {{ contains() {{}} }} }};
+        globalThis.document = {{ baseURI: "http://airflow/", documentElement }};
+        globalThis.fetch = async (url) => new Response(JSON.stringify(
+          url.pathname.endsWith("llmbeam_page") ? {{ value: {json.dumps(xcom)} }}
+          : {{ task_instances: [task], total_entries: 1 }}));
+        let state = {{}};
+        const createElement = (type, props, ...children) =>
+          typeof type === "function" ? type(props) : type === "iframe" ? props : {{ children: children.flat(9) }};
+        const set = (found) => {{ state = typeof found === "function" ? found(state) : found; }};
+        const useState = () => [state, set];
+        let hasRun = false;
+        const useEffect = (effect) => {{ if (!hasRun) {{ hasRun = true; effect(); }} }};
+        globalThis.React = {{ createElement, useState, useEffect }};
+        await import("./inference.js");
+        const props = {{ dagId: "d", runId: "r", taskId: "t" }};
+        globalThis.AirflowPlugin(props);
+        while (!state.tasks && !state.error) await new Promise((resolve) => setTimeout(resolve, 5));
+        const shown = (node) => node?.children?.flatMap(shown) ?? (node ? [node] : []);
+        console.log(JSON.stringify(shown(globalThis.AirflowPlugin(props))));
+        process.exit(0);
+    """)
+    node, _ = compute_driver_executable()
+    found = subprocess.run([node, directory / "page.js"], capture_output=True, text=True, check=True)
+    shown: list[Any] = json.loads(found.stdout)
+    return shown
+
+
+def test_a_page_that_somebody_else_stored_loads_nothing_from_anywhere(tmp_path):
+    html = "<!doctype html><img src='https://evil.example/x.png'><p>a report"
+    (frame,) = shown_page(tmp_path, encode_page(html, "gs://out/report.html"))
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    assert (frame["sandbox"], frame["csp"]) == ("", policy)
+    assert frame["srcDoc"].removesuffix(html) == (
+        f'<!doctype html><meta http-equiv="Content-Security-Policy" content="{policy}">'
+    )
+    assert policy in REPORT_PAGE.read_text(), "as the report has it itself"
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"html_gzip": base64.b64encode(gzip.compress(bytes(30 * 2**20))).decode()},
+        {"html_gzip": "A" * (MAX_BYTES + 1)},
+        {"html_gzip": "no Base64"},
+        {"html_gzip": base64.b64encode(b"no gzip").decode()},
+        {"html_gzip": ["<p>"]},
+        {"html": "<p>a page that is not compressed"},
+    ],
+    ids=["bomb", "too long", "no Base64", "no gzip", "a list", "no page"],
+)
+def test_a_page_that_no_operator_stores_is_named_by_its_address_alone(tmp_path, stored):
+    (text,) = shown_page(tmp_path, {"uri": "gs://out/\u202er.html", **stored})
+    assert text == "The report is too large for this page, or is none. It is in gs://out/\ufffdr.html."
+
+
+@pytest.mark.parametrize("stored", [7, "x", [], {"uri": {"toString": 1}}], ids=str)
+def test_an_xcom_that_is_no_page_breaks_no_page(tmp_path, stored):
+    (text,) = shown_page(tmp_path, stored)
+    assert text.startswith("The report is too large for this page, or is none.")
 
 
 def test_the_script_of_the_plugin_reads_that_xcom():
