@@ -142,10 +142,10 @@ PLANTED_FAULTS = {
     ),
     "provider-errors-are-final": PlantedFault(
         area="harvest",
-        what="rows that the provider failed are recorded as refused instead of being sent online",
-        file="pipeline/batch_inference/harvest.py",
-        old="is_recorded = isinstance(outcome, Completion) or (",
-        new="is_recorded = True or (",
+        what="rows that the provider failed count as refused instead of being sent online",
+        file="pipeline/answer_form.py",
+        old="if self.embedding is not None or outcome.kind not in REFUSED:",
+        new="if self.embedding is not None:",
         tests=("tests/unit/pipeline/batch_inference/test_harvest.py",),
     ),
     "gpu-waits-for-operation": PlantedFault(

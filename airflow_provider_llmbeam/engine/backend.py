@@ -31,7 +31,7 @@ class Reply:
         first_token_seconds: Time from the request to the first text, in seconds, for a streamed answer.
         vector: The embedding, as sent by the server.
         mean_logprob: Mean natural logarithm of the probabilities of the tokens, if it was asked for.
-        reasoning: Number of characters of reasoning that the server sent apart from the text.
+        reasoning: What the model wrote before the text, as far as the server sends it.
         mended: 1 if its text was mended without another request, see `engine.mending`.
         citations: Pages that a search found and the answer uses, see `Completion`.
     """
@@ -48,9 +48,23 @@ class Reply:
     first_token_seconds: float | None = None
     vector: Sequence[float] | None = None
     mean_logprob: float | None = None
-    reasoning: int = 0
+    reasoning: str = ""
     mended: int = 0
     citations: list[dict[str, Any]] | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the fields that a `Completion` has as they are."""
+        return {
+            "text": self.text,
+            "model": self.model,
+            "finish_reason": self.finish_reason,
+            "first_token_seconds": self.first_token_seconds,
+            "service_tier": self.service_tier,
+            "mean_logprob": self.mean_logprob,
+            "citations": self.citations,
+            "reasoning": self.reasoning or None,
+            "mended": self.mended,
+        }
 
 
 class Backend(Protocol):

@@ -19,13 +19,13 @@ _END = re.compile(r"^[ \t]*</think>[ \t]*$\s*", re.MULTILINE)
 _FENCE = re.compile(r"```\w*[ \t]*\r?\n(.*?)```", re.DOTALL)
 
 
-def without_reasoning(text: str) -> tuple[str, int]:
-    """Returns a text without the reasoning before it, and the number of characters of that."""
+def without_reasoning(text: str) -> tuple[str, str]:
+    """Returns a text without the reasoning before it, and that reasoning."""
     if (block := _REASONING.match(text)) is not None:
-        return text[block.end() :], len(block[1])
+        return text[block.end() :], block[1].strip()
     if (end := _END.search(text)) is None or "<think>" in text[: end.start()]:
-        return text, 0
-    return text[end.end() :], end.start()
+        return text, ""
+    return text[end.end() :], text[: end.start()].strip()
 
 
 def read_json(text: str) -> Any:

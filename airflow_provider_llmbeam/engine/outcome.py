@@ -64,6 +64,7 @@ class Completion:
         service_tier: Tier at which it was served.
         mean_logprob: Mean natural logarithm of the probabilities of its tokens, with `generation.logprobs`.
         mended: 1 if its text was mended without another request.
+        reasoning: With `generation.keep_reasoning`, what the model wrote before the text; `None` for nothing.
         citations: With `generation.google_search`, the pages that it uses: `uri`, `title`, and in `texts` the
             parts of the answer that they support.
     """
@@ -93,6 +94,7 @@ class Completion:
     service_tier: ServiceTier = "standard"
     mean_logprob: float | None = None
     citations: list[dict[str, Any]] | None = None
+    reasoning: str | None = None
 
 
 @value(kw_only=True)

@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, text_depth_exceeds
 
 if TYPE_CHECKING:
+    from airflow_provider_llmbeam.spec.model import Embedding, Generation
     from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema
 
 #: Maximum number of steps of `AnswerSchema` while the event loop stands still: 30 ms, or 0.1 s of a 4 MB text.
@@ -34,6 +35,7 @@ class OutputParser:
         output_schema: JSON Schema (draft 2020-12), or `None` for free text.
         choices: The only valid texts; empty for any text.
         strips_reasoning: Whether reasoning before an answer is no part of it.
+        keeps_reasoning: Whether a reply with an answer keeps its reasoning.
     """
 
     def __init__(
@@ -42,10 +44,12 @@ class OutputParser:
         choices: Collection[str] = (),
         *,
         strips_reasoning: bool = True,
+        keeps_reasoning: bool = False,
     ) -> None:
         self._output_schema = output_schema
         self._choices = choices
         self._strips_reasoning = strips_reasoning
+        self._keeps_reasoning = keeps_reasoning
         self._schema: AnswerSchema | None = None
         if output_schema is not None:
             from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema  # see `checked_schema`
@@ -55,14 +59,17 @@ class OutputParser:
 
     def mended(self, reply: Reply) -> Reply:
         """Returns a reply without reasoning in its text, and with its JSON alone, see `engine.mending`."""
-        text, reasoning = without_reasoning(reply.text) if self._strips_reasoning else (reply.text, 0)
+        text, block = without_reasoning(reply.text) if self._strips_reasoning else (reply.text, "")
+        reasoning = "\n".join(filter(None, (reply.reasoning, block)))
+        if text.strip() and not self._keeps_reasoning:  # the error of an empty answer says how much there is
+            reasoning = ""
         value = None if self._schema is None or len(text) > MAX_ANSWER else self._mended_value(self._schema, text)
-        if value is None and not reasoning:
+        if value is None and text == reply.text and reasoning == reply.reasoning:
             return reply
         return replace(
             reply,
             text=text if value is None else json.dumps(value, ensure_ascii=False),
-            reasoning=reply.reasoning + reasoning,
+            reasoning=reasoning,
             mended=int(value is not None),
         )
 
@@ -145,7 +152,7 @@ class OutputParser:
 def _empty(reply: Reply) -> str:
     if not reply.reasoning:
         return "the answer is empty"
-    return f"the answer is empty: the model has sent {reply.reasoning:,} characters of reasoning alone"
+    return f"the answer is empty: the model has sent {len(reply.reasoning):,} characters of reasoning alone"
 
 
 class VectorParser:
@@ -182,6 +189,20 @@ class VectorParser:
         if len(vector) != self._dimensions:
             raise _invalid(reply, f"the vector has {len(vector)} dimensions, not {self._dimensions}")
         return list(vector)
+
+
+def open_parser(
+    output_schema: Mapping[str, Any] | None, generation: Generation, embedding: Embedding | None = None
+) -> OutputParser | VectorParser:
+    """Returns the parser of the answers of a job."""
+    if embedding is not None:
+        return VectorParser(embedding.dimensions)
+    return OutputParser(
+        output_schema,
+        generation.choices,
+        strips_reasoning=generation.strip_reasoning,
+        keeps_reasoning=generation.keep_reasoning,
+    )
 
 
 def _is_finite(vector: Sequence[Any]) -> bool:

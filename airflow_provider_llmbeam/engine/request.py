@@ -167,10 +167,8 @@ def completion_of(
     """
     rejected_at = request.rejected_at if is_first else ()
     return Completion(
-        text=reply.text,
+        **reply.facts(),
         parsed=parsed,
-        model=reply.model,
-        finish_reason=reply.finish_reason,
         attempts=request.attempts if is_first else 0,
         rejections=len(rejected_at),
         rejected_at=rejected_at,
@@ -178,20 +176,10 @@ def completion_of(
         sheds=request.sheds if is_first else 0,
         repairs=request.repairs,
         latency_seconds=latency_seconds,
-        first_token_seconds=reply.first_token_seconds,
         padded_tokens=padded_tokens,
         sent_at=request.first_sent_at,
         answered_at=time.time(),
-        service_tier=reply.service_tier,
-        mean_logprob=reply.mean_logprob,
-        citations=reply.citations,
-        mended=reply.mended,
-        input_tokens=bill.input_tokens,
-        output_tokens=bill.output_tokens,
-        cached_tokens=bill.cached_tokens,
-        audio_tokens=bill.audio_tokens,
-        estimated_tokens=bill.estimated_tokens,
-        cost_nano_usd=bill.cost_nano_usd,
+        **bill._asdict(),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_llmbeam.engine.backend import Reply
-from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.output import VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.pipeline.context import RunContext
@@ -55,7 +55,7 @@ class AnswerForm:
         A vector that cannot be used is a fault of the server, which may be repaired, and no refusal of the model.
         """
         if isinstance(outcome, Failure):
-            if self.embedding is not None:
+            if self.embedding is not None or outcome.kind not in REFUSED:
                 return False
             is_repaired = outcome.kind != "invalid_output" or outcome.max_repairs >= self.max_repairs
             return is_repaired and outcome.answered_at >= self.refused_since

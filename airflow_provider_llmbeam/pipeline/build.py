@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult, RunInference
 
-from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.conversation.store import WriteHistory
@@ -130,11 +131,13 @@ class FanOut(beam.DoFn):
     def process(self, result: PredictionResult) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
         """Emits one element per row of a request."""
         request: Request = result.example
+        outcome = result.inference
+        if isinstance(outcome, Failure) and request.batch_error is not None:
+            message = f"{outcome.message} Batch inference has failed it before: {request.batch_error}"
+            outcome = replace(outcome, message=message)
         for number, row in enumerate(request.rows):
-            if isinstance(result.inference, Completion):
-                first: Origin = "repaired" if result.inference.repairs else "fresh"
-                yield AnsweredRow(row, request.fingerprint, result.inference, "duplicate" if number else first)
+            if isinstance(outcome, Completion):
+                first: Origin = "repaired" if outcome.repairs else "fresh"
+                yield AnsweredRow(row, request.fingerprint, outcome, "duplicate" if number else first)
             else:
-                yield beam.pvalue.TaggedOutput(
-                    FAILED, FailedRow(row, result.inference, "duplicate" if number else "fresh")
-                )
+                yield beam.pvalue.TaggedOutput(FAILED, FailedRow(row, outcome, "duplicate" if number else "fresh"))

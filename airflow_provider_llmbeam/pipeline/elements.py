@@ -75,12 +75,14 @@ class Request:
         rows: The rows.
         prompt: Their prompt.
         about: Fingerprints of the prompts that the answer is a verdict on, or on whose answers, for the journal.
+        batch_error: Error of the same request in batch inference, which is quoted if it fails again.
     """
 
     fingerprint: str
     rows: tuple[Row, ...]
     prompt: Prompt
     about: tuple[str, ...] = ()
+    batch_error: str | None = None
 
 
 class RequestCoder(beam.coders.Coder):

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.media.loader import MediaLoader
 from airflow_provider_llmbeam.engine.outcome import Failure, Outcome
-from airflow_provider_llmbeam.engine.output import OutputParser, VectorParser
+from airflow_provider_llmbeam.engine.output import open_parser
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.flex import FlexCapacity
@@ -251,9 +251,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             backend,
             governor=LeasedAdmission(governor.admission),
             buckets=LengthBuckets(spec.batching.resolved_boundaries, max_output_tokens, is_guessed=has_quota),
-            parser=VectorParser(embedding.dimensions)
-            if embedding
-            else OutputParser(schema, spec.generation.choices, strips_reasoning=spec.generation.strip_reasoning),
+            parser=open_parser(schema, spec.generation, embedding),
             policy=RetryPolicy(limits.max_attempts, limits.max_throttled_seconds),
             max_in_flight=limits.max_in_flight,
             request_timeout_seconds=limits.request_timeout_seconds,

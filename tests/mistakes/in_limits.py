@@ -30,6 +30,10 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        changes={"limits": {"max_outage_seconds": 0}},
+        sentence="`limits.max_outage_seconds`: must be greater than 0; got 0. Nothing was sent or billed.",
+    ),
+    Mistake(
         changes={"limits": {"max_attempts": 0}},
         sentence=("`limits.max_attempts`: must be greater than or equal to 1; got 0. Nothing was sent or billed."),
     ),

@@ -100,6 +100,47 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        changes={
+            "model": {"type": "openai", "name": "gemma-3-4b-it", "base_url": "{server}"},
+            "generation": {"extra_body": {"model": "gemma-3-12b-it"}},
+        },
+        sentence=(
+            "`generation.extra_body`: must not have 'model', which other fields of the job decide; got "
+            "{'model': …}. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"generation": {"strip_reasoning": "<think>"}},
+        sentence="`generation.strip_reasoning`: must be true or false; got '<think>'. Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={"generation": {"keep_reasoning": "reasoning"}},
+        sentence=(
+            "`generation.keep_reasoning`: must be true or false; got 'reasoning'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"generation": {"keep_reasoning": True}, "sink.passthrough": ["reasoning"]},
+        sentence=(
+            "`spec`: has column 'reasoning' in `sink.passthrough`, and every output row has a column of that "
+            "name: use another. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "model": {
+                "type": "openai",
+                "name": "gemma-3-4b-it",
+                "base_url": "{server}",
+                "max_tokens_field": "max_new_tokens",
+            }
+        },
+        sentence=(
+            "`model.max_tokens_field`: must be 'max_tokens' or 'max_completion_tokens'; got 'max_new_tokens'. "
+            "Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
         changes={"temperature": 0.5},
         sentence=(
             "`temperature`: there is no such field; it belongs in `generation`. Nothing was sent or billed."

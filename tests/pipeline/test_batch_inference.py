@@ -245,8 +245,33 @@ def test_rows_whose_results_the_provider_has_deleted_are_sent_online(
     sandbox.faults.every("gemini.files.download", 1, Fault(kind="error", http_status=status, message="gone"))
     manifest = run(JobSpec.parse(developer))
     assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
-    assert manifest["origins"]["fresh"] == report_of(manifest)["requests"]["unreturned"] == ROWS - PILOT_ROWS
+    report = report_of(manifest)
+    assert manifest["origins"]["fresh"] == report["requests"]["unreturned"] == ROWS - PILOT_ROWS
+    assert report["full_price"]["rows"] == ROWS - PILOT_ROWS
+    assert report["full_price"]["because"] == "all jobs have ended; 88 × succeeded: the job has no results"
+    assert 0 < report["full_price"]["extra_usd"] < report["costs_usd"]["standard"] / 2
     assert "no longer exists, and its rows are sent online" in caplog.text
+
+
+def test_the_dead_letter_quotes_what_batch_inference_said_of_its_row(developer, sandbox, monkeypatch, tmp_path):
+    sandbox.batches.settings = BatchSettings(fail_ratio=0.1)
+    count = BatchInference._count_unreturned
+
+    def refuse_the_rest(batch, harvested):
+        count(batch, harvested)
+        sandbox.faults.every("gemini.generateContent", 1, Fault(kind="error", http_status=400, message="not now"))
+
+    monkeypatch.setattr(BatchInference, "_count_unreturned", refuse_the_rest)
+    manifest = run(JobSpec.parse(developer))
+    ((said, failed),) = report_of(manifest)["batch_errors"].items()
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS - failed, "dead_letter": failed}
+    rows = [
+        json.loads(each) for each in (tmp_path / "out/dead_letter-00000-of-00001.jsonl").read_text().splitlines()
+    ]
+    assert {row["llmbeam_error"]["message"] for row in rows} == {
+        f"not now Batch inference has failed it before: {said}"
+    }
+    assert manifest["full_price"]["rows"] == failed
 
 
 def test_a_refused_download_fails_the_try_and_the_next_one_takes_the_paid_answers(developer, sandbox):

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import Job, read_lines
-from tests.replying import Received, Replying, chat_reply
+from tests.replying import Received, Replying, chat_reply, raw
 
 SCHEMA = {
     "type": "object",
@@ -265,6 +265,38 @@ def test_citations_and_probabilities_are_columns_of_the_jobs_that_ask_for_them(j
     without = job.run(ROWS)
     assert without.manifest["requests"]["sent"] == 2, "answers without citations are other answers"
     assert "citations" not in without.answers[0]
+
+
+#: How servers send the reasoning "Hm." before the answer "fine".
+REASONED = [
+    {"content": "<think>\nHm.\n</think>\n\nfine"},
+    {"content": "fine", "reasoning_content": "Hm."},
+    {
+        "content": [
+            {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
+            {"type": "text", "text": "fine"},
+        ]
+    },
+]
+
+
+@pytest.mark.parametrize("message", REASONED, ids=["in the text", "in a field", "in a part"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_reasoning_is_no_part_of_an_answer_and_a_column_if_it_is_wanted(tmp_path, message, stream):
+    choice = {"finish_reason": "stop", "delta" if stream else "message": message}
+    body = {"model": "m", "choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 9}}
+    reply = raw(f"data: {json.dumps(body)}\n\n", Content_Type="text/event-stream") if stream else raw(body)
+    with Replying(lambda _: reply) as server:
+        job = Job(tmp_path, {"type": "openai", "name": "m", "base_url": server.url})
+        generation = {"keep_reasoning": True, "stream": stream}
+        sinks = [{"uri": str(job.out), "format": each} for each in ("jsonl", "parquet")]
+        runs = [job.run(ROWS, generation=generation, sink=sink) for sink in sinks]
+        plain = job.run(ROWS, generation={"stream": stream}).answers
+        assert len(server.received) == 2, "the journal has the reasoning, which decides no answer"
+    for found in runs:
+        assert [(row["answer"], row["reasoning"]) for row in found.answers] == [("fine", "Hm.")] * 2
+    assert [row["answer"] for row in plain] == ["fine"] * 2
+    assert "reasoning" not in plain[0]
 
 
 def measured(request: Received) -> bytes:

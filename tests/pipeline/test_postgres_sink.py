@@ -1032,10 +1032,11 @@ def test_the_password_is_in_no_file_and_no_output_line_of_the_job(tmp_path, dsn)
 
 
 def test_what_parameters_of_the_answer_add_has_columns_of_its_own(tmp_path, client):
-    columns = OutputColumns(key=("id",), extras=("citations", "mean_logprob"))
+    columns = OutputColumns(key=("id",), extras=("citations", "mean_logprob", "reasoning"))
     path = tmp_path / "records.jsonl"
     cited = [{"uri": "https://example.com", "title": "example.com", "texts": ["a"]}]
-    path.write_text(json.dumps(record(citations=cited, mean_logprob=-0.5)) + "\n")
+    path.write_text(json.dumps(record(citations=cited, mean_logprob=-0.5, reasoning="a\0b")) + "\n")
     postgres_sink.publish(SINK, columns, {0: str(path)})
-    ((found, probability),) = client.execute("SELECT citations, mean_logprob FROM answers").fetchall()
-    assert (json.loads(found), probability) == (cited, -0.5)
+    query = "SELECT citations, mean_logprob, reasoning FROM answers"
+    ((found, probability, reasoning),) = client.execute(query).fetchall()
+    assert (json.loads(found), probability, reasoning) == (cited, -0.5, "a\ufffdb")

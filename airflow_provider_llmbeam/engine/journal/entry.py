@@ -15,7 +15,8 @@ from typing import IO, Any
 import orjson
 
 from airflow_provider_llmbeam.engine.journal.segment_name import segment_of
-from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH
 
@@ -35,7 +36,7 @@ _OF_THIS_RUN = {"rejected_at", "held_seconds", "failed_at"}
 #: Counts that are left out of most entries, as they are 0.
 _ZERO = ("sheds", "audio_tokens", "estimated_tokens", "mended")
 #: Fields that few entries have.
-_SELDOM = ("mean_logprob", "citations", "category")
+_SELDOM = ("mean_logprob", "citations", "reasoning", "category")
 _FIELDS = tuple(field.name for field in dataclasses.fields(Completion) if field.name not in _OF_THIS_RUN)
 _values = attrgetter(*_FIELDS)
 _REFUSAL_FIELDS = tuple(
@@ -256,6 +257,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "sent_at": _is_seconds,
     "answered_at": _is_seconds,
     "service_tier": lambda value: type(value) is str and value in SERVICE_TIERS,
+    "reasoning": _is_text,
     "mean_logprob": lambda value: type(value) in (float, int) and -_MAX_SECONDS <= value <= 0,
     "citations": lambda value: (
         type(value) is list and all(type(each) is dict for each in value) and _is_json(value)
@@ -263,7 +265,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 _REFUSAL_CHECKS: dict[str, Callable[[Any], bool]] = {
     **{name: _CHECKS[name] for name in ("fingerprint", "job", "about", *_REFUSAL_FIELDS) if name in _CHECKS},
-    "refused": lambda value: type(value) is str and value in REFUSED,
+    "refused": lambda value: type(value) is str and value in FAILURE_KINDS,
     "message": _is_unicode,
     "max_repairs": _is_count,
     "category": _is_unicode,

@@ -21,12 +21,17 @@ from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.journal.entry import MAX_LINE_BYTES, encode_entry
 from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, shard_set
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome, without_secrets
-from airflow_provider_llmbeam.engine.output import MAX_ANSWER, OutputParser, VectorParser
+from airflow_provider_llmbeam.engine.output import MAX_ANSWER, open_parser
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.batch_inference import AuditResults
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import MAX_ERRORS, RequestFile, Sums
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
+    ERROR_CHARACTERS,
+    MAX_ERRORS,
+    RequestFile,
+    Sums,
+)
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider
 from airflow_provider_llmbeam.providers.batch_format import batch_format
@@ -39,7 +44,6 @@ _log = logging.getLogger("llmbeam")
 
 #: Entries of one journal segment.
 _SEGMENT_ROWS = 10_000
-_ERROR_CHARACTERS = 200
 #: Size up to which the largest result file is read, in bytes: 45,000 answers of 45,000 tokens of four characters.
 MAX_RESULT_BYTES = 8 * 2**30
 #: Keys are fingerprints, or digests.
@@ -47,9 +51,6 @@ _KEY = re.compile("[0-9a-f]{64}")
 
 #: Waits before a damaged file is read again, in seconds: a proxy may have sent another one, or only its beginning.
 READ_AGAIN_SECONDS: Sequence[float] = (1.0, 5.0)
-
-#: Outcome of a request; `None` for a line that is no result.
-_Result = Outcome | None
 
 
 def result_files(provider: BatchProvider, job: BatchJob, file: RequestFile, prefix: str) -> list[str]:
@@ -138,9 +139,9 @@ def harvest(
 ) -> None:
     """Adds the steps that read the results of one job into the journal.
 
-    A request without a result, or that the provider failed, leaves its prompt without an entry: it is sent online.
-    Texts that the job cannot use are recorded as refusals, as those of online requests are; a vector that it
-    cannot use is no refusal of the model, and is requested again online.
+    The prompts of requests that the provider failed, and of lines that are no results, are sent online. Texts that
+    the job cannot use are recorded as refusals, as those of online requests are; a vector that it cannot use is no
+    refusal of the model, and is requested again online.
 
     Args:
         pipeline: The pipeline.
@@ -198,16 +199,12 @@ class _Decode(beam.DoFn):
     def setup(self) -> None:
         spec = self._spec
         self._format = batch_format(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
-        self._parser = (
-            VectorParser(spec.embedding.dimensions)
-            if spec.embedding is not None
-            else OutputParser(spec.prompt.output_schema, strips_reasoning=spec.generation.strip_reasoning)
-        )
+        self._parser = open_parser(spec.prompt.output_schema, spec.generation, spec.embedding)
         self._price = price_of(spec.model, spec.limits.price)
         secrets = known_secrets(spec.secret_variables)
         self._redact = lru_cache(maxsize=1024)(partial(redact, secrets=secrets))
 
-    def process(self, line: bytes) -> Iterator[tuple[str, _Result]]:
+    def process(self, line: bytes) -> Iterator[tuple[str, Outcome]]:
         try:
             found = self._format.decode(line)
             if not _KEY.fullmatch(found.key):
@@ -221,7 +218,7 @@ class _Decode(beam.DoFn):
                     error,
                     line[:80].decode("utf-8", "replace"),
                 )
-            yield "", None
+            yield "", Failure(kind="garbage", message=f"a line that is no result: {error}")
             return
         yield found.key, without_secrets(self._outcome(found.result), self._redact)
 
@@ -249,29 +246,25 @@ class _Decode(beam.DoFn):
                 **bill._asdict(),
             )
         return Completion(
-            text=result.text,
+            **{**result.facts(), "service_tier": "batch"},
             parsed=parsed,
-            model=result.model,
-            finish_reason=result.finish_reason,
             attempts=1,
             latency_seconds=0.0,
             padded_tokens=result.input_tokens,
-            mended=result.mended,
             sent_at=now,
             answered_at=now,
-            service_tier="batch",
             **bill._asdict(),
         )
 
 
-def _best(group: tuple[str, dict[str, Iterable[Any]]]) -> Iterator[tuple[str, _Result]]:
+def _best(group: tuple[str, dict[str, Iterable[Any]]]) -> Iterator[tuple[str, Outcome]]:
     """Yields one result per request, an answer if there is one: a provider may deliver a line twice.
 
     What is a result of no request of the job has the fingerprint ''.
     """
     fingerprint, found = next(iter(group[1]["index"]), ""), list(group[1]["results"])
     if not fingerprint:
-        yield from (("", None) for _ in found)
+        yield from (("", each) for each in found)
     elif found:
         yield fingerprint, next((each for each in found if isinstance(each, Completion)), found[0])
 
@@ -289,24 +282,25 @@ class _Record(beam.DoFn):
         """Resets the sums."""
         self._sums, self._errors = Counter(), Counter()
 
-    def process(self, element: tuple[str, _Result]) -> None:
+    def process(self, element: tuple[str, Outcome]) -> None:
         """Records one result."""
         fingerprint, outcome = element
-        if not fingerprint or outcome is None:
-            self._sums["malformed"] += 1
-            return
-        is_recorded = isinstance(outcome, Completion) or (outcome.kind in REFUSED and self._spec.embedding is None)
-        if is_recorded:
-            self._lines.append((fingerprint, encode_entry(fingerprint, self._spec.name, outcome)))
-            if len(self._lines) >= _SEGMENT_ROWS:
-                self._write()
         if isinstance(outcome, Failure):
-            error = f"{outcome.kind}: {' '.join(outcome.message.split())[:_ERROR_CHARACTERS]}"
+            error = f"{outcome.kind}: {' '.join(outcome.message.split())[:ERROR_CHARACTERS]}"
             if error in self._errors or len(self._errors) < MAX_ERRORS:
                 self._errors[error] += 1
+        if not fingerprint:
+            self._sums["malformed"] += 1
+            return
+        is_final = isinstance(outcome, Completion) or (outcome.kind in REFUSED and self._spec.embedding is None)
+        # Other errors are quoted in the dead letter if the prompt fails online, too.
+        self._lines.append((fingerprint, encode_entry(fingerprint, self._spec.name, outcome)))
+        if len(self._lines) >= _SEGMENT_ROWS:
+            self._write()
         self._sums.update(
-            answered=int(is_recorded),
-            failed=int(not is_recorded),
+            answered=int(is_final),
+            failed=int(not is_final),
+            unusable=int(isinstance(outcome, Failure) and not is_final and outcome.http_status == 200),
             input_tokens=outcome.input_tokens,
             output_tokens=outcome.output_tokens,
             cached_tokens=outcome.cached_tokens,

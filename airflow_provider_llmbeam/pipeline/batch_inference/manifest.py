@@ -12,19 +12,22 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.reporting.report import FullPrice
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.tier import ASSUMED_PRIORITY_RATIO, TIER_RATIOS
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 _log = logging.getLogger("llmbeam")
 
 #: Fields of a detector of type `dlp` that say how texts are inspected, and not what is found in them.
 _OF_INSPECTION = {"project", "location", "base_url", "requests_per_minute", "max_in_flight"}
+#: Number of different errors that are counted, and of characters of each, and number that the log shows.
+MAX_ERRORS, ERROR_CHARACTERS, _SHOWN_ERRORS = 50, 200, 3
+_RATIOS: dict[Any, float] = {**TIER_RATIOS, "priority": ASSUMED_PRIORITY_RATIO}
 #: Sums of the pilot, which is the sample of the estimate and left out of its comparison with the run.
-#: Number of different errors that are counted, and that the log shows.
-MAX_ERRORS, _SHOWN_ERRORS = 50, 3
 _OF_ESTIMATE = ("input_tokens", "output_tokens", "cost_nano_usd")
 
 
@@ -56,7 +59,8 @@ class Sums(_Part):
 
     Attributes:
         answered: Number of answers and refusals, which are in the journal.
-        failed: Number of requests that the provider failed; they are sent online.
+        failed: Number of requests that the provider failed, or whose answer is of no use; they are sent online.
+        unusable: Those of them that the provider counts as answered, e.g. with an empty answer.
         malformed: Number of lines that are no result of a request of the job. Prompts without a result are sent
             online.
         input_tokens: Billed input tokens.
@@ -70,6 +74,7 @@ class Sums(_Part):
 
     answered: int = 0
     failed: int = 0
+    unusable: int = 0
     malformed: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
@@ -119,6 +124,7 @@ class BatchManifest(_Part):
         guard: Numbers of the requests to a guard model for the pilot and the request files by what was judged,
             e.g. `input.tokens.output`, see `moderation.verdict.usage_of`.
         is_over: Whether the rest is sent online.
+        over_because: Why.
         is_budget_spent: Whether a try has ended as its budget was spent; the next one begins with a new budget.
         is_published: Whether the job has published, so that only jobs and files are left to delete.
     """
@@ -140,6 +146,7 @@ class BatchManifest(_Part):
     unreturned: dict[str, int] = {}
     guard: dict[str, int] = {}
     is_over: bool = False
+    over_because: str = ""
     is_budget_spent: bool = False
     is_published: bool = False
 
@@ -178,15 +185,41 @@ class BatchManifest(_Part):
             spec = spec.model_copy(update={"safety": safety})
         return spec
 
+    def full_price(self, tally: Tally) -> FullPrice | None:
+        """Returns what was sent online instead, with its reason; `None` if all rows have an answer.
+
+        Args:
+            tally: Sums over all rows of the run, with its own `tally`.
+        """
+        harvested = Sums.total(self.harvested.values())
+        rows = sum(file.rows for file in self.files.values()) - harvested.answered
+        if rows <= 0:
+            return None
+        costs = tally.costs - Counter({self._pilot_tier: self.pilot.cost_nano_usd})
+        extra = sum(
+            nano * (1 - TIER_RATIOS["batch"] / _RATIOS[tier]) for tier, nano in costs.items() if tier in _RATIOS
+        )
+        return FullPrice(
+            rows=rows,
+            extra_usd=None if tally.sums["unpriced"] else round(extra / NANO, 6),
+            because="; ".join(filter(None, (self.over_because, harvested.commonest_errors))),
+        )
+
+    @property
+    def _pilot_tier(self) -> str:
+        """Tier of the pilot; one of several tiers is in the costs at the most frequent one."""
+        return next((tier for tier, _ in Counter(self.pilot_tiers).most_common(1)), "standard")
+
     def tally(self) -> Tally:
         """Returns what this batch inference adds to the sums of the report."""
         sums = dict(self.total)
         errors = sums.pop("errors")
         requests = sums.pop("answered") + sums.pop("failed")
         tiers = Counter(self.pilot_tiers)
-        # A pilot of several tiers is in the costs at the most frequent one.
-        pilot_tier = next((tier for tier, _ in tiers.most_common(1)), "standard")
-        costs = {pilot_tier: self.pilot.cost_nano_usd, "batch": sums["cost_nano_usd"] - self.pilot.cost_nano_usd}
+        costs = {
+            self._pilot_tier: self.pilot.cost_nano_usd,
+            "batch": sums["cost_nano_usd"] - self.pilot.cost_nano_usd,
+        }
         if harvested := Sums.total(self.harvested.values()).answered:
             tiers["batch"] = harvested
         unreturned = sum(self.unreturned.values())

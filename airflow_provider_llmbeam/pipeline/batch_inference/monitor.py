@@ -177,7 +177,7 @@ class Monitor:
                             "These batch-inference jobs have not ended and may still bill: %s.",
                             ", ".join(f"{name} ({self.jobs[name].name})" for name in may_bill),
                         )
-                    self._save(is_over=True)
+                    self._save(is_over=True, over_because=reason)
                     return self._manifest
 
     def _submits(self, display_name: str) -> int:

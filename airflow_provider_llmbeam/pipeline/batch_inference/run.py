@@ -24,6 +24,7 @@ from airflow_provider_llmbeam.exceptions import (
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest, result_files
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
+    ERROR_CHARACTERS,
     BatchManifest,
     Sums,
     digest_of,
@@ -42,8 +43,10 @@ from airflow_provider_llmbeam.pipeline.batch_inference.ways import Way, moment
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate, SampleUsage
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import auto_way, deadline_at, plan_of
+from airflow_provider_llmbeam.pipeline.secrets import known_secrets
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, delete_uploads, open_provider
 from airflow_provider_llmbeam.providers.errors import ApiError
+from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
@@ -334,7 +337,8 @@ class BatchInference:
             elif not job.has_ended:
                 continue
             else:
-                harvested[display_name] = Sums()
+                error = redact(job.error or "the job has no results", known_secrets(spec.secret_variables))
+                harvested[display_name] = Sums(errors={f"{job.phase}: {error[:ERROR_CHARACTERS]}": file.rows})
             self._save(harvested=harvested)
         self._count_unreturned(harvested)
         manifest = self.manifest or manifest
@@ -375,15 +379,17 @@ class BatchInference:
         return f" at full price, for about {usd(rest * each)}"
 
     def _count_unreturned(self, harvested: Mapping[str, Sums]) -> None:
-        """Records the answers that jobs have counted, and neither returned nor may return in time."""
+        """Records the answers that jobs have counted, and neither returned nor may return in time.
+
+        Answers that are of no use were returned: the bill has them, and the errors say what they are.
+        """
         assert self.manifest is not None
-        files = self.manifest.files
-        unreturned = {
-            name: number
-            for name, job in self._monitor.jobs.items()
+        files, unreturned = self.manifest.files, {}
+        for name, job in self._monitor.jobs.items():
+            found = harvested.get(name, Sums())
             # A server may count more than it was sent.
-            if (number := min(job.answered or 0, files[name].rows) - harvested.get(name, Sums()).answered) > 0
-        }
+            if (number := min(job.answered or 0, files[name].rows) - found.answered - found.unusable) > 0:
+                unreturned[name] = number
         if unreturned:
             self._save(unreturned=unreturned)
             _log.warning(

@@ -83,7 +83,7 @@ class ModerationFeature(Feature[Moderation]):
             decided = (
                 results.answered
                 | "AllAnswers" >> beam.Flatten()
-                | "TextOfAnswer" >> beam.Map(lambda answered: (answered.completion.text, answered))
+                | "TextOfAnswer" >> beam.Map(with_published_text, self.spec.generation.keep_reasoning)
                 | "ModerateAnswers" >> self._ask(context)
                 | "DecideOnAnswers"
                 >> beam.ParDo(DecideOnAnswers(self.part, context)).with_outputs(FAILED, TALLIES, main="passed")
@@ -223,12 +223,19 @@ class DecideOnAnswers(_Decide):
                     answered.completion,
                     text=self._moderation.replacement or "",
                     citations=None,
+                    reasoning=None,
                     finish_reason=FINISH_REASON,
                 )
                 yield replace(answered, completion=answer, moderation_output=found.category)
             case "fail":
                 failed = refused_row(answered, refusal(found, self._moderation, "answer"))
                 yield beam.pvalue.TaggedOutput(FAILED, failed)
+
+
+def with_published_text(answered: AnsweredRow, keeps_reasoning: bool) -> tuple[str, AnsweredRow]:
+    """Returns all that is published of an answer, so that all of it is judged, and the answer."""
+    text, reasoning = answered.completion.text, answered.completion.reasoning
+    return (f"{reasoning}\n\n{text}" if keeps_reasoning and reasoning else text), answered
 
 
 def move_flag(element: Any) -> Any:

@@ -415,9 +415,9 @@ def _restore_completion(completion: Completion, values: dict[str, str]) -> Compl
         completion = replace(completion, text=restore_values(completion.text, values))
     elif not (isinstance(completion.parsed, list) and not completion.text):  # a vector
         completion = replace(completion, parsed=restore_values(completion.parsed, values))
-    if completion.citations is None:
-        return completion
-    return replace(completion, citations=restore_values(completion.citations, values))
+    beside = {"citations": completion.citations, "reasoning": completion.reasoning}
+    restored = {name: restore_values(value, values) for name, value in beside.items() if value is not None}
+    return replace(completion, **restored) if restored else completion
 
 
 def _text_of(value: Any) -> str | None:

@@ -25,6 +25,7 @@ _PAGE = (("uri", _TEXT), ("title", _TEXT), ("texts", AnswerType("array", item=_T
 _EXTRAS = {
     "citations": AnswerType("array", is_nullable=True, item=AnswerType("object", fields=_PAGE)),
     "mean_logprob": AnswerType("number", is_nullable=True),
+    "reasoning": AnswerType("text", is_nullable=True),
 }
 _PLAIN = {"text": str, "any": str, "integer": int, "number": float, "boolean": bool}
 

@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.pipeline.reporting.answer_profile import answers_o
 from airflow_provider_llmbeam.pipeline.reporting.report import (
     BucketCounts,
     EstimateAccuracy,
+    FullPrice,
     InspectionCounts,
     JudgedSide,
     Latency,
@@ -56,6 +57,7 @@ def build_report(
     budget_usd: float | None = None,
     deadline_at: float | None = None,
     batch_began_at: float | None = None,
+    full_price: FullPrice | None = None,
     messages_left: int | None = None,
     masker: Masker | None = None,
 ) -> Report:
@@ -76,6 +78,7 @@ def build_report(
         budget_usd: Budget of the whole run.
         deadline_at: Unix time by which the answers were needed.
         batch_began_at: Unix time at which the batch inference of the run began.
+        full_price: Rows of batch inference that were sent online instead; `None` for none.
         messages_left: Number of messages that the run left to the next one.
         masker: Masks the prompt and the rows in the spec; `None` if nothing is masked.
     """
@@ -102,6 +105,7 @@ def build_report(
         dead_letter_by_category=categories_of(tally.categories),
         dead_letter_words={kind: message[:500] for kind, message in sorted(tally.messages.items())},
         batch_errors=dict(tally.batch_errors.most_common(10)),
+        full_price=full_price,
         moderation=moderation_of(spec.safety.moderation, tally.moderation),
         requests=RequestCounts(
             sent=sums["requests"],

@@ -34,8 +34,9 @@ class RequestCounts(Part):
         sent: All requests.
         rejected: Those that received a 429.
         shed: Those for which the flex tier had no capacity; they are not in `rejected`.
-        unreturned: Answers of batch inference that the provider counted, and did not return, e.g. of a cancelled
-            job: it bills them, and they are neither in `sent` nor in the tokens and the cost.
+        unreturned: Answers of batch inference that the provider counted, and did not return in a line that can be
+            read, e.g. of a cancelled job: it bills them, and they are neither in `sent` nor in the tokens and the
+            cost.
         retried: Those after an error.
         mended: Answers of this run that needed no repair by another request, as their JSON was taken out of a code
             fence, or freed of the text after it and of control characters.
@@ -323,6 +324,21 @@ class RunComparison(Part):
         return f"Compared with {self.before}, until {ended} UTC: {changes}."
 
 
+class FullPrice(Part):
+    """Rows of batch inference that were sent online instead.
+
+    Attributes:
+        rows: Number of distinct prompts.
+        extra_usd: What their requests in this run have cost beyond the price of batch inference, in US dollars;
+            `None` if a price is not known.
+        because: Why batch inference has not answered them.
+    """
+
+    rows: int
+    extra_usd: float | None
+    because: str
+
+
 class Report(Part):
     """The report of a run. Times are Unix seconds; all sums are those of this run; costs are in US dollars.
 
@@ -344,6 +360,7 @@ class Report(Part):
     dead_letter_by_category: dict[str, dict[str, int]] = Field(default_factory=dict)
     dead_letter_words: dict[str, str]
     batch_errors: dict[str, int] = Field(default_factory=dict)
+    full_price: FullPrice | None = None
     moderation: ModerationCounts | None = None
     requests: RequestCounts
     tokens: TokenCounts

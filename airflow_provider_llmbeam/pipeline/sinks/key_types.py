@@ -21,6 +21,7 @@ OUTPUT_TYPES: dict[str, KeyType] = {
     "latency_seconds": "number",
     "citations": "text",  # as JSON
     "mean_logprob": "number",
+    "reasoning": "text",
     "moderation_input": "text",
     "moderation_output": "text",
 }

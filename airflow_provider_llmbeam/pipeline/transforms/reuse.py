@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
@@ -32,6 +33,8 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 _log = logging.getLogger(__name__)
 
 REUSED = "reused"
+#: Number of characters of an error of batch inference that are quoted.
+_QUOTED = 500
 
 
 def reuse(
@@ -169,6 +172,12 @@ class EarlierOutcomes:
         outcome = outcomes[self._job]
         return outcome, "batch" if self._is_of_batch(outcome) else "resumed"
 
+    def batch_error(self, journal: Iterable[tuple[str, Outcome]]) -> str | None:
+        """Returns the error of a prompt that the batch inference of this run has failed; `None` without one."""
+        errors = [each for job, each in journal if job == self._job and self._is_of_batch(each)]
+        last = max(errors, key=_answered_at, default=None)
+        return f"{last.kind}: {last.message[:_QUOTED]}" if isinstance(last, Failure) else None
+
     def _is_of_batch(self, outcome: Outcome) -> bool:
         since = self._batch_since
         return since is not None and outcome.service_tier == "batch" and outcome.answered_at >= since
@@ -212,8 +221,11 @@ class Reuse(MakeRequest):
     ) -> Iterator[Any]:
         """Processes one fingerprint."""
         fingerprint, found = group
-        if (known := self._earlier.of(fingerprint, found["journal"])) is None:
-            yield from super().process((fingerprint, found["rows"]), duplicate_keys)
+        journal = list(found["journal"])
+        if (known := self._earlier.of(fingerprint, journal)) is None:
+            error = self._earlier.batch_error(journal)
+            for request in super().process((fingerprint, found["rows"]), duplicate_keys):
+                yield replace(request, batch_error=error)
             return
         refuse_duplicates(duplicate_keys)
         outcome, origin = known

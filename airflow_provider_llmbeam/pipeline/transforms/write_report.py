@@ -115,6 +115,7 @@ class ReportWriter:
             budget_usd=None if budget is None else budget + (batch.budgeted_usd if batch else 0.0),
             deadline_at=self._deadline_at,
             batch_began_at=batch.created_at if batch and batch.files else None,
+            full_price=None if batch is None else batch.full_price(tally),
             messages_left=queue.messages_left(spec),
             masker=masker_of(spec),
         )

@@ -150,7 +150,7 @@ class GeminiBackend(HttpBackend):
         return read_reply(body, prompt, self._model.name, self._usage)
 
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
-        first_token_seconds, text = None, StreamedText()
+        first_token_seconds, text, thoughts = None, StreamedText(), StreamedText()
         last: dict[str, Any] = {}
         async for line in with_idle_timeout(response.lines(), self._generation.stream_idle_timeout_seconds):
             if not line.startswith(b"data:"):
@@ -159,12 +159,13 @@ class GeminiBackend(HttpBackend):
             # After the end of the answer, a chunk may have the usage alone.
             has_ended = _candidate(last).get("finishReason") and not _candidate(chunk)
             last = {**last, **chunk} if has_ended else chunk
-            text.add(_text(chunk))
+            for found, piece in zip((text, thoughts), _texts(chunk), strict=True):
+                found.add(piece)
             if first_token_seconds is None and text:
                 first_token_seconds = time.monotonic() - started
         if not (_candidate(last).get("finishReason") or last.get("promptFeedback")):
             raise incomplete_stream()
-        reply = read_reply(last, prompt, self._model.name, self._usage, text.whole())
+        reply = read_reply(last, prompt, self._model.name, self._usage, (text.whole(), thoughts.whole()))
         return replace(reply, first_token_seconds=first_token_seconds)
 
 
@@ -268,10 +269,12 @@ def _with_texts_alone(schema: Any) -> Any:
 def _thinking_config(generation: Generation) -> types.ThinkingConfig | None:
     from google.genai import types
 
-    budget, level = generation.thinking_budget_tokens, generation.thinking_level
-    if budget is None and level is None:
-        return None
-    return types.ThinkingConfig(thinking_budget=budget, thinking_level=_enum(types.ThinkingLevel, "", level))
+    given = {
+        "thinking_budget": generation.thinking_budget_tokens,
+        "thinking_level": _enum(types.ThinkingLevel, "", generation.thinking_level),
+        "include_thoughts": generation.keep_reasoning or None,
+    }
+    return None if all(value is None for value in given.values()) else types.ThinkingConfig(**given)
 
 
 def _enum(kind: type[EnumT], prefix: str, name: str | None) -> EnumT | None:
@@ -321,9 +324,12 @@ def _candidate(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return next(map(mapping_of, list_of(body.get("candidates"))), {})
 
 
-def _text(body: Mapping[str, Any]) -> str:
-    parts = map(mapping_of, list_of(mapping_of(_candidate(body).get("content")).get("parts")))
-    return "".join(str_of(part.get("text")) for part in parts if not part.get("thought"))
+def _texts(body: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns the text of an answer, and the summary of the thoughts before it."""
+    texts = {False: "", True: ""}
+    for part in map(mapping_of, list_of(mapping_of(_candidate(body).get("content")).get("parts"))):
+        texts[bool(part.get("thought"))] += str_of(part.get("text"))
+    return texts[False], texts[True]
 
 
 def _audio_tokens(reported: Any, details: str) -> Any:
@@ -335,7 +341,11 @@ def _audio_tokens(reported: Any, details: str) -> Any:
 
 
 def read_reply(
-    body: Mapping[str, Any], prompt: Prompt, model: str, usage: UsageReader, text: str | None = None
+    body: Mapping[str, Any],
+    prompt: Prompt,
+    model: str,
+    usage: UsageReader,
+    texts: tuple[str, str] | None = None,
 ) -> Reply:
     """Reads a response.
 
@@ -344,13 +354,13 @@ def read_reply(
         prompt: The prompt, for estimates.
         model: Name of the model, if the response has none.
         usage: Reads the usage.
-        text: The whole text of a stream.
+        texts: The whole text of a stream, and that of the thoughts in it.
     """
-    if text is None:
-        text = _text(body)
+    text, thoughts = _texts(body) if texts is None else texts
     reported = mapping_of(body.get("usageMetadata"))
     input_tokens, of_input = usage.count(reported.get("promptTokenCount"), estimated_prompt(prompt))
-    output_tokens, of_output = usage.count(reported.get("candidatesTokenCount"), estimated_text(text))
+    written = text if "thoughtsTokenCount" in reported else text + thoughts
+    output_tokens, of_output = usage.count(reported.get("candidatesTokenCount"), estimated_text(written))
     cached_tokens = usage.cached(reported.get("cachedContentTokenCount"), input_tokens)
     billed = BilledTokens(
         input_tokens=input_tokens,
@@ -391,6 +401,7 @@ def read_reply(
         model=name_of(body.get("modelVersion"), model),
         mean_logprob=logprob_of(candidate.get("avgLogprobs")),
         citations=citations_of(candidate.get("groundingMetadata")),
+        reasoning=valid_text(thoughts),
     )
 
 

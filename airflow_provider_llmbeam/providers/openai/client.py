@@ -299,7 +299,7 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
         **billed,
         model=name_of(body.get("model"), model),
         mean_logprob=_mean_logprob(choice.get("logprobs")),
-        reasoning=len(reasoning),
+        reasoning=valid_text(reasoning),
     )
 
 
@@ -316,7 +316,8 @@ def texts_of(message: Any) -> tuple[str, str]:
         raise TypeError("no message")
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
-    text, reasoning = "", "".join(map(_all_text, map(message.get, ("reasoning_content", "reasoning"))))
+    # vLLM has sent the same text in both.
+    text, reasoning = "", "".join(dict.fromkeys(map(_all_text, map(message.get, _REASONING_FIELDS))))
     for part in parts:
         if not isinstance(part, str | Mapping | None):
             raise TypeError("no text")
@@ -327,6 +328,7 @@ def texts_of(message: Any) -> tuple[str, str]:
     return text, reasoning
 
 
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
 #: Types of parts that are the answer; those of others are reasoning, such as `thinking`.
 _TEXT_TYPES = frozenset({"text", "output_text"})
 #: Fields of parts that hold text, or further parts.

@@ -230,7 +230,7 @@ def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader, *, is_
         finish_reason=FINISH_REASONS.get(reason.lower(), reason),
         **billed,
         model=model,
-        reasoning=len(reasoning),
+        reasoning=valid_text(reasoning),
     )
 
 

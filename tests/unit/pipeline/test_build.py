@@ -33,3 +33,15 @@ def test_a_failure_is_assigned_to_every_row_and_paid_for_once() -> None:
         FailedRow({"id": 0}, failure, "fresh"),
         FailedRow({"id": 1}, failure, "duplicate"),
     ]
+
+
+def test_the_dead_letter_quotes_the_error_that_batch_inference_had() -> None:
+    request = Request("f", ({"id": 0},), Prompt("Hi"), batch_error="bad_request: no such field")
+    (found,) = FanOut().process(PredictionResult(request, Failure(kind="not_sent", message="All failed.")))
+    assert found.value.failure.message == (
+        "All failed. Batch inference has failed it before: bad_request: no such field"
+    )
+    answer = completion()
+    assert list(FanOut().process(PredictionResult(request, answer))) == [
+        AnsweredRow({"id": 0}, "f", answer, "fresh")
+    ]

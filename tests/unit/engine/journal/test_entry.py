@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.journal.entry import MAX_ABOUT, MAX_DEPTH, Entry, encode_entry, read_segment
-from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
 from tests.hostile import examples
 
@@ -41,6 +42,7 @@ completions = st.builds(
     sent_at=st.floats(0, 1e10),
     answered_at=st.floats(0, 1e10),
     service_tier=st.sampled_from(SERVICE_TIERS),
+    reasoning=st.none() | any_text,
 )
 FIELDS = {
     "fingerprint": "b",
@@ -71,7 +73,7 @@ def nested(depth: int) -> str:
 
 refusals = st.builds(
     Failure,
-    kind=st.sampled_from(sorted(REFUSED)),
+    kind=st.sampled_from(FAILURE_KINDS),
     message=unicode_text,
     http_status=st.none() | st.integers(100, 599),
     attempts=counts,
@@ -132,7 +134,7 @@ def test_a_refused_answer_has_a_field_that_readers_before_it_do_not_know() -> No
 
 @pytest.mark.parametrize(
     "change",
-    [{"refused": "timeout"}, {"refused": None}, {"refused": []}, {"text": "hi"}, {"attempts": -1}, {"message": 1}],
+    [{"refused": "tired"}, {"refused": None}, {"refused": []}, {"text": "hi"}, {"attempts": -1}, {"message": 1}],
 )
 def test_a_refusal_with_a_wrong_field_is_passed_over(change: dict[str, Any]) -> None:
     fields = json.loads(encode_entry("f", "nightly", REFUSAL))
@@ -187,6 +189,7 @@ WRONG: dict[str, tuple[bytes, str]] = {
     "job": (line_of(job=["a"]), "its field `job` is a JSON list"),
     "text": (line_of(text=None), "its field `text` is None"),
     "citations": (line_of(citations=["https://example.com"]), "its field `citations` is a JSON list"),
+    "reasoning": (line_of(reasoning=["hm"]), "its field `reasoning` is a JSON list"),
     "logprob": (line_of(mean_logprob=0.5), "its field `mean_logprob` is 0.5"),
     "tier": (line_of(service_tier="cheap"), "its field `service_tier` is 'cheap'"),
     "list tier": (line_of(service_tier=["batch"]), "its field `service_tier` is a JSON list"),

@@ -8,14 +8,15 @@ from apache_beam import Pipeline
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from airflow_provider_llmbeam.engine.journal.entry import read_segment
-from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
 from airflow_provider_llmbeam.pipeline.batch_inference import harvest as module
 from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest, result_files
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, Sums
 from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.providers.errors import ApiUnavailableError
-from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec import Embedding, JobSpec
 
 KEY, OTHER = "a" * 64, "b" * 64
 PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 10.0}
@@ -93,7 +94,9 @@ def test_a_vector_is_recorded_with_half_the_price_of_its_tokens_or_of_the_mean_e
 @pytest.mark.parametrize("values", [[0.5], [0.5, "1"], [0.5, 1e39], [], None, "text"])
 def test_a_vector_that_cannot_be_used_leaves_its_text_for_an_online_request(harvested, values):
     sums, found = harvested(vector_line(values, tokenCount=100) + vector_line([1, 0], OTHER), **EMBED)
-    assert (sums.answered, sums.failed, list(found)) == (1, 1, [OTHER])
+    assert (sums.answered, sums.failed, sums.unusable) == (1, 1, 1)
+    form = AnswerForm.of(Embedding(), None)
+    assert {key: form.accepts(outcome) for key, (outcome,) in found.items()} == {KEY: False, OTHER: True}
 
 
 def test_an_answer_is_recorded_with_its_tier_and_half_the_price(harvested):
@@ -104,19 +107,47 @@ def test_an_answer_is_recorded_with_its_tier_and_half_the_price(harvested):
     assert sums == Sums(answered=1, input_tokens=100, output_tokens=10, cost_nano_usd=100_000)
 
 
+@pytest.mark.parametrize(("generation", "reasoning"), [({}, None), ({"keep_reasoning": True}, "Hm.\nOkay.")])
+def test_what_is_known_of_an_answer_is_recorded_as_it_is_online(harvested, generation, reasoning):
+    parts = [{"text": "Hm.", "thought": True}, {"text": "<think>Okay.</think>Paris"}]
+    found = answer()
+    found["candidates"][0] |= {
+        "content": {"parts": parts},
+        "avgLogprobs": -0.5,
+        "groundingMetadata": {"groundingChunks": [{"web": {"uri": "https://a", "title": "A"}}]},
+    }
+    _, outcomes = harvested(line(response=found), generation=generation)
+    ((outcome,),) = outcomes.values()
+    assert (outcome.text, outcome.reasoning, outcome.mean_logprob) == ("Paris", reasoning, -0.5)
+    assert outcome.citations == [{"uri": "https://a", "title": "A", "texts": []}]
+
+
 def test_a_line_that_is_delivered_twice_counts_once(harvested):
     failed = json.dumps({"key": KEY, "error": {"code": 500, "message": "x"}}).encode() + b"\n"
     sums, found = harvested(failed + line(), line())
     assert (sums.answered, sums.failed, len(found[KEY])) == (1, 0, 1)
 
 
-def test_a_failed_row_is_not_recorded_and_a_refused_answer_is(harvested):
+def test_a_failed_row_is_no_answer_and_a_refused_answer_is(harvested):
     failed = json.dumps({"key": KEY, "error": {"code": 500, "message": "x"}}).encode() + b"\n"
     sums, found = harvested(failed + line(OTHER, answer("", "SAFETY")))
-    assert (sums.answered, sums.failed) == (1, 1)
-    assert list(found) == [OTHER]
-    assert isinstance(found[OTHER][0], Failure)
-    assert found[OTHER][0].kind == "blocked"
+    assert (sums.answered, sums.failed, sums.unusable) == (1, 1, 0)
+    (failure,), (refusal,) = found[KEY], found[OTHER]
+    assert (failure.kind, failure.message, refusal.kind) == ("server_error", "x", "blocked")
+    assert [AnswerForm.of(None, None).accepts(each) for each in (failure, refusal)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("found", "error"),
+    [
+        (answer(""), "garbage: the answer is empty"),
+        (answer("half", "MALFORMED_RESPONSE"), "garbage: answer withheld: MALFORMED_RESPONSE"),
+    ],
+)
+def test_an_answer_of_no_use_was_returned_and_is_in_the_bill(harvested, found, error):
+    sums, _ = harvested(line(response=found))
+    assert (sums.answered, sums.failed, sums.unusable, sums.output_tokens) == (0, 1, 1, 10)
+    assert sums.errors == {error: 1}
 
 
 NO_RESULTS = [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     read_manifest,
     write_manifest,
 )
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.spec import JobSpec
 
@@ -127,6 +129,36 @@ def test_what_was_billed_is_added_to_the_report(spec):
     tally = BatchManifest(prompts="p", created_at=1.0, harvested=parts).tally()
     assert tally.sums["requests"] == 4
     assert (tally.sums["cost_nano_usd"], tally.sums["unpriced"]) == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("costs", "unpriced", "extra_usd"),
+    [
+        ({"standard": 10}, 0, 4.5),
+        ({"standard": 10, "flex": 3, "batch": 7, "prefix_cache": 2}, 0, 4.5),
+        ({"standard": 1, "priority": 7}, 0, 5.0),
+        ({"standard": 1}, 0, 0.0),
+        ({"standard": 10}, 1, None),
+    ],
+)
+def test_the_extra_cost_of_a_move_to_full_price_is_known_with_its_reason(costs, unpriced, extra_usd):
+    errors = {"bad_request: no such field": 2}
+    manifest = BatchManifest(
+        prompts="p",
+        created_at=1.0,
+        files={"a": FILE, "b": FILE},
+        pilot=Sums(answered=4, cost_nano_usd=10**9),
+        pilot_tiers={"standard": 4},
+        harvested={"a": Sums(answered=3), "b": Sums(answered=1, failed=2, errors=errors)},
+        over_because="all jobs have ended",
+    )
+    tally = Tally(costs=Counter({tier: usd * 10**9 for tier, usd in costs.items()}))
+    tally.sums["unpriced"] = unpriced
+    found = manifest.full_price(tally)
+    assert (found.rows, found.extra_usd) == (2, extra_usd)
+    assert found.because == "all jobs have ended; 2 × bad_request: no such field"
+    assert manifest.changed(harvested={"a": Sums(answered=3), "b": Sums(answered=3)}).full_price(tally) is None
+    assert manifest.changed(files={}, harvested={}).full_price(tally) is None
 
 
 PRICE = {"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 1.0}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -216,3 +217,32 @@ def test_a_run_of_an_account_that_may_pay_again_sends_the_rest(spec):
     with pytest.raises(JobRefusedError, match="may not pay: 1 × quota_exhausted: pay"):
         run._refuse_costly_rest(manifest, 2, "1 × quota_exhausted: pay", unpaid)
     assert run._refuse_costly_rest(manifest, 2, "1 × quota_exhausted: pay", Sums.total([])) == ""
+
+
+@pytest.mark.parametrize(
+    ("sums", "unreturned"),
+    [
+        (Sums(answered=3), {}),
+        (Sums(answered=1, failed=2, unusable=2), {}),
+        (Sums(answered=1, failed=2, unusable=1), {"a": 1}),
+        (Sums(answered=1, malformed=2), {"a": 2}),
+    ],
+)
+def test_an_answer_of_no_use_was_returned_and_a_line_that_is_no_result_was_not(spec, sums, unreturned):
+    run = module.BatchInference.__new__(module.BatchInference)
+    run._spec, run.manifest = spec, manifest_of("a")
+    run._monitor = SimpleNamespace(jobs={"a": replace(job("a", "succeeded"), answered=3)})
+    run._count_unreturned({"a": sums})
+    assert run.manifest.unreturned == unreturned
+
+
+def test_the_error_of_a_job_without_results_is_that_of_its_rows(spec):
+    run = module.BatchInference.__new__(module.BatchInference)
+    run._spec, run.manifest, run._provider = spec, manifest_of("a", "b"), SimpleNamespace(results=lambda job: [])
+    jobs = {"a": replace(job("a", "failed"), error="the file is too large"), "b": job("b", "cancelled")}
+    run._monitor = SimpleNamespace(jobs=jobs)
+    run._harvest(run.manifest)
+    assert {name: sums.errors for name, sums in run.manifest.harvested.items()} == {
+        "a": {"failed: the file is too large": 3},
+        "b": {"cancelled: the job has no results": 3},
+    }

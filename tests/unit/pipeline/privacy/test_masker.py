@@ -174,13 +174,15 @@ def test_an_answer_with_a_schema_is_restored_inside_its_strings(make_masker):
     assert found.completion.parsed == {"a": ["Say: 123456", 5, None], "123456": {"b": True}}
 
 
-def test_a_vector_and_citations(make_masker):
+def test_a_vector_citations_and_reasoning(make_masker):
     masker = make_masker()
     row, prompt = masker.prompt(masker.row({"id": 1, "text": "123456"}), Prompt("123456"))
     vector = AnsweredRow(row, "f", completion("", parsed=[0.5]), "fresh")
     assert masker.restore(vector).completion.parsed == [0.5]
     cited = AnsweredRow(row, "f", completion("x", citations=[{"texts": [prompt.text]}]), "fresh")
     assert masker.restore(cited).completion.citations == [{"texts": ["123456"]}]
+    reasoned = AnsweredRow(row, "f", completion("x", reasoning=f"Who is {prompt.text}?"), "fresh")
+    assert masker.restore(reasoned).completion.reasoning == "Who is 123456?"
 
 
 def test_a_placeholder_of_a_column_that_was_not_sent_is_not_restored(make_masker):

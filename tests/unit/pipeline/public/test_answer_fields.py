@@ -85,13 +85,14 @@ def test_a_flat_answer_that_is_no_object_is_an_error():
 
 
 def test_what_parameters_add_to_an_answer_is_a_field_too():
-    fields = AnswerFields.of(None, "struct", ("citations", "mean_logprob"))
+    fields = AnswerFields.of(None, "struct", ("citations", "mean_logprob", "reasoning"))
     pages = [{"uri": "https://a", "title": "A", "texts": ["one", "two"]}]
     found = stored(fields, "a text", citations=pages, mean_logprob=-0.25)
     assert found.mean_logprob == -0.25
     ((uri, title, texts),) = found.citations
     assert (uri, title, [*texts]) == ("https://a", "A", ["one", "two"])
-    assert stored(fields, "a text") == ('"a text"', None, None)
+    assert stored(fields, "a text") == ('"a text"', None, None, None)
+    assert stored(fields, "a text", reasoning="hm").reasoning == "hm"
     assert fields.values(completion("a text", citations=pages))["citations"] == pages
 
 

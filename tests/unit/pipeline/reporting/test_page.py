@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.pipeline.reporting.build_report import build_repor
 from airflow_provider_llmbeam.pipeline.reporting.drift import compare_runs
 from airflow_provider_llmbeam.pipeline.reporting.history import summary_of
 from airflow_provider_llmbeam.pipeline.reporting.page import line_path, nice_top, plot, render_page, step_path
-from airflow_provider_llmbeam.pipeline.reporting.report import Report
+from airflow_provider_llmbeam.pipeline.reporting.report import FullPrice, Report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.spec import JobSpec
@@ -97,6 +97,7 @@ def hostile_report(spec: JobSpec, text: str) -> Report:
     return report.model_copy(
         update={
             "comparison": comparison,
+            "full_price": FullPrice(rows=5, extra_usd=0.5, because=text[:500]),
             "name": text[:500],
             "answers_uris": [text[:500]],
             "dead_letter_uri": text[:500],
@@ -226,3 +227,16 @@ def test_a_plot_without_values_is_left_out() -> None:
 def test_a_line_is_interrupted_where_a_value_is_missing() -> None:
     assert line_path([1, 1, None, 0], 1) == "M90 16h.1L270 16M630 110h.1"
     assert step_path([1, 0], 1) == "M0 110V16H360V110H720V110Z"
+
+
+@pytest.mark.parametrize(("extra_usd", "shown"), [(0.5, "for $0.50 more"), (None, "for more")])
+def test_rows_that_were_sent_at_full_price_are_shown_with_the_reason(
+    spec: JobSpec, extra_usd: float | None, shown: str
+) -> None:
+    moved = FullPrice(rows=1234, extra_usd=extra_usd, because="all jobs have ended; 2 × bad_request: no")
+    written = render_page(report_of(spec, tally_of(), full_price=moved))
+    assert (
+        f"1,234 rows of batch inference were sent online, {shown}: <bdi>all jobs have ended; 2 × bad_request: no"
+        in written
+    )
+    assert "were sent online" not in render_page(report_of(spec, tally_of()))

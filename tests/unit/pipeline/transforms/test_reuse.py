@@ -7,6 +7,7 @@ from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
+from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, RenderedRow, Request
 from airflow_provider_llmbeam.pipeline.reporting.progress import PROGRESS
 from airflow_provider_llmbeam.pipeline.transforms.reuse import REUSED, MakeRequest, Reuse
@@ -65,6 +66,24 @@ def test_an_answer_of_this_job_takes_precedence_over_a_newer_one_of_another_job(
     own = completion(answered_at=1.0)
     (output,) = reuse(ROWS[:1], [("nightly", own), ("tuesday", completion(answered_at=2.0))])
     assert (output.value.origin, output.value.completion) == ("resumed", own)
+
+
+@pytest.mark.parametrize(
+    ("job", "tier", "at", "error"),
+    [
+        ("nightly", "batch", 9.0, "bad_request: no such field"),
+        ("nightly", "batch", 1.0, None),
+        ("nightly", "standard", 9.0, None),
+        ("tuesday", "batch", 9.0, None),
+    ],
+)
+def test_a_request_carries_the_error_that_batch_inference_of_this_run_had(job, tier, at, error) -> None:
+    failed = Failure(kind="bad_request", message="no such field", service_tier=tier, answered_at=at)
+    earlier = Failure(kind="timeout", message="late", service_tier=tier, answered_at=at - 0.5)
+    step = Reuse("nightly", TEXT, RunContext(batch_since=5.0))
+    step.start_bundle()
+    (request,) = step.process(("f", {"rows": iter(ROWS), "journal": iter([(job, failed), (job, earlier)])}))
+    assert request == Request("f", ({"id": 0}, {"id": 1}, {"id": 2}), Prompt("Hi"), batch_error=error)
 
 
 def refusal(**changes) -> Failure:

@@ -160,7 +160,7 @@ def test_an_answer_without_usage_and_version_is_read() -> None:
 def test_thoughts_are_no_part_of_the_answer() -> None:
     parts = [{"text": "Hm.", "thought": True}, {"text": "It is "}, {"text": "300 m."}]
     body = response(candidates=[candidate(content={"parts": parts})])
-    assert read(body).text == "It is 300 m."
+    assert (read(body).text, read(body).reasoning) == ("It is 300 m.", "Hm.")
 
 
 @pytest.mark.parametrize("content", [None, {}, {"role": "model"}, {"parts": []}])
@@ -321,6 +321,13 @@ def test_every_parameter_that_is_set_is_sent() -> None:
         "responseMimeType": "application/json",
         "responseJsonSchema": SCHEMA,
     }
+
+
+def test_thoughts_are_asked_for_if_reasoning_is_kept() -> None:
+    asked = generation_config(Generation(keep_reasoning=True), None, as_batch=True)
+    assert asked["thinkingConfig"] == {"includeThoughts": True}
+    asked = generation_config(Generation(keep_reasoning=True, thinking_level="low"), None)
+    assert asked["thinkingConfig"] == {"includeThoughts": True, "thinkingLevel": "LOW"}
 
 
 def test_an_empty_schema_still_requests_json() -> None:

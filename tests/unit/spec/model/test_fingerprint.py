@@ -83,9 +83,10 @@ def test_every_generation_parameter_changes_the_fingerprint() -> None:
         "extra_body": {"min_p": 0.1},
         "strip_reasoning": False,
     }
-    how_it_arrives = {"stream", "stream_idle_timeout_seconds"}
+    how_it_arrives = {"stream", "stream_idle_timeout_seconds", "keep_reasoning"}
     assert changed.keys() == Generation.model_fields.keys() - how_it_arrives, "a new parameter: extend this test"
-    assert fingerprint(generation=Generation(stream=True, stream_idle_timeout_seconds=1)) == fingerprint()
+    arriving = Generation(stream=True, stream_idle_timeout_seconds=1, keep_reasoning=True)
+    assert fingerprint(generation=arriving) == fingerprint()
     found = {fingerprint(generation=Generation(**{name: value})) for name, value in changed.items()}
     assert len(found | {fingerprint()}) == len(changed) + 1
 

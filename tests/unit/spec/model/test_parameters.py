@@ -51,10 +51,11 @@ VALUES: dict[str, Any] = {
     "stream_idle_timeout_seconds": 5.0,
     "extra_body": {"min_p": 0.1},
     "strip_reasoning": False,
+    "keep_reasoning": True,
 }
 CASES = [(server, name) for server in PARAMETER_COLUMNS for name in VALUES]
 #: Parameters of how an answer arrives; the address of the request or a timeout, not its body, depends on them.
-TRANSPORT = {"stream", "stream_idle_timeout_seconds", "strip_reasoning"}
+TRANSPORT = {"stream", "stream_idle_timeout_seconds", "strip_reasoning", "keep_reasoning"}
 
 
 def sent_fields(server: ParameterColumn, generation: Generation) -> Any:

@@ -1,0 +1,30 @@
+"""What a guard is asked about an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow
+from airflow_provider_llmbeam.pipeline.moderation.feature import with_published_text
+
+
+@pytest.mark.parametrize(
+    ("keeps", "reasoning", "judged"),
+    [(False, "How to harm", "fine"), (True, "How to harm", "How to harm\n\nfine"), (True, None, "fine")],
+)
+def test_a_guard_judges_all_that_is_published(keeps: bool, reasoning: str | None, judged: str) -> None:
+    completion = Completion(
+        text="fine",
+        reasoning=reasoning,
+        model="m",
+        finish_reason="stop",
+        input_tokens=1,
+        output_tokens=1,
+        attempts=1,
+        latency_seconds=0.1,
+        sent_at=0.0,
+        answered_at=0.0,
+    )
+    answered = AnsweredRow({"id": 1}, "f", completion, "fresh")
+    assert with_published_text(answered, keeps) == (judged, answered)
