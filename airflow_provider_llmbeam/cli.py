@@ -21,6 +21,8 @@ NEEDS_SANDBOX = (
 #: The spec of a job; it may be on Cloud Storage.
 _JOB = click.argument("job", metavar="JOB.json")
 _FILE = click.Path(exists=True, dir_okay=False)
+#: Exit code of `forget` if something is left.
+_LEFT = 4
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -144,9 +146,9 @@ def forget(
 ) -> None:
     """Remove the answers of rows from journal, cache, output and reports.
 
-    Nothing is sent, and the source stays as it is. Prints what was removed, and what could not be reached. Exits
-    with 0 if it is complete, 1 if the job is running or something failed, 2 if the spec is not valid. It can be
-    repeated. See docs/deletion.md.
+    Nothing is sent, and the source stays as it is. Prints what was removed, what is left, and what could not be
+    reached. Exits with 0 if it is complete, 4 if something is left that it names, 1 if the job is running or
+    something failed, 2 if the spec is not valid. It can be repeated. See docs/deletion.md.
     """
     rows = {"keys": keys, "fingerprints": fingerprints, "all_jobs": all_jobs, "dry_run": dry_run}
     found = _result(job, "forget", rows)
@@ -154,6 +156,8 @@ def forget(
     from airflow_provider_llmbeam.pipeline.measure.forget.run import Forgotten
 
     _print(found, None if as_json else str(Forgotten.model_validate(found)))
+    if found["left"] and not dry_run:
+        sys.exit(_LEFT)
 
 
 @llmbeam.command()

@@ -184,16 +184,16 @@ PLANTED_FAULTS = {
         area="publish",
         what="answers whose staged files are gone are taken from the report of an earlier run",
         file="pipeline/transforms/publish.py",
-        old="return report.answers_uris if report.started_at == self._report.started_at else []",
-        new="return report.answers_uris",
+        old="if Report.model_validate_json(text).started_at == self._report.started_at:",
+        new="if Report.model_validate_json(text):",
         tests=("tests/unit/pipeline/transforms/test_publish.py",),
     ),
-    "dead-letter-after-the-check": PlantedFault(
+    "dead-letter-of-a-failed-run": PlantedFault(
         area="publish",
-        what="a job with too many failed rows ends without the dead letter that says why they failed",
+        what="a job with too many failed rows replaces the dead letter that belongs to the published answers",
         file="pipeline/transforms/publish.py",
-        old="                move_in({failed: spec.paths.dead_letter_uri})\n                self._check(tally)",
-        new="                self._check(tally)\n                move_in({failed: spec.paths.dead_letter_uri})",
+        old="move_in({failed: spec.paths.failed_rows_uri})",
+        new="move_in({failed: spec.paths.dead_letter_uri})",
         tests=("tests/unit/pipeline/transforms/test_publish.py", "tests/pipeline/test_no_row_is_lost.py"),
     ),
 }

@@ -28,7 +28,7 @@ BEFORE_ANY_REQUEST: frozenset[FailureKind] = frozenset(
 REFUSED: frozenset[FailureKind] = frozenset({"blocked", "truncated", "invalid_output"})
 #: Kinds that another run of the same job repeats.
 PERMANENT: frozenset[FailureKind] = (
-    BEFORE_ANY_REQUEST | REFUSED | {"bad_request", "unauthorized", "not_found", "moderated"}
+    BEFORE_ANY_REQUEST | REFUSED | {"bad_request", "unauthorized", "not_found", "moderated", "not_stored"}
 )
 #: Kinds that every other prompt would meet, too.
 OF_EVERY_PROMPT: frozenset[FailureKind] = frozenset({"unauthorized", "not_found"})

@@ -126,10 +126,11 @@ class AddGoldenRowsOperator(InProcessOperator):
     Args:
         verdicts: The verdicts, `review.output` of `review_answers`.
         golden_uri: File of the golden set, `.jsonl`; it is created if it does not exist.
+        review_uri: `review_uri` of the sample, if it has one.
         kwargs: Arguments of `RunInferenceOperator`, whose answers were reviewed. `deferrable` has no effect.
 
     Templated:
-        The fields of `RunInferenceOperator`, and `verdicts` and `golden_uri`.
+        The fields of `RunInferenceOperator`, and `verdicts`, `golden_uri` and `review_uri`.
 
     XCom:
         The manifest: `golden_uri`, its number of `rows`, and the numbers of answers that were `accepted`,
@@ -143,12 +144,20 @@ class AddGoldenRowsOperator(InProcessOperator):
     """
 
     _input = "GoldenAddition"
-    template_fields: Sequence[str] = (*InProcessOperator.template_fields, "verdicts", "golden_uri")
+    template_fields: Sequence[str] = (*InProcessOperator.template_fields, "verdicts", "golden_uri", "review_uri")
 
-    def __init__(self, *, verdicts: Sequence[str] | XComArg, golden_uri: str, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        verdicts: Sequence[str] | XComArg,
+        golden_uri: str,
+        review_uri: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.verdicts = verdicts
         self.golden_uri = golden_uri
+        self.review_uri = review_uri
         self._refuse_problems()
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -162,4 +171,5 @@ class AddGoldenRowsOperator(InProcessOperator):
                 return process.run_step("add_golden", addition)
 
     def _input_data(self) -> dict[str, Any]:
-        return {"golden_uri": self.golden_uri, "verdicts": ()}  # which are known when people have answered
+        # The verdicts are known when people have answered.
+        return {"golden_uri": self.golden_uri, "review_uri": self.review_uri, "verdicts": ()}

@@ -31,6 +31,7 @@ from airflow_provider_llmbeam.pipeline.transforms.read_requests import read_requ
 from airflow_provider_llmbeam.pipeline.transforms.write import WriteStaged, separate_misfits
 from airflow_provider_llmbeam.pipeline.transforms.write_report import ReportWriter
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.sink import FilesSink
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
@@ -87,6 +88,7 @@ def build(
         file_format=file_format,
         shards=shards,
         columns=OutputColumns.of(spec),
+        keeps_rows=not isinstance(spec.sink, FilesSink),  # which stores any answer
     )
     failed_files = (sealed,) | "WriteDeadLetter" >> WriteStaged(
         spec.paths.staging_uri,

@@ -116,6 +116,7 @@ class AnsweredRow:
         origin: Origin of the answer.
         moderation_input: What its prompt was flagged for; `None` for nothing.
         moderation_output: What its answer was flagged for.
+        masked_row: The row for the dead letter, once `row` is restored; `None` if that is `row`.
     """
 
     row: Row
@@ -124,6 +125,7 @@ class AnsweredRow:
     origin: Origin
     moderation_input: str | None = None
     moderation_output: str | None = None
+    masked_row: Row | None = None
 
 
 @value()

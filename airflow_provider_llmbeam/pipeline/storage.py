@@ -96,7 +96,9 @@ def change(uri: str, changed: Callable[[bytes | None], bytes]) -> None:
             lock = until_end.enter_context(Path(f"{uri}.lock").open("a"))
             with suppress(OSError):  # a network filesystem without locks
                 fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
-        replace(uri, changed(read_if_exists(uri)))
+        content = read_if_exists(uri)
+        if (new := changed(content)) != content:
+            replace(uri, new)
 
 
 def _change_object(bucket: Any, name: str, changed: Callable[[bytes | None], bytes]) -> None:
@@ -108,8 +110,10 @@ def _change_object(bucket: Any, name: str, changed: Callable[[bytes | None], byt
             generation = blob.generation
         except NotFound:
             content, generation = None, 0
+        if (new := changed(content)) == content:
+            return
         try:
-            blob.upload_from_string(changed(content), "application/json", if_generation_match=generation)
+            blob.upload_from_string(new, "application/json", if_generation_match=generation)
         except PreconditionFailed:
             if not attempts_left:
                 raise

@@ -381,9 +381,12 @@ class GoldenAddition(SpecModel):
     Attributes:
         golden_uri: File of the golden set, `.jsonl`; it is created if it does not exist.
         verdicts: The verdicts; of several ones on the same row the last counts.
+        review_uri: File of the sample, if it was named; a verdict cannot name another one. `None`: `review.jsonl`
+            below the state of a run of the job.
     """
 
     golden_uri: str
     verdicts: tuple[Verdict, ...]
+    review_uri: str | None = None
 
-    _file = field_validator("golden_uri")(_json_lines)
+    _file = field_validator("golden_uri", "review_uri")(_json_lines)

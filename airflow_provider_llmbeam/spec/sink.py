@@ -36,8 +36,8 @@ class FilesSink(SpecModel):
 
     The answers are replaced as a whole, so the directory belongs to the first job that uses it: a file below it,
     `.llmbeam/_owner.json`, names this job by Dag, task and map index, or by `name` without Airflow, never by its
-    run. A directory with answers and without that file belongs to the next job. The other sinks have no owner, as
-    they write by key and keep the rows of other keys.
+    run. A directory with a file of these names that no job has published is refused. The other sinks have no
+    owner, as they write by key and keep the rows of other keys.
 
     Attributes:
         uri: The directory, created if needed.
@@ -106,8 +106,7 @@ class PostgresSink(SpecModel):
     needs a unique constraint on the key that is not deferrable, and all output columns with types that the values
     can be cast to; its other columns are not changed. A list may go to an array, and an empty text, as CSV has it
     for no value, becomes null where a type has none. NUL, which PostgreSQL cannot store, becomes U+FFFD. Answers
-    that a trigger keeps out of the table are an error with their keys, and nothing is written; rows that a trigger
-    keeps as they were are named in the log.
+    that the server refuses, or that a trigger keeps out of the table, are failed rows.
 
     Attributes:
         table: Name of the table, `table` or `schema.table`, case-sensitive.

@@ -189,7 +189,8 @@ def test_the_key_of_the_connection_reaches_the_server_and_no_spec(run_dag, monke
         operator(table, llmbeam_conn_id="secret")
     _, states = run_dag(dag)
     assert states == {"answer": "failed"}
-    lines = (table.parent / "out" / "dead_letter-00000-of-00001.jsonl").read_text().splitlines()
+    (failed_rows,) = (table.parent / "out" / ".llmbeam").glob("*/failed_rows.jsonl")
+    lines = failed_rows.read_text().splitlines()
     kinds = [json.loads(line)["llmbeam_error"]["kind"] for line in lines]
     assert kinds.count("unauthorized") == 39
     written = [path for path in (table.parent / "out").rglob("*") if path.is_file()]

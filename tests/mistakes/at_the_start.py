@@ -63,7 +63,7 @@ MISTAKES = (
         sentence=(
             "100 of 100 rows have no key: correct `source.key` or the rows. no value in key "
             "column 'nr'; the row has ['id', 'text']. The rows are in "
-            "'out/dead_letter-00000-of-00001.jsonl'; the old output stays. Nothing was sent or "
+            "'out/.llmbeam/moods/failed_rows.jsonl'; the old output stays. Nothing was sent or "
             "billed."
         ),
         found="start",
@@ -73,7 +73,7 @@ MISTAKES = (
         sentence=(
             "100 of 100 rows become no prompt: correct `prompt.template` or the source. no column "
             "'txt'; there are ['id', 'text']. The rows are in "
-            "'out/dead_letter-00000-of-00001.jsonl'; the old output stays. Nothing was sent or "
+            "'out/.llmbeam/moods/failed_rows.jsonl'; the old output stays. Nothing was sent or "
             "billed."
         ),
         found="start",
@@ -104,7 +104,7 @@ MISTAKES = (
         sentence=(
             "2 of 2 lines are no rows: correct `source.format` or the file. not JSON: Expecting "
             "value: line 1 column 1 (char 0). The rows are in "
-            "'out/dead_letter-00000-of-00001.jsonl'; the old output stays. Nothing was sent or "
+            "'out/.llmbeam/moods/failed_rows.jsonl'; the old output stays. Nothing was sent or "
             "billed."
         ),
         found="start",

@@ -59,7 +59,7 @@ MISTAKES = (
         changes=_changes(order_by="txt"),
         sentence=(
             "100 of 100 rows are no turns: correct `conversation` or the rows. `order_by`: no value in column "
-            "'txt'; the row has ['id', 'text']. The rows are in 'out/dead_letter-00000-of-00001.jsonl'; the old "
+            "'txt'; the row has ['id', 'text']. The rows are in 'state/moods/failed_rows.jsonl'; the old "
             "output stays. Nothing was sent or billed."
         ),
         found="start",

@@ -16,7 +16,7 @@ MISTAKES = (
         },
         sentence=(
             "32 of 32 answers were cut at `generation.max_output_tokens` = 2: raise it. Nothing "
-            "more was sent. The rows are in 'out/dead_letter-00000-of-00001.jsonl'; the old "
+            "more was sent. The rows are in 'out/.llmbeam/moods/failed_rows.jsonl'; the old "
             "output stays."
         ),
         found="answers",
@@ -27,7 +27,7 @@ MISTAKES = (
         sentence=(
             "32 of 32 answers were blocked: change `prompt.template`, the rows or the model. "
             "prompt blocked: SAFETY. Nothing more was sent. The rows are in "
-            "'out/dead_letter-00000-of-00001.jsonl'; the old output stays."
+            "'out/.llmbeam/moods/failed_rows.jsonl'; the old output stays."
         ),
         found="answers",
         requests=32,
@@ -37,7 +37,7 @@ MISTAKES = (
         sentence=(
             "100 of 100 rows failed: no such model there. Correct `model.name` or `base_url`. "
             "models/gemini-9-ultra is not found for API version v1beta, or is not supported … The "
-            "rows are in 'out/dead_letter-00000-of-00001.jsonl'; the old output stays."
+            "rows are in 'out/.llmbeam/moods/failed_rows.jsonl'; the old output stays."
         ),
         found="answers",
         requests=32,
@@ -47,7 +47,7 @@ MISTAKES = (
         sentence=(
             "100 of 100 rows failed: no such model there. Correct `model.name` or `base_url`. The requested "
             "URL /chat/completions was not found on this server. The rows are in "
-            "'out/dead_letter-00000-of-00001.jsonl'; the old output stays."
+            "'out/.llmbeam/moods/failed_rows.jsonl'; the old output stays."
         ),
         found="answers",
         requests=32,
@@ -56,7 +56,7 @@ MISTAKES = (
         sentence=(
             "100 of 100 rows failed as the server refuses the key: set one, or credentials, for "
             "the model. API key not valid. The rows are in "
-            "'out/dead_letter-00000-of-00001.jsonl'; the old output stays."
+            "'out/.llmbeam/moods/failed_rows.jsonl'; the old output stays."
         ),
         found="answers",
         requests=32,
@@ -67,7 +67,7 @@ MISTAKES = (
         sentence=(
             "The server refused 32 of 32 requests: change what it names in the spec, or the rows. "
             "Tool use is not supported. Nothing more was sent. The rows are in "
-            "'out/dead_letter-00000-of-00001.jsonl'; the old output stays."
+            "'out/.llmbeam/moods/failed_rows.jsonl'; the old output stays."
         ),
         found="answers",
         requests=32,

@@ -43,7 +43,7 @@ def test_a_limit_that_cuts_every_answer_costs_32_requests_and_names_the_limit(cu
     )
     assert not caught.value.retryable
     assert len(sandbox.requests) == 32
-    dead_letter = read_lines(cut_job.out / "dead_letter-00000-of-00001.jsonl")
+    dead_letter = read_lines(cut_job.out / ".llmbeam/job/failed_rows.jsonl")
     kinds = [row["llmbeam_error"]["kind"] for row in dead_letter]
     assert (kinds.count("truncated"), kinds.count("not_sent")) == (32, 468)
 

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.cli import llmbeam
-from airflow_provider_llmbeam.exceptions import JobFailedError, PermanentFailureError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import lease, storage
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, write_manifest
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.compare import compare
 from airflow_provider_llmbeam.pipeline.measure.evaluate import evaluate
 from airflow_provider_llmbeam.pipeline.measure.forget.run import forget
@@ -148,7 +149,8 @@ def test_a_row_of_the_dead_letter_is_forgotten(job, sandbox, tmp_path):
         job.run(ROWS[:3])
     assert counted(forgotten(job, 1)) == {"staged files": 1, "report": 2, "dead letter": 1}
     assert mentions(tmp_path, "<1>") == []
-    assert [row["id"] for row in read_lines(job.out / "dead_letter-00000-of-00001.jsonl")] in ([0, 2], [2, 0])
+    failed = job.out / ".llmbeam/job/failed_rows.jsonl"
+    assert sorted(row["id"] for row in read_lines(failed)) == [0, 2]
 
 
 def test_a_key_that_was_read_as_a_float_is_named_by_its_integer(echo_job, tmp_path):
@@ -302,6 +304,70 @@ def test_the_cache_of_the_scope_and_other_jobs_of_the_state_forget_too(echo_job,
     assert mentions(tmp_path / "runs", "<7>") == []
 
 
+@pytest.mark.parametrize("forged", ["a", '"', "", "[0-9a-f]", 7, ["a"], None, "A" * 64])
+def test_a_forged_fingerprint_in_an_answers_file_removes_no_other_answer(echo_job, tmp_path, forged):
+    audit = {"safety": {"audit": {"uri": str(tmp_path / "audit")}}}
+    echo_job.run(ROWS, **audit)
+    answers = echo_job.out / "answers-00000-of-00001.jsonl"
+    rows = [row | {"fingerprint": forged} if row["id"] == 7 else row for row in read_lines(answers)]
+    answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for path in (tmp_path / "audit").rglob("*.jsonl"):
+        records = read_lines(path)
+        hashes = records[7]["row_key_hashes"]
+        lines = [json.dumps(each) for each in (*records, {"row_key_hashes": hashes, "fingerprint": forged})]
+        path.write_text("\n".join([*lines, f"no json {hashes[0]}", json.dumps([hashes[0]]), ""]))
+    assert counted(forgotten(echo_job, 7, **audit))["journal"] == 1
+    assert sum(echo_job.run(ROWS, **audit).origins.values()) == 12
+    assert echo_job.run(ROWS, **audit).origins["resumed"] == 12
+
+
+def test_a_directory_with_a_glob_as_its_name_is_no_job(echo_job, tmp_path):
+    own = {"state_uri": str(tmp_path / "state"), "sink": echo_job.spec["sink"] | {"on_existing": "merge"}}
+    for name in ("monday", "tuesday"):
+        echo_job.run(ROWS, name=name, **own)
+    for name in ("*", "m[o]nday", "**", "job?"):
+        (tmp_path / "state" / name / "batch").mkdir(parents=True)
+        (tmp_path / "state" / name / "batch" / "file").write_text("x")
+    kept = tmp_path / "state/monday/batch/kept"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("of another job")
+    echo_job.spec["name"] = "tuesday"
+    found = forgotten(echo_job, 7, all_jobs=True, dry_run=True, **own)
+    assert {each.uri for each in found.removed if each.place == "batch inference"} == {f"{kept.parent}/"}
+    (left,) = [each for each in found.left if each.startswith("directories")]
+    assert all(f"{tmp_path}/state/{name}/" in left for name in ("*", "m[o]nday", "**", "job?"))
+
+
+def test_all_jobs_of_a_table_forget_the_row_and_what_is_left_is_no_success(tmp_path, database, monkeypatch):
+    monkeypatch.setenv("LLMBEAM_POSTGRES_DSN", database)
+    job = Job(tmp_path, {"type": "echo"})
+    sink = {"type": "postgres", "table": "answers"}
+    job.spec |= {
+        "sink": sink,
+        "state_uri": str(tmp_path / "state"),
+        "prompt": {"template": "{{ row.text }}{{ row.ok }}"},
+    }
+    audit = {"audit": {"type": "bigquery", "table": "p.d.audit", "include_text": True}}
+    job.write([row | {"ok": 1} if row["id"] != 7 else row for row in ROWS])  # <7> becomes no prompt
+    for name in ("monday", "tuesday"):
+        run(JobSpec.parse(job.spec | {"name": name}))
+    job.write([{"id": 7, "text": "<7>"}, {"id": 8, "text": "<8>"}])
+    with pytest.raises(JobSpecError, match="failed_rows"):
+        run(JobSpec.parse(job.spec | {"name": "wednesday"}))
+    assert len(mentions(tmp_path / "state", "<7>")) >= 6
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(job.spec | {"name": "new", "safety": audit}))
+    command = ["forget", str(path), "--key=7", "--all-jobs"]
+    assert CliRunner().invoke(llmbeam, [*command, "--dry-run"]).exit_code == 0
+    result = CliRunner().invoke(llmbeam, command)
+    assert mentions(tmp_path / "state", "<7>") == []
+    assert [row["id"] for row in read_lines(tmp_path / "state/wednesday/failed_rows.jsonl")] == [8]
+    assert result.exit_code == 4
+    assert 'DELETE FROM "answers" WHERE ("id"::text = \'7\');' in result.output
+    assert "audit records in table 'p.d.audit', with the texts" in result.output
+    assert "/audit/" not in result.output, "a directory that never existed"
+
+
 def test_a_segment_that_another_job_may_still_write_to_is_named_and_left(echo_job, tmp_path):
     shared = {"state_uri": str(tmp_path / "state"), "cache": {"scope": "tickets"}}
     echo_job.run(ROWS, name="other", **shared)
@@ -309,7 +375,7 @@ def test_a_segment_that_another_job_may_still_write_to_is_named_and_left(echo_jo
     assert echo_job.run(ROWS, **shared).origins["cached"] == len(ROWS)
     found = forgotten(echo_job, 7, **shared)
     assert "cache" not in counted(found)
-    assert any("repeat this in an hour" in each for each in found.unreached)
+    assert any("repeat this in an hour" in each for each in found.left)
     for segment in (tmp_path / "state/cache/tickets").glob("*.jsonl"):
         os.utime(segment, (0, 0))
     assert counted(forgotten(echo_job, 7, fingerprints=["0" * 64], **shared)) == {"cache": 1}
@@ -330,7 +396,7 @@ def test_nothing_is_removed_before_the_end_of_batch_inference(echo_job, tmp_path
 
 def test_rows_of_the_dead_letter_without_a_key_are_named(job):
     job.run([*ROWS[:2], "no json <9>"])
-    assert any("could not be read, and so have no key" in each for each in forgotten(job, 1).unreached)
+    assert any("could not be read, and so have no key" in each for each in forgotten(job, 1).left)
 
 
 def test_an_audit_knows_the_fingerprints_of_earlier_prompts(echo_job, tmp_path):

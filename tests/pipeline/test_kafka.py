@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.job import run
@@ -22,7 +23,7 @@ from airflow_provider_llmbeam.pipeline.queues.position import Edges
 from airflow_provider_llmbeam.pipeline.sinks import kafka as answers
 from airflow_provider_llmbeam.pipeline.sources import kafka
 from airflow_provider_llmbeam.pipeline.sources.messages import discard
-from airflow_provider_llmbeam.spec import JobSpec, KafkaSource
+from airflow_provider_llmbeam.spec import JobSpec, KafkaSink, KafkaSource
 from tests.kafka import kafka_cluster
 from tests.pipeline.conftest import read_lines
 from tests.processes import until_job
@@ -257,7 +258,7 @@ def test_answers_are_sent_once_and_in_one_transaction(cluster, topic, spec, monk
 
 
 @pytest.mark.full
-def test_an_answer_that_is_too_large_for_a_message_is_named_with_the_setting_that_sends_it(
+def test_an_answer_that_is_too_large_for_a_message_is_a_failed_row_until_a_setting_sends_it(
     cluster, topic, spec, monkeypatch
 ):
     text = "x" * 600_000  # the source and the answer of the echo model together are above the default of 1 MB
@@ -265,16 +266,71 @@ def test_an_answer_that_is_too_large_for_a_message_is_named_with_the_setting_tha
     sink = {"type": "kafka", "topic": topic, "bootstrap_servers": cluster.servers, "passthrough": ["text"]}
     cluster.create(topic)
     job = JobSpec.parse(spec | {"source": {"type": "rows", "rows": rows, "key": "id"}, "sink": sink})
-    with pytest.raises(JobSpecError) as raised:
-        run(job)
-    assert re.search(
-        r'the answer with the key \{"id": "large"\} is a message of 1,200,\d\d\d bytes', str(raised.value)
-    )
-    assert "Set `message.max.bytes` in the settings of the connection" in str(raised.value)
+    for _ in range(2):
+        manifest = run(job)
+        assert manifest["rows"] == {"read": 2, "answered": 1, "dead_letter": 1}
+        (row,) = read_lines(Path(manifest["dead_letter_uri"]))
+        error = row.pop("llmbeam_error")
+        assert (row, error["kind"]) == (rows[1], "not_stored")
+        assert re.search(r"MSG_SIZE_TOO_LARGE: the answer is a message of 1,200,\d\d\d bytes", error["message"])
+        assert "Set `message.max.bytes` in the settings of the connection" in error["message"]
+    assert [message.key() for message in cluster.messages(topic)] == [b'{"id": "small"}']
     monkeypatch.setenv("LLMBEAM_KAFKA_SINK_CONFIG", '{"message.max.bytes": 2000000}')
     assert run(job)["rows"]["answered"] == 2
-    # The mock brokers also show the messages of the transaction that was aborted.
-    assert {message.key() for message in cluster.messages(topic)} == {b'{"id": "small"}', b'{"id": "large"}'}
+    sent = [b'{"id": "small"}', b'{"id": "large"}']
+    assert [message.key() for message in cluster.messages(topic)] in (sent, sent[::-1]), "each once"
+
+
+class SmallTopic:
+    """A producer for a topic that takes messages of at most 145 bytes, and tells it when a batch arrives."""
+
+    def __init__(self, sent, settings):
+        self.sent, self.size = sent, settings.get("batch.num.messages", 10)
+        self.batch, self.is_aborted = [], False
+
+    def init_transactions(self, _):
+        pass
+
+    def begin_transaction(self):
+        self.messages = []
+
+    def produce(self, _, value, name, on_delivery):
+        if self.is_aborted:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        self.batch.append((value, name, on_delivery))
+        if len(self.batch) == self.size:
+            self.deliver()
+
+    def deliver(self):
+        batch, self.batch = self.batch, []
+        is_large = any(len(value) > 145 for value, _, _ in batch)
+        self.is_aborted |= is_large
+        for _, name, on_delivery in batch:
+            on_delivery(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE) if is_large else None, None)
+            self.messages.append(name)
+
+    def commit_transaction(self, _):
+        self.deliver()
+        if self.is_aborted:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        self.sent += self.messages
+
+    def abort_transaction(self, _):
+        pass
+
+
+@pytest.mark.parametrize("large", [{3}, {0, 7, 8}, {11}, set(range(12))])
+def test_a_topic_that_refuses_a_batch_gets_all_messages_but_those_that_are_too_large(tmp_path, monkeypatch, large):
+    sizes = [130 + number if number in large else 40 + number for number in range(12)]
+    lines = [json.dumps({"id": number, "answer": "x" * size}) for number, size in enumerate(sizes)]
+    (tmp_path / "answers.jsonl").write_text("\n".join(lines) + "\n")
+    sent, refused = [], {}
+    monkeypatch.setattr(answers, "_producer", lambda _, __, settings=None: SmallTopic(sent, settings or {}))
+    sink = KafkaSink(type="kafka", topic="t", bootstrap_servers="localhost:1")
+    staged, sent_uri = {0: str(tmp_path / "answers.jsonl")}, str(tmp_path / "sent.json")
+    answers.publish(sink, ("id",), "job", staged, sent_uri, refused.__setitem__)
+    assert {*refused} == large
+    assert sent == [f'{{"id": {number}}}'.encode() for number in range(12) if number not in large]
 
 
 @pytest.mark.full

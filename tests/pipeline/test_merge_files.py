@@ -313,15 +313,14 @@ def test_jobs_that_merge_at_once_lose_no_row(echo_job, monkeypatch):
 
 
 @pytest.mark.full
-def test_jobs_in_which_too_many_rows_fail_at_once_lose_no_failed_row(echo_job, monkeypatch):
-    """Each has merged its dead letter before one has published it, unless they take turns."""
+def test_jobs_in_which_too_many_rows_fail_at_once_keep_their_failed_rows_and_leave_the_output(echo_job):
     specs = specs_at_once(echo_job, max_dead_letter_ratio=0.0)
-    monkeypatch.setattr(publish, "merge_dead_letter", meeting(publish.merge_dead_letter))
     with ThreadPoolExecutor(3) as pool:
         ended = [pool.submit(run, spec) for spec in specs]
     assert {type(each.exception()) for each in ended} == {PermanentFailureError}
     assert ids(echo_job) == []
-    assert sorted(row["id"] for row in read_lines(dead_letter(echo_job))) == [10, 11, 12]
+    assert not dead_letter(echo_job).exists()
+    assert [row["id"] for spec in specs for row in read_lines(Path(spec.paths.failed_rows_uri))] == [10, 11, 12]
 
 
 @pytest.mark.full

@@ -353,7 +353,10 @@ def test_too_many_failed_rows_fail_the_job_and_keep_the_previous_output(job, san
     ) as raised:
         run(JobSpec.parse(job.spec | {"limits": {"max_dead_letter_ratio": 0.2}}))
     assert read_lines(job.out / "answers-00000-of-00001.jsonl") == before
-    assert len(read_lines(job.out / "dead_letter-00000-of-00001.jsonl")) == 5
+    assert read_lines(job.out / "dead_letter-00000-of-00001.jsonl") == [], "it belongs to the answers beside it"
+    rows_uri = Path(JobSpec.parse(job.spec).paths.failed_rows_uri)
+    assert len(read_lines(rows_uri)) == 5
+    assert str(rows_uri) in str(raised.value)
     failed = Path(JobSpec.parse(job.spec).paths.failed_html_uri)
     assert "5 of 20 rows ended in the dead letter" in failed.read_text()
     assert Report.model_validate_json(failed.with_suffix(".json").read_text()).rows.dead_letter == 5
@@ -362,6 +365,7 @@ def test_too_many_failed_rows_fail_the_job_and_keep_the_previous_output(job, san
     job.run(limits={"max_dead_letter_ratio": 0.25})
     assert len(sandbox.requests) == paid + 5, "the answered rows cost nothing now"
     assert not failed.exists(), "a job that publishes has its report beside its answers"
+    assert not rows_uri.exists(), "and its failed rows"
 
 
 def test_rows_can_be_part_of_the_spec(job):

@@ -6,13 +6,15 @@ import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from google.cloud.storage import Client
 from waiting import until
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.sinks import files
 from airflow_provider_llmbeam.pipeline.sinks.ownership import claim
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import read_lines
@@ -93,15 +95,65 @@ def test_of_five_that_start_at_once_one_owns_the_sink(mapped):
         assert sum(pool.map(claimed, specs)) == 1  # the same one, again
 
 
-def test_answers_without_an_owner_are_adopted(mapped, sandbox):
-    first = mapped(0)
-    if first.sink.uri.startswith("gs://"):
-        Client().bucket("rows").blob("out/answers-00000-of-00001.jsonl").upload_from_string('{"id": "old"}\n')
+@pytest.mark.parametrize(
+    "name", ["answers-00000-of-00001.jsonl", "report.json", "report.html", "dead_letter-00000-of-00001.jsonl"]
+)
+def test_a_file_that_no_job_has_published_is_refused_before_anything_is_sent(mapped, sandbox, name):
+    first, content = mapped(0), '{"id": "old"}\n'
+    in_cloud = first.sink.uri.startswith("gs://")
+    if in_cloud:
+        Client().bucket("rows").blob(f"out/{name}").upload_from_string(content)
     else:
         Path(first.sink.uri).mkdir()
-        Path(first.sink.uri, "answers-00000-of-00001.jsonl").write_text('{"id": "old"}\n')
-    run(first)
-    assert len(answers_of(first)) == 6
+        Path(first.sink.uri, name).write_text(content)
+    for on_existing in ("replace", "take_over"):
+        with pytest.raises(JobSpecError, match=rf"has a file '{name}' that no job has published there"):
+            run(mapped(0, on_existing=on_existing))
+    assert sandbox.stats()["billed_answers"] == 0
+    blob = Client().bucket("rows").blob(f"out/{name}") if in_cloud else None
+    assert (blob.download_as_text() if blob else Path(first.sink.uri, name).read_text()) == content
+
+
+def test_files_of_others_beside_the_answers_outlive_every_run(echo_job):
+    echo_job.run(ROWS, sink=echo_job.spec["sink"] | {"shards": 3})
+    others = ["answers-2025-final.jsonl", "answers-00007-of-00099.jsonl", "report-2024.json", "dead_letter.jsonl"]
+    for name in others:
+        (echo_job.out / name).write_text("mine")
+    echo_job.run(ROWS)
+    assert [(echo_job.out / name).read_text() for name in others] == ["mine"] * 4
+    assert [path.name for path in echo_job.out.glob("answers-*-of-00003.jsonl")] == []
+
+
+def test_a_file_that_appears_while_the_job_runs_is_not_replaced_and_the_answers_are_kept(job, sandbox):
+    hold = sandbox.faults.hold(GEMINI, "row 0", after=0)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(job.run, ROWS)
+        until(lambda: hold.waiting, "requests are held")
+        (job.out / "report.json").write_text("mine")
+        hold.release()
+        with pytest.raises(JobFailedError, match=r"has a file 'report\.json' that no job has published"):
+            slow.result()
+    assert (job.out / "report.json").read_text() == "mine"
+    (job.out / "report.json").rename(job.out / "mine.json")
+    assert job.run(ROWS).origins["resumed"] == len(ROWS)
+
+
+def test_the_answers_of_an_earlier_release_which_has_no_list_are_replaced(echo_job):
+    echo_job.run(ROWS, sink=echo_job.spec["sink"] | {"shards": 2})
+    owner = echo_job.out / ".llmbeam" / "_owner.json"
+    owner.write_text(json.dumps({"job": "job", "deployment": ""}))
+    echo_job.run(ROWS)
+    assert [path.name for path in echo_job.out.glob("answers-*")] == ["answers-00000-of-00001.jsonl"]
+
+
+def test_a_run_that_is_killed_between_two_files_leaves_no_file_that_the_next_one_refuses(echo_job, monkeypatch):
+    echo_job.run(ROWS, sink=echo_job.spec["sink"] | {"shards": 3})
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "move_in", mock.Mock(side_effect=RowsLostError("killed")))
+        with pytest.raises(RowsLostError):
+            echo_job.run(ROWS, sink=echo_job.spec["sink"] | {"shards": 2})
+    echo_job.run(ROWS)
+    assert [path.name for path in echo_job.out.glob("answers-*")] == ["answers-00000-of-00001.jsonl"]
 
 
 @pytest.mark.parametrize("mapped", ["local"], indirect=True)

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from google.api_core.exceptions import InvalidArgument
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from llmbeam_sandbox import Fault
 from requests import ReadTimeout
@@ -243,6 +244,35 @@ def test_answers_are_sent_once_with_their_key_and_their_ordering_key(send, spec,
     assert len(found["t2"]["attributes"]["llmbeam_key"]) == 64, "the key is too long for an attribute"
 
 
+def test_an_answer_that_the_topic_refuses_is_a_failed_row_and_the_others_are_sent_once(
+    google, spec, sandbox, monkeypatch
+):
+    answers = f"{TOPIC}-answers"
+    rows = [{"id": n, "text": f"t{n}", "note": n} for n in range(12)]
+    sink = {"type": "pubsub", "topic": answers}
+    job = JobSpec.parse(spec | {"source": {"type": "rows", "rows": rows, "key": ["id"]}, "sink": sink})
+    with PublisherClient(transport="rest") as publisher:
+        publisher.create_topic(name=answers)
+    original = PublisherClient.publish
+
+    def publish(self, *, messages, **options):
+        if any(b'"t3"' in message["data"] for message in messages):
+            raise InvalidArgument("Message failed schema validation.")
+        return original(self, messages=messages, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PublisherClient, "publish", publish)
+        for _ in range(2):
+            manifest = run(job)
+            (row,) = read_lines(Path(manifest["dead_letter_uri"]))
+            error = row.pop("llmbeam_error")
+            assert (row, error["kind"]) == (rows[3], "not_stored")
+            assert "Message failed schema validation." in error["message"]
+            assert len(sandbox.pubsub.messages(answers)) == 11
+    assert run(job)["rows"]["answered"] == 12
+    assert len(sandbox.pubsub.messages(answers)) == 12, "the refused one alone is sent by a later run"
+
+
 @pytest.mark.full
 def test_a_bundle_that_the_runner_repeats_sends_each_answer_once(google, spec, sandbox):
     answers = f"{TOPIC}-answers"
@@ -261,7 +291,10 @@ def test_a_topic_that_does_not_answer_is_asked_again_and_then_fails_the_publicat
 ):
     def publish():
         sink = PubSubSink(type="pubsub", topic=TOPIC)
-        return sink_of_pubsub.publish(sink, ("id",), {0: str(staged)}, str(tmp_path / "sent.json"))
+        sent_uri = str(tmp_path / "sent.json")
+        return sink_of_pubsub.publish(
+            sink, ("id",), {0: str(staged)}, sent_uri, lambda *refused: pytest.fail(str(refused))
+        )
 
     def wait(*_, **__):
         raise ReadTimeout

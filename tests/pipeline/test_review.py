@@ -194,7 +194,10 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(spec, job):
             verdict(review) | {"key": '{"id": 99}'},
             r"has no row \{\"id\": 99\}; it was replaced or deleted since the review",
         ),
-        (verdict(review) | {"review_uri": "gone.jsonl"}, "the sample 'gone.jsonl' has no row"),
+        (
+            verdict(review) | {"review_uri": f"{job.directory}/state/gone/review.jsonl"},
+            "the sample '.*/state/gone/review.jsonl' has no row",
+        ),
     ):
         with pytest.raises(JobSpecError, match=message):
             add(spec, golden, given)
@@ -203,6 +206,30 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(spec, job):
     with pytest.raises(JobSpecError, match="would have 5,001 rows, and an evaluation answers at most 5,000"):
         add(spec, golden, verdict(review))
     assert golden.read_text() == too_many
+
+
+@pytest.mark.parametrize(
+    "named", ["secret.jsonl", "{state}/../secret.jsonl", "{state}/../review.jsonl", "{state}/*/review.jsonl"]
+)
+def test_a_forged_verdict_reads_no_other_file(spec, job, named):
+    (review,), _ = sampled(spec, rows=1)
+    secret = json.dumps({**json.loads(review["key"]), "text": "secret"})
+    for name in ("secret.jsonl", "review.jsonl"):
+        (job.directory / name).write_text(f"{secret}\n")
+    golden = job.directory / "golden.jsonl"
+    uri = named.format(state=f"{job.directory}/state") if named[0] == "{" else str(job.directory / named)
+    with pytest.raises(JobSpecError, match=r"a verdict names .* as the sample of its answer; expected "):
+        add(spec, golden, verdict(review) | {"review_uri": uri})
+    assert not golden.exists()
+
+
+def test_a_sample_whose_file_was_named_is_read_if_the_golden_set_names_it_too(spec, job):
+    uri, golden = f"{job.directory}/own.jsonl", f"{job.directory}/golden.jsonl"
+    (review,), _ = sampled(spec, rows=1, review_uri=uri)
+    addition = {"golden_uri": golden, "verdicts": [json.dumps(verdict(review))]}
+    with pytest.raises(JobSpecError, match="another `review_uri`, name it here, too"):
+        add_golden_rows(spec, GoldenAddition.parse(addition))
+    assert add_golden_rows(spec, GoldenAddition.parse(addition | {"review_uri": uri}))["rows"] == 1
 
 
 def test_the_command_line_samples_answers_and_adds_golden_rows(spec, job, capsys):

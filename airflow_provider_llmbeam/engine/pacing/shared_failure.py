@@ -27,6 +27,8 @@ _SENTENCES: dict[FailureKind, str] = {
     "moderated": "The guard model refused {rows} rows: change the rows, the prompt or `safety.moderation`.",
     "truncated": "{rows} answers were cut at `generation.max_output_tokens` = {limit}: raise it.",
     "invalid_output": "{rows} answers cannot be used: change `prompt.template`, `output_schema` or the model.",
+    "not_stored": "The sink refused {rows} answers: change the table or the topic, or the rows. They are in the "
+    "journal, and another run publishes them without a request.",
     "throttled": "{rows} rows were only rejected (429): raise the quota, or lower `limits.requests_per_minute`.",
     "server_error": "{rows} rows failed by errors of the server: see its log; a retry sends them again.",
     "garbage": "{rows} rows received replies that are no answer: check the server or `prompt.template`; a retry "

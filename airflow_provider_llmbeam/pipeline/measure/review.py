@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.pipeline.records import encode_record
 from airflow_provider_llmbeam.redaction import visible
 from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.evaluation import AnswerSample, GoldenAddition, Verdict
+from airflow_provider_llmbeam.spec.fields.names import is_job_name
 from airflow_provider_llmbeam.spec.fields.suggestion import nearest
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema
@@ -181,12 +182,15 @@ def add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
         The manifest: `golden_uri`, `rows` in the file, and the numbers of verdicts by what follows from them.
 
     Raises:
-        JobSpecError: A corrected value can be no answer, or a row was not in its sample; nothing was written.
+        JobSpecError: A corrected value can be no answer, a verdict names a file that is no sample of the job, or a
+            row was not in its sample; nothing was written.
         JobFailedError: Other processes have been writing the file for too long.
     """
     fields = AnswerFields(spec.prompt.output_schema)
     verdicts = {verdict.key: verdict for verdict in addition.verdicts}
     uris = {verdict.review_uri for verdict in verdicts.values()}
+    for named in sorted(uris):
+        _refuse_other_file(spec, addition, named)
     samples = {uri: _read_golden_file(spec, uri) for uri in uris}
     counts: dict[str, int] = {"accepted": 0, "corrected": 0, "left_out": 0}
     reviewed: dict[str, Row] = {}
@@ -225,6 +229,23 @@ def add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
         *counts.values(),
     )
     return {"golden_uri": uri, "rows": len(rows), **counts}
+
+
+def _refuse_other_file(spec: JobSpec, addition: GoldenAddition, named: str) -> None:
+    """Checks that a verdict, which crosses Airflow's database and a form, names a sample of the job.
+
+    Raises:
+        JobSpecError: It names another file.
+    """
+    parent = spec.paths.home_uri.removesuffix(f"{spec.name}/")
+    job = named.removeprefix(parent).removesuffix("/review.jsonl")
+    is_own = named == f"{parent}{job}/review.jsonl" and is_job_name(job)
+    if named != addition.review_uri if addition.review_uri is not None else not is_own:
+        expected = addition.review_uri or f"{parent}…/review.jsonl"
+        raise JobSpecError(
+            f"`verdicts`: a verdict names {named!r} as the sample of its answer; expected {expected!r}. If the "
+            "sample was written to another `review_uri`, name it here, too. Nothing was written."
+        )
 
 
 def decide(fields: AnswerFields, row: Row, verdict: Verdict) -> Decision:

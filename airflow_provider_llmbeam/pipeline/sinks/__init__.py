@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, kafka, merge_files, milvus, pubsub
-from airflow_provider_llmbeam.pipeline.sinks.ownership import check_still_owner
+from airflow_provider_llmbeam.pipeline.sinks.ownership import (
+    check_still_owner,
+    find_foreign_file,
+    names_of,
+    published_answers,
+    record_published,
+)
+from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse
 from airflow_provider_llmbeam.spec.identity import job_identity
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import sink_needs_worker_secrets
@@ -59,8 +66,11 @@ def check_here(spec: JobSpec) -> None:
             bigquery.check(spec.sink, OutputColumns.of(spec), spec.paths.staging_uri)
         case PostgresSink():
             _postgres().check(spec.sink, OutputColumns.of(spec))
-        case FilesSink(on_existing="merge"):
-            merge_files.check(spec.sink, OutputColumns.of(spec))
+        case FilesSink():
+            if (fault := find_foreign_file(spec)) is not None:
+                raise JobSpecError(fault)
+            if spec.sink.on_existing == "merge":
+                merge_files.check(spec.sink, OutputColumns.of(spec))
         case MilvusSink() if spec.embedding is not None:
             milvus.check(spec.sink, spec.source.key, spec.embedding.dimensions)
         case KafkaSink():
@@ -71,7 +81,7 @@ def check_here(spec: JobSpec) -> None:
             pass
 
 
-def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
+def publish(spec: JobSpec, staged: Mapping[int, str], refuse: Refuse) -> list[str]:
     """Publishes the staged answers; doing it again changes nothing.
 
     A job that writes files holds their lease, see `lease.hold_sink`.
@@ -79,27 +89,41 @@ def publish(spec: JobSpec, staged: Mapping[int, str]) -> list[str]:
     Args:
         spec: The job.
         staged: Address of the file of each shard.
+        refuse: Takes each answer that the sink refuses, all others are published.
 
     Returns:
         The addresses of the answers, for the report.
     """
     match spec.sink:
-        case FilesSink(on_existing="merge"):
-            return merge_files.publish(spec.sink, OutputColumns.of(spec), staged, spec.paths.staging_uri)
         case FilesSink():
-            check_still_owner(spec)
-            return files.publish(spec.sink, staged)
+            return _publish_files(spec, spec.sink, staged)
         case BigQuerySink():
-            return bigquery.publish(spec.sink, spec.source.key, spec.name, staged)
+            return bigquery.publish(spec.sink, spec.source.key, spec.name, staged, refuse)
         case PostgresSink():
-            addresses: list[str] = _postgres().publish(spec.sink, OutputColumns.of(spec), staged)
+            addresses: list[str] = _postgres().publish(spec.sink, OutputColumns.of(spec), staged, refuse)
             return addresses
         case MilvusSink():
-            return milvus.publish(spec.sink, spec.source.key, staged)
+            return milvus.publish(spec.sink, spec.source.key, staged, refuse)
         case KafkaSink():
-            return kafka.publish(spec.sink, spec.source.key, job_identity(spec), staged, spec.paths.sent_uri)
+            sent_uri = spec.paths.sent_uri
+            return kafka.publish(spec.sink, spec.source.key, job_identity(spec), staged, sent_uri, refuse)
         case PubSubSink():
-            return pubsub.publish(spec.sink, spec.source.key, staged, spec.paths.sent_uri)
+            return pubsub.publish(spec.sink, spec.source.key, staged, spec.paths.sent_uri, refuse)
+
+
+def _publish_files(spec: JobSpec, sink: FilesSink, staged: Mapping[int, str]) -> list[str]:
+    if (fault := find_foreign_file(spec)) is not None:
+        raise JobFailedError(f"{fault} The answers are in the journal: a retry sends nothing to the model.")
+    check_still_owner(spec)
+    earlier, names = published_answers(spec), names_of(sink)
+    # Until the last file is in its place, those of the earlier run are also files of jobs.
+    record_published(spec, {*names, *(uri.rpartition("/")[2] for uri in earlier)})
+    if sink.on_existing == "merge":
+        answers = merge_files.publish(sink, OutputColumns.of(spec), staged, spec.paths.staging_uri)
+    else:
+        answers = files.publish(sink, staged, earlier)
+    record_published(spec, names)
+    return answers
 
 
 def _postgres() -> ModuleType:

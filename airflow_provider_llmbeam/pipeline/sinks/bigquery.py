@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from google.api_core.exceptions import BadRequest, GoogleAPIError, NotFound
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import bigquery
@@ -26,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
 )
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.sinks.parquet import Staged, output_types, read_staged
+from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
 
 _log = logging.getLogger("llmbeam")
@@ -43,8 +45,8 @@ _FROM_REST = {"INTEGER": "INT64", "FLOAT": "FLOAT64", "BOOLEAN": "BOOL", "RECORD
 #: Types that are not cast.
 _NEVER_CAST = ("ARRAY", "STRUCT")
 _PUBLICATION = "publication.json"
-#: Maximum number of keys, or of other values, that an error quotes.
-_NAMED = 5
+#: Texts that FROM_BASE64 takes.
+_BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 #: Columns whose fractions do not matter to anybody who makes them integers.
 _MAY_BE_ROUNDED = frozenset({"latency_seconds"})
 #: Columns that differ between runs; a difference in them alone does not update a row.
@@ -83,18 +85,28 @@ def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
         else:
             if mismatch := _misfit(table, wanted):
                 raise JobSpecError(f"`sink.table` {sink.table!r} {mismatch}")
-            types = _types_of(table)
-            staged = {**{column: _key_type(types[column.lower()]) for column in columns.from_source}, **outputs}
+            fields = _fields_of(table)
+            kinds = {column: _key_type(_type_of(fields[column.lower()])) for column in columns.from_source}
+            staged = {**kinds, **outputs}
             nothing = ", ".join(f"CAST(NULL AS {kind}) AS {quote(column)}" for column, kind in staged.items())
             statement = merge_statement(
-                target, f"(SELECT {nothing})", columns.key, _columns(staged, types, columns.key)
+                target, f"(SELECT {nothing})", columns.key, _columns(staged, fields, columns.key)
             )
         config = bigquery.QueryJobConfig(dry_run=True, use_query_cache=False)
         client.query(statement, job_config=config, location=dataset.location)
 
 
-def publish(sink: BigQuerySink, key: tuple[str, ...], job: str, staged: Mapping[int, str]) -> list[str]:
+def publish(
+    sink: BigQuerySink, key: tuple[str, ...], job: str, staged: Mapping[int, str], refuse: Refuse
+) -> list[str]:
     """Loads the staged file into a staging table and merges it; a repetition changes nothing.
+
+    Args:
+        sink: The sink.
+        key: Key columns.
+        job: Name of the job.
+        staged: Address of the file of answer records.
+        refuse: Takes each answer with a value that the table does not hold.
 
     Returns:
         The address of the table.
@@ -118,7 +130,7 @@ def publish(sink: BigQuerySink, key: tuple[str, ...], job: str, staged: Mapping[
                 )  # Without rows the types of the key columns are not known.
                 return address
             location = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id)).location
-            merge = _Merge(client, location, target, key, job, uri, content)
+            merge = _Merge(client, location, target, key, job, uri, content, refuse)
             run_with_recorded_id(
                 f"{uri.rpartition('/')[0]}/{_PUBLICATION}",
                 {"job": job, "table": sink.table, "content": content.content},
@@ -148,6 +160,7 @@ class _Merge:
         job: str,
         uri: str,
         content: Staged,
+        refuse: Refuse,
     ) -> None:
         self._client = client
         self._location = location
@@ -155,6 +168,8 @@ class _Merge:
         self._key = key
         self._job = job
         self._uri = uri
+        self._refuse = refuse
+        self._has_refused = False
         self._rows = content.rows
         self._kinds = content.kinds
         self._arrow_types = content.types
@@ -170,13 +185,13 @@ class _Merge:
         run_once(
             self._client, load_id, self._location, lambda: self._load(load_id, staging, schema), "Loading answers"
         )
-        columns = _columns(self._types, self._target_types(), self._key)
+        columns = _columns(self._types, self._target_fields(), self._key)
+        # Values of one kind that are staged with the type of the target are still different.
+        shared = {column.name for column in columns if column.is_cast or len(self._kinds.get(column.name, ())) > 1}
+        rows = Staging(quote_table(staging), self._key, columns, may_share_keys=not shared.isdisjoint(self._key))
+        self._refuse_misfits(rows)
         merged = run_once(
-            self._client,
-            merge_id,
-            self._location,
-            lambda: self._merge(merge_id, quote_table(staging), columns),
-            "Merging answers",
+            self._client, merge_id, self._location, lambda: self._merge(merge_id, rows), "Merging answers"
         )
         if stats := merged.dml_stats:
             _log.info(
@@ -186,7 +201,8 @@ class _Merge:
                 f"{stats.updated_row_count:,}",
                 f"{self._rows - stats.inserted_row_count - stats.updated_row_count:,}",
             )
-        self._client.delete_table(staging, not_found_ok=True)
+        if not self._has_refused:  # else a repetition finds them again, until the table expires
+            self._client.delete_table(staging, not_found_ok=True)
 
     def _load(
         self, job_id: str, staging: bigquery.TableReference, schema: list[bigquery.SchemaField]
@@ -212,73 +228,46 @@ class _Merge:
         with storage.open(self._uri) as file:
             return self._client.load_table_from_file(file, staging, **options)
 
-    def _merge(self, job_id: str, staging: str, columns: list[MergeColumn]) -> bigquery.QueryJob:
-        self._check_keys(staging, [column for column in columns if column.is_key])
-        self._check_fractions(staging, [column for column in columns if not column.is_key])
-        statement = merge_statement(self._target, staging, self._key, columns)
+    def _refuse_misfits(self, staging: Staging) -> None:
+        """Refuses the rows that the MERGE leaves out, as it would fail for them or change their values."""
+        names, reasons = staging.key, dict[str, str]()
+        try:
+            for column in staging.columns:
+                for key, value in self._select(staging.misfits(column)):
+                    reasons[key] = (
+                        f"`sink.table` {str(self._target)!r}: column {column.name!r} of type "
+                        f"{column.target_type} does not hold {value!r}. Correct the row or alter the column, or "
+                        "name a new table, which gets columns of the types of the values."
+                    )
+            for key, _ in self._select(staging.same_keys()):
+                reasons[key] = (
+                    f"`source.key`: rows with different keys, this one is {key}, have one key in table "
+                    f"{str(self._target)!r}. Name a new table, which gets columns of the types of the keys."
+                )
+        except NotFound:  # an earlier attempt has merged all rows, and deleted them
+            return
+        if not reasons:
+            return
+        self._has_refused = True
+        with storage.open(self._uri) as file, pq.ParquetFile(file) as table:
+            keys = (row for batch in table.iter_batches(columns=[*names]) for row in batch.to_pylist())
+            for number, row in enumerate(keys):
+                if (reason := reasons.get(_identity(row[name] for name in names))) is not None:
+                    self._refuse(number, reason)
+
+    def _select(self, statement: str | None) -> Iterator[tuple[str, Any]]:
+        """Yields the keys of staged rows, each with the value that follows them."""
+        if statement is not None:
+            for row in self._client.query_and_wait(statement, location=self._location):
+                *key, value = row.values()
+                yield _identity(key), value
+
+    def _merge(self, job_id: str, staging: Staging) -> bigquery.QueryJob:
+        statement = merge_statement(self._target, staging.fitting(), self._key, staging.columns)
         return self._client.query(statement, job_id=job_id, location=self._location, job_retry=None)
 
-    def _check_keys(self, staging: str, keys: list[MergeColumn]) -> None:
-        """Checks that different staged keys are different keys of the table.
-
-        The MERGE would insert two rows with one key, and fail in every later run with these rows.
-
-        Raises:
-            JobFailedError: They are not.
-        """
-        for column in keys:
-            if column.target_type in (column.staged_type, "BYTES"):
-                continue
-            if found := self._some(misfits_statement(staging, column, _NAMED)):
-                raise self._refusal(
-                    f"keys of the source do not fit column {column.name!r} of type {column.target_type} of table "
-                    f"{str(self._target)!r}: {found}."
-                )
-        # Values of one kind that are staged with the type of the target are still different.
-        doubtful = [
-            column
-            for column in keys
-            if column.staged_type != column.target_type or len(self._kinds[column.name]) > 1
-        ]
-        if doubtful and (found := self._some(same_keys_statement(staging, keys, _NAMED))):
-            kinds = ", ".join(f"{column.name!r} of type {column.target_type}" for column in doubtful)
-            raise self._refusal(
-                f"rows with different keys have one key in table {str(self._target)!r}, which has column {kinds}: "
-                f"{found}."
-            )
-
-    def _check_fractions(self, staging: str, columns: list[MergeColumn]) -> None:
-        """Checks that no number is rounded, as CAST does: a column may have had whole numbers alone so far.
-
-        Raises:
-            JobFailedError: One would be.
-        """
-        for column in columns:
-            types = column.staged_type, column.target_type
-            if types != ("FLOAT64", "INT64") or column.name in _MAY_BE_ROUNDED:
-                continue
-            if found := self._some(misfits_statement(staging, column, _NAMED)):
-                raise JobFailedError(
-                    f"`sink.table` {str(self._target)!r}: column {column.name!r} is of type INT64, which would "
-                    f"round values: {found}. Run: ALTER TABLE {quote_table(self._target)} ALTER COLUMN "
-                    f"{quote(column.name)} SET DATA TYPE FLOAT64; The table is unchanged. The answers are in the "
-                    "journal: once the table fits, a retry merges them, and sends nothing to the model."
-                )
-
-    def _some(self, statement: str) -> str:
-        rows = self._client.query_and_wait(statement, location=self._location)
-        return ", ".join(repr(row[0] if len(row) == 1 else row.values()) for row in rows)
-
-    @staticmethod
-    def _refusal(reason: str) -> JobFailedError:
-        return JobFailedError(
-            f"`source.key`: {reason} Correct the keys in the source, or name a new table in `sink.table`, which "
-            "gets columns of the types of the keys. The table is unchanged. The answers are in the journal: the "
-            "next run merges them, and sends only prompts that have changed."
-        )
-
-    def _target_types(self) -> dict[str, str]:
-        """Returns the types of the target columns; creates the table if it does not exist.
+    def _target_fields(self) -> dict[str, bigquery.SchemaField]:
+        """Returns the target columns by name; creates the table if it does not exist.
 
         A new table has texts for bytes: in Parquet many texts are stored in columns of bytes.
         """
@@ -294,7 +283,7 @@ class _Merge:
                 f"`sink.table` {str(self._target)!r} {mismatch} The table is unchanged. The answers are in the "
                 "journal: once the table fits, a retry merges them, and sends nothing to the model."
             )
-        return _types_of(table)
+        return _fields_of(table)
 
 
 def _find(client: bigquery.Client, target: bigquery.TableReference) -> bigquery.Table | None:
@@ -329,7 +318,7 @@ def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
     """
     if table.table_type != "TABLE":
         return f"is a {table.table_type}; the answers need a table."
-    there = _types_of(table)
+    there = {name: _type_of(field) for name, field in _fields_of(table).items()}
     if missing := {column: kind for column, kind in wanted.items() if column.lower() not in there}:
         added = ", ".join(f"ADD COLUMN {quote(column)} {kind}" for column, kind in missing.items())
         return (
@@ -354,9 +343,14 @@ def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
     return ""
 
 
-def _types_of(table: bigquery.Table) -> dict[str, str]:
-    """Returns the SQL type of each column; names of columns are case-insensitive in BigQuery."""
-    return {field.name.lower(): _type_of(field) for field in table.schema}
+def _fields_of(table: bigquery.Table) -> dict[str, bigquery.SchemaField]:
+    """Returns the columns; their names are case-insensitive in BigQuery."""
+    return {field.name.lower(): field for field in table.schema}
+
+
+def _identity(key: Iterable[Any]) -> str:
+    """Returns the key of a row, which Parquet and BigQuery have as the same values."""
+    return ", ".join(map(repr, key))
 
 
 def _type_of(field: bigquery.SchemaField) -> str:
@@ -371,8 +365,21 @@ def _key_type(target_type: str) -> str:
     return target_type if target_type in ("INT64", "FLOAT64", "BOOL") else "STRING"
 
 
-def _columns(staged: Mapping[str, str], target: Mapping[str, str], key: tuple[str, ...]) -> list[MergeColumn]:
-    return [MergeColumn(name, kind, target[name.lower()], is_key=name in key) for name, kind in staged.items()]
+def _columns(
+    staged: Mapping[str, str], target: Mapping[str, bigquery.SchemaField], key: tuple[str, ...]
+) -> list[MergeColumn]:
+    fields = {name: target[name.lower()] for name in staged}
+    return [
+        MergeColumn(
+            name,
+            kind,
+            _type_of(fields[name]),
+            is_key=name in key,
+            is_required=fields[name].mode == "REQUIRED",
+            max_length=fields[name].max_length,
+        )
+        for name, kind in staged.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,20 +391,36 @@ class MergeColumn:
         staged_type: Type in the staging table: `STRING`, `BYTES`, `INT64`, `FLOAT64`, `BOOL`, ARRAY or STRUCT.
         target_type: Type in the target table.
         is_key: Whether it is a column of the key, which is never NULL.
+        is_required: Whether the target column is never NULL.
+        max_length: Maximum length of a text or of bytes in the target column; `None` without one.
     """
 
     name: str
     staged_type: str
     target_type: str
     is_key: bool = False
+    is_required: bool = False
+    max_length: int | None = None
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether values are cast; every value is JSON, and bytes are text."""
+        return self.target_type not in (self.staged_type, "JSON") and (
+            (self.staged_type, self.target_type) != ("BYTES", "STRING")
+        )
+
+    @property
+    def _given(self) -> tuple[str, str]:
+        """The staged value, and its type; bytes for a column of another type are text."""
+        column = f"S.{quote(self.name)}"
+        if self.staged_type == "BYTES" != self.target_type:
+            return f"COALESCE(SAFE_CONVERT_BYTES_TO_STRING({column}), TO_BASE64({column}))", "STRING"
+        return column, self.staged_type
 
     @property
     def value(self) -> str:
         """The staged value, as an expression of the target type."""
-        column, staged_type = f"S.{quote(self.name)}", self.staged_type
-        if staged_type == "BYTES" != self.target_type:
-            staged_type = "STRING"
-            column = f"COALESCE(SAFE_CONVERT_BYTES_TO_STRING({column}), TO_BASE64({column}))"
+        column, staged_type = self._given
         match staged_type, self.target_type:
             case staged, target if staged == target:
                 return column
@@ -414,13 +437,27 @@ class MergeColumn:
                 return f"CAST({column} AS {target})"
 
     @property
-    def does_not_fit(self) -> str:
-        """The condition that a staged value is not NULL and has no equal of the target type, other than BYTES."""
-        column = f"S.{quote(self.name)}"
-        fitting = f"SAFE_CAST({column} AS {self.target_type})"
-        if (self.staged_type, self.target_type) == ("FLOAT64", "INT64"):  # CAST rounds to the nearest integer.
-            fitting = f"NULLIF({fitting} = {column}, FALSE)"
-        return f"{column} IS NOT NULL AND {fitting} IS NULL"
+    def does_not_fit(self) -> str | None:
+        """The condition that the target column does not hold a staged value; `None` if it holds any."""
+        column, staged_type = self._given
+        faults = []
+        if self.is_cast:
+            fitting = f"SAFE_CAST({column} AS {self.target_type})"
+            empty = ""
+            if staged_type == "STRING":
+                if self.target_type == "BYTES":
+                    fitting = f"IF(REGEXP_CONTAINS({column}, r'{_BASE64}'), {column}, NULL)"
+                elif not self.is_key:  # an empty text becomes NULL
+                    empty = f"{column} != '' AND "
+            elif self.target_type == "INT64" and staged_type == "FLOAT64" and self.name not in _MAY_BE_ROUNDED:
+                fitting = f"NULLIF({fitting} = {column}, FALSE)"  # CAST rounds to the nearest integer.
+            faults.append(f"{empty}{column} IS NOT NULL AND {fitting} IS NULL")
+        if self.max_length is not None and self.target_type in ("STRING", "BYTES"):
+            length = "CHAR_LENGTH" if self.target_type == "STRING" else "BYTE_LENGTH"
+            faults.append(f"{column} IS NOT NULL AND {length}({self.value}) > {self.max_length}")
+        if self.is_required and not self.is_key:
+            faults.append(f"{column} IS NULL")
+        return " OR ".join(f"({fault})" for fault in faults) or None
 
     @property
     def differs(self) -> str:
@@ -456,22 +493,57 @@ def merge_statement(
     )
 
 
-def misfits_statement(staging: str, column: MergeColumn, limit: int) -> str:
-    """Returns the query of some staged values of a column that have no equal of the target type."""
-    name = quote(column.name)
-    return (
-        f"SELECT DISTINCT S.{name} FROM {staging} AS S WHERE {column.does_not_fit} ORDER BY S.{name} LIMIT {limit}"
-    )
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """The staged rows, and which of them the target holds.
 
+    Attributes:
+        table: The staging table, as SQL.
+        key: Key columns.
+        columns: All columns, including the key.
+        may_share_keys: Whether different staged keys may be one key of the target. The MERGE would insert two rows
+            with one key, and fail in every later run with these rows, so none of them is merged.
+    """
 
-def same_keys_statement(staging: str, keys: Sequence[MergeColumn], limit: int) -> str:
-    """Returns the query of some keys of the target types that several staged rows have."""
-    values = ", ".join(f"{column.value} AS {quote(column.name)}" for column in keys)
-    numbers = ", ".join(str(number) for number, _ in enumerate(keys, 1))
-    return (
-        f"SELECT {values} FROM {staging} AS S GROUP BY {numbers} HAVING COUNT(*) > 1 "
-        f"ORDER BY {numbers} LIMIT {limit}"
-    )
+    table: str
+    key: tuple[str, ...]
+    columns: Sequence[MergeColumn]
+    may_share_keys: bool
+
+    def misfits(self, column: MergeColumn) -> str | None:
+        """Returns the query of the keys and the values that a column does not hold; `None` if it holds any."""
+        if column.does_not_fit is None:
+            return None
+        return f"SELECT {self._keys}, S.{quote(column.name)} FROM {self.table} AS S WHERE {column.does_not_fit}"
+
+    def same_keys(self) -> str | None:
+        """Returns the query of the keys, and their number, that are one key of the target; `None` without any."""
+        if not self.may_share_keys:
+            return None
+        return f"SELECT {self._keys}, {self._rows_of_key} FROM {self._fitting} QUALIFY {self._rows_of_key} > 1"
+
+    def fitting(self) -> str:
+        """Returns the rows that the target holds, as SQL."""
+        if self.may_share_keys:
+            return f"(SELECT S.* FROM {self._fitting} QUALIFY {self._rows_of_key} = 1)"
+        return (
+            f"(SELECT S.* FROM {self._fitting})" if any(each.does_not_fit for each in self.columns) else self.table
+        )
+
+    @property
+    def _fitting(self) -> str:
+        faults = [each.does_not_fit for each in self.columns if each.does_not_fit is not None]
+        return f"{self.table} AS S WHERE NOT ({' OR '.join(faults) or 'FALSE'})"
+
+    @property
+    def _keys(self) -> str:
+        return ", ".join(f"S.{quote(name)}" for name in self.key)
+
+    @property
+    def _rows_of_key(self) -> str:
+        """The number of rows with the key of a row; floats cannot be partitioned, and their JSON can."""
+        keys = ", ".join(f"TO_JSON_STRING({column.value})" for column in self.columns if column.is_key)
+        return f"COUNT(*) OVER (PARTITION BY {keys})"
 
 
 def quote(name: str) -> str:

@@ -48,13 +48,13 @@ def write_file(
             file.writelines(lines)
 
 
-def publish(sink: FilesSink, staged: Mapping[int, str], replaced: Iterable[str] | None = None) -> list[str]:
+def publish(sink: FilesSink, staged: Mapping[int, str], replaced: Iterable[str]) -> list[str]:
     """Moves the staged files of all shards to their final names, replacing those of an earlier run.
 
     Args:
         sink: The sink.
         staged: Address of the file of each shard.
-        replaced: Addresses of the files of an earlier run. `None`: all answers in the sink.
+        replaced: Addresses of the files of earlier runs.
 
     Returns:
         The addresses of the answers.
@@ -63,8 +63,7 @@ def publish(sink: FilesSink, staged: Mapping[int, str], replaced: Iterable[str] 
         uri: f"{sink.uri}answers-{shard:05}-of-{sink.shards:05}.{sink.format}"
         for shard, uri in sorted(staged.items())
     }
-    earlier = storage.match(f"{sink.uri}answers-*") if replaced is None else replaced
-    outdated = {*earlier} - {*answers.values()}
+    outdated = {*replaced} - {*answers.values()}
     move_in(equalize_types(answers) if sink.format == "parquet" else answers)
     storage.delete(outdated)
     return list(answers.values())

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, Ro
 from airflow_provider_llmbeam.pipeline.records import encode_key, read_records, whole
 from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyType, KeyTypes
 from airflow_provider_llmbeam.pipeline.sinks.parquet import as_text
+from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse, store_each
 from airflow_provider_llmbeam.spec.sink import MilvusSink
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ _TEXTS = ("model", "fingerprint")
 _UPSERT_BYTES, _UPSERT_ROWS = 8 * 2**20, 5_000
 #: Maximum length of a text field; https://milvus.io/docs/limitations.md
 _LONGEST_TEXT = 65_535
+#: Codes of errors of a value: those of milvus-lite, and "invalid parameter" of a server.
+#: Source: milvus-io/milvus, pkg/util/merr/errors.go.
+_OF_A_ROW = frozenset({5, 6, 1100})
 _NOT_BILLED = JobSpecError.remains
 _KEPT = "The answers are in the journal: another run sends nothing to the model."
 
@@ -43,20 +48,26 @@ def check(sink: MilvusSink, key: tuple[str, ...], dimensions: int | None) -> Non
             raise JobSpecError(mismatch)
 
 
-def publish(sink: MilvusSink, key: tuple[str, ...], staged: Mapping[int, str]) -> list[str]:
+def publish(sink: MilvusSink, key: tuple[str, ...], staged: Mapping[int, str], refuse: Refuse) -> list[str]:
     """Upserts the rows of the staged files; doing it again changes nothing.
+
+    Args:
+        sink: The sink.
+        key: Key columns.
+        staged: Address of each file of answer records, as JSON lines.
+        refuse: Takes each row that does not fit the collection.
 
     Returns:
         The address of the collection.
 
     Raises:
-        JobFailedError: The collection cannot be reached, or rejects them.
+        JobFailedError: The collection cannot be reached, or fits no row.
         RowsLostError: Milvus stored fewer rows than were sent.
     """
     shape = _shape(staged, key)
-    if shape.rows:  # without a vector the dimensions of a collection are not known
+    if shape.dimensions:  # without a vector those of a collection are not known
         with _opened(sink, _KEPT) as client:
-            _upsert(client, sink, key, staged, shape)
+            _upsert(client, sink, key, staged, shape, refuse)
     return [f"{sink.uri}/{sink.collection}"]
 
 
@@ -67,40 +78,58 @@ def entity_id(row: Mapping[str, Any], key: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Shape of the staged rows."""
+    """Shape of the staged rows: the commonest length of the vectors, 0 without any, and the types of the keys."""
 
-    rows: int
     dimensions: int
     columns: dict[str, KeyType]
 
 
 def _shape(staged: Mapping[int, str], key: tuple[str, ...]) -> _Shape:
-    count, lengths = 0, set[int]()
-    types = KeyTypes(key)
+    lengths, types = Counter[int](), KeyTypes(key)
     for row in read_records(staged):
-        count += 1
-        lengths.add(len(row["answer"]))
+        lengths[len(row["answer"])] += 1
         types.add(row)
-    if len(lengths) > 1:
-        raise JobFailedError(f"The vectors are of different lengths: {sorted(lengths)}. {_KEPT}")
-    return _Shape(count, max(lengths, default=0), types.types())
+    return _Shape(max(lengths, key=lambda length: (lengths[length], length), default=0), types.types())
 
 
 def _upsert(
-    client: MilvusClient, sink: MilvusSink, key: tuple[str, ...], staged: Mapping[int, str], shape: _Shape
+    client: MilvusClient,
+    sink: MilvusSink,
+    key: tuple[str, ...],
+    staged: Mapping[int, str],
+    shape: _Shape,
+    refuse: Refuse,
 ) -> None:
+    from pymilvus.exceptions import DataNotMatchException, MilvusException
+
     if not client.has_collection(sink.collection):
         _create(client, sink, shape)
     elif mismatch := _misfit(client, sink, key, shape.dimensions):
         raise JobFailedError(f"{mismatch} {_KEPT}")
     fields = client.describe_collection(sink.collection)["fields"]
     types = {field["name"]: field["type"].name for field in fields}
-    rows, taken = read_records(staged), 0
+    rows, sent, taken = enumerate(read_records(staged)), 0, 0
     size = min(_UPSERT_ROWS, max(1, _UPSERT_BYTES // (4 * shape.dimensions)))
-    while entities := [_entity(row, key, types) for row in itertools.islice(rows, size)]:
-        taken += client.upsert(sink.collection, entities)["upsert_count"]
-    if taken != shape.rows:
-        raise RowsLostError(f"Milvus took {taken} of {shape.rows} rows into {sink.collection!r}. {_KEPT}")
+    while chunk := [(number, _entity(row, key, types)) for number, row in itertools.islice(rows, size)]:
+
+        def upsert(first: int, end: int, chunk: list[tuple[int, dict[str, Any]]] = chunk) -> str | None:
+            nonlocal sent, taken
+            try:
+                found = client.upsert(sink.collection, [entity for _, entity in chunk[first:end]])
+            except MilvusException as error:
+                if isinstance(error, DataNotMatchException) or error.code in _OF_A_ROW:
+                    return f"Collection {sink.collection!r}: {error.message}"
+                raise
+            sent += end - first
+            taken += found["upsert_count"]
+            return None
+
+        def take(position: int, reason: str, chunk: list[tuple[int, dict[str, Any]]] = chunk) -> None:
+            refuse(chunk[position][0], reason)
+
+        store_each(0, len(chunk), upsert, take)
+    if taken != sent:
+        raise RowsLostError(f"Milvus took {taken} of {sent} rows into {sink.collection!r}. {_KEPT}")
     client.flush(sink.collection)
     client.load_collection(sink.collection)
 

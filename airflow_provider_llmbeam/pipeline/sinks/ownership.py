@@ -3,20 +3,27 @@
 It is recorded below the sink before anything is sent, and only if no other job is, see `storage.change`. On other
 filesystems than this machine's and Cloud Storage, the later one of two jobs that start within the same moment owns
 the sink, and the earlier one fails when it publishes.
+
+The same file lists the files that jobs have published in the directory. No other one is replaced or deleted.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
+#: Files beside the answers.
+_BESIDE = ("dead_letter-00000-of-00001.jsonl", "report.json", "report.html")
+_ANSWERS = re.compile(r"answers-\d{5}-of-\d{5}\.(jsonl|parquet)")
 _MAP_INDEX = re.compile(r"\[\d+\]$")
 
 
@@ -63,7 +70,7 @@ def claim(spec: JobSpec) -> None:
         found = _parse(content)
         if content is None or found is None or (takes_over and found != own):
             since = datetime.now(UTC).isoformat(timespec="seconds")
-            return json.dumps({**asdict(own), "since": since}).encode()
+            return json.dumps({**asdict(own), "since": since, "files": sorted(_files_of(spec, content))}).encode()
         _refuse_other(spec, found)
         return content
 
@@ -98,6 +105,73 @@ def check_still_owner(spec: JobSpec) -> None:
         )
 
 
+def find_foreign_file(spec: JobSpec) -> str | None:
+    """Returns what is wrong with a sink in which the job would replace a file that no job has published.
+
+    Answers are no such files for a job that merges: it keeps their rows.
+    """
+    if not isinstance(spec.sink, FilesSink):
+        return None
+    for name in sorted(names_of(spec.sink) - _published(spec)):
+        is_merged = spec.sink.on_existing == "merge" and _ANSWERS.fullmatch(name)
+        if not is_merged and storage.exists(f"{spec.sink.uri}{name}"):
+            return (
+                f"`sink.uri` {spec.sink.uri!r} has a file {name!r} that no job has published there, and that this "
+                "one would replace. Move it to another place, or name another directory."
+            )
+    return None
+
+
+def names_of(sink: FilesSink) -> frozenset[str]:
+    """Returns the names of the files that a job publishes in its sink."""
+    answers = (f"answers-{shard:05}-of-{sink.shards:05}.{sink.format}" for shard in range(sink.shards))
+    return frozenset((*answers, *_BESIDE))
+
+
+def record_published(spec: JobSpec, names: Iterable[str]) -> None:
+    """Records which files of the sink jobs have published."""
+    if (uri := spec.paths.owner_uri) is not None:
+        owner = asdict(Owner.of(spec))
+        files = {"files": sorted(names)}
+        storage.change(uri, lambda content: json.dumps({**owner, **_object(content), **files}).encode())
+
+
+def published_answers(spec: JobSpec) -> list[str]:
+    """Returns the addresses of the files of answers that jobs have published in the sink; none in a table."""
+    if not isinstance(spec.sink, FilesSink):
+        return []
+    uris = (f"{spec.sink.uri}{name}" for name in sorted(_published(spec)) if _ANSWERS.fullmatch(name))
+    return [uri for uri in uris if storage.exists(uri)]
+
+
+def other_answers(spec: JobSpec) -> list[str]:
+    """Returns the addresses of files with a name like those of answers that no job has published in the sink."""
+    if not isinstance(spec.sink, FilesSink):
+        return []
+    return sorted({*storage.match(f"{spec.sink.uri}answers-*")} - {*published_answers(spec)})
+
+
+def _published(spec: JobSpec) -> frozenset[str]:
+    """Returns the names of the files that jobs have published in the sink."""
+    assert spec.paths.owner_uri is not None
+    return _files_of(spec, storage.read_if_exists(spec.paths.owner_uri))
+
+
+def _files_of(spec: JobSpec, content: bytes | None) -> frozenset[str]:
+    """Returns the files that the file of an owner lists; all with such names if it is of an earlier release."""
+    if content is None:
+        return frozenset()
+    names = _object(content).get("files")
+    if not isinstance(names, list):
+        directory = spec.paths.output_uri
+        names = [uri.removeprefix(directory) for uri in storage.match(f"{directory}*")]
+    return frozenset(name for name in names if isinstance(name, str) and _is_own(name))
+
+
+def _is_own(name: str) -> bool:
+    return name in _BESIDE or _ANSWERS.fullmatch(name) is not None
+
+
 def _conflict(uri: str, found: Owner | None, own: Owner) -> str:
     assert found is not None
     theirs, mine = found.job, own.job
@@ -119,8 +193,17 @@ def _refuse_other(spec: JobSpec, found: Owner | None) -> None:
 
 def _parse(content: bytes | None) -> Owner | None:
     """Returns the recorded owner; `None` if there is none, or its file is not valid."""
+    found = _object(content)
+    try:
+        return Owner(str(found["job"]), str(found["deployment"]))
+    except KeyError:
+        return None
+
+
+def _object(content: bytes | None) -> dict[str, Any]:
+    """Returns the JSON object of a file, which is empty for a file that is not valid."""
     try:
         found = json.loads(content or b"")
-        return Owner(str(found["job"]), str(found["deployment"]))
-    except (ValueError, KeyError, TypeError):
-        return None
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from google.api_core.exceptions import GoogleAPIError
+from google.api_core.exceptions import BadRequest, GoogleAPIError
 from google.api_core.retry import Retry
 from requests import RequestException
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import before_the_model, message_of
-from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record, read_records
-from airflow_provider_llmbeam.pipeline.sinks.sent import digest_of, remember, were_sent
+from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse, store_each
+from airflow_provider_llmbeam.pipeline.sinks.sent import Unsent, digest_of, find_unsent, remember
 from airflow_provider_llmbeam.spec.sink import PubSubSink
 from airflow_provider_llmbeam.transport.redirects import direct
 
@@ -31,6 +31,9 @@ _TIMEOUT_SECONDS = 60.0
 _RETRY_SECONDS = 300.0
 _KEPT = "The answers are in the journal: a retry sends nothing to the model, and all messages again."
 
+#: The position of an answer in the staged file, and its message.
+_Message = tuple[int, dict[str, Any]]
+
 
 def check(sink: PubSubSink) -> None:
     """Checks that the topic exists.
@@ -43,7 +46,9 @@ def check(sink: PubSubSink) -> None:
         publisher.get_topic(topic=sink.topic, timeout=_TIMEOUT_SECONDS)
 
 
-def publish(sink: PubSubSink, key: tuple[str, ...], staged: Mapping[int, str], sent_uri: str) -> list[str]:
+def publish(
+    sink: PubSubSink, key: tuple[str, ...], staged: Mapping[int, str], sent_uri: str, refuse: Refuse
+) -> list[str]:
     """Sends the staged answers, unless the run has sent them.
 
     Args:
@@ -51,6 +56,7 @@ def publish(sink: PubSubSink, key: tuple[str, ...], staged: Mapping[int, str], s
         key: Key columns.
         staged: Address of each file of answer records, as JSON lines.
         sent_uri: File that names what was sent.
+        refuse: Takes each answer that Pub/Sub refuses.
 
     Returns:
         The address of the topic.
@@ -60,33 +66,55 @@ def publish(sink: PubSubSink, key: tuple[str, ...], staged: Mapping[int, str], s
     """
     address = f"pubsub://{sink.topic}"
     digest = digest_of(address, read_records(staged))
-    if were_sent(sent_uri, digest):
-        _log.info("The answers were sent to %s by an earlier attempt.", address)
-        return [address]
     count = 0
+    refused = set[int]()
+
+    def take(number: int, reason: str) -> None:
+        refused.add(number)
+        refuse(number, reason)
+
     try:
         with _publisher() as publisher:
-            for messages in _requests(sink, key, read_records(staged)):
-                sent = publisher.publish(
-                    topic=sink.topic,
-                    messages=messages,
-                    retry=Retry(timeout=_RETRY_SECONDS),
-                    timeout=_TIMEOUT_SECONDS,
-                )
-                count += len(sent.message_ids)
+            for answers in _requests(sink, key, find_unsent(sent_uri, digest, staged)):
+                count += _send(publisher, sink.topic, answers, take)
     except GoogleAPIError as error:
         raise JobFailedError(f"`sink.topic` {sink.topic!r}: {message_of(error)} {_KEPT}") from error
     except RequestException as error:
         raise JobFailedError(f"`sink.topic` {sink.topic!r}: {type(error).__name__}: {error} {_KEPT}") from error
-    remember(sent_uri, digest)
-    _log.info("Messages sent to %s: %s", address, f"{count:,}")
+    if count or refused:
+        remember(sent_uri, digest, staged, refused)
+        _log.info("Messages sent to %s: %s", address, f"{count:,}")
+    else:
+        _log.info("The answers were sent to %s by an earlier attempt.", address)
     return [address]
 
 
-def _requests(sink: PubSubSink, key: tuple[str, ...], records: Iterable[Row]) -> Iterator[list[dict[str, Any]]]:
-    """Yields the messages of each request, in the order of the records."""
-    messages, size = list[dict[str, Any]](), 0
-    for record in records:
+def _send(publisher: Any, topic: str, answers: list[_Message], refuse: Refuse) -> int:
+    """Sends the messages of a request but those that Pub/Sub refuses; returns their number."""
+    count = 0
+
+    def send(first: int, end: int) -> str | None:
+        nonlocal count
+        messages = [message for _, message in answers[first:end]]
+        try:
+            sent = publisher.publish(
+                topic=topic, messages=messages, retry=Retry(timeout=_RETRY_SECONDS), timeout=_TIMEOUT_SECONDS
+            )
+        except (
+            BadRequest
+        ) as error:  # too large, or not of the schema of the topic: a request is refused as a whole
+            return f"`sink.topic` {topic!r}: {message_of(error)}"
+        count += len(sent.message_ids)
+        return None
+
+    store_each(0, len(answers), send, lambda position, reason: refuse(answers[position][0], reason))
+    return count
+
+
+def _requests(sink: PubSubSink, key: tuple[str, ...], answers: Iterable[Unsent]) -> Iterator[list[_Message]]:
+    """Yields the messages of each request, in the order of the answers."""
+    messages, size = list[_Message](), 0
+    for number, record in answers:
         data, name = encode_record(record).rstrip(b"\n"), _name(encode_key(record, key).rstrip(b"\n"))
         if messages and (len(messages) == _MESSAGES or size + len(data) + len(name) > _BYTES):
             yield messages
@@ -94,7 +122,7 @@ def _requests(sink: PubSubSink, key: tuple[str, ...], records: Iterable[Row]) ->
         message: dict[str, Any] = {"data": data, "attributes": {"llmbeam_key": name}}
         if sink.ordering_key is not None and record[sink.ordering_key] is not None:
             message["ordering_key"] = str(record[sink.ordering_key])
-        messages.append(message)
+        messages.append((number, message))
         size += len(data) + len(name)
     if messages:
         yield messages

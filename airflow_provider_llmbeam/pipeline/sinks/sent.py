@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import Row
-from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.pipeline.records import encode_record, read_records
 
 _BITS = 256
 
+#: The position of an answer in the staged file, and the answer.
+Unsent = tuple[int, Row]
+
 
 def digest_of(address: str, records: Iterable[Row]) -> str:
-    """Returns a digest of records in any order, and of where they are sent.
-
-    `origin` is left out: it changes for every row that a second run takes from the journal.
-    """
-    total = 0
-    for record in records:
-        line = encode_record({name: value for name, value in record.items() if name != "origin"})
-        total = (total + int.from_bytes(hashlib.sha256(line).digest())) % 2**_BITS
+    """Returns a digest of records in any order, and of where they are sent."""
+    total = sum(int(_digest(record), 16) for record in records) % 2**_BITS
     return hashlib.sha256(f"{address}\0{total:064x}".encode()).hexdigest()
 
 
-def were_sent(uri: str, digest: str) -> bool:
-    """Returns whether the answers with a digest are those that were sent last."""
-    if not storage.exists(uri):
-        return False
+def find_unsent(uri: str, digest: str, staged: Mapping[int, str]) -> Iterator[Unsent]:
+    """Yields the staged answers that were not sent: if the last ones were these, only what was refused then."""
     try:
-        return bool(json.loads(storage.read(uri)) == {"digest": digest})
+        found = json.loads(storage.read_if_exists(uri) or b"null")
     except ValueError:  # they are sent again, which loses none
-        return False
+        found = None
+    was_sent = isinstance(found, dict) and found.get("digest") == digest
+    refused = {*found.get("refused", ())} if was_sent else ()
+    for number, record in enumerate(read_records(staged)):
+        if not was_sent or (refused and _digest(record) in refused):
+            yield number, record
 
 
-def remember(uri: str, digest: str) -> None:
-    """Records that the answers with a digest were sent."""
-    storage.replace(uri, json.dumps({"digest": digest}).encode())
+def remember(uri: str, digest: str, staged: Mapping[int, str], refused: Collection[int]) -> None:
+    """Records that the answers with a digest were sent, all but the refused ones."""
+    left = [_digest(record) for number, record in enumerate(read_records(staged)) if number in refused]
+    storage.replace(uri, json.dumps({"digest": digest, **({"refused": left} if left else {})}).encode())
+
+
+def _digest(record: Row) -> str:
+    """Returns the digest of a record without `origin`, which changes for a row that comes from the journal."""
+    line = encode_record({name: value for name, value in record.items() if name != "origin"})
+    return hashlib.sha256(line).hexdigest()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -38,22 +37,24 @@ from airflow_provider_llmbeam.pipeline.sinks.merge_files import merge_dead_lette
 from airflow_provider_llmbeam.pipeline.sinks.ownership import release
 from airflow_provider_llmbeam.pipeline.sources import bigquery, queue
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count, name_of
+from airflow_provider_llmbeam.pipeline.transforms.refusals import Refusals, TooManyRefusalsError
 from airflow_provider_llmbeam.pipeline.transforms.write_report import ReportWriter
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
+from airflow_provider_llmbeam.spec.job.output_rules import matches, reads_own_dead_letter
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.sink import FilesSink
-from airflow_provider_llmbeam.spec.source import BigQuerySource
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource
 
 _log = logging.getLogger(__name__)
 
 
 class Publish(beam.DoFn):
-    """Checks the sums, then publishes: the dead letter, the answers, and the report last.
+    """Checks the sums, then publishes: the answers, the dead letter, and the report last.
 
     A job that merges by key may have its own dead letter as its source, so it publishes that last: an attempt that
-    repeats one that was killed reads the same rows.
+    repeats one that was killed reads the same rows. A job that fails publishes neither: its failed rows lie with
+    its own files, see `JobPaths.failed_rows_uri`.
 
     Args:
         spec: The job.
@@ -64,7 +65,7 @@ class Publish(beam.DoFn):
     Raises:
         RowsLostError: Rows read are not answered + dead letter. Nothing was published.
         TooManyFailedRowsError: More rows failed than `limits.max_dead_letter_ratio` allows, or sending ended after
-            the first ones. The dead letter was published, and the previous answers were kept.
+            the first ones, or the sink has refused too many answers. The previous output was kept.
         DriftError: The answers differ from those of earlier runs, and `alerts.on_drift` is 'fail'; as above.
         JobFailedError: Whether they differ cannot be read, and `alerts.on_drift` is 'fail'; as above.
         JobSpecError: No row became a request; as above.
@@ -124,85 +125,93 @@ class Publish(beam.DoFn):
             self._report.write_text(text, spec.paths.skipped_uri)
             return text
         check_count(tally.read, spec.source)
-        (failed,) = self._every_shard(failed_files, "dead_letter", 1, "jsonl").values()
         file_format, shards = sinks.staged_as(spec.sink)
         staged = self._every_shard(answer_files, "answers", shards, file_format)
-        publish = partial(self._publish_answers, staged, history_files)
-        # Another job may merge into a files sink and its dead letter meanwhile, and would write what it has read
-        # over the new files; with any other sink, the dead letter is of this job.
-        with hold_sink(spec) if isinstance(spec.sink, FilesSink) else nullcontext():
-            if spec.merges_by_key:
-                text = self._publish_merged(tally, staged, failed, file_format, publish)
-            else:
-                move_in({failed: spec.paths.dead_letter_uri})
-                self._check(tally)
-                text = self._report.write(tally, publish())
+        published = self._report_of_earlier_attempt(staged)
+        if published is None:
+            (failed,) = self._every_shard(failed_files, "dead_letter", 1, "jsonl").values()
+            # Another job may merge into a files sink and its dead letter meanwhile, and would write what it has
+            # read over the new files; with any other sink, the dead letter is of this job.
+            with hold_sink(spec) if isinstance(spec.sink, FilesSink) else nullcontext():
+                published = self._publish_pair(tally, staged, failed, history_files)
+            # Those of an earlier run, which this one has repeated.
+            uri = spec.paths.failed_rows_uri
+            if storage.exists(uri) and not (
+                isinstance(spec.source, FilesSource) and matches(spec.source.uri, uri)
+            ):
+                storage.delete([uri])
         self._clean_up()
+        return published
+
+    def _publish_pair(
+        self, tally: Tally, staged: dict[int, str], failed: str, history_files: Iterable[str]
+    ) -> str:
+        """Publishes the answers and the dead letter that belongs to them; returns the report."""
+        spec = self._spec
+        self._check(tally, failed)
+        dead_letter = self._dead_letter(staged, failed)
+        refusals = Refusals(spec, tally, staged)
+        try:
+            answers = sinks.publish(spec, staged, refusals.add)
+        except TooManyRefusalsError:
+            answers = []
+        if refusals:
+            tally, failed = refusals.move(failed)
+            self._check(tally, failed)
+            dead_letter = self._dead_letter(staged, failed)
+        if (conversation := spec.conversation) is not None:
+            publish_history(spec, conversation.ttl_days, history_files, time.time())
+        if not spec.merges_by_key:
+            move_in({dead_letter: spec.paths.dead_letter_uri})
+            return self._report.write(tally, answers)
+        text = self._report.write(tally, answers)
+        move_in({dead_letter: spec.paths.dead_letter_uri})
         return text
 
-    def _check(self, tally: Tally) -> None:
+    def _check(self, tally: Tally, failed: str) -> None:
+        """Checks that the answers may be published; if not, keeps failed rows and their report with the job."""
         spec = self._spec
         try:
             check_ratio(
-                tally, spec.limits.max_dead_letter_ratio, spec.paths.dead_letter_uri, spec.max_output_tokens
+                tally, spec.limits.max_dead_letter_ratio, spec.paths.failed_rows_uri, spec.max_output_tokens
             )
             if spec.alerts.on_drift == "fail":
                 check_drift(self._report.find_alerts(tally), spec.paths.journal_uri)
         except (JobSpecError, TooManyFailedRowsError, DriftError) as error:
+            move_in({failed: spec.paths.failed_rows_uri})
             try:
                 self._report.write_failed(tally, str(error))
             except Exception:  # noqa: BLE001 - the failed rows are the error of the job
                 _log.exception("The report of the failed run could not be written to %r.", spec.paths.failed_uri)
             raise
 
-    def _publish_answers(self, staged: Mapping[int, str], history_files: Iterable[str]) -> list[str]:
-        """Publishes the answers, then the turns of conversations; returns the addresses of the answers."""
-        answers = self._published_before(staged) or sinks.publish(self._spec, staged)
-        if (conversation := self._spec.conversation) is not None:
-            publish_history(self._spec, conversation.ttl_days, history_files, time.time())
-        return answers
-
-    def _published_before(self, staged: Mapping[int, str]) -> list[str]:
-        """Returns the addresses in the report of an earlier attempt, which has deleted the staged files."""
+    def _report_of_earlier_attempt(self, staged: Mapping[int, str]) -> str | None:
+        """Returns the report of an earlier attempt, which has published all files and deleted the staged ones."""
         uri = self._spec.paths.report_uri
         if not all(map(storage.exists, staged.values())) and storage.exists(uri):
             with suppress(ValidationError):  # for a report of an earlier release
-                report = Report.model_validate_json(storage.read(uri))
-                # The report is the last file to be published; an earlier run has another start.
-                return report.answers_uris if report.started_at == self._report.started_at else []
-        return []
+                text = storage.read(uri).decode()
+                # The report follows the answers; an earlier run has another start.
+                if Report.model_validate_json(text).started_at == self._report.started_at:
+                    return text
+        return None
 
-    def _publish_merged(
-        self,
-        tally: Tally,
-        staged: Mapping[int, str],
-        failed: str,
-        file_format: str,
-        publish: Callable[[], list[str]],
-    ) -> str:
-        spec, columns = self._spec, OutputColumns.of(self._spec)
-        if not storage.exists(failed):  # An earlier attempt has published and deleted it.
-            return self._report.write(tally, publish())
-        merge = partial(
-            merge_dead_letter,
+    def _dead_letter(self, staged: Mapping[int, str], failed: str) -> str:
+        """Returns the address of the dead letter of this run: merged, it has the earlier rows of other keys."""
+        spec = self._spec
+        if not spec.merges_by_key:
+            return failed
+        file_format, _ = sinks.staged_as(spec.sink)
+        return merge_dead_letter(
             spec.paths.dead_letter_uri,
             failed,
             spec.paths.staging_uri,
-            columns,
+            OutputColumns.of(spec),
+            done=read_rows(staged, file_format),
             file_format=file_format,
             plain=plain_rows(spec),
             is_read=selection(spec.source, is_own_dead_letter=True) if reads_own_dead_letter(spec) else None,
         )
-        try:
-            self._check(tally)
-        except (JobSpecError, TooManyFailedRowsError, DriftError):
-            # Answers that are not published leave their rows in the dead letter.
-            move_in({merge(done=()): spec.paths.dead_letter_uri})
-            raise
-        merged = merge(done=read_rows(staged, file_format))
-        text = self._report.write(tally, publish())
-        move_in({merged: spec.paths.dead_letter_uri})
-        return text
 
     def _clean_up(self) -> None:
         queue.after_publication(self._spec)
@@ -288,12 +297,14 @@ def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str, max_output
             raise JobSpecError(str(message))
         others = "" if rows == tally.read else f"None of {tally.read} rows was answered. "
         raise (PermanentFailureError if is_permanent else NothingAnsweredError)(f"{others}{message}")
+    asked = failed - tally.failed["not_stored"]
     kinds = ", ".join(f"{count} × {kind} ({tally.messages[kind]})" for kind, count in tally.failed.most_common(3))
-    again = "a changed spec" if is_permanent else "another run"
+    again = "a changed spec" if is_permanent and asked else "another run"
+    sent = "the failed rows only" if asked else "nothing, and publishes them once the sink takes them"
     raise (PermanentFailureError if is_permanent else TooManyFailedRowsError)(
         f"{failed} of {tally.read} rows ended in the dead letter, {dead_letter_uri!r}: {kinds}. "
         f"`limits.max_dead_letter_ratio` is {max_ratio:g}, so the previous output was kept. The answers are in "
-        f"the journal: {again} sends the failed rows only."
+        f"the journal: {again} sends {sent}."
     )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
+from typing import IO
 
 import apache_beam as beam
 import pyarrow as pa
 
 from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import FAILED, AnsweredRow, FailedRow, Row, refused_row
 from airflow_provider_llmbeam.pipeline.records import answer_record, answer_value, encode_record, failed_record
@@ -59,6 +62,7 @@ class WriteStaged(beam.PTransform):
         shards: Number of files. The key of a row determines its file.
         columns: Columns of the answers; in Parquet the types of those from the source are derived from the data.
         is_private: Whether nobody but the owner can read a local file, also when it is published.
+        keeps_rows: Whether the rows of the answers are written to a file beside each, see `rows_uri`.
     """
 
     def __init__(
@@ -70,15 +74,17 @@ class WriteStaged(beam.PTransform):
         shards: int = 1,
         columns: OutputColumns = _NO_COLUMNS,
         is_private: bool = False,
+        keeps_rows: bool = False,
     ) -> None:
         super().__init__()
         self._shards = shards
         self._columns = columns
-        self._write = _WriteShard(staging_uri, prefix, file_format, columns, is_private)
+        self._keeps_rows = keeps_rows
+        self._write = _WriteShard(staging_uri, prefix, file_format, columns, is_private, keeps_rows)
 
     def expand(self, branches: tuple[beam.PCollection, ...]) -> beam.PCollection:
         """Encodes the rows of each branch, so that only blocks of lines are shuffled; then writes each shard."""
-        encode = partial(_shard_and_line, self._columns, self._shards)
+        encode = partial(_shard_and_lines, self._columns, self._shards, self._keeps_rows)
         blocks = [
             rows | f"Encode{number}" >> beam.ParDo(ToLineBlocks(encode)) for number, rows in enumerate(branches)
         ]
@@ -87,10 +93,21 @@ class WriteStaged(beam.PTransform):
         return every | beam.GroupByKey() | beam.ParDo(self._write)
 
 
-def _shard_and_line(columns: OutputColumns, shards: int, found: AnsweredRow | FailedRow) -> tuple[int, bytes]:
+def rows_uri(answers_uri: str) -> str:
+    """Returns the address of the rows of a staged file of answers, as records of the dead letter in its order."""
+    return f"{answers_uri}.rows"
+
+
+def _shard_and_lines(
+    columns: OutputColumns, shards: int, keeps_rows: bool, found: AnsweredRow | FailedRow
+) -> tuple[int, bytes]:
     if isinstance(found, FailedRow):
         return 0, encode_record(failed_record(found))
-    return shard_of(found.row, columns.key, shards), encode_record(answer_record(found, columns))
+    line = encode_record(answer_record(found, columns))
+    if keeps_rows:
+        failure = Failure(kind="not_stored", message="", attempts=found.completion.attempts)
+        line += encode_record(failed_record(FailedRow(found.masked_row or found.row, failure, found.origin)))
+    return shard_of(found.row, columns.key, shards), line
 
 
 class _WriteShard(beam.DoFn):
@@ -101,19 +118,31 @@ class _WriteShard(beam.DoFn):
         file_format: str,
         columns: OutputColumns,
         is_private: bool,
+        keeps_rows: bool,
     ) -> None:
         self._staging_uri = staging_uri
         self._prefix = prefix
         self._file_format = file_format
         self._columns = columns
         self._is_private = is_private
+        self._keeps_rows = keeps_rows
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[tuple[int, str]]:
         shard, blocks = element
-        lines = (line for block in blocks for line in block.splitlines(keepends=True))
+        lines: Iterator[bytes] = (line for block in blocks for line in block.splitlines(keepends=True))
         uri = f"{self._staging_uri}{self._prefix}-{shard}-{uuid.uuid4().hex}.{self._file_format}"
-        write_file(uri, lines, self._file_format, self._columns, is_private=self._is_private)
+        with ExitStack() as until_end:
+            if self._keeps_rows:
+                lines = _answers_of(lines, until_end.enter_context(storage.create(rows_uri(uri), is_private=True)))
+            write_file(uri, lines, self._file_format, self._columns, is_private=self._is_private)
         yield shard, uri
+
+
+def _answers_of(lines: Iterator[bytes], rows: IO[bytes]) -> Iterator[bytes]:
+    """Yields the lines of answers, and writes the line of the row that follows each to a file."""
+    for answer in lines:
+        yield answer
+        rows.write(next(lines))
 
 
 class _FitAnswers(beam.DoFn):

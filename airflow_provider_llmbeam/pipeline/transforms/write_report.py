@@ -68,7 +68,8 @@ class ReportWriter:
     def write_failed(self, tally: Tally, reason: str) -> None:
         """Writes the report of a run whose answers are not published, with its page."""
         spec = self._spec
-        report = self._build(tally, [], spec.paths.failed_uri, spec.paths.failed_html_uri, failed_because=reason)
+        paths = spec.paths
+        report = self._build(tally, [], paths.failed_uri, paths.failed_html_uri, failed_because=reason)
         report, _ = self._compare(report)
         report = self._write_page(report, spec.paths.failed_html_uri)
         self.write_text(report.model_dump_json(indent=2), spec.paths.failed_uri)
@@ -103,7 +104,7 @@ class ReportWriter:
             spec,
             tally=tally,
             answers_uris=answers_uris,
-            dead_letter_uri=spec.paths.dead_letter_uri,
+            dead_letter_uri=spec.paths.failed_rows_uri if failed_because else spec.paths.dead_letter_uri,
             report_uri=uri,
             report_html_uri=html_uri,
             started_at=self.started_at,

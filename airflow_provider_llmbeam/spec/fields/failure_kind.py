@@ -25,6 +25,8 @@ FailureKind = Literal[
     "moderated",  # unsafe by the verdict of the guard model, or without a verdict that can be read
     "truncated",  # cut at `max_output_tokens`, so that it is empty or not valid against `output_schema`
     "invalid_output",  # empty, or not valid against `output_schema`
+    # answered, and published by another run once the sink stores it
+    "not_stored",  # the sink refuses the answer, which the journal keeps; the message has the words of the sink
     # failed after retries
     "throttled",  # nothing but 429 for `max_throttled_seconds`
     "server_error",  # 5xx

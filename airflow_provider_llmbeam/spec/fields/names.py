@@ -55,6 +55,11 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}"
 _NAME_WORDS = "a name of at most 127 letters, digits and . _ -, beginning with a letter or a digit"
 
 
+def is_job_name(name: str) -> bool:
+    """Returns whether a job can have a name."""
+    return re.fullmatch(_NAME, name) is not None
+
+
 def _check_labels(labels: dict[str, str]) -> dict[str, str]:
     for key, value in labels.items():
         if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", value):

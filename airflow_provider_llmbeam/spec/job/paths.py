@@ -70,6 +70,11 @@ class JobPaths:
         return f"{self.home_uri}failed.html"
 
     @property
+    def failed_rows_uri(self) -> str:
+        """Address of the failed rows of the same run; the dead letter belongs to the answers beside it."""
+        return f"{self.home_uri}failed_rows.jsonl"
+
+    @property
     def launch_error_uri(self) -> str:
         """Address of the error of the launcher of a Flex Template, beside the spec that it reads."""
         return f"{self.home_uri}{LAUNCH_ERROR_NAME}"
@@ -81,7 +86,7 @@ class JobPaths:
 
     @property
     def owner_uri(self) -> str | None:
-        """Address of the file that names the owner of a files sink."""
+        """Address of the file that names the owner of a files sink, and what jobs have published there."""
         return f"{self.spec.sink.uri}.llmbeam/_owner.json" if isinstance(self.spec.sink, FilesSink) else None
 
     @property

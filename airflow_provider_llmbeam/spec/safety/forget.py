@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.characters import valid_text
+
+_FINGERPRINT = re.compile("[0-9a-f]{64}")
+
+
+def valid_fingerprint(found: Any) -> str:
+    """Validates the fingerprint of a prompt, of which a part would be in the lines of other prompts, too.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(found, str) or not _FINGERPRINT.fullmatch(found):
+        raise ValueError("must be a fingerprint: 64 of the digits 0-9 and a-f")
+    return found
 
 
 class RowsToForget(SpecModel):
@@ -22,7 +36,7 @@ class RowsToForget(SpecModel):
     """
 
     keys: tuple[Annotated[str, AfterValidator(valid_text)], ...] = ()
-    fingerprints: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = ()
+    fingerprints: tuple[Annotated[str, AfterValidator(valid_fingerprint)], ...] = ()
     all_jobs: bool = False
     dry_run: bool = False
 

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
@@ -20,8 +21,10 @@ from airflow_provider_llmbeam.pipeline.measure.portions import read_once
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of, plain_rows
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts, with_key
 from airflow_provider_llmbeam.pipeline.records import with_types
+from airflow_provider_llmbeam.pipeline.sinks.ownership import published_answers
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
+from airflow_provider_llmbeam.spec.safety.forget import valid_fingerprint
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
 _log = logging.getLogger("llmbeam")
@@ -41,25 +44,39 @@ class FoundPrompts:
     shared: set[str] = field(default_factory=set)
     in_source: set[str] = field(default_factory=set)
 
+    def add(self, found: Any) -> bool:
+        """Adds a fingerprint that a file has, if it is one; returns whether it is."""
+        try:
+            self.fingerprints.add(valid_fingerprint(found))
+        except ValueError:
+            _log.warning("%.80r is not the fingerprint of a prompt, and was passed over.", found)
+            return False
+        return True
+
     @property
     def removable(self) -> frozenset[str]:
         """The fingerprints whose answers are removed."""
         return frozenset(self.fingerprints - self.shared)
 
 
-def find_prompts(spec: JobSpec, keys: NamedKeys, fingerprints: Iterable[str]) -> FoundPrompts:
-    """Finds the prompts of some rows: in the source, the dead letter, the answers and the audit of the job.
+def find_prompts(
+    spec: JobSpec, jobs: Iterable[JobSpec], keys: NamedKeys, fingerprints: Iterable[str]
+) -> FoundPrompts:
+    """Finds the prompts of some rows: in the source, the failed rows, the answers and the audit of the job.
 
     Args:
         spec: The job.
+        jobs: The jobs whose failed rows are read.
         keys: Keys of the rows.
         fingerprints: Fingerprints that are known already.
     """
-    found = FoundPrompts({*fingerprints})
+    found = FoundPrompts()
+    for fingerprint in fingerprints:
+        found.add(fingerprint)
     prompts = RowPrompts(spec)
     others: set[int] = set()
     named: dict[str, RowPrompt] = {}
-    for row, is_in_source in prompts.inspected(_rows(spec, prompts), lambda each: each[0]):
+    for row, is_in_source in prompts.inspected(_rows(spec, jobs, prompts), lambda each: each[0]):
         key = keys.of_row(row)
         of_row = prompts.prompt_of_row(row)
         if isinstance(of_row, FailedRow):  # a row that becomes no prompt has no answer
@@ -79,8 +96,14 @@ def find_prompts(spec: JobSpec, keys: NamedKeys, fingerprints: Iterable[str]) ->
     return found
 
 
-def _rows(spec: JobSpec, prompts: RowPrompts) -> Iterator[tuple[Row, bool]]:
-    """Yields the rows of the source, and those of the dead letter, which may have left it."""
+def failed_rows_uris(jobs: Iterable[JobSpec]) -> list[str]:
+    """Returns the files with failed rows of some jobs: dead letters, and those of runs that published nothing."""
+    uris = (uri for job in jobs for uri in (job.paths.dead_letter_uri, job.paths.failed_rows_uri))
+    return [uri for uri in dict.fromkeys(uris) if storage.exists(uri)]
+
+
+def _rows(spec: JobSpec, jobs: Iterable[JobSpec], prompts: RowPrompts) -> Iterator[tuple[Row, bool]]:
+    """Yields the rows of the source, and the failed ones, which may have left it."""
     plain = plain_rows(spec)
     try:
         with read_once(spec, prompts, sys.maxsize) as reading:
@@ -90,8 +113,8 @@ def _rows(spec: JobSpec, prompts: RowPrompts) -> Iterator[tuple[Row, bool]]:
                     yield row, True
     except JobSpecError as error:
         _log.warning("The source cannot be read, so the fingerprints come from the output alone: %s", error)
-    if storage.exists(spec.paths.dead_letter_uri):
-        for row in read_rows(spec.paths.dead_letter_uri):
+    for uri in failed_rows_uris(jobs):
+        for row in read_rows(uri):
             yield {name: value for name, value in plain(with_types(row)).items() if name != "llmbeam_error"}, False
 
 
@@ -99,16 +122,18 @@ def _add_answered(spec: JobSpec, keys: NamedKeys, found: FoundPrompts) -> None:
     """Adds the fingerprints of the answers in a files sink, and finds those that answers of other rows have."""
     if not isinstance(spec.sink, FilesSink):
         return
-    answers = [uri for uri in storage.match(f"{spec.sink.uri}answers-*") if uri.endswith(("jsonl", "parquet"))]
+    answers = published_answers(spec)
 
-    def fingerprints(are_wanted: bool) -> Iterator[str]:
+    def fingerprints(are_wanted: bool) -> Iterator[Any]:
         for uri in answers:
             for row in read_rows(uri, [*spec.source.key, "fingerprint"]):
-                if (keys.of_row(row) is not None) == are_wanted and row.get("fingerprint"):
-                    yield str(row["fingerprint"])
+                if (keys.of_row(row) is not None) == are_wanted:
+                    yield row.get("fingerprint")
 
-    found.fingerprints.update(fingerprints(True))
-    found.shared.update(each for each in fingerprints(False) if each in found.fingerprints)
+    for fingerprint in fingerprints(True):
+        found.add(fingerprint)
+    others = (each for each in fingerprints(False) if isinstance(each, str))
+    found.shared.update(each for each in others if each in found.fingerprints)
 
 
 def _add_audited(spec: JobSpec, keys: NamedKeys, found: FoundPrompts) -> None:
@@ -126,10 +151,17 @@ def _add_audited(spec: JobSpec, keys: NamedKeys, found: FoundPrompts) -> None:
         with storage.open_buffered(uri) as file:
             for line in file:
                 if any(each in line for each in wanted):
-                    record = json.loads(line)
-                    found.fingerprints.add(record["fingerprint"])
-                    if {each.encode() for each in record["row_key_hashes"]} - wanted:
-                        found.shared.add(record["fingerprint"])
+                    _add_record(line, wanted, found)
+
+
+def _add_record(line: bytes, wanted: set[bytes], found: FoundPrompts) -> None:
+    try:
+        record = json.loads(line)
+        fingerprint, hashes = record["fingerprint"], {str(each).encode() for each in record["row_key_hashes"]}
+    except (ValueError, LookupError, TypeError, RecursionError):  # no record of an audit
+        return
+    if hashes & wanted and found.add(fingerprint) and hashes - wanted:
+        found.shared.add(fingerprint)
 
 
 @dataclass(frozen=True)

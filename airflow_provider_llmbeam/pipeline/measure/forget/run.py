@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.pipeline.measure.forget.files import read_rows, re
 from airflow_provider_llmbeam.pipeline.measure.forget.find import (
     FoundPrompts,
     FoundTurns,
+    failed_rows_uris,
     find_prompts,
     find_turns,
 )
@@ -34,9 +35,11 @@ from airflow_provider_llmbeam.pipeline.privacy.repair import repair_fingerprint
 from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.sinks.bigquery import quote, quote_table
 from airflow_provider_llmbeam.pipeline.sinks.milvus import entity_id
+from airflow_provider_llmbeam.pipeline.sinks.ownership import other_answers, published_answers
+from airflow_provider_llmbeam.spec.fields.names import is_job_name
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.spec.safety import RowsToForget
+from airflow_provider_llmbeam.spec.safety import BigQueryAudit, RowsToForget
 from airflow_provider_llmbeam.spec.sink import (
     BigQuerySink,
     FilesSink,
@@ -52,7 +55,7 @@ ACTIVE_SECONDS = 3600.0
 _QUOTING = ("failed.json", "failed.html", "skipped.json", "evaluation.json", "evaluation.txt", "comparison.json",
             "comparison.txt", "review.jsonl", "spec.json")  # fmt: skip
 #: Directories below `state_uri` that belong to no job.
-_SHARED = ("cache", "conversations", "history")
+_SHARED = ("cache", "conversations", "history", "rates")
 #: What no job of this package reaches.
 _ELSEWHERE = (
     "samples of answers in a `review_uri` that you have named, and golden sets, which have rows and answers: "
@@ -91,7 +94,8 @@ class Forgotten(BaseModel):
         fingerprints: Number of prompts that the rows had.
         removed: What was removed, one place per line.
         kept: What is left because other rows need it.
-        unreached: What may still have the rows, and what to do there.
+        left: What still has the rows, or may have them, and what to do now; nothing if the removal is complete.
+        unreached: What no job of this package reaches.
         not_found: The named keys that no row of the source, the dead letter or the answers in files has.
     """
 
@@ -102,6 +106,7 @@ class Forgotten(BaseModel):
     fingerprints: int
     removed: tuple[Removed, ...]
     kept: tuple[str, ...]
+    left: tuple[str, ...]
     unreached: tuple[str, ...]
     not_found: tuple[str, ...] = ()
 
@@ -115,7 +120,11 @@ class Forgotten(BaseModel):
             lines.append(f"Not found: no row of the source, the dead letter or the answers in files has {names}.")
         verb = "would be removed" if self.dry_run else "removed"
         lines.append(f"{_count(sum(each.count for each in self.removed), 'entries')} {verb}.")
-        for title, entries in (("Kept", self.kept), ("Not reached", self.unreached)):
+        for title, entries in (
+            ("Kept", self.kept),
+            ("Left, so that this is not complete", self.left),
+            ("Not reached", self.unreached),
+        ):
             lines += [f"{title}:", *(f"- {each}" for each in entries)] if entries else []
         return "\n".join(lines)
 
@@ -135,7 +144,8 @@ def forget(spec: JobSpec, wanted: RowsToForget) -> Forgotten:
     Raises:
         JobFailedError: The job is running, or its batch inference has not ended; nothing was removed.
     """
-    jobs = [spec, *(_other_jobs(spec) if wanted.all_jobs else ())]
+    others, foreign = _other_jobs(spec) if wanted.all_jobs else ([], [])
+    jobs = [spec, *others]
     with ExitStack() as leases:
         for job in jobs:
             leases.enter_context(hold_lease(job))
@@ -144,7 +154,7 @@ def forget(spec: JobSpec, wanted: RowsToForget) -> Forgotten:
             leases.enter_context(hold_sink(spec))
         keys = NamedKeys(wanted.keys, spec.source.key)
         turns = find_turns(spec, keys, all_jobs=wanted.all_jobs)
-        prompts = find_prompts(spec, keys, [*wanted.fingerprints, *turns.fingerprints()])
+        prompts = find_prompts(spec, jobs, keys, [*wanted.fingerprints, *turns.fingerprints()])
         removal = _Removal(spec, jobs, keys, dry_run=wanted.dry_run)
         removal.run(prompts, turns)
         return Forgotten(
@@ -153,7 +163,8 @@ def forget(spec: JobSpec, wanted: RowsToForget) -> Forgotten:
             fingerprints=len(prompts.fingerprints),
             removed=tuple(removal.removed),
             kept=tuple(_kept(prompts)),
-            unreached=tuple(_unreached(spec, jobs, keys, removal.active)),
+            left=tuple(_left(spec, jobs, keys, [*removal.active], foreign)),
+            unreached=tuple(_unreached(spec, jobs)),
             not_found=keys.unfound,
         )
 
@@ -187,14 +198,15 @@ class _Removal:
             for name in _QUOTING:
                 self._delete("report", f"{job.paths.home_uri}{name}")
             self._remove_cases(job)
-        self._delete("report", spec.paths.report_uri)
-        self._delete("report", spec.paths.report_html_uri)
-        if isinstance(spec.sink, FilesSink):
-            for uri in sorted(storage.match(f"{spec.sink.uri}answers-*")):
-                removed = remove_rows(uri, spec.paths.staging_uri, self._is_wanted, dry_run=self._dry_run)
-                self._count("answers", removed, "rows", uri)
-        if storage.exists(uri := spec.paths.dead_letter_uri):
-            plain = plain_rows(spec)
+        for uri in dict.fromkeys(
+            uri for job in self._jobs for uri in (job.paths.report_uri, job.paths.report_html_uri)
+        ):
+            self._delete("report", uri)
+        for uri in published_answers(spec):
+            removed = remove_rows(uri, spec.paths.staging_uri, self._is_wanted, dry_run=self._dry_run)
+            self._count("answers", removed, "rows", uri)
+        plain = plain_rows(spec)
+        for uri in failed_rows_uris(self._jobs):
             removed = remove_rows(
                 uri,
                 spec.paths.staging_uri,
@@ -250,12 +262,20 @@ def _kept(prompts: FoundPrompts) -> Iterator[str]:
         yield f"{', '.join(in_source)} in the source: the next run sends what is still there"
 
 
-def _unreached(spec: JobSpec, jobs: list[JobSpec], keys: NamedKeys, active: list[str]) -> Iterator[str]:
-    uri = spec.paths.dead_letter_uri
-    if storage.exists(uri) and (unread := sum("llmbeam_raw" in row for row in read_rows(uri))):
-        yield f"{unread} rows of the dead letter {uri!r} that could not be read, and so have no key"
-    if spec.conversation is not None:
-        yield "later answers of the same conversations, which may quote the rows: name their rows, too"
+def _left(
+    spec: JobSpec, jobs: list[JobSpec], keys: NamedKeys, active: list[str], foreign: list[str]
+) -> Iterator[str]:
+    """Yields what still has the rows, or may have them."""
+    for uri in failed_rows_uris(jobs):
+        if unread := sum("llmbeam_raw" in row for row in read_rows(uri)):
+            yield f"{unread} rows of the dead letter {uri!r} that could not be read, and so have no key"
+    if foreign:
+        yield f"directories whose names are those of no job: {', '.join(map(repr, foreign))}; look there yourself"
+    if others := other_answers(spec):
+        yield (
+            f"files that no job has published, beside the answers: {', '.join(map(repr, others))}; look there "
+            "yourself"
+        )
     if active:
         yield (
             f"{len(active)} segments that another job of the cache may still write to, the first is {active[0]!r}"
@@ -264,9 +284,21 @@ def _unreached(spec: JobSpec, jobs: list[JobSpec], keys: NamedKeys, active: list
     if text := statement(spec, keys):
         yield f"the sink: run {text}"
     audit = spec.safety.audit
-    if audit is not None:
-        texts = "with the texts (`include_text`)" if audit.include_text else "without texts"
-        yield f"audit records in {spec.paths.audit_uri!r}, {texts}: they end with their retention"
+    if audit is not None and audit.include_text:
+        yield f"audit records in {_audit_place(spec)}, with the texts (`include_text`): remove them there"
+
+
+def _audit_place(spec: JobSpec) -> str:
+    audit = spec.safety.audit
+    return f"table {audit.table!r}" if isinstance(audit, BigQueryAudit) else repr(spec.paths.audit_uri)
+
+
+def _unreached(spec: JobSpec, jobs: list[JobSpec]) -> Iterator[str]:
+    if spec.conversation is not None:
+        yield "later answers of the same conversations, which may quote the rows: name their rows, too"
+    audit = spec.safety.audit
+    if audit is not None and not audit.include_text:
+        yield f"audit records in {_audit_place(spec)}, without texts: they end with their retention"
     if isinstance(spec.runner, DataflowRunner):
         place = f"files of Dataflow in {spec.paths.temp_uri!r}, and its logs"
         yield f"{place}; no lease says whether the job runs there"
@@ -342,16 +374,19 @@ def _journal_directories(spec: JobSpec) -> Iterator[str]:
         yield from sorted(f"{name}/" for name in names if re.fullmatch(r"(@.*)?", name.removeprefix(journal)))
 
 
-def _other_jobs(spec: JobSpec) -> list[JobSpec]:
-    """Returns the jobs whose state is beside that of a job, e.g. those of earlier Dag runs."""
+def _other_jobs(spec: JobSpec) -> tuple[list[JobSpec], list[str]]:
+    """Returns the jobs whose state is beside that of a job, e.g. those of earlier Dag runs.
+
+    A directory is that of a job only if it has the name of one: `*` would be all directories.
+
+    Returns:
+        The jobs, and the addresses of other directories.
+    """
     parent = spec.paths.home_uri.removesuffix(f"{spec.name}/")
-    names = {uri.removeprefix(parent).partition("/")[0] for uri in storage.match(f"{parent}**")}
-    found = (spec.model_copy(update={"name": name}) for name in sorted(names - {spec.name, *_SHARED}))
-    return [
-        job
-        for job in found
-        if storage.has_match(f"{job.paths.home_uri}*") or storage.has_match(f"{job.paths.home_uri}**")
-    ]
+    below = (uri.removeprefix(parent).partition("/") for uri in storage.match(f"{parent}**"))
+    names = sorted({name for name, slash, _ in below if slash} - {spec.name, *_SHARED})
+    jobs = [spec.model_copy(update={"name": name}) for name in names if is_job_name(name)]
+    return jobs, [f"{parent}{name}/" for name in names if not is_job_name(name)]
 
 
 def _refuse_pending_batch(spec: JobSpec) -> None:

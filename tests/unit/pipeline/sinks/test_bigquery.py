@@ -6,10 +6,9 @@ from google.cloud.bigquery import DatasetReference
 
 from airflow_provider_llmbeam.pipeline.sinks.bigquery import (
     MergeColumn,
+    Staging,
     merge_statement,
-    misfits_statement,
     quote,
-    same_keys_statement,
 )
 
 TARGET = DatasetReference("p", "d").table("answers")
@@ -53,28 +52,52 @@ def test_a_value_takes_the_type_of_its_column(staged: str, target: str, value: s
     assert MergeColumn("c", staged, target).value == value
 
 
+def staging(*columns: MergeColumn, may_share_keys: bool = False) -> Staging:
+    return Staging("`p.d.staging`", ("k",), columns, may_share_keys)
+
+
 @pytest.mark.parametrize(
-    ("staged", "target", "condition"),
+    ("column", "condition"),
     [
-        ("STRING", "INT64", "SAFE_CAST(S.`c` AS INT64) IS NULL"),
-        ("FLOAT64", "INT64", "NULLIF(SAFE_CAST(S.`c` AS INT64) = S.`c`, FALSE) IS NULL"),
+        (
+            MergeColumn("c", "STRING", "INT64", is_key=True),
+            "S.`c` IS NOT NULL AND SAFE_CAST(S.`c` AS INT64) IS NULL",
+        ),
+        (
+            MergeColumn("c", "STRING", "INT64"),
+            "S.`c` != '' AND S.`c` IS NOT NULL AND SAFE_CAST(S.`c` AS INT64) IS NULL",
+        ),
+        (
+            MergeColumn("c", "FLOAT64", "INT64"),
+            "S.`c` IS NOT NULL AND NULLIF(SAFE_CAST(S.`c` AS INT64) = S.`c`, FALSE) IS NULL",
+        ),
+        (MergeColumn("c", "STRING", "STRING", max_length=10), "S.`c` IS NOT NULL AND CHAR_LENGTH(S.`c`) > 10"),
+        (MergeColumn("c", "INT64", "INT64", is_required=True), "S.`c` IS NULL"),
     ],
 )
-def test_keys_that_a_column_cannot_hold_are_queried(staged: str, target: str, condition: str) -> None:
-    statement = misfits_statement("`p.d.staging`", MergeColumn("c", staged, target, is_key=True), 5)
-    assert statement == (
-        f"SELECT DISTINCT S.`c` FROM `p.d.staging` AS S WHERE S.`c` IS NOT NULL AND {condition} "
-        "ORDER BY S.`c` LIMIT 5"
-    )
-    assert sqlglot.parse_one(statement, read="bigquery").key == "select"
+def test_values_that_a_column_does_not_hold_are_queried_and_left_out(column: MergeColumn, condition: str) -> None:
+    rows = staging(MergeColumn("k", "INT64", "INT64", is_key=True), column)
+    query = rows.misfits(column)
+    assert query == f"SELECT S.`k`, S.`c` FROM `p.d.staging` AS S WHERE ({condition})"
+    assert rows.fitting() == f"(SELECT S.* FROM `p.d.staging` AS S WHERE NOT (({condition})))"
+    for statement in (query, merge_statement(TARGET, rows.fitting(), ["k"], rows.columns)):
+        assert sqlglot.parse_one(statement, read="bigquery").key in ("select", "merge")
 
 
-def test_keys_that_are_one_key_of_the_table_are_queried() -> None:
-    keys = [MergeColumn("a", "STRING", "INT64", is_key=True), MergeColumn("b", "STRING", "STRING", is_key=True)]
-    assert same_keys_statement("`p.d.staging`", keys, 5) == (
-        "SELECT CAST(S.`a` AS INT64) AS `a`, S.`b` AS `b` FROM `p.d.staging` AS S GROUP BY 1, 2 "
-        "HAVING COUNT(*) > 1 ORDER BY 1, 2 LIMIT 5"
-    )
+def test_a_table_that_holds_every_value_is_merged_as_it_is_staged() -> None:
+    rows = staging(MergeColumn("k", "INT64", "INT64", is_key=True), MergeColumn("c", "INT64", "JSON"))
+    assert rows.fitting() == "`p.d.staging`"
+    assert [rows.misfits(column) for column in rows.columns] == [None, None]
+    assert rows.same_keys() is None
+
+
+def test_keys_that_are_one_key_of_the_table_are_queried_and_left_out() -> None:
+    key = MergeColumn("k", "STRING", "INT64", is_key=True)
+    rows = staging(key, may_share_keys=True)
+    fitting = f"`p.d.staging` AS S WHERE NOT ({key.does_not_fit})"
+    number = "COUNT(*) OVER (PARTITION BY TO_JSON_STRING(CAST(S.`k` AS INT64)))"
+    assert rows.same_keys() == f"SELECT S.`k`, {number} FROM {fitting} QUALIFY {number} > 1"
+    assert rows.fitting() == f"(SELECT S.* FROM {fitting} QUALIFY {number} = 1)"
 
 
 def test_json_and_arrays_are_compared_as_text() -> None:

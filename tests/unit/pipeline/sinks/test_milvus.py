@@ -14,7 +14,7 @@ from pymilvus import DataType, MilvusClient
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError
 from airflow_provider_llmbeam.pipeline.sinks import milvus
-from airflow_provider_llmbeam.pipeline.sinks.milvus import check, entity_id, publish
+from airflow_provider_llmbeam.pipeline.sinks.milvus import check, entity_id
 from airflow_provider_llmbeam.spec import MilvusSink
 
 KEY = ("id",)
@@ -46,6 +46,18 @@ def stage(directory: Path, *rows: dict[str, Any]) -> dict[int, str]:
     filled = [{"answer": [1.0, 0.5], "model": "m", "fingerprint": "f", **row} for row in rows]
     path.write_text("".join(json.dumps(row) + "\n" for row in filled))
     return {0: str(path)}
+
+
+def publish(sink: MilvusSink, key: tuple[str, ...], staged: dict[int, str]) -> list[str]:
+    """Publishes rows, none of which the collection refuses."""
+    return milvus.publish(sink, key, staged, lambda number, reason: pytest.fail(f"{number}: {reason}"))
+
+
+def refusals(sink: MilvusSink, staged: dict[int, str]) -> dict[int, str]:
+    """Publishes rows; returns why some were refused, by their positions."""
+    reasons: dict[int, str] = {}
+    milvus.publish(sink, KEY, staged, reasons.__setitem__)
+    return reasons
 
 
 def test_a_row_becomes_an_entity(sink: MilvusSink, tmp_path: Path) -> None:
@@ -132,8 +144,7 @@ def test_whole_numbers_of_type_float_find_the_entities_of_a_field_of_integers(
     assert {found["llmbeam_id"] for found in entities(sink)} == {
         entity_id({"id": number}, KEY) for number in (7, 8, 9)
     }
-    with pytest.raises(JobFailedError, match="should be a int64"):
-        publish(sink, KEY, stage(tmp_path, {"id": 7.5}))
+    assert "should be a int64" in refusals(sink, stage(tmp_path, {"id": 7.5}))[0]
 
 
 def test_the_id_of_a_row_never_changes_between_versions_and_is_that_of_its_values() -> None:
@@ -151,10 +162,23 @@ def test_a_run_without_rows_leaves_the_collection_unchanged(sink: MilvusSink, tm
     assert len(entities(sink)) == 1
 
 
-def test_vectors_of_different_lengths_stop_the_publication(sink: MilvusSink, tmp_path: Path) -> None:
-    with pytest.raises(JobFailedError, match=r"different lengths: \[1, 2\]\. The answers are in the journal"):
-        publish(sink, KEY, stage(tmp_path, {"id": 1}, {"id": 2, "answer": [1.0]}))
-    assert not Path(sink.uri).exists()
+def test_rows_that_do_not_fit_the_collection_are_refused_and_all_others_are_stored(
+    sink: MilvusSink, tmp_path: Path
+) -> None:
+    publish(sink, KEY, stage(tmp_path, {"id": "a"}))
+    rows = [{"id": f"k{number}"} for number in range(9)]
+    rows[2]["id"], rows[5]["id"] = "x" * 70_000, "é" * 70_000
+    rows[7]["answer"] = [1.0]
+    found = refusals(sink, stage(tmp_path, *rows))
+    assert [*found] == [2, 5, 7]
+    assert "exceeds max_length=65535" in found[2]
+    assert "expected dim 2, got 1" in found[7]
+    assert {entity["id"] for entity in entities(sink)} == {"a", *(f"k{number}" for number in (0, 1, 3, 4, 6, 8))}
+
+
+def test_a_vector_of_another_length_than_most_is_refused(sink: MilvusSink, tmp_path: Path) -> None:
+    assert [*refusals(sink, stage(tmp_path, {"id": 1}, {"id": 2, "answer": [1.0]}, {"id": 3}))] == [1]
+    assert [entity["id"] for entity in entities(sink)] == [1, 3]
 
 
 def test_another_dimension_is_rejected_before_anything_is_billed_or_when_publishing(
@@ -191,8 +215,7 @@ def test_an_index_with_another_metric_is_refused(sink: MilvusSink, tmp_path: Pat
 
 def test_the_error_for_a_key_that_does_not_fit_names_its_field(sink: MilvusSink, tmp_path: Path) -> None:
     publish(sink, KEY, stage(tmp_path, {"id": 1}))
-    with pytest.raises(JobFailedError, match=r"\bid\b.*are in the journal"):
-        publish(sink, KEY, stage(tmp_path, {"id": "seven"}))
+    assert "{id} field should be a int64" in refusals(sink, stage(tmp_path, {"id": "seven"}))[0]
 
 
 def test_a_missing_collection_passes_the_check(sink: MilvusSink) -> None:

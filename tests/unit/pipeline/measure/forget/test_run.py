@@ -64,7 +64,7 @@ def test_a_collection_of_milvus_is_deleted_from_whatever_the_type_of_its_key(
     staged = tmp_path / "staged.jsonl"
     rows = [{"id": key, "answer": [1.0], "model": "m", "fingerprint": "f"} for key in (named, kept)]
     staged.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    milvus.publish(sink, ("id",), {0: str(staged)})
+    milvus.publish(sink, ("id",), {0: str(staged)}, lambda *refused: pytest.fail(str(refused)))
     client = MilvusClient(sink.uri)
     try:
         client.load_collection("notes")
