@@ -136,6 +136,17 @@ def test_rows_without_an_answer_are_masked_in_the_dead_letter_and_retried_with_t
     assert leaks(private_job.directory, private_job.source) == []
 
 
+def test_a_vault_of_the_dead_letter_in_the_row_of_a_stranger_is_not_restored(private_job):
+    ended = private_job.run([{"id": 1, "txt": "ann@example.com"}, {"id": 2, "text": "x"}])
+    (victim,) = ended.dead_letter
+    assert isinstance(victim["llmbeam_vault"], str)
+    stolen = {"id": 3, "text": victim["txt"], "llmbeam_vault": victim["llmbeam_vault"]}
+    ended = private_job.run([stolen, {"id": 2, "text": "x"}])
+    assert [row["id"] for row in ended.answers] == [2]
+    assert ended.kinds == Counter(personal_data=1)
+    assert "ann@" not in json.dumps([ended.answers, ended.dead_letter])
+
+
 def test_a_row_with_personal_data_in_its_key_leaves_the_dead_letter_when_it_is_answered(private_job):
     rows = [{"id": "bob@mail.internal", "txt": "10.1.2.3"}, {"id": 2, "text": "x"}]
     private_job.write(rows)

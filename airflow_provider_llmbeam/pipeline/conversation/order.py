@@ -80,9 +80,10 @@ def _plain(value: Any) -> int | float | str:
     if isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
         return value
     if isinstance(value, datetime):
+        at: datetime = value
         with suppress(OverflowError):  # of the years 1 and 9999
-            value = value if value.tzinfo is None else value.astimezone(UTC)
-        return value.isoformat(timespec="microseconds")
+            at = at if at.tzinfo is None else at.astimezone(UTC)
+        return at.isoformat(timespec="microseconds")
     if isinstance(value, date | Decimal):
         return str(value)
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -172,7 +172,7 @@ def unseal_vault(row: Row, owner: bytes, cipher: Cipher) -> Row:
 
 def sealed_of(row: Row) -> dict[str, str]:
     """Returns the encrypted values of the placeholders of a row that are restored in answers."""
-    return dict((vault_of(row) or {}).get("values", {}))
+    return dict((vault_of(row) or Vault()).get("values", {}))
 
 
 def sealed_in(text: str, values: Mapping[str, str]) -> dict[str, str]:
@@ -215,7 +215,7 @@ def open_vault(vault: Vault, cipher: Cipher) -> tuple[dict[str, Any], dict[str, 
 def returned_of(answered: AnsweredRow) -> Returned:
     """Returns what an answer, not yet restored, has of the placeholders of its prompt."""
     completion = answered.completion
-    sent = (vault_of(answered.row) or {}).get("sent", ())
+    sent = (vault_of(answered.row) or Vault()).get("sent", ())
     if completion.parsed is None:
         return returned_in(completion.text, sent)
     # JSON may write < and > as escapes.
@@ -241,7 +241,7 @@ def masked_in(prompt: Prompt, rows: Iterable[Row]) -> dict[str, int]:
 
 def add_masked(counts: Counter[str], row: Row) -> None:
     """Adds the values that were masked in a row, by kind."""
-    counts.update((vault_of(row) or {}).get("masked", {}))
+    counts.update((vault_of(row) or Vault()).get("masked", {}))
 
 
 def add_returned(sums: Counter[str], answered: AnsweredRow) -> None:
@@ -249,7 +249,7 @@ def add_returned(sums: Counter[str], answered: AnsweredRow) -> None:
     if not answered.completion.text:
         return  # a vector
     found = returned_of(answered)
-    sums["placeholders_issued"] += len((vault_of(answered.row) or {}).get("sent", ()))
+    sums["placeholders_issued"] += len((vault_of(answered.row) or Vault()).get("sent", ()))
     for name in ("returned", "altered", "lost", "invented"):
         if number := getattr(found, name):
             sums[f"placeholders_{name}"] += number
