@@ -363,9 +363,7 @@ def _open_own(uri: str) -> IO[bytes]:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise JobRefusedError(
-            f"Request file {uri!r} is a link, and no link is followed to upload a file."
-        ) from None
+        raise JobRefusedError(f"Request file {uri!r} is a link, whose target is not uploaded.") from None
 
 
 def _error(job: BatchJob) -> str:
