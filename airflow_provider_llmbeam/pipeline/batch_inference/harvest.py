@@ -48,6 +48,7 @@ _SEGMENT_ROWS = 10_000
 MAX_RESULT_BYTES = 8 * 2**30
 #: Keys are fingerprints, or digests.
 _KEY = re.compile("[0-9a-f]{64}")
+_NEVER_ASKED = Failure(kind="garbage", message="a line that is no result: it answers no request of the job")
 
 #: Waits before a damaged file is read again, in seconds: a proxy may have sent another one, or only its beginning.
 READ_AGAIN_SECONDS: Sequence[float] = (1.0, 5.0)
@@ -262,9 +263,10 @@ def _best(group: tuple[str, dict[str, Iterable[Any]]]) -> Iterator[tuple[str, Ou
 
     What is a result of no request of the job has the fingerprint ''.
     """
-    fingerprint, found = next(iter(group[1]["index"]), ""), list(group[1]["results"])
+    key, joined = group
+    fingerprint, found = next(iter(joined["index"]), ""), list(joined["results"])
     if not fingerprint:
-        yield from (("", each) for each in found)
+        yield from (("", _NEVER_ASKED if key else each) for each in found)
     elif found:
         yield fingerprint, next((each for each in found if isinstance(each, Completion)), found[0])
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import IO
 
 from airflow_provider_llmbeam.exceptions import JobRefusedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
@@ -232,7 +235,7 @@ class Monitor:
         """Submits a file, or leaves it to be sent online; `False` if the provider takes no further job now."""
         try:
             uri = self._spec.paths.requests_uri(file.digest)
-            job = self._provider.submit(display_name, uri, storage.open, file.size)
+            job = self._provider.submit(display_name, uri, _open_own, file.size)
         except BatchQuotaError as error:
             self._room = 0
             _log.info("The provider takes no further batch-inference job until another one has ended: %s", error)
@@ -345,6 +348,22 @@ class Monitor:
         if not self._waits:
             raise BatchPendingError(seconds)
         self._sleep(seconds)
+
+
+def _open_own(uri: str) -> IO[bytes]:
+    """Opens a request file that this job has written; others may have put a link in its place.
+
+    Raises:
+        JobRefusedError: It is a link, whose target would be uploaded.
+    """
+    if not storage.is_local(uri):
+        return storage.open(uri)
+    try:
+        return os.fdopen(os.open(uri, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise JobRefusedError(f"Request file {uri!r} is a link, whose target is not uploaded.") from None
 
 
 def _error(job: BatchJob) -> str:

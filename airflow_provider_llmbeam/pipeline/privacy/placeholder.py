@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -67,10 +68,10 @@ def returned_in(text: str, sent: Collection[str]) -> Returned:
     """
     if not sent and "<" not in text:
         return Returned()
-    own: dict[str, _Tags] = {}
+    own = defaultdict[str, _Tags](_Tags)
     for placeholder in sent:
         kind, tag = tag_of(placeholder)
-        own.setdefault(_plain(kind), _Tags()).own[tag] = placeholder
+        own[_plain(kind)].own[tag] = placeholder
     placeholders = set(sent)
     found: set[str] = set()
     near: set[str] = set()
@@ -83,7 +84,7 @@ def returned_in(text: str, sent: Collection[str]) -> Returned:
         end = match.end()
         if match[0] in placeholders:
             found.add(match[0])
-        elif of := own.get(_plain(match[1]), _NO_TAGS).nearest({match[2]}):
+        elif of := own[_plain(match[1])].nearest({match[2]}):
             near.add(of)
             altered.append(match[0])
         else:
@@ -93,7 +94,7 @@ def returned_in(text: str, sent: Collection[str]) -> Returned:
         mention = _mention(tuple(sorted({tag_of(each)[0] for each in sent})))
         for match in (match for part in rest for match in mention.finditer(part)):
             _, kind, tag, more, close = match.groups(default="")
-            if of := own.get(_plain(kind), _NO_TAGS).nearest({tag.lower(), (tag + more).lower()}):
+            if of := own[_plain(kind)].nearest({tag.lower(), (tag + more).lower()}):
                 near.add(of)
                 altered.append(match[0].strip())
             elif close and len(tag) >= LENGTHS[0]:
@@ -147,9 +148,6 @@ class _Tags:
             for form in _forms(tag):
                 found.setdefault(form, (number, placeholder))
         return found
-
-
-_NO_TAGS = _Tags()
 
 
 def _forms(tag: str) -> Iterator[str]:

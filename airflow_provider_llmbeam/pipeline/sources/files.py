@@ -347,7 +347,7 @@ def parse_avro(stream: IO[bytes], how: RowFormat) -> Iterator[Row | FailedRow]:
     count = 0
     try:
         for row in reader:
-            yield _without_large(row, how)
+            yield _readable(row, how)
             count += 1
     except _UNREADABLE as error:
         schema = reader.writer_schema
@@ -357,7 +357,7 @@ def parse_avro(stream: IO[bytes], how: RowFormat) -> Iterator[Row | FailedRow]:
         stream.seek(0)
         try:
             rest: Any = islice(fastavro.reader(stream, {**schema, "fields": fields}), count, None)
-            yield from (_without_large(row, how) for row in rest)
+            yield from (_readable(row, how) for row in rest)
         except _UNREADABLE as other:
             raise _unreadable_column("an Avro file", other) from None
 
@@ -413,26 +413,26 @@ def parse_table(table: Any, how: RowFormat = RowFormat("parquet")) -> Iterator[R
             columns[name] = [*map(_with_texts, columns[name])]
     for number in range(table.num_rows):
         row = {name: cells[number] for name, cells in columns.items()}
-        yield _without_faults(row, how) if has_faults else _without_large(row, how)
+        yield _readable(row, how, has_faults=has_faults)
 
 
-def _without_large(row: Row, how: RowFormat) -> Row | FailedRow:
-    """Returns a row whose values are as large as those of a text file may be, else a failed row."""
+def _readable(row: Row, how: RowFormat, *, has_faults: bool = False) -> Row | FailedRow:
+    """Returns a row whose cells could be read, and are no larger than a text file may have; else a failed row."""
     large = {
         name: _Fault(f"{size:,} bytes or characters; at most {MAX_ROW_SIZE:,} are read")
         for name, cell in row.items()
         if (size := _size(cell)) > MAX_ROW_SIZE
     }
-    return _without_faults({**row, **large}, how) if large else row
+    return _without_faults({**row, **large}, how) if large or has_faults else row
 
 
 def _size(cell: Any) -> int:
-    """Returns the number of bytes and characters of the texts in a cell; any other value counts as one."""
-    if isinstance(cell, str | bytes):
+    """Returns the number of bytes and characters of the texts in a cell."""
+    if isinstance(cell, (str, bytes)):
         return len(cell)
-    if isinstance(cell, dict):
-        return sum(map(_size, cell.values()))
-    return sum(map(_size, cell)) if isinstance(cell, list | tuple) else 1
+    if isinstance(cell, (list, tuple)):
+        return sum(map(_size, cell))
+    return sum(map(_size, cell.values())) if isinstance(cell, dict) else 0
 
 
 class _Fault(str):

@@ -172,7 +172,9 @@ def test_lines_that_are_no_result_of_a_request_are_counted_and_others_are_read(h
 def test_an_answer_of_a_prompt_that_was_never_asked_is_neither_recorded_nor_charged(harvested):
     sums, found = harvested(line("c" * 64) * 3 + line() + line("c" * 64, answer("", "SAFETY")))
     assert list(found) == [KEY]
-    assert sums == Sums(answered=1, malformed=4, input_tokens=100, output_tokens=10, cost_nano_usd=100_000)
+    errors = {"garbage: a line that is no result: it answers no request of the job": 4}
+    counts = {"answered": 1, "malformed": 4, "input_tokens": 100, "output_tokens": 10, "cost_nano_usd": 100_000}
+    assert sums == Sums(**counts, errors=errors)
 
 
 def test_a_result_file_is_copied_and_read_up_to_a_limit(copied, harvested, monkeypatch, caplog):

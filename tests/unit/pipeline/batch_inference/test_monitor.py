@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_llmbeam.exceptions import JobRefusedError
 from airflow_provider_llmbeam.pipeline.batch_inference import manifest as manifests
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
@@ -152,6 +153,14 @@ def monitored(spec, provider, clock):
         return found.jobs
 
     return monitor
+
+
+def test_a_link_in_place_of_a_request_file_is_not_uploaded(monitored, spec, provider, tmp_path, monkeypatch):
+    (tmp_path / "secret").write_text("secret")
+    Path(spec.paths.requests_uri("a")).symlink_to(tmp_path / "secret")
+    monkeypatch.setattr(provider, "submit", lambda display_name, uri, open_file, size: open_file(uri).read())
+    with pytest.raises(JobRefusedError, match=r"requests-a\.jsonl' is a link, whose target is not uploaded"):
+        monitored("a")
 
 
 @pytest.mark.parametrize("late", ["a", "b"])
