@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.load import load_audit_around
 from airflow_provider_llmbeam.pipeline.features import features_of
 from airflow_provider_llmbeam.pipeline.launch.failure import preparation
 from airflow_provider_llmbeam.pipeline.launch.keys import check_model
 from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
-from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
+from airflow_provider_llmbeam.pipeline.launch.writable import check_writable, make_directories
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.evaluation import (
@@ -119,8 +118,7 @@ def _in_process(spec: JobSpec, *, sends: bool) -> Iterator[None]:
         if sends:
             check_model(spec)
         masker_of(spec)  # fails without the key of the placeholders; no step but the estimate needs a guard
-    for uri in spec.paths.private_uris:
-        storage.make_private(uri)
+    make_directories(spec)
     if sends:
         check_writable(spec, publishes=False)
     with load_audit_around(spec) if sends else nullcontext(), preparation(spec):

@@ -112,7 +112,7 @@ def summary_of(spec: JobSpec, report: Report) -> RunSummary:
         paid=sum(report.origins.get(origin, 0) for origin in ("fresh", "repaired", "batch")),
         input_tokens=report.tokens.input,
         output_tokens=report.tokens.output,
-        duration_seconds=round(max(0.0, report.finished_at - (report.batch_began_at or report.started_at)), 3),
+        duration_seconds=round(report.finished_at - (report.batch_began_at or report.started_at), 3),
         models=answers.models,
         lengths={each.characters: each.answers for each in answers.lengths},
         labels=answers.labels,
