@@ -17,8 +17,7 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 
 pytestmark = [pytest.mark.full, pytest.mark.slow]
 
-#: Maximum of refused calls per method and object until the task fails. A request that is retried until its timeout (60 s) is
-#: sent some fifteen times.
+#: Maximum of refused calls per method and object. One retried until its timeout (60 s) is sent fifteen times.
 MOST_REFUSED_CALLS = 5
 DATAFLOW = {"type": "dataflow", "location": "europe-west1"}
 

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.jobs.client import connect
 from airflow_provider_llmbeam.jobs.launcher import JobLauncher
 from airflow_provider_llmbeam.spec import JobSpec
 
-#: Maximum of refused calls per method and object. One that is retried until its timeout (60 s) is sent some fifteen times.
+#: Maximum of refused calls per method and object. One retried until its timeout (60 s) is sent fifteen times.
 MOST_REFUSED_CALLS = 5
 TEMPLATE_URI = "gs://rows/template.json"
 
