@@ -247,6 +247,8 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
 
 def _with_end_of_run(spec: JobSpec, context: Context) -> JobSpec:
     """Returns the spec with a date and time in `inference.finish_by`: all tries have the same one."""
+    if spec.inference.finish_by is None:
+        return spec
     started_at = context["dag_run"].start_date or datetime.now(UTC)
     inference = spec.inference.model_copy(update={"finish_by": spec.inference.end_of_run(started_at)})
     return spec.model_copy(update={"inference": inference})
