@@ -137,15 +137,24 @@ def _check(spec: JobSpec) -> None:
         JobSpecError: It cannot start; nothing was sent.
     """
     check_reachable(spec)
+    make_directories(spec)
+    check_parts(spec)
+    if not isinstance(spec.runner, DataflowRunner):
+        check_writable(spec)
+
+
+def check_parts(spec: JobSpec) -> None:
+    """Checks the keys of a job, its sink and its audit; writes and sends nothing.
+
+    Raises:
+        JobSpecError: One of them does not fit.
+    """
     if not workers_have_keys(spec.runner):
         check_model(spec)
         for feature in features_of(spec):
             feature.check_keys()
-    make_directories(spec)
     sinks.check(spec)
     check_audit(spec)
-    if not isinstance(spec.runner, DataflowRunner):
-        check_writable(spec)
 
 
 def _end_of_flex(spec: JobSpec, manifest: BatchManifest | None, now: float) -> float:

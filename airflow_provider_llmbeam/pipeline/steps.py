@@ -74,6 +74,14 @@ def _preview(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
     return make_preview(spec, sample).plain()
 
 
+def _check(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
+    from airflow_provider_llmbeam.pipeline.measure.check import check_job
+    from airflow_provider_llmbeam.pipeline.prepared_job import check_parts
+
+    check_parts(spec)
+    return check_job(spec, sample).model_dump(mode="json")
+
+
 def _sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.review import sample_answers
 
@@ -103,6 +111,7 @@ _FUNCTIONS: dict[str, Callable[[JobSpec, Any], dict[str, Any]]] = {
     "evaluate": _evaluate,
     "compare": _compare,
     "preview": _preview,
+    "check": _check,
     "sample_answers": _sample_answers,
     "add_golden": _add_golden_rows,
     "diff": _diff,

@@ -216,6 +216,12 @@ def known_rows_line(spec: JobSpec, counts: Counts, runs: Sequence[RunSummary]) -
     return f"{known}."
 
 
+def mean_output(spec: JobSpec) -> int | None:
+    """Returns the mean output tokens of an answer of the last run that was billed for some; `None` without one."""
+    means = [round(run.output_tokens / run.paid) for run in read_history(spec).runs if run.paid]
+    return max(means[-1], 1) if means else None
+
+
 def _decode(content: bytes) -> History:
     try:
         return History.model_validate_json(content)
