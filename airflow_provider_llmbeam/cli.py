@@ -254,6 +254,7 @@ def sweep(
     # The log of Airflow, which goes to the standard output.
     with contextlib.redirect_stdout(sys.stderr):
         from airflow_provider_llmbeam.exceptions import LLMBeamError
+        from airflow_provider_llmbeam.operators.dag_task import airflow_of_tasks
         from airflow_provider_llmbeam.operators.sweep import MAX_JOB_AGE_SECONDS, SweepEndpointsOperator
 
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
@@ -268,7 +269,8 @@ def sweep(
                 max_job_age_seconds=MAX_JOB_AGE_SECONDS if max_job_age_seconds is None else max_job_age_seconds,
                 gcp_conn_id=gcp_conn_id,
             )
-            manifest = task.sweep(logging.getLogger(__name__))
+            with airflow_of_tasks():
+                manifest = task.sweep(logging.getLogger(__name__))
         except LLMBeamError as error:
             click.echo(redact(str(error)), err=True)
             sys.exit(1)

@@ -90,7 +90,7 @@ def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
     path, _, name = question.address.partition("::")
     task = _find_task(_parse(Path(path)), Path(path), name, question.step)
     map_index = _map_index(task, question.map_index)
-    with _airflow_of_tasks() as has_database:
+    with airflow_of_tasks() as has_database:
         run, is_known = _run_of(task.dag, question.when, has_database=has_database)
         context = _context(task, run, map_index)
         _refuse_missing_results(task, context["ti"], is_known=is_known)
@@ -127,7 +127,7 @@ def _parse(path: Path) -> list[Any]:
     try:
         from airflow.dag_processing.dagbag import DagBag
     except ImportError:  # Airflow 3.1
-        from airflow.models.dagbag import DagBag  # type: ignore[no-redef, attr-defined]
+        from airflow.models.dagbag import DagBag  # type: ignore[no-redef]
     from airflow.configuration import conf
 
     for folder in (conf.get("core", "dags_folder"), str(path.parent.resolve())):  # for modules beside it
@@ -187,7 +187,7 @@ def _map_index(task: Any, given: int | None) -> int:
 
 
 @contextmanager
-def _airflow_of_tasks() -> Iterator[bool]:
+def airflow_of_tasks() -> Iterator[bool]:
     """Lets connections, variables and XComs be found as in a task, without a worker, as `dag.test()` does.
 
     Yields whether there is a metadata database; without one, only the environment and the secrets backends have
@@ -204,12 +204,12 @@ def _airflow_of_tasks() -> Iterator[bool]:
     if not _has_database():
         yield False
         return
-    supervisor = InProcessTestSupervisor(
+    supervisor: Any = InProcessTestSupervisor(
         id=uuid.uuid4(),
         pid=os.getpid(),
         process=psutil.Process(),
         process_log=structlog.get_logger(logger_name="task"),
-        client=InProcessTestSupervisor._api_client(),
+        client=InProcessTestSupervisor._api_client(),  # type: ignore[no-untyped-call]
     )
     supervisor.comms = InProcessSupervisorComms(supervisor=supervisor)
     with set_supervisor_comms(supervisor.comms):
@@ -331,17 +331,18 @@ def _context(task: Any, run: Any, map_index: int) -> Any:
     from airflow.api_fastapi.execution_api.datamodels.taskinstance import TIRunContext
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    instance = RuntimeTaskInstance.model_construct(
-        id=uuid.uuid4(),
-        task_id=task.task_id,
-        dag_id=task.dag_id,
-        run_id=run.run_id,
-        try_number=1,
-        map_index=map_index,
-        task=task,
-        start_date=run.start_date,
-        _ti_context_from_server=TIRunContext(dag_run=run, max_tries=0),
-    )
+    fields: dict[str, Any] = {
+        "id": uuid.uuid4(),
+        "task_id": task.task_id,
+        "dag_id": task.dag_id,
+        "run_id": run.run_id,
+        "try_number": 1,
+        "map_index": map_index,
+        "task": task,
+        "start_date": run.start_date,
+        "_ti_context_from_server": TIRunContext.model_validate({"dag_run": run, "max_tries": 0}),
+    }
+    instance: Any = RuntimeTaskInstance.model_construct(**fields)
     return instance.get_template_context()
 
 

@@ -74,8 +74,8 @@ def open_dag_task(address: str, step: str, *, when: str | None, map_index: int |
                 log.seek(0)
                 raise JobSpecError(_failure(log.read().decode(errors="replace"), python))
             found = json.loads(content)
-            if error := found.get("error"):
-                raise exceptions.error_class(error["type"], JobSpecError)(error["message"])
+            if "error" in found:
+                raise exceptions.error_class(found["error"]["type"], JobSpecError)(found["error"]["message"])
             yield DagTask(**{**found, "spec": JobSpec.parse(found["spec"])})
         except BaseException:
             child.terminate()
