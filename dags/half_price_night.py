@@ -31,7 +31,8 @@ DAY = "{{ (dag_run.logical_date or dag_run.run_after).astimezone(dag.timezone) |
 # The next seven o'clock in Berlin after the start of the run.
 SEVEN = (
     "{% set start = dag_run.run_after.astimezone(macros.dateutil.tz.gettz('Europe/Berlin')) %}"
-    "{{ (start + macros.timedelta(days=start.hour >= 7)).replace(hour=7, minute=0, second=0, microsecond=0).isoformat() }}"
+    "{% set day = start + macros.timedelta(days=start.hour >= 7) %}"
+    "{{ day.replace(hour=7, minute=0, second=0, microsecond=0).isoformat() }}"
 )
 
 with DAG(
