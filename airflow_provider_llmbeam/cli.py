@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import click
@@ -18,12 +19,19 @@ NEEDS_SANDBOX = (
     "The sandbox is a distribution of its own, `llmbeam-sandbox`, which is not installed here: "
     "`pip install ./sandbox` in a clone of this project."
 )
-#: The spec of a job; it may be on Cloud Storage.
-_JOB = click.argument("job", metavar="JOB.json")
+#: A task of a Dag file, or the spec of a job, which may be on Cloud Storage.
+_JOB = click.argument("job", metavar="JOB")
 _FILE = click.Path(exists=True, dir_okay=False)
 #: Exit code of `forget` if something is left.
 _LEFT = 4
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_DATE = click.option("--date", "when", help="Of a task: day, time or id of the Dag run. Default: the newest one.")
+_MAP_INDEX = click.option("--map-index", type=click.IntRange(0), help="Of a mapped task: index of the instance.")
+
+
+def _of_task(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options with which a command finds the run of a task."""
+    return _DATE(_MAP_INDEX(command))
 
 
 class _Commands(click.Group):
@@ -41,7 +49,7 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="A job is described in a file, JOB.json: docs/command-line.md.",
+    epilog="JOB is a task of a Dag file, dags/x.py::task, or the JSON of a spec: docs/command-line.md.",
 )
 @click.version_option(__version__, message="%(version)s")
 def llmbeam() -> None:
@@ -49,15 +57,35 @@ def llmbeam() -> None:
 
 
 @llmbeam.command(context_settings={"ignore_unknown_options": True})
-@_JOB
+@click.argument("job", metavar="JOB.json")
 @click.option("--defer", is_flag=True, help="Exit with 75 during batch inference; the same command continues.")
+@_AS_JSON
 @click.argument("beam_options", nargs=-1, type=click.UNPROCESSED, metavar="[BEAM OPTIONS]...")
-def run(job: str, defer: bool, beam_options: tuple[str, ...]) -> None:
-    """Run a job, and print the manifest of its report.
+def run(job: str, defer: bool, as_json: bool, beam_options: tuple[str, ...]) -> None:
+    """Run a job without Airflow; --json prints the manifest of its report.
 
     A job that is interrupted, or fails, continues with the same command: what was answered is not sent again.
     """
-    _print_outcome(job, "run", beam_options=beam_options, defers=defer)
+    _finish(*_execute(spec=job, step="run", beam_options=beam_options, defers=defer), as_json)
+
+
+@llmbeam.command()
+@_JOB
+@click.option("--rows", type=click.IntRange(1, 100), default=1, show_default=True, help="Number of rows to show.")
+@click.option("--key", "keys", multiple=True, help="Show the row with this key; may be repeated.")
+@_of_task
+@_AS_JSON
+def check(job: str, rows: int, keys: tuple[str, ...], as_json: bool, **task: Any) -> None:
+    """Check a job, and show what it would ask.
+
+    Nothing is sent to a model. Its source is read, and its templates, columns, sink, keys and limits are checked.
+    Exits with 2 if it could not start, and with 3 if it is over budget.
+    """
+    ended = _execute(spec=job, step="check", given={"rows": rows, "keys": keys}, **task)
+
+    from airflow_provider_llmbeam.pipeline.measure.check import JobCheck
+
+    _finish(*ended, as_json, JobCheck.model_validate)
 
 
 @llmbeam.command()
@@ -67,66 +95,79 @@ def run(job: str, defer: bool, beam_options: tuple[str, ...]) -> None:
 @click.option("--seed", type=int, default=0, help="Another seed selects other rows at random.")
 @click.option("--key", "keys", multiple=True, help="Show the row with this key; may be repeated.")
 @click.option("--dry", is_flag=True, help="Render the prompts, and send nothing.")
+@_of_task
 @_AS_JSON
-def preview(job: str, rows: int, by: str, seed: int, keys: tuple[str, ...], dry: bool, as_json: bool) -> None:
+def preview(
+    job: str, rows: int, by: str, seed: int, keys: tuple[str, ...], dry: bool, as_json: bool, **task: Any
+) -> None:
     """Show some rows with their prompts, answers, tokens and cost.
 
     The job keeps the answers, so that it does not pay for them again.
     """
-    found = _result(job, "preview", {"rows": rows, "by": by, "seed": seed, "keys": keys, "sends": not dry})
+    given = {"rows": rows, "by": by, "seed": seed, "keys": keys, "sends": not dry}
+    ended = _execute(spec=job, step="preview", given=given, **task)
 
     from airflow_provider_llmbeam.spec.protocol.preview import Preview
 
-    _print(found, None if as_json else str(Preview.of(found)))
+    _finish(*ended, as_json, Preview.of)
 
 
 @llmbeam.command()
 @_JOB
 @click.option("--sample-size", type=click.IntRange(0), default=32, show_default=True, help="Prompts to send.")
-def estimate(job: str, sample_size: int) -> None:
+@_of_task
+@_AS_JSON
+def estimate(job: str, sample_size: int, as_json: bool, **task: Any) -> None:
     """Estimate tokens, cost and duration of a job.
 
-    A few prompts are sent; the job keeps their answers. With --sample-size 0 nothing is sent.
+    A few prompts are sent; the job keeps their answers. With --sample-size 0 nothing is sent. Exits with 3 if the
+    job is over budget.
     """
-    _print_outcome(job, "estimate", given={"sample_size": sample_size})
+    _finish(*_execute(spec=job, step="estimate", given={"sample_size": sample_size}, **task), as_json)
 
 
 @llmbeam.command()
-@click.argument("old", metavar="OLD.json")
-@click.argument("new", metavar="NEW.json")
+@click.argument("jobs", nargs=-1, required=True, metavar="[OLD.json] JOB")
+@_of_task
 @_AS_JSON
-def diff(old: str, new: str, as_json: bool) -> None:
-    """Show what a new spec changes, and what is paid again.
+def diff(jobs: tuple[str, ...], as_json: bool, **task: Any) -> None:
+    """Show what changed since the last run of a job, or since another spec, and what is paid again.
 
     The source is read, and nothing is sent.
     """
-    found = _result(new, "diff", old)
+    if len(jobs) > 2:
+        raise click.UsageError("Expected a job, and before it the JSON of an earlier spec, if any.")
+    ended = _execute(spec=jobs[-1], step="diff", given=jobs[0] if len(jobs) == 2 else None, **task)
 
     from airflow_provider_llmbeam.pipeline.measure.diff import SpecDiff
 
-    _print(found, None if as_json else str(SpecDiff.model_validate(found)))
+    _finish(*ended, as_json, SpecDiff.model_validate)
 
 
 @llmbeam.command()
 @_JOB
-@click.argument("evaluation", type=_FILE, metavar="EVALUATION.json")
-def evaluate(job: str, evaluation: str) -> None:
-    """Evaluate a job on a golden set, and print the scores.
+@click.argument("evaluation", type=_FILE, metavar="[EVALUATION.json]", required=False)
+@_of_task
+@_AS_JSON
+def evaluate(job: str, evaluation: str | None, as_json: bool, **task: Any) -> None:
+    """Evaluate a job on a golden set; an `EvaluateInferenceOperator` has its own.
 
     Exits with 1, 99 or 0 if a score is not accepted, as `on_failure` says. See docs/evaluate.md.
     """
-    _print_outcome(job, "evaluate", given=evaluation)
+    _finish(*_execute(spec=job, step="evaluate", given=evaluation, **task), as_json)
 
 
 @llmbeam.command()
 @_JOB
-@click.argument("comparison", type=_FILE, metavar="COMPARISON.json")
-def compare(job: str, comparison: str) -> None:
-    """Compare a job with another prompt or model.
+@click.argument("comparison", type=_FILE, metavar="[COMPARISON.json]", required=False)
+@_of_task
+@_AS_JSON
+def compare(job: str, comparison: str | None, as_json: bool, **task: Any) -> None:
+    """Compare a job with another prompt or model; a `CompareInferenceOperator` has its own.
 
     See docs/evaluate.md.
     """
-    _print_outcome(job, "compare", given=comparison)
+    _finish(*_execute(spec=job, step="compare", given=comparison, **task), as_json)
 
 
 @llmbeam.command()
@@ -135,6 +176,7 @@ def compare(job: str, comparison: str) -> None:
 @click.option("--fingerprint", "fingerprints", multiple=True, help="The fingerprint of a prompt; may be repeated.")
 @click.option("--all-jobs", is_flag=True, help="Also the other jobs below `state_uri`, e.g. of earlier Dag runs.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
+@_of_task
 @_AS_JSON
 def forget(
     job: str,
@@ -143,6 +185,7 @@ def forget(
     all_jobs: bool,
     dry_run: bool,
     as_json: bool,
+    **task: Any,
 ) -> None:
     """Remove the answers of rows from journal, cache, output and reports.
 
@@ -151,13 +194,38 @@ def forget(
     something failed, 2 if the spec is not valid. It can be repeated. See docs/deletion.md.
     """
     rows = {"keys": keys, "fingerprints": fingerprints, "all_jobs": all_jobs, "dry_run": dry_run}
-    found = _result(job, "forget", rows)
+    ended = _execute(spec=job, step="forget", given=rows, **task)
 
     from airflow_provider_llmbeam.pipeline.measure.forget.run import Forgotten
 
-    _print(found, None if as_json else str(Forgotten.model_validate(found)))
-    if found["left"] and not dry_run:
-        sys.exit(_LEFT)
+    is_left = ended[1]["result"]["left"] and not dry_run
+    _finish(_LEFT if is_left else ended[0], ended[1], as_json, Forgotten.model_validate)
+
+
+@llmbeam.command()
+@_JOB
+@click.argument("sample", type=_FILE, metavar="SAMPLE.json")
+@_of_task
+@_AS_JSON
+def sample(job: str, sample: str, as_json: bool, **task: Any) -> None:
+    """Select answers for a review by a person.
+
+    See docs/review.md.
+    """
+    _finish(*_execute(spec=job, step="sample_answers", given=sample, **task), as_json)
+
+
+@llmbeam.command()
+@_JOB
+@click.argument("verdicts", type=_FILE, metavar="VERDICTS.json")
+@_of_task
+@_AS_JSON
+def add_golden(job: str, verdicts: str, as_json: bool, **task: Any) -> None:
+    """Add reviewed answers to a golden set.
+
+    See docs/review.md.
+    """
+    _finish(*_execute(spec=job, step="add_golden", given=verdicts, **task), as_json)
 
 
 @llmbeam.command()
@@ -186,6 +254,7 @@ def sweep(
     # The log of Airflow, which goes to the standard output.
     with contextlib.redirect_stdout(sys.stderr):
         from airflow_provider_llmbeam.exceptions import LLMBeamError
+        from airflow_provider_llmbeam.operators.dag_task import airflow_of_tasks
         from airflow_provider_llmbeam.operators.sweep import MAX_JOB_AGE_SECONDS, SweepEndpointsOperator
 
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
@@ -200,7 +269,8 @@ def sweep(
                 max_job_age_seconds=MAX_JOB_AGE_SECONDS if max_job_age_seconds is None else max_job_age_seconds,
                 gcp_conn_id=gcp_conn_id,
             )
-            manifest = task.sweep(logging.getLogger(__name__))
+            with airflow_of_tasks():
+                manifest = task.sweep(logging.getLogger(__name__))
         except LLMBeamError as error:
             click.echo(redact(str(error)), err=True)
             sys.exit(1)
@@ -226,22 +296,24 @@ def _print(found: Any, text: str | None = None) -> None:
     click.echo(json.dumps(found, indent=2) if text is None else visible(text))
 
 
-def _print_outcome(job: str, step: str, **arguments: Any) -> NoReturn:
-    """Executes a command, prints its outcome as JSON, and exits with its code."""
-    from airflow_provider_llmbeam.pipeline.__main__ import write_outcome
+def _execute(**command: Any) -> tuple[int, dict[str, Any]]:
+    """Executes a command; returns its exit code and its outcome, or exits if it has none."""
     from airflow_provider_llmbeam.pipeline.command import Command, execute
 
-    code, outcome = execute(Command(spec=job, step=step, **arguments))
-    if outcome:
-        write_outcome(None, outcome)
-    sys.exit(code)
-
-
-def _result(job: str, step: str, given: Any) -> Any:
-    """Returns the result of a step; exits if there is none."""
-    from airflow_provider_llmbeam.pipeline.command import Command, execute
-
-    code, outcome = execute(Command(spec=job, step=step, given=given))
-    if code:
+    code, outcome = execute(Command(**command))
+    if not outcome or "error" in outcome:  # the log has it
         sys.exit(code)
-    return outcome["result"]
+    return code, outcome
+
+
+def _finish(
+    code: int, outcome: dict[str, Any], as_json: bool, restore: Callable[[Any], Any] | None = None
+) -> NoReturn:
+    """Prints an outcome, as JSON or as the text that `restore` makes of it, if the log has none; exits."""
+    from airflow_provider_llmbeam.pipeline.__main__ import write_outcome
+
+    if as_json:
+        write_outcome(None, outcome)
+    elif restore is not None:
+        _print(outcome, str(restore(outcome["result"])))
+    sys.exit(code)

@@ -34,7 +34,7 @@ odd = st.one_of(
 
 def examples(share: float) -> settings:
     """Returns settings with a share of the profile's examples, for a property whose examples take longer."""
-    return settings(max_examples=int(share * settings.default.max_examples))
+    return settings(max_examples=max(1, int(share * settings.default.max_examples)))
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.deployment import own_deployment
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
-from airflow_provider_llmbeam.redaction import url_fault
+from airflow_provider_llmbeam.redaction import redact, url_fault
 from airflow_provider_llmbeam.spec.model import Model, connection_fields, model_data, model_problems, parse_model
 from airflow_provider_llmbeam.spec.model.server import with_base_url
 
@@ -90,22 +90,25 @@ class LLMBeamHook(BaseHook):
         return extra
 
     def test_connection(self) -> tuple[bool, str]:
-        """Reports what the connection provides, and the name of this deployment; sends no request.
+        """Asks the server for its models, which is free, and reports whether it accepts the key.
 
         Returns:
             Whether the connection can be used, and a message for the user.
         """
+        from airflow_provider_llmbeam.hooks.model_list import describe_access, model_of_connection
+
+        key = ""
         try:
             connection, deployment = self.get_conn(), own_deployment()
+            extra = self._extra(connection) if connection else {}
+            host, key = (connection.host, connection.password or "") if connection else (None, "")
+            model = model_of_connection(host, key, extra)
+            found = describe_access(model, dict.fromkeys(model.api.key_variables, key) if key else {})
         except LLMBeamError as error:
-            return False, str(error)
+            return False, redact(str(error), [key] if key else [])
         named = repr(deployment) if deployment else "not set, which Dataflow jobs and endpoints need"
-        address = (connection.host if connection else None) or "Google's own"
-        key = "set" if connection and connection.password else "not set"
-        return True, (
-            f"Deployment (`[llmbeam] deployment`): {named}. Base URL: {address}. API key: {key}. "
-            "No request was sent: a model is needed for one, see `EndpointReadySensor`."
-        )
+        server = host or model.api.service
+        return True, f"{server}: {found}. Deployment (`[llmbeam] deployment`): {named}."
 
     def complete_model(self, model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Adds the fields that the model does not set and the connection provides.

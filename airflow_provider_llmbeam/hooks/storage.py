@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from airflow.sdk import ObjectStoragePath
 
+from airflow_provider_llmbeam import local_files
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, CloudUnavailableError, RequestRefusedError
 from airflow_provider_llmbeam.hooks.google.base import REQUEST_SECONDS, GoogleHook, retry
 from airflow_provider_llmbeam.hooks.google.errors import CloudRequest, translate_errors, usable_connection
@@ -105,7 +107,11 @@ class ObjectStorage:
         with _errors(uri):
             path = ObjectStoragePath(uri)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            if path.protocol in ("", "file"):
+                with local_files.create(Path(path.path), is_private=False) as file:
+                    file.write(text.encode())
+            else:
+                path.write_text(text)
 
 
 def files_at(uri: str, gcp_conn_id: str) -> StorageHook | ObjectStorage:

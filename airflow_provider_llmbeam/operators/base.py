@@ -167,6 +167,16 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment
 
+    def resolved_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
+        """Returns what a task asks of a job: spec, variables with its secrets, and the input of its step.
+
+        For the command line, which has no task: the task is rendered, and nothing was sent.
+
+        Raises:
+            JobSpecError: See `_job`.
+        """
+        return *self._job(context), None
+
     def _build_data(self, context: Context, inference: Any) -> dict[str, Any]:
         """Returns the spec as plain data, with all by which a job elsewhere is found again.
 

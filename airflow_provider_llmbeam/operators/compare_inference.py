@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_llmbeam.spec.evaluation import Alternative, Judge
+    from airflow_provider_llmbeam.spec.job import JobSpec
 
 
 class CompareInferenceOperator(InProcessOperator):
@@ -83,17 +84,22 @@ class CompareInferenceOperator(InProcessOperator):
         self.judge_conn_id = judge_conn_id
         self._refuse_problems("other.prompt", "judge.rubric")
 
+    def resolved_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
+        """Returns the job, its secrets, and the comparison."""
+        spec, environment = self._job(context)
+        models = OtherModels(self.model, self.llmbeam_conn_id, environment)
+        data = self._input_data()
+        for field, conn_id in (("other", self.other_conn_id), ("judge", self.judge_conn_id)):
+            part = data.get(field)
+            if isinstance(part, Mapping) and part.get("model") is not None:
+                data[field] = {**part, "model": models.completed(part["model"], conn_id)}
+        comparison = self._parse_input(data)
+        return spec, environment, comparison
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Compares the two jobs."""
         with errors_of_airflow():
-            spec, environment = self._job(context)
-            models = OtherModels(self.model, self.llmbeam_conn_id, environment)
-            data = self._input_data()
-            for field, conn_id in (("other", self.other_conn_id), ("judge", self.judge_conn_id)):
-                part = data.get(field)
-                if isinstance(part, Mapping) and part.get("model") is not None:
-                    data[field] = {**part, "model": models.completed(part["model"], conn_id)}
-            comparison = self._parse_input(data)
+            spec, environment, comparison = self.resolved_job(context)
             with self._running(spec, environment, comparison.models) as process:
                 found = process.run_step("compare", comparison)
         add_manifest(context, self.outlets, found)

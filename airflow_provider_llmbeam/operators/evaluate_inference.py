@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from airflow_provider_llmbeam.spec.evaluation import Metric
+    from airflow_provider_llmbeam.spec.job import JobSpec
     from airflow_provider_llmbeam.spec.source import Source
 
 
@@ -112,18 +113,22 @@ class EvaluateInferenceOperator(InProcessOperator):
             )
         self._refuse_problems(*(f"metrics.{name}.rubric" for name in metrics))
 
+    def resolved_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
+        """Returns the job with the golden set as its source, its secrets, and the evaluation."""
+        spec, environment = self._job(context)
+        models = OtherModels(self.model, self.llmbeam_conn_id, environment)
+        data = self._input_data()
+        for name, metric in data["metrics"].items():
+            if isinstance(metric, Mapping) and metric.get("type") == "judge":
+                model = models.completed(metric.get("model"), self.judge_conn_id)
+                data["metrics"][name] = {**metric, "model": model}
+        evaluation = self._parse_input(data)
+        return spec.model_copy(update={"source": evaluation.golden}), environment, evaluation
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Evaluates the job."""
         with errors_of_airflow():
-            spec, environment = self._job(context)
-            models = OtherModels(self.model, self.llmbeam_conn_id, environment)
-            data = self._input_data()
-            for name, metric in data["metrics"].items():
-                if isinstance(metric, Mapping) and metric.get("type") == "judge":
-                    model = models.completed(metric.get("model"), self.judge_conn_id)
-                    data["metrics"][name] = {**metric, "model": model}
-            evaluation = self._parse_input(data)
-            spec = spec.model_copy(update={"source": evaluation.golden})
+            spec, environment, evaluation = self.resolved_job(context)
             if self._facts is not None:
                 self._facts = replace(self._facts, spec=spec)
             with self._running(spec, environment, evaluation.models) as process:

@@ -9,7 +9,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.identity import refuse_unknown_task
 from airflow_provider_llmbeam.operators.literal import plain
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FAULTS_OF_THE_SOURCE
+from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, OF_NO_MODEL
 from airflow_provider_llmbeam.spec.sink import sink_data
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.sink import Sink
 
 
-_DEFAULT_KINDS = tuple(kind for kind in FAILURE_KINDS if kind not in FAULTS_OF_THE_SOURCE)
+_DEFAULT_KINDS = tuple(kind for kind in FAILURE_KINDS if kind not in OF_NO_MODEL)
 
 
 class RetryFailedRowsOperator(RunInferenceOperator):
@@ -30,7 +30,9 @@ class RetryFailedRowsOperator(RunInferenceOperator):
     in another Dag run it would send the answered rows again, unless `cache` shares their answers. The failed rows
     of a source with `on_duplicate_key` 'allow' are sent again by a clear of its task: here their answers would
     replace those of other rows with their keys. A row whose request is the same as before, and was refused, is not
-    paid for again. Without a failed row the task is skipped.
+    paid for again. The report of the first task stays; that of this one is `report-retry.json` beside it, and has
+    the figures of both. Without a row to send the task is skipped. `limits.max_dead_letter_ratio` is 1 by default:
+    every row may fail again, unless each request is refused alike, as with a wrong key.
 
     Args:
         failed_task_id: Id of a task of the same run whose failed rows are sent, with its task groups, e.g.
@@ -38,8 +40,9 @@ class RetryFailedRowsOperator(RunInferenceOperator):
             `dead_letter_uri` is needed.
         dead_letter_uri: Dead letter of any earlier job, `dead_letter_uri` of its manifest.
         key: Columns that identify a row, as `source.key` of that job.
-        failed_kinds: Kinds of failure whose rows are sent, e.g. `["truncated"]`; by default all but
-            `unreadable_row`, `missing_key` and `duplicate_key`, which are faults of the source.
+        failed_kinds: Kinds of failure whose rows are sent, e.g. `["truncated"]`; by default those that a model
+            can answer: all but `unreadable_row`, `missing_key`, `duplicate_key`, `template_error`, `media_error`,
+            `personal_data` and `no_turn`. With a corrected prompt or file, name them.
         sink: Sink of that job. Of a files sink, `on_existing` becomes 'merge'.
         kwargs: Arguments of `RunInferenceOperator`, without `source`. `prompt`, `model` and `generation` are those
             of the failed job, with what is to be changed.
@@ -89,6 +92,7 @@ class RetryFailedRowsOperator(RunInferenceOperator):
             "failed_kinds": tuple(failed_kinds) or _DEFAULT_KINDS,
         }
         self.failed_task_id = failed_task_id
+        kwargs["limits"] = _may_fail_again(plain(kwargs.get("limits")))
         super().__init__(source=source, sink=_merge_by_key(plain(sink)), **kwargs)
 
     def _job(self, context: Context) -> tuple[JobSpec, dict[str, str]]:
@@ -100,6 +104,11 @@ class RetryFailedRowsOperator(RunInferenceOperator):
                 "mapped task group."
             )
         return super()._job(context)
+
+
+def _may_fail_again(limits: Any) -> Any:
+    """Returns limits with which every row may fail again, unless they say otherwise."""
+    return {"max_dead_letter_ratio": 1, **(limits or {})} if isinstance(limits, Mapping | None) else limits
 
 
 def _merge_by_key(sink: Any) -> Any:

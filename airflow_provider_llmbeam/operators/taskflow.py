@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import TaskDecorator
     from airflow.sdk import Context
 
+    from airflow_provider_llmbeam.spec.job import JobSpec
+
 #: Limits on answers that are the value of an XCom, which is a value in Airflow's metadata database.
 MAX_ANSWERS, MAX_BYTES = 1000, 2**20
 
@@ -88,6 +90,11 @@ class _LLMBeamDecoratedOperator(DecoratedOperator, RunInferenceOperator):
             return manifest
         context["ti"].xcom_push(key="manifest", value=manifest)
         return self._answers(manifest)
+
+    def resolved_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
+        """Calls the function, and returns what the task asks of a job."""
+        self._take(self._call_function(context))
+        return super().resolved_job(context)
 
     def _call_function(self, context: Context) -> Any:
         context_merge(context, self.op_kwargs)

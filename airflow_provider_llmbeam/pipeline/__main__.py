@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from airflow_provider_llmbeam import local_files
 from airflow_provider_llmbeam.pipeline.command import EXIT_BAD_SPEC, Command, execute
 from airflow_provider_llmbeam.pipeline.launch.parent import end_with_parent
 from airflow_provider_llmbeam.spec.protocol.steps import STEPS
@@ -89,7 +90,7 @@ def _unwritable(path: Path | None) -> str | None:
         return "it is a directory"
     staged = path.with_suffix(".part")
     try:
-        staged.touch()
+        local_files.create(staged).close()
         staged.unlink()
     except OSError as error:
         return str(error)
@@ -103,7 +104,8 @@ def write_outcome(path: Path | None, outcome: dict[str, Any]) -> None:
             _print(json.dumps(next(iter(outcome.values())), indent=2))
         return
     staged = path.with_suffix(".part")
-    staged.write_text(json.dumps(outcome))
+    with local_files.create(staged, is_private=False) as file:
+        file.write(json.dumps(outcome).encode())
     staged.replace(path)
 
 

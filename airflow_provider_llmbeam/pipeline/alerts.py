@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from airflow_provider_llmbeam.local_files import open_no_link
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.reporting.report import RunComparison
 from airflow_provider_llmbeam.spec.alerts import Alerts
@@ -145,7 +147,7 @@ class RaisedAlerts:
         if self._path is None:
             return
         try:
-            with self._path.open("a") as file:
+            with os.fdopen(open_no_link(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a") as file:
                 file.write(json.dumps(asdict(alert)) + "\n")
         except OSError as error:  # the job goes on, e.g. with a full disk
             _log.warning(

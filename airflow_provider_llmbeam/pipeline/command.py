@@ -9,12 +9,19 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, error_name
+from airflow_provider_llmbeam.exceptions import (
+    BudgetExceededError,
+    JobFailedError,
+    JobSpecError,
+    LLMBeamError,
+    error_name,
+)
+from airflow_provider_llmbeam.pipeline.dag_task import open_dag_task
 from airflow_provider_llmbeam.pipeline.launch.interruption import signals_handled, what_remains
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.providers.errors import BatchPendingError
@@ -27,7 +34,7 @@ from airflow_provider_llmbeam.spec.protocol.steps import STEPS
 
 _log = logging.getLogger("llmbeam")
 
-EXIT_OK, EXIT_FAILED, EXIT_BAD_SPEC = 0, 1, 2
+EXIT_OK, EXIT_FAILED, EXIT_BAD_SPEC, EXIT_OVER_BUDGET = 0, 1, 2, 3
 #: As EX_TEMPFAIL of sysexits.h.
 EXIT_PENDING = 75
 EXIT_INTERRUPTED = 128 + signal.SIGINT  # as of a shell
@@ -42,8 +49,10 @@ class Command:
     """What is done with a job.
 
     Attributes:
-        spec: Address of its spec, a local file or one on gs://.
+        spec: Address of its spec, a local file or one on gs://; or `FILE::TASK`, a task of a Dag file.
         step: `run`, `submit`, or a key of `STEPS`.
+        when: Of a task: day, time or id of its Dag run; `None`: the newest one.
+        map_index: Of a mapped task: index of the instance.
         given: What a step is asked for: plain data, or the address of a file with its JSON. `None`: its defaults.
         beam_options: Options of Beam, of `run` and `submit`.
         defers: Whether `run` ends while batch inference goes on, with `EXIT_PENDING`.
@@ -54,6 +63,8 @@ class Command:
 
     spec: str
     step: str = "run"
+    when: str | None = None
+    map_index: int | None = None
     given: Mapping[str, Any] | str | None = None
     beam_options: Sequence[str] = ()
     defers: bool = False
@@ -69,18 +80,18 @@ def execute(command: Command) -> tuple[int, dict[str, Any]]:
         `batch` with `wait_seconds` if it is to be continued, `error`, or nothing after an interruption. The exit
         code is 0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did not
         pass; 2 if it could not start; 99 if it was skipped, since its source has no rows or its evaluation says
-        so; 75 if it is to be continued; 130 after Ctrl-C or SIGTERM.
+        so; 3 if it is over budget; 75 if it is to be continued; 130 after Ctrl-C or SIGTERM.
     """
+    with ExitStack() as until_end:
+        return _execute(command, until_end)
+
+
+def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any]]:
     redactor = Redactor()
     configure_logging(redactor, with_time=not command.is_child)
     spec = None
     try:
-        spec = with_base_urls(JobSpec.from_json(_content("--spec", command.spec)), os.environ, _log)
-        given = _given(command)
-        if not command.is_child:
-            allowed = _allowed()
-            for value in filter(None, (spec, given)):
-                check_allowed(value, allowed)
+        spec, given = until_end.enter_context(_job(command))
         others = getattr(given, "models", ())
         redactor.variables = (
             *spec.secret_variables,
@@ -106,8 +117,7 @@ def execute(command: Command) -> tuple[int, dict[str, Any]]:
     except LLMBeamError as error:
         message = redactor(str(error))
         _log.error("%s", message)
-        code = EXIT_BAD_SPEC if isinstance(error, JobSpecError) else EXIT_FAILED
-        return code, {"error": {"type": error_name(error), "message": message, "page": error.page}}
+        return _exit_code(error), {"error": {"type": error_name(error), "message": message, "page": error.page}}
     except KeyboardInterrupt:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it names each request in flight
         _log.error("Interrupted. %s", redactor(what_remains(spec)))
@@ -117,13 +127,26 @@ def execute(command: Command) -> tuple[int, dict[str, Any]]:
     if reason := outcome.get("report", {}).get("skipped_because"):
         _log.warning("Skipped: %s", redactor(reason))
         return EXIT_SKIPPED, outcome
-    return EXIT_OK, outcome
+    is_over_budget = given is not None and outcome["result"].get("exceeds_budget")
+    return EXIT_OVER_BUDGET if is_over_budget else EXIT_OK, outcome
 
 
-def _allowed() -> Allowed:
-    """Returns what the environment allows: who runs a spec chooses the other variables that it reads."""
+def _exit_code(error: LLMBeamError) -> int:
+    match error:
+        case JobSpecError():
+            return EXIT_BAD_SPEC
+        case BudgetExceededError():
+            return EXIT_OVER_BUDGET
+        case _:
+            return EXIT_FAILED
+
+
+def _check_allowed(*values: SpecModel | None) -> None:
+    """Checks what the environment allows: who runs a spec chooses the other variables that it reads."""
     configured = read_options(lambda option: os.environ.get(variable_of(option), ""))
-    return {**configured, "job_environment": ("*",)}
+    allowed: Allowed = {**configured, "job_environment": ("*",)}
+    for value in filter(None, values):
+        check_allowed(value, allowed)
 
 
 @contextmanager
@@ -148,7 +171,32 @@ def _importing_beam() -> Iterator[None]:
         gc.enable()
 
 
-def _given(command: Command) -> SpecModel | None:
+@contextmanager
+def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
+    """Provides the job of a command, and what its step is asked for.
+
+    Raises:
+        JobSpecError: One of them is not valid.
+    """
+    if "::" not in command.spec or command.spec.startswith("gs://"):
+        spec = with_base_urls(JobSpec.from_json(_content("--spec", command.spec)), os.environ, _log)
+        given = _given(command, spec)
+        if not command.is_child:
+            _check_allowed(spec, given)
+        yield spec, given
+        return
+    if command.step not in STEPS:
+        raise JobSpecError(f"`{command.step}` takes JOB.json; Airflow runs a task, e.g. `airflow dags test`.")
+    with open_dag_task(command.spec, command.step, when=command.when, map_index=command.map_index) as task:
+        _log.info("As in run %r%s.", task.run_id, "" if task.is_known else ", which does not exist yet")
+        os.environ.update(task.environment)
+        given = _given(command if command.given is not None else replace(command, given=task.given), task.spec)
+        if command.given is not None:  # Airflow has checked what the task names
+            _check_allowed(given)
+        yield task.spec, given
+
+
+def _given(command: Command, spec: JobSpec) -> SpecModel | None:
     """Reads what a step is asked for; `None` for a job that is run or submitted.
 
     Raises:
@@ -161,7 +209,9 @@ def _given(command: Command) -> SpecModel | None:
     if command.beam_options:
         option = command.beam_options[0].partition("=")[0]
         raise JobSpecError(f"`{option}`: step {command.step!r} takes `--input`, and no options of Beam.")
-    given = {} if command.given is None else command.given
+    given = command.given
+    if given is None:
+        given = _last_spec(spec) if step.input is JobSpec else {}
     if isinstance(given, str):
         content = _content("--input", given)
         try:
@@ -169,6 +219,22 @@ def _given(command: Command) -> SpecModel | None:
         except (ValueError, RecursionError) as error:
             raise JobSpecError(f"{command.given!r} cannot be read as JSON: {error}.") from error
     return with_base_urls(step.input.parse(given), os.environ, _log)
+
+
+def _last_spec(spec: JobSpec) -> Any:
+    """Returns the spec of the last run of a job, from its report.
+
+    Raises:
+        JobSpecError: There is no report.
+    """
+    uri = spec.paths.report_uri
+    try:
+        return json.loads(_content("report", uri))["spec"]
+    except (JobSpecError, ValueError, KeyError) as error:
+        raise JobSpecError(
+            f"There is no report of job {spec.name!r} to compare with at {uri!r}. Expected the spec of an earlier "
+            "run, `llmbeam diff OLD.json NEW.json`, or the day of a run of the task in `--date`."
+        ) from error
 
 
 def _content(option: str, address: str) -> bytes:

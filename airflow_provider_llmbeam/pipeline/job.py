@@ -63,6 +63,9 @@ def run(
     raised.forget()
     if report.comparison is not None:
         _log.info("%s", report.comparison.line)
+    if (whole := report.all_rows) is not None:
+        line = "With the first run: %s of %s rows answered, %s failed."
+        _log.info(line, f"{whole.answered:,}", f"{whole.read:,}", f"{whole.dead_letter:,}")
     _log.info("Report: %s", report.report_html_uri or report.report_uri)
     return report.manifest()
 

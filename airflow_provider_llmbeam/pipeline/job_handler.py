@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from apache_beam.io.components.adaptive_throttler import ThrottlingSignaler
 from apache_beam.ml.inference.base import ModelHandler, PredictionResult
@@ -86,6 +86,9 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         spec: The job.
         context: Its run.
     """
+
+    #: Whether local files of prompts may be links: those of a job were resolved when they were checked.
+    follows_links: ClassVar[bool] = False
 
     def __init__(self, spec: JobSpec, context: RunContext) -> None:
         super().__init__()
@@ -238,6 +241,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             has_fallback = tier == "flex_then_standard"
             capacity = FlexCapacity(has_fallback, self.context.flex_until, limits.max_throttled_seconds)
             flex = FlexTier(open_client(asked_tier="flex"), limits.request_timeout_seconds, capacity)
+        files = StoredMedia(follows_links=self.follows_links)
         # A vector costs no output tokens, so none are reserved.
         max_output_tokens = spec.max_output_tokens
         max_repairs = spec.prompt.max_repairs if schema is not None else 0
@@ -262,7 +266,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             else ConcurrencyLimit(limits.max_in_flight),
             price=self.price,
             budget=_BUDGETS.setdefault(run, Budget(limits.budget_usd)) if limits.budget_usd else None,
-            media=MediaLoader(media_rules(model), StoredMedia(), open_uploads(model, self.upload_prefix)),
+            media=MediaLoader(media_rules(model), files, open_uploads(model, self.upload_prefix)),
             pilot=pilot,
             outage=outage,
             flex=flex,

@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from airflow_provider_llmbeam.engine.pacing.gate import Admission
 from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.local_files import open_no_link
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -52,6 +53,9 @@ UNRENEWED_SECONDS = 600.0
 SILENT_SECONDS = 2 * LEASE_SECONDS
 #: Time after which a process that does not hold its lease for sure asks again whether it may send, in seconds.
 _PAUSE_SECONDS = 0.5
+
+#: Number of characters of a lease that a message shows.
+_SHOWN = 300
 
 #: Leases on Cloud Storage that this process holds.
 _held: set[ObjectLease] = set()
@@ -208,7 +212,7 @@ def _kernel() -> str | None:
 
 def _held_error(job: str, uri: str, content: str) -> JobFailedError:
     return JobFailedError(
-        f"Job {job!r} is being run by another process, which holds its lease {uri!r}: {content[:300]}. This "
+        f"Job {job!r} is being run by another process, which holds its lease {uri!r}: {content[:_SHOWN]}. This "
         "process sent and billed nothing. Wait for the end of the other one, or end it; a retry checks again."
     )
 
@@ -221,11 +225,12 @@ def hold_lock(job: str, path: Path, lease_id: str, wait_seconds: float) -> Itera
         JobFailedError: Another process has held the lock for `wait_seconds`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
+    with os.fdopen(open_no_link(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666), "a+") as file:
         deadline = time.monotonic() + wait_seconds
         while not _lock(file.fileno()):
             if time.monotonic() >= deadline:
-                raise _held_error(job, str(path), path.read_text())
+                file.seek(0)
+                raise _held_error(job, str(path), file.read(_SHOWN))
             time.sleep(POLL_SECONDS)
         file.truncate(0)
         file.write(Holder.this_process(lease_id).model_dump_json())
@@ -248,7 +253,7 @@ def _is_locked(path: Path) -> bool:
 
     A process that asks for the lock in this moment is refused, and asks again.
     """
-    with path.open() as file:
+    with os.fdopen(open_no_link(path, os.O_RDONLY)) as file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:

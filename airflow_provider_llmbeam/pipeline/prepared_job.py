@@ -28,7 +28,7 @@ from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
 from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 from airflow_provider_llmbeam.pipeline.launch.runner import runner_of, workers_are_elsewhere
 from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker_package
-from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
+from airflow_provider_llmbeam.pipeline.launch.writable import check_writable, make_directories
 from airflow_provider_llmbeam.pipeline.lease import hold_lease
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads_after
 from airflow_provider_llmbeam.pipeline.prefix_cache import store_head
@@ -137,16 +137,24 @@ def _check(spec: JobSpec) -> None:
         JobSpecError: It cannot start; nothing was sent.
     """
     check_reachable(spec)
+    make_directories(spec)
+    check_parts(spec)
+    if not isinstance(spec.runner, DataflowRunner):
+        check_writable(spec)
+
+
+def check_parts(spec: JobSpec) -> None:
+    """Checks the keys of a job, its sink and its audit; writes and sends nothing.
+
+    Raises:
+        JobSpecError: One of them does not fit.
+    """
     if not workers_have_keys(spec.runner):
         check_model(spec)
         for feature in features_of(spec):
             feature.check_keys()
-    for uri in spec.paths.private_uris:
-        storage.make_private(uri)
     sinks.check(spec)
     check_audit(spec)
-    if not isinstance(spec.runner, DataflowRunner):
-        check_writable(spec)
 
 
 def _end_of_flex(spec: JobSpec, manifest: BatchManifest | None, now: float) -> float:

@@ -37,7 +37,7 @@ def _text(value: Any) -> str:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-_to_json = json.JSONEncoder(ensure_ascii=False, default=_text).encode
+_to_json = json.JSONEncoder(ensure_ascii=False, default=_text, allow_nan=False).encode
 _to_compact_json = json.JSONEncoder(
     ensure_ascii=False, default=_text, separators=(",", ":"), allow_nan=False
 ).encode
@@ -204,10 +204,14 @@ def encode_record(record: Row) -> bytes:
             return line
     except TypeError:  # a value without a JSON type, half of a surrogate pair, or an integer of more than 64 bits
         pass
+    return _line(_to_compact_json, record)
+
+
+def _line(encode: Callable[[Any], str], record: Row) -> bytes:
     try:
-        text = _to_compact_json(record)
+        text = encode(record)
     except ValueError:
-        text = _to_compact_json(_finite(record))
+        text = encode(_finite(record))
     return valid_text(text).encode() + b"\n"
 
 
@@ -237,7 +241,7 @@ def encode_key(row: Row, key: tuple[str, ...]) -> bytes:
         elif type(value) is int:
             parts.append(f"{name}{value}")
         else:
-            return valid_text(_to_json({column: row[column] for column in key})).encode() + b"\n"
+            return _line(_to_json, {column: row[column] for column in key})
     # A sixth of the time of `json`, which makes an encoder for each mapping.
     return valid_text(f"{{{', '.join(parts)}}}\n").encode()
 

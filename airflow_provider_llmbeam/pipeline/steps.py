@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.load import load_audit_around
 from airflow_provider_llmbeam.pipeline.features import features_of
 from airflow_provider_llmbeam.pipeline.launch.failure import preparation
 from airflow_provider_llmbeam.pipeline.launch.keys import check_model
 from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
-from airflow_provider_llmbeam.pipeline.launch.writable import check_writable
+from airflow_provider_llmbeam.pipeline.launch.writable import check_writable, make_directories
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.evaluation import (
@@ -75,6 +74,14 @@ def _preview(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
     return make_preview(spec, sample).plain()
 
 
+def _check(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
+    from airflow_provider_llmbeam.pipeline.measure.check import check_job
+    from airflow_provider_llmbeam.pipeline.prepared_job import check_parts
+
+    check_parts(spec)
+    return check_job(spec, sample).model_dump(mode="json")
+
+
 def _sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.review import sample_answers
 
@@ -104,6 +111,7 @@ _FUNCTIONS: dict[str, Callable[[JobSpec, Any], dict[str, Any]]] = {
     "evaluate": _evaluate,
     "compare": _compare,
     "preview": _preview,
+    "check": _check,
     "sample_answers": _sample_answers,
     "add_golden": _add_golden_rows,
     "diff": _diff,
@@ -119,8 +127,7 @@ def _in_process(spec: JobSpec, *, sends: bool) -> Iterator[None]:
         if sends:
             check_model(spec)
         masker_of(spec)  # fails without the key of the placeholders; no step but the estimate needs a guard
-    for uri in spec.paths.private_uris:
-        storage.make_private(uri)
+    make_directories(spec)
     if sends:
         check_writable(spec, publishes=False)
     with load_audit_around(spec) if sends else nullcontext(), preparation(spec):

@@ -24,6 +24,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from google.api_core.exceptions import NotFound, PreconditionFailed, from_http_status
 from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
 
+from airflow_provider_llmbeam import local_files
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.source import glob_pattern
 from airflow_provider_llmbeam.transport.redirects import direct
@@ -40,12 +41,17 @@ def create(uri: str, *, is_private: bool = False, mime_type: str = "application/
         uri: Its address.
         is_private: Whether nobody but its owner can read it, also when it is renamed, if it is a local file.
         mime_type: Its type, which an object store keeps.
+
+    Raises:
+        PermissionError: It is a local link, see `local_files`.
     """
     filesystem = _filesystem(uri)
-    file: IO[bytes] = filesystem.create(uri, mime_type, CompressionTypes.UNCOMPRESSED)
-    if is_private and _is_local(filesystem):
-        os.fchmod(file.fileno(), 0o600)
-    return file
+    if not _is_local(filesystem):
+        file: IO[bytes] = filesystem.create(uri, mime_type, CompressionTypes.UNCOMPRESSED)
+        return file
+    path = Path(uri)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return local_files.create(path, is_private=is_private)
 
 
 def replace(uri: str, content: bytes, *, is_private: bool = True) -> None:
@@ -93,7 +99,7 @@ def change(uri: str, changed: Callable[[bytes | None], bytes]) -> None:
     make_private(uri.rpartition("/")[0] + "/")
     with ExitStack() as until_end:
         if is_local(uri):
-            lock = until_end.enter_context(Path(f"{uri}.lock").open("a"))
+            lock = until_end.enter_context(local_files.create(Path(f"{uri}.lock"), is_private=False))
             with suppress(OSError):  # a network filesystem without locks
                 fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
         content = read_if_exists(uri)
@@ -289,6 +295,23 @@ def make_private(uri: str) -> None:
     if reason is not None:
         raise JobSpecError(
             f"The directory {uri!r} holds the state of jobs, and this user cannot read and write in it: {reason}."
+        )
+
+
+def refuse_links(uri: str) -> None:
+    """Checks that a local directory of this package is no link, and that none in it is.
+
+    Raises:
+        JobSpecError: One is: whoever made it could have files written and deleted where it leads.
+    """
+    if not is_local(uri):
+        return
+    found = (Path(parent, name) for parent, names, _ in os.walk(uri) for name in names)
+    if link := next((path for path in (Path(uri), *found) if path.is_symlink()), None):
+        raise JobSpecError(
+            f"{str(link)!r} is a link to {str(link.readlink())!r}. The state of jobs is written below no link, as "
+            "whoever may write there could have other files of this account overwritten. Remove it, and name the "
+            "directory that it leads to in `state_uri` or `sink.uri`."
         )
 
 

@@ -505,6 +505,11 @@ def full_table_name(table: str) -> str:
     return ".".join(parts)
 
 
+def sends_failed_rows(source: SpecModel) -> bool:
+    """Returns whether the rows of a source are those of a dead letter, selected by their kinds of failure."""
+    return isinstance(source, FilesSource) and bool(source.failed_kinds)
+
+
 def glob_pattern(uri: str) -> re.Pattern[str]:
     """Returns the pattern that the paths of a glob match completely."""
     found, at = "", 0

@@ -177,6 +177,13 @@ METHODS: tuple[tuple[str, str, re.Pattern[str], Any, Any], ...] = tuple(
             _gemini("CountTokensResponse"),
         ),
         (
+            "gemini.models.list",
+            "GET",
+            f"{_VERSION}/models",
+            None,
+            _message(models=_list(_gemini("Model")), nextPageToken=_TEXT),
+        ),
+        (
             "gemini.embedContent",
             "POST",
             f"{_MODEL}:embedContent",

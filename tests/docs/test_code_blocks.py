@@ -38,8 +38,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "docs/reference").glob("*.md")),
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name not in ("_build", "how-to")),
 ]
 JOBS = (ROOT / "docs" / "jobs.md").read_text()
 #: Languages of blocks without code: output of a program, and directives of the documentation.

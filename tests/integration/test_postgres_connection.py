@@ -85,7 +85,7 @@ def test_answers_reach_the_database_of_the_connection_and_its_password_is_not_ex
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        (None, "`sink.conn_id`: there is no connection 'answers_db'. Nothing was sent or billed."),
+        (None, "`sink.conn_id`: there is no connection 'answers_db'. Add it under"),
         ({"conn_type": "mysql"}, "connection 'answers_db' is of type 'mysql'. Expected 'postgres'."),
         ({"conn_type": "postgres", "extra": {"iam": True}}, "uses a token of AWS IAM"),
         ({"conn_type": "postgres", "host": "127.0.0.1", "extra": {"sslmod": "x"}}, "no connection string"),

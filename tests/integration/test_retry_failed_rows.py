@@ -66,6 +66,49 @@ def test_a_run_without_such_a_failure_skips_the_task_and_leaves_the_output(run_d
     assert len(sandbox.requests) == 2
 
 
+def test_rows_that_fail_again_stay_and_the_report_of_the_first_task_stays_beside_that_of_the_retry(
+    run_dag, connection, tmp_path, sandbox
+):
+    job = {"prompt": "Say it: {{ row.text.strip() }}", "sink": str(tmp_path / "out")}
+    texts = ["a", "b", "[[block]]", "[[block]] too", None]
+    rows = [{"id": number, "text": text} for number, text in enumerate(texts)]
+    limits = {"max_dead_letter_ratio": 0.7}
+    with DAG("fails_again", schedule=None) as dag:
+        answer = RunInferenceOperator(
+            task_id="answer",
+            source={"type": "rows", "rows": rows, "key": "id"},
+            model="gemini-2.5-flash",
+            limits=limits,
+            **job,
+        )
+        retry = RetryFailedRowsOperator(
+            task_id="retry", failed_task_id="answer", key="id", model="gemini-3.8-flash", **job
+        )
+        nothing = RetryFailedRowsOperator(
+            task_id="nothing", failed_task_id="answer", failed_kinds=["timeout"], key="id", model="echo", **job
+        )
+        echo = RetryFailedRowsOperator(task_id="echo", failed_task_id="answer", key="id", model="echo", **job)
+        answer >> retry >> nothing
+        retry >> echo
+    run, states = run_dag(dag)
+    assert states == {"answer": "success", "retry": "success", "nothing": "skipped", "echo": "success"}
+    assert len(sandbox.requests) == 2 + 2 + 2, "a row without a prompt is not sent again"
+    first = json.loads((tmp_path / "out/report.json").read_text())
+    assert (first["model"], first["rows"]) == (
+        "gemini:gemini-2.5-flash",
+        {"read": 5, "answered": 2, "dead_letter": 3},
+    )
+    again = run.get_task_instance("retry").xcom_pull(task_ids="retry")
+    assert again["rows"] == {"read": 2, "answered": 0, "dead_letter": 2}
+    assert again["all_rows"] == {"read": 5, "answered": 2, "dead_letter": 3}
+    last = json.loads((tmp_path / "out/report-retry.json").read_text())
+    assert last["all_rows"] == {"read": 5, "answered": 4, "dead_letter": 1}
+    page = (tmp_path / "out/report-retry.html").read_text()
+    assert "With the first run: 4 of 5 rows answered, 1 failed." in page
+    (left,) = lines(tmp_path / "out/dead_letter-00000-of-00001.jsonl")
+    assert left["llmbeam_error"]["kind"] == "template_error"
+
+
 def test_each_instance_of_a_mapped_task_group_sends_its_own_failed_rows(run_dag, connection, tmp_path):
     job = {
         "prompt": "Say it: {{ row.text }}",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from llmbeam_sandbox import Fault
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobRefusedError
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.privacy.dlp import steps, table
 from airflow_provider_llmbeam.spec import JobSpec
@@ -142,7 +142,7 @@ def test_an_api_that_is_not_enabled_ends_the_job_before_a_request_to_the_model(d
     dlp.disabled_projects.add("p-disabled")
     with CopyingModel() as model:
         job = job_of(tmp_path, model, **detector("p-disabled"))
-        with pytest.raises(JobSpecError, match=r"roles/dlp\.user on project 'p-disabled'") as caught:
+        with pytest.raises(JobRefusedError, match=r"roles/dlp\.user on project 'p-disabled'") as caught:
             job.run(ROWS[:4])
         assert model.received == []
     assert "it is disabled" in str(caught.value)

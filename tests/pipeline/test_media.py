@@ -83,7 +83,10 @@ def media_job(job, sandbox, google, kind, tmp_path):
     }[kind]
     job.files = tmp_path / "files"
     job.files.mkdir()
-    media = {"uri": "{{ row.image }}", "root": str(job.files)}
+    media = {
+        "uri": "{{ row.image }}",
+        "root": [str(job.files), "gs://rows", "https://pictures.example", "ftp://h"],
+    }
     job.spec["prompt"] = {"template": "Describe image {{ row.id }}.", "media": [media]}
     return job
 
@@ -178,9 +181,10 @@ def shown(path: str) -> str:
 REFUSED = {
     "missing": ("{files}/no.png", "the file {uri} does not exist on this machine."),
     "missing object": ("gs://rows/no.png", "the object {uri} does not exist."),
-    "directory": ("{files}/sub.png", "the file {uri} is no regular file on this machine."),
-    "outside": ("/etc/x.png", "{uri} is not below {files}, the only files that rows may read."),
-    "dots": ("{files}/../x.png", "{uri} is not below {files}, the only files that rows may read."),
+    "directory": ("{files}/sub.png", "the file {uri} cannot be read: Is no regular file."),
+    "outside": ("/etc/x.png", "{uri} is below none of the 4 of `root`, the only files that rows may name."),
+    "dots": ("{files}/../x.png", "{uri} is below none of the 4 of `root`, the only files that rows may name."),
+    "filesystem": ("hdfs://h/x.png", "{uri} is below none of the 4 of `root`, the only files that rows may name."),
     "no type": (
         "{files}/plain",
         "no MIME type follows from name or first bytes of {uri}. Set `mime_type`,",
@@ -326,3 +330,38 @@ def test_tokens_of_media_are_in_the_estimate_before_anything_is_sent_and_in_what
     assert estimate.input_tokens > (1 + 6 + 2) * 258
     assert estimate.cost_usd == pytest.approx(billed * 0.3e-6 + 3 * 10 * 2.5e-6, rel=0.05)
     assert sum(reserved) == estimate.input_tokens + 3 * 10
+
+
+def test_an_address_on_a_filesystem_that_is_not_there_fails_its_row_only(media_job, sandbox):
+    media_job.spec["prompt"]["media"] = [{"uri": "{{ row.image }}"}]
+    image = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+    hostile = ["hdfs://name-node/a.png", "file://[", "gs://", "\ud800.png", "s3://b/a.png"]
+    ended = media_job.run([{"id": number, "image": uri} for number, uri in enumerate([*hostile, image])])
+    assert ended.kinds == {"media_error": len(hostile)}
+    assert sent(sandbox) == [INLINE]
+
+
+def test_a_row_has_the_model_fetch_no_address_beside_the_root(media_job, sandbox):
+    inside, outside = "https://pictures.example/a.png", "http://169.254.169.254/latest/meta-data/a.png"
+    ended = media_job.run([{"id": 1, "image": inside}, {"id": 2, "image": outside}])
+    assert [row["id"] for row in ended.dead_letter] == [2]
+    assert [media.uri for media in sent(sandbox)] == [inside]
+
+
+def test_links_that_take_the_place_of_checked_files_send_no_other_file(media_job, sandbox, monkeypatch, tmp_path):
+    (tmp_path / "secret.png").write_bytes(OTHER)
+    for number in range(6):
+        (media_job.files / f"{number}.png").write_bytes(PNG)
+    identify = stored.MediaIdentifier.identify
+
+    def then_swapped(identifier, found):
+        checked = identify(identifier, found)
+        path = media_job.files / f"{found.row['id']}.png"
+        path.unlink()
+        path.symlink_to(tmp_path / "secret.png")
+        return checked
+
+    monkeypatch.setattr(stored.MediaIdentifier, "identify", then_swapped)
+    with pytest.raises(JobSpecError, match="6 of 6 rows lack a file that can be sent"):
+        media_job.run([{"id": number, "image": f"{media_job.files}/{number}.png"} for number in range(6)])
+    assert not sent(sandbox)

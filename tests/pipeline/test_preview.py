@@ -111,7 +111,9 @@ def test_a_diff_says_what_is_paid_for_again_and_sends_nothing(job, shell, sandbo
     changed = shell("diff", old, prompt={"template": "Repeat: {{ row.text }}"}, batching={"max_batch_size": 8})
     assert "prompt.template (changes the prompts)" in changed
     assert "batching.max_batch_size (changes no answer)" in changed
-    assert "0 of 40 rows are answered already; 40 requests would be sent, at most $" in changed
+    assert "0 of 40 rows are answered already; 40 requests would be sent, about $" in changed
+    assert " by the tokens of the last run. Nothing was sent now." in changed
+    assert "40 requests would be sent, at most $" in shell("diff", old, state_uri=f"{job.directory}/other")
     warmer = json.loads(shell("diff", "--json", old, generation={"temperature": 1.5}))
     assert [(change["field"], change["effect"]) for change in warmer["changes"]] == [
         ("generation.temperature", "answers")
@@ -119,6 +121,25 @@ def test_a_diff_says_what_is_paid_for_again_and_sends_nothing(job, shell, sandbo
     assert warmer["requests"] == 40
     assert len(sandbox.requests) == paid
     assert not list(job.directory.rglob("estimate.json")), "a diff is not the estimate of the job"
+    assert shell("diff").startswith("The specs are equal."), "with the report of the last run"
+
+
+def test_a_check_shows_what_would_be_asked_and_sends_nothing(job, shell, sandbox):
+    shown = shell("check", limits={"budget_usd": 1, "requests_per_minute": 600})
+    assert "Limits    requests_per_minute 600.0, budget_usd 1.0\n" in shown
+    assert "Rows      40 = 40 requests + 0 duplicate + 0 answered already + 0 for the dead letter" in shown
+    assert "Prompt   Say it: word" in shown
+    assert shown.endswith("\nNothing was sent or billed.\n")
+    found = json.loads(shell("check", "--json", "--key", "7", "--rows", "2"))
+    assert ([row["origin"] for row in found["preview"]["rows"]], found["exceeds_budget"]) == (["not_sent"], False)
+    assert "is exceeded: the job would fail before" in shell("check", exit_code=3, limits={"budget_usd": 1e-6})
+    assert shell("check", exit_code=2, prompt="{{ row.no_such }}") == ""
+    assert not sandbox.requests
+
+
+def test_an_estimate_over_budget_has_an_exit_code_and_prints_json_only_if_it_is_asked_for(job, shell):
+    assert shell("estimate", "--sample-size", "2", exit_code=3, limits={"budget_usd": 1e-6}) == ""
+    assert json.loads(shell("estimate", "--json", "--sample-size", "2"))["exceeds_budget"] is False
 
 
 def test_a_notebook_shows_a_preview_without_a_dag_run(job, sandbox, monkeypatch):

@@ -126,7 +126,7 @@ class Journal:
             return f"{self._directory}{name}", index.hashes
 
         if self._files.is_local(self._directory):
-            return AppendingWriter(new_segment, self._files)
+            return AppendingWriter(new_segment, self._files.create)
         return UploadingWriter(new_segment, self._files, self._clock)
 
     def _recorded(self, halves: Set[str], shards: int) -> dict[str, Outcome]:

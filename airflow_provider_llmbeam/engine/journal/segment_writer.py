@@ -61,14 +61,14 @@ class AppendingWriter:
 
     Args:
         new_segment: Returns the address of a new segment.
-        files: The filesystem.
+        create: Opens a new file for writing.
     """
 
     max_unstored_seconds = 0.0
 
-    def __init__(self, new_segment: NewSegment, files: WritableFiles) -> None:
+    def __init__(self, new_segment: NewSegment, create: Callable[[str], IO[bytes]]) -> None:
         self._new_segment = new_segment
-        self._files = files
+        self._create = create
         self._lock = threading.Lock()
         self._unwritten: list[tuple[int, bytes]] = []
         self._file: IO[bytes] | None = None
@@ -109,7 +109,7 @@ class AppendingWriter:
     def _open(self) -> IO[bytes]:
         if self._file is None:
             uri, self._hashes = self._new_segment()
-            self._file = self._files.create(uri)
+            self._file = self._create(uri)
         return self._file
 
     def _write(self) -> None:

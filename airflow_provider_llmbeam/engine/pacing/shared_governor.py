@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorSt
 from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
+from airflow_provider_llmbeam.local_files import open_no_link
 
 _log = logging.getLogger(__name__)
 
@@ -194,17 +195,14 @@ class SharedGovernor:
 def _open(path: Path) -> int:
     """Opens the file without following a link: the directory for temporary files is shared with other users."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_own(path.parent.lstat(), stat.S_ISDIR):
+    found = path.parent.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise PermissionError(f"{path.parent} is a link, no directory, or belongs to another user")
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    if not _is_own(os.fstat(file), stat.S_ISREG):
+    file = open_no_link(path, os.O_RDWR | os.O_CREAT)
+    if os.fstat(file).st_uid != os.getuid():
         os.close(file)
-        raise PermissionError(f"{path} is no regular file, or belongs to another user")
+        raise PermissionError(f"{path} belongs to another user")
     return file
-
-
-def _is_own(found: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
-    return is_kind(found.st_mode) and found.st_uid == os.getuid()
 
 
 def shared_path(identity: str) -> Path:

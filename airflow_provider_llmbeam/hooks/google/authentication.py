@@ -144,7 +144,7 @@ def uses_google(spec: JobSpec, others: Collection[Model] = (), places: Collectio
     safety = spec.safety
     if safety.privacy is not None and safety.privacy.dlp is not None:
         return True
-    media = (uri for each in spec.prompt.media for uri in (each.uri, each.root))
+    media = (uri for each in spec.prompt.media for uri in (each.uri, *each.root))
     return any(map(_is_on_google, (spec.source, spec.sink, spec.state_uri, safety.audit, *media, *places)))
 
 

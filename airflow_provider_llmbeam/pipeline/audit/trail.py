@@ -134,7 +134,7 @@ class AuditTrail:
             return self.new_uri(), array("q")
 
         if storage.is_local(self.directory):
-            return AppendingWriter(new_segment, storage)
+            return AppendingWriter(new_segment, partial(storage.create, is_private=True))
         return _NewObjects(new_segment, storage, time.monotonic)
 
 

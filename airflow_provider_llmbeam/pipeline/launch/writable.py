@@ -49,6 +49,19 @@ def check_writable(spec: JobSpec, *, publishes: bool = True) -> None:
             ) from raised
 
 
+def make_directories(spec: JobSpec) -> None:
+    """Makes the directories of a job that nobody else needs to read.
+
+    Raises:
+        JobSpecError: One cannot be made, or leads elsewhere by a link.
+    """
+    paths = spec.paths
+    for uri in {*paths.private_uris, paths.rates_uri} - {paths.audit_uri}:  # which a user names, and never shrinks
+        storage.refuse_links(uri)
+    for uri in paths.private_uris:
+        storage.make_private(uri)
+
+
 def service_error(error: Exception) -> Exception:
     """Returns the error of the service that an error of Beam, or of an upload, contains."""
     while details := getattr(error, "exception_details", None):

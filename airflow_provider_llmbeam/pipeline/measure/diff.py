@@ -55,6 +55,7 @@ class SpecDiff(BaseModel):
         requests: Number of requests that the new spec would send.
         cost_usd: Their cost, in US dollars; `None` if no price is known.
         cost_is_upper_bound: Whether no answer of the new spec is known, so that the cost assumes the longest ones.
+        cost_is_of_last_run: Whether it assumes answers as long as those of the last run of the task.
     """
 
     changes: tuple[ChangedField, ...]
@@ -63,12 +64,14 @@ class SpecDiff(BaseModel):
     requests: int
     cost_usd: float | None
     cost_is_upper_bound: bool
+    cost_is_of_last_run: bool = False
 
     @property
     def summary(self) -> str:
         """What the new spec would send, in one sentence."""
         bound = "at most" if self.cost_is_upper_bound else "about"
-        cost = "" if self.cost_usd is None else f", {bound} {usd(self.cost_usd)}"
+        basis = " by the tokens of the last run" if self.cost_is_of_last_run else ""
+        cost = "" if self.cost_usd is None else f", {bound} {usd(self.cost_usd)}{basis}"
         return (
             f"{self.answered:,} of {self.rows:,} rows are answered already; {self.requests:,} requests would be "
             f"sent{cost if self.requests else ''}. Nothing was sent now."
@@ -111,6 +114,7 @@ def diff_specs(old: JobSpec, new: JobSpec) -> SpecDiff:
         requests=estimate.requests,
         cost_usd=estimate.cost_usd,
         cost_is_upper_bound=estimate.output_is_upper_bound,
+        cost_is_of_last_run=estimate.output_is_of_last_run,
     )
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
+
+from google.auth.exceptions import GoogleAuthError
 
 from airflow_provider_llmbeam.engine.media.data_uri import data_uri
 from airflow_provider_llmbeam.engine.media.extent import HEAD_BYTES
@@ -13,6 +17,7 @@ from airflow_provider_llmbeam.engine.media.file import MediaFile, MediaFiles, op
 from airflow_provider_llmbeam.engine.media.loader import NOT_SENT
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.local_files import open_no_link
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, RowPrompt, failed_row
 from airflow_provider_llmbeam.pipeline.launch.writable import is_final
@@ -21,6 +26,7 @@ from airflow_provider_llmbeam.spec.model.media import (
     MediaError,
     MediaRules,
     MediaUnavailableError,
+    is_below,
     literal_ends,
     local_path,
     media_rules,
@@ -30,6 +36,7 @@ from airflow_provider_llmbeam.spec.model.media import (
 from airflow_provider_llmbeam.spec.model.media_tokens import audio_share, media_tokens
 from airflow_provider_llmbeam.spec.prompt import Media
 from airflow_provider_llmbeam.spec.runner import LocalRunner
+from airflow_provider_llmbeam.transport.google_auth import is_transient_token_error
 
 #: Time in which a request to Cloud Storage is retried, in seconds.
 _RETRY_SECONDS = 30.0
@@ -43,7 +50,14 @@ class StoredMedia:
     A file of this machine is identified by its bytes, as its time says nothing after a copy. An object of Cloud
     Storage is identified by its MD5, which is in its metadata; a composite object has none, and is identified by
     its address and generation, as other files are by address, size and time.
+
+    Args:
+        follows_links: Whether a local file may be a link or below one. What rows name was resolved when it was
+            checked: a link in its place was put there since.
     """
+
+    def __init__(self, *, follows_links: bool = False) -> None:
+        self._follows_links = follows_links
 
     def open(self, uri: str) -> MediaFile:
         """Opens a file.
@@ -52,9 +66,11 @@ class StoredMedia:
             MediaError: It does not exist, or cannot be read.
             MediaUnavailableError: The service does not answer.
         """
-        if place_of(uri) == "local":
-            return _local(uri)
-        return _of_service(uri, lambda: _on_cloud_storage(uri) or _elsewhere(uri))
+        place = place_of(uri)
+        if place == "local":
+            path = Path(local_path(uri))
+            return _local(uri, _absolute(path) if self._follows_links else path)
+        return _of_service(uri, lambda: _on_cloud_storage(uri)) if place == "gs" else _elsewhere(uri)
 
 
 def media_identities(
@@ -71,51 +87,59 @@ def media_identities(
     return found
 
 
-def _local(uri: str) -> MediaFile:
-    path = Path(local_path(uri))
+def _local(uri: str, path: Path) -> MediaFile:
     try:
-        if not path.is_file():
-            reason = "is no regular file" if path.exists() else "does not exist"
-            raise MediaError(f"the file {shortened(uri)!r} {reason} on this machine.")
-        size_bytes = path.stat().st_size
+        with os.fdopen(_open_local(path)) as file:
+            checked = _state(file)
+    except FileNotFoundError:
+        raise MediaError(f"the file {shortened(uri)!r} does not exist on this machine.") from None
     except (OSError, ValueError) as error:  # a name with a null byte
-        if isinstance(error, MediaError):
-            raise
         raise _unreadable(uri, error) from None
 
-    def identity() -> str:
+    def stream() -> io.BufferedReader:
+        # No descriptor is kept: a request that waits for its turn would hold those of all its files.
         try:
-            with path.open("rb") as file:
-                return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+            file = os.fdopen(_open_local(path), "rb")
         except OSError as error:
             raise _unreadable(uri, error) from None
+        if _state(file) != checked:
+            file.close()
+            raise MediaError(f"the file {shortened(uri)!r} was replaced while it was read.")
+        return file
+
+    def identity() -> str:
+        with stream() as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
     def read(most_bytes: int = -1) -> bytes:
-        try:
-            with path.open("rb") as file:
-                return file.read(most_bytes)
-        except OSError as error:
-            raise _unreadable(uri, error) from None
+        with stream() as file:
+            return file.read(most_bytes)
 
-    def stream() -> IO[bytes]:
-        try:
-            return path.open("rb")
-        except OSError as error:
-            raise _unreadable(uri, error) from None
-
-    return MediaFile(size_bytes, identity, read, lambda: read(HEAD_BYTES), stream)
+    return MediaFile(checked.size_bytes, identity, read, lambda: read(HEAD_BYTES), stream)
 
 
-def _on_cloud_storage(uri: str) -> MediaFile | None:
+class _State(NamedTuple):
+    size_bytes: int
+    device: int
+    number: int
+    changed_ns: int
+
+
+def _state(file: IO[Any]) -> _State:
+    found = os.fstat(file.fileno())
+    return _State(found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns)
+
+
+def _open_local(path: Path) -> int:
+    return open_no_link(path, os.O_RDONLY, root=Path(path.anchor))
+
+
+def _on_cloud_storage(uri: str) -> MediaFile:
     try:
         found = storage.cloud_object(uri)
     except ValueError:
-        raise MediaError(
-            f"{shortened(uri)!r} is no file that can be read here. Expected gs://bucket/name, https://…, data:… "
-            "or a path of this machine."
-        ) from None
-    if found is None:
-        return None
+        raise _not_readable(uri) from None
+    assert found is not None
     bucket, name = found
     retry = _retry()
     blob: Any = bucket.get_blob(name, retry=retry)
@@ -141,6 +165,8 @@ def _retry() -> Any:
 def _elsewhere(uri: str) -> MediaFile:
     try:
         metadata = storage.metadata(uri)
+    except ValueError:
+        raise _not_readable(uri) from None
     except Exception as error:  # noqa: BLE001 - the errors of any filesystem, or none for this scheme
         raise _unreadable(uri, error) from None
     if metadata is None:
@@ -170,10 +196,28 @@ def _of_service(uri: str, action: Callable[[], ResultT]) -> ResultT:
         code, message = getattr(error, "code", None), str(getattr(error, "message", error))
         if is_final(error) and isinstance(code, int):
             raise MediaError(f"Cloud Storage refused {shortened(uri)!r}: {code} {message[:60]}.") from None
+        if not _is_outage(error):
+            raise _unreadable(uri, error) from None
         raise MediaUnavailableError(
             f"{shortened(uri)!r} could not be read for {_RETRY_SECONDS:g} s: {type(error).__name__}: "
             f"{message[:300]}."
         ) from error
+
+
+def _is_outage(error: Exception) -> bool:
+    """Whether other files cannot be read either: any other error may be that of one address, which a row names."""
+    from google.api_core.exceptions import RetryError
+
+    if isinstance(error, GoogleAuthError):
+        return is_transient_token_error(error)
+    return isinstance(error, RetryError) or bool(_retry()._predicate(error))
+
+
+def _not_readable(uri: str) -> MediaError:
+    return MediaError(
+        f"{shortened(uri)!r} is no file that can be read here. Expected gs://bucket/name, https://…, data:… "
+        "or a path of this machine."
+    )
 
 
 def _unreadable(uri: str, error: Exception) -> MediaError:
@@ -233,42 +277,55 @@ class MediaIdentifier:
         """Returns the address of a file that rows may name; that of a local one is absolute.
 
         Raises:
-            MediaError: It is not below the directory that the spec allows.
+            MediaError: It is not below a directory that the spec allows.
         """
         if not uri.strip():
             return uri  # its own error follows
-        place = place_of(uri)
+        roots, place = _roots(media), place_of(uri)
         if place == "local":
-            return self._allowed_local(uri, media)
-        if media.root is not None and place == place_of(media.root):
-            root = media.root.rstrip("/") + "/"
-            if not uri.startswith(root):
-                raise MediaError(f"{shortened(uri)!r} is not below {root!r} (`root`).")
+            return self._allowed_local(uri, roots)
+        if roots and place != "data" and not any(is_below(uri, root) for root in roots):
+            raise _outside(uri, roots)
         return uri
 
-    def _allowed_local(self, uri: str, media: Media) -> str:
+    def _allowed_local(self, uri: str, roots: Sequence[str] | None) -> str:
         if not self._reads_local:
             raise MediaError(
                 f"{shortened(uri)!r} is a file of this machine, which the workers of Dataflow cannot read. "
                 "Expected gs://…, https://… or data:…."
             )
-        begin, _ = literal_ends(media.uri)
         path = Path(local_path(uri))
-        if begin == media.uri:  # the same file for every row
+        if roots is None:
             return _absolute(path).as_uri()
-        given = media.root if media.root is not None and place_of(media.root) == "local" else None
-        root = given or begin[: begin.rfind("/") + 1]
-        if not root:
+        places = [Path(local_path(root)) for root in roots if place_of(root) == "local" and local_path(root)]
+        if not places:
             raise MediaError(
                 "`root` does not say which files of this machine rows may read, and a row names "
                 f"{shortened(uri)!r}. Set it, e.g. 'root': {shortened(str(path.parent))!r}."
             )
         found = _absolute(path)
-        if not found.is_relative_to(_absolute(Path(local_path(root)))):
-            raise MediaError(
-                f"{shortened(uri)!r} is not below {shortened(root)!r}, the only files that rows may read."
-            )
+        if not any(found.is_relative_to(_absolute(place)) for place in places):
+            raise _outside(uri, roots)
         return found.as_uri()
+
+
+def _roots(media: Media) -> Sequence[str] | None:
+    """Returns the directories that rows may name files of; `None` for an address that no row has a part in."""
+    begin, _ = literal_ends(media.uri)
+    if begin == media.uri:
+        return None
+    directory = begin[: begin.rfind("/") + 1]
+    place = place_of(directory)
+    # The whole disk says no more than no directory at all.
+    is_given = bool(local_path(directory).strip("/")) if place == "local" else place != "data"
+    return media.root or ((directory,) if is_given else ())
+
+
+def _outside(uri: str, roots: Sequence[str]) -> MediaError:
+    where = (
+        f"not below {shortened(roots[0])!r}" if len(roots) == 1 else f"below none of the {len(roots)} of `root`"
+    )
+    return MediaError(f"{shortened(uri)!r} is {where}, the only files that rows may name.")
 
 
 def _absolute(path: Path) -> Path:

@@ -281,7 +281,7 @@ class Masker:
         # A text of the answer stays one, also where the column had a number: a schema may say so.
         values = {placeholder: str(values[placeholder]) for placeholder in sent if placeholder in values}
         completion = _restore_completion(answered.completion, values)
-        return replace(answered, row=row, completion=completion, masked_row=answered.row)
+        return replace(answered, row=row, completion=completion, masked_row=self.sealed(answered.row))
 
     def _with_values(self, row: Row, values: dict[str, Any], of_key: dict[str, Any]) -> Row:
         """Returns a row with these values; those of `of_key` are restored in key columns alone."""

@@ -69,6 +69,8 @@ class LLMModelHandler(JobHandler[ExampleT]):
         JobSpecError: Names each argument that is not valid as in a job, and the expected value.
     """
 
+    follows_links = True
+
     def __init__(
         self,
         model: Model | Mapping[str, Any] | str,
@@ -134,7 +136,7 @@ class LLMModelHandler(JobHandler[ExampleT]):
         if self._fingerprint_of is not None:
             return [self._fingerprint_of(example) for example in batch]
         fingerprint = self.spec.fingerprinter()
-        rules, files = media_rules(self.spec.model), StoredMedia()
+        rules, files = media_rules(self.spec.model), StoredMedia(follows_links=self.follows_links)
         return [
             fingerprint(prompt.text, prompt.system, media_identities(prompt.media, rules, files))
             for prompt in prompts

@@ -82,6 +82,7 @@ def build_report(
         messages_left: Number of messages that the run left to the next one.
         masker: Masks the prompt and the rows in the spec; `None` if nothing is masked.
     """
+    finished_at = max(finished_at, started_at, batch_began_at or 0.0)  # the clock may have been set back meanwhile
     seconds = tally.last_answered_at - tally.first_sent_at
     minutes = seconds / 60 if 0 < seconds < float("inf") else None
     sums, quota = tally.sums, spec.limits.requests_per_minute

@@ -112,7 +112,7 @@ def summary_of(spec: JobSpec, report: Report) -> RunSummary:
         paid=sum(report.origins.get(origin, 0) for origin in ("fresh", "repaired", "batch")),
         input_tokens=report.tokens.input,
         output_tokens=report.tokens.output,
-        duration_seconds=round(max(0.0, report.finished_at - (report.batch_began_at or report.started_at)), 3),
+        duration_seconds=round(report.finished_at - (report.batch_began_at or report.started_at), 3),
         models=answers.models,
         lengths={each.characters: each.answers for each in answers.lengths},
         labels=answers.labels,
@@ -214,6 +214,12 @@ def known_rows_line(spec: JobSpec, counts: Counts, runs: Sequence[RunSummary]) -
     if changed := changed_parts(part_digests(spec), last.parts):
         return f"{known}: {changed} changed since then."
     return f"{known}."
+
+
+def mean_output(spec: JobSpec) -> int | None:
+    """Returns the mean output tokens of an answer of the last run that was billed for some; `None` without one."""
+    means = [round(run.output_tokens / run.paid) for run in read_history(spec).runs if run.paid]
+    return max(means[-1], 1) if means else None
 
 
 def _decode(content: bytes) -> History:

@@ -354,6 +354,7 @@ class Report(Part):
     duration_seconds: float
     sending_seconds: float | None
     rows: RowCounts
+    all_rows: RowCounts | None = None
     origins: dict[str, int]
     service_tiers: dict[str, int]
     dead_letter_by_kind: dict[str, int]

@@ -112,9 +112,8 @@ def find_foreign_file(spec: JobSpec) -> str | None:
     """
     if not isinstance(spec.sink, FilesSink):
         return None
-    for name in sorted(names_of(spec.sink) - _published(spec)):
-        is_merged = spec.sink.on_existing == "merge" and _ANSWERS.fullmatch(name)
-        if not is_merged and storage.exists(f"{spec.sink.uri}{name}"):
+    for name in sorted((names_of(spec.sink) - _published(spec)) & _present(spec.sink)):
+        if spec.sink.on_existing != "merge" or not _ANSWERS.fullmatch(name):
             return (
                 f"`sink.uri` {spec.sink.uri!r} has a file {name!r} that no job has published there, and that this "
                 "one would replace. Move it to another place, or name another directory."
@@ -140,8 +139,8 @@ def published_answers(spec: JobSpec) -> list[str]:
     """Returns the addresses of the files of answers that jobs have published in the sink; none in a table."""
     if not isinstance(spec.sink, FilesSink):
         return []
-    uris = (f"{spec.sink.uri}{name}" for name in sorted(_published(spec)) if _ANSWERS.fullmatch(name))
-    return [uri for uri in uris if storage.exists(uri)]
+    published = {f"{spec.sink.uri}{name}" for name in _published(spec)}
+    return [uri for uri in sorted(storage.match(f"{spec.sink.uri}answers-*")) if uri in published]
 
 
 def other_answers(spec: JobSpec) -> list[str]:
@@ -149,6 +148,12 @@ def other_answers(spec: JobSpec) -> list[str]:
     if not isinstance(spec.sink, FilesSink):
         return []
     return sorted({*storage.match(f"{spec.sink.uri}answers-*")} - {*published_answers(spec)})
+
+
+def _present(sink: FilesSink) -> set[str]:
+    """Returns the names of files in the sink that answers, or what lies beside them, would have."""
+    answers = {uri.removeprefix(sink.uri) for uri in storage.match(f"{sink.uri}answers-*")}
+    return answers | {name for name in _BESIDE if storage.exists(f"{sink.uri}{name}")}
 
 
 def _published(spec: JobSpec) -> frozenset[str]:
@@ -188,7 +193,7 @@ def _conflict(uri: str, found: Owner | None, own: Owner) -> str:
 def _refuse_other(spec: JobSpec, found: Owner | None) -> None:
     own = Owner.of(spec)
     if isinstance(spec.sink, FilesSink) and spec.sink.on_existing == "replace" and found not in (None, own):
-        raise JobSpecError(f"{_conflict(spec.sink.uri, found, own)}")
+        raise JobSpecError(_conflict(spec.sink.uri, found, own))
 
 
 def _parse(content: bytes | None) -> Owner | None:

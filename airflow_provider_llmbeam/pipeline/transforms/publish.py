@@ -11,7 +11,7 @@ from typing import Any
 import apache_beam as beam
 from pydantic import ValidationError
 
-from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, PERMANENT
+from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, OF_EVERY_PROMPT, PERMANENT
 from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
 from airflow_provider_llmbeam.exceptions import (
     DriftError,
@@ -44,7 +44,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.output_rules import matches, reads_own_dead_letter
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.sink import FilesSink
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, sends_failed_rows
 
 _log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class Publish(beam.DoFn):
         if not spec.merges_by_key:
             move_in({dead_letter: spec.paths.dead_letter_uri})
             return self._report.write(tally, answers)
-        text = self._report.write(tally, answers)
+        text = self._report.write(tally, answers, dead_letter)
         move_in({dead_letter: spec.paths.dead_letter_uri})
         return text
 
@@ -173,7 +173,11 @@ class Publish(beam.DoFn):
         spec = self._spec
         try:
             check_ratio(
-                tally, spec.limits.max_dead_letter_ratio, spec.paths.failed_rows_uri, spec.max_output_tokens
+                tally,
+                spec.limits.max_dead_letter_ratio,
+                spec.paths.failed_rows_uri,
+                spec.max_output_tokens,
+                may_all_fail=sends_failed_rows(spec.source),
             )
             if spec.alerts.on_drift == "fail":
                 check_drift(self._report.find_alerts(tally), spec.paths.journal_uri)
@@ -265,7 +269,14 @@ def check_drift(alerts: Iterable[Alert], journal_uri: str) -> None:
             )
 
 
-def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str, max_output_tokens: int) -> None:
+def check_ratio(
+    tally: Tally,
+    max_ratio: float,
+    dead_letter_uri: str,
+    max_output_tokens: int,
+    *,
+    may_all_fail: bool = False,
+) -> None:
     """Checks that enough rows are answered to replace the previous output.
 
     Args:
@@ -273,6 +284,8 @@ def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str, max_output
         max_ratio: `limits.max_dead_letter_ratio`.
         dead_letter_uri: Address of the dead letter.
         max_output_tokens: `generation.max_output_tokens`; 0 if the answers are vectors.
+        may_all_fail: Whether the ratio may be that of all rows: rows that failed before may fail again, unless
+            each request is refused alike.
 
     Raises:
         JobSpecError: No row became a request, independent of the ratio.
@@ -283,7 +296,8 @@ def check_ratio(tally: Tally, max_ratio: float, dead_letter_uri: str, max_output
     """
     failed, answered = tally.failed.total(), tally.answered.total()
     kept = f"The rows are in {dead_letter_uri!r}; the old output stays."
-    if not failed or (answered and failed <= max_ratio * tally.read):
+    may_all_fail = may_all_fail and not tally.failed.keys() & {"not_sent", *OF_EVERY_PROMPT}
+    if not failed or ((answered or may_all_fail) and failed <= max_ratio * tally.read):
         return
     if "not_sent" in tally.failed:
         raise PermanentFailureError(f"{tally.messages['not_sent']} {kept}")

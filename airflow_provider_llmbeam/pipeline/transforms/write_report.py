@@ -19,11 +19,13 @@ from airflow_provider_llmbeam.pipeline.reporting.history import (
     summary_of,
 )
 from airflow_provider_llmbeam.pipeline.reporting.page import render_page
-from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, Report, RunUsage
+from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, Report, RowCounts, RunUsage
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
+from airflow_provider_llmbeam.pipeline.sinks.merge_files import read_rows
 from airflow_provider_llmbeam.pipeline.sources import queue
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 
 _log = logging.getLogger(__name__)
@@ -54,10 +56,18 @@ class ReportWriter:
         self._batch = batch
         self._deadline_at = deadline_at
 
-    def write(self, tally: Tally, answers_uris: list[str]) -> str:
-        """Writes the report of a run whose answers are published, with its page; returns its JSON text."""
+    def write(self, tally: Tally, answers_uris: list[str], dead_letter: str | None = None) -> str:
+        """Writes the report of a run whose answers are published, with its page; returns its JSON text.
+
+        Args:
+            tally: Sums over all rows.
+            answers_uris: Addresses of the answers.
+            dead_letter: Dead letter with those rows of the job before it that are still failed.
+        """
         spec = self._spec
         report = self._build(tally, answers_uris, spec.paths.report_uri, spec.paths.report_html_uri)
+        if dead_letter is not None and reads_own_dead_letter(spec):
+            report = report.model_copy(update={"all_rows": _all_rows(spec, dead_letter)})
         report, summary = self._compare(report)
         report = self._write_page(report, spec.paths.report_html_uri)
         text = report.model_dump_json(indent=2)
@@ -154,3 +164,20 @@ class ReportWriter:
         with storage.create(staged, is_private=True, mime_type=mime_type) as file:
             file.write(text.encode())
         move_in({staged: uri})
+
+
+def _all_rows(spec: JobSpec, dead_letter: str) -> RowCounts | None:
+    """Returns the rows of the job whose failed rows were sent, as its report and the dead letter have them now.
+
+    `None` if there is no such report, or if the dead letter has rows of other runs as well.
+    """
+    uri = next(uri for uri in spec.paths.report_uris if uri != spec.paths.report_uri)
+    try:
+        first = Report.model_validate_json(storage.read(uri)).rows
+        failed = sum(1 for _ in read_rows({0: dead_letter}, "jsonl"))
+    except Exception as error:  # noqa: BLE001 - the answers are published
+        _log.warning("This report has no figures of the first run, as %r cannot be read: %s", uri, error)
+        return None
+    if failed > first.dead_letter:
+        return None
+    return RowCounts(read=first.read, answered=first.read - failed, dead_letter=failed)

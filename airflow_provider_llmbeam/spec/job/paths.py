@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Name of the file in which the launcher of a Flex Template leaves its error.
 LAUNCH_ERROR_NAME = "launch-error.txt"
+#: Name of the report of a job, and of one that sends its failed rows.
+_REPORTS = ("report", "report-retry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,25 @@ class JobPaths:
 
     @property
     def report_uri(self) -> str:
-        """Address of the report of the last run that published."""
-        return f"{self.output_uri}report.json"
+        """Address of the report of the last run that published.
+
+        A job that sends the failed rows of the job before it has one of its own: that of the whole run stays.
+        """
+        return f"{self.output_uri}{self._report}.json"
 
     @property
     def report_html_uri(self) -> str:
         """Address of the same report as a page."""
-        return f"{self.output_uri}report.html"
+        return f"{self.output_uri}{self._report}.html"
+
+    @property
+    def report_uris(self) -> tuple[str, ...]:
+        """Addresses of the reports, with their pages, of this job and of those that share its output."""
+        return tuple(f"{self.output_uri}{name}.{kind}" for name in _REPORTS for kind in ("json", "html"))
+
+    @property
+    def _report(self) -> str:
+        return _REPORTS[reads_own_dead_letter(self.spec)]
 
     @property
     def skipped_uri(self) -> str:

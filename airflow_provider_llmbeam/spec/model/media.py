@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from airflow_provider_llmbeam.spec.model.model import (
     EchoModel,
@@ -72,6 +72,9 @@ _BEGINNINGS = {
     "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
     "application/pdf": re.compile(rb"%PDF-"),
 }
+# As Beam reads it; a text with any other beginning is a path (`FileSystems.get_scheme`).
+_SCHEME = re.compile(r"([a-zA-Z][-a-zA-Z0-9+.]*)://")
+_PLACES: dict[str, Place] = {"http": "web", "https": "web", "file": "local", "gs": "gs"}
 _TEMPLATE = re.compile(r"\{[{%#].*[}%#]\}", re.DOTALL)
 
 
@@ -230,24 +233,27 @@ def media_rules(model: Model) -> MediaRules:
 
 def place_of(uri: str) -> Place:
     """Returns where the file of an address is."""
-    scheme = uri[:8].lower()
-    if scheme.startswith("data:"):
+    if uri[:5].lower() == "data:":
         return "data"
-    if scheme.startswith(("http://", "https://")):
-        return "web"
-    if "://" not in uri or scheme.startswith("file://"):
-        return "local"
-    return "gs" if scheme.startswith("gs://") else "elsewhere"
+    found = _SCHEME.match(uri)
+    return "local" if found is None else _PLACES.get(found[1].lower(), "elsewhere")
 
 
 def local_path(uri: str) -> str:
-    """Returns the path of a local address."""
-    return unquote(urlsplit(uri).path) if uri[:7].lower() == "file://" else uri
+    """Returns the path of a local address; an empty one if `file://` has none."""
+    return unquote(_path_of(uri)) if uri[:7].lower() == "file://" else uri
+
+
+def is_below(uri: str, root: str) -> bool:
+    """Returns whether an address, which is no local one, is below a directory, wherever its server looks it up."""
+    root = root if root.endswith("/") else f"{root}/"
+    # A backslash is a slash to many parsers of addresses (WHATWG URL Standard).
+    return uri.startswith(root) and ".." not in re.split(r"[/\\]", unquote(uri[len(root) :]))
 
 
 def guess_type(uri: str) -> str | None:
     """Returns the MIME type of an address by its extension; `None` if it has none that is known."""
-    path = urlsplit(uri).path if place_of(uri) == "web" else uri
+    path = _path_of(uri) if place_of(uri) == "web" else uri
     return _TYPES.guess_type(path.replace(":", ""))[0]  # `guess_type` reads "a:b" as a URL
 
 
@@ -300,6 +306,12 @@ def template_fault(template: str, mime_type: str | None, rules: MediaRules, *, r
     if known is not None and place_of(begin) != "data" and not _matches(known, rules.types):
         return f"is of type {known}, and {rules.server} takes {rules.types_shown}"
     return None
+
+
+def _path_of(uri: str) -> str:
+    """Returns the path of an address with a host; `urlsplit` raises an error for some hosts."""
+    _, slash, path = re.split(r"[?#]", uri.partition("://")[2])[0].partition("/")
+    return f"{slash}{path}"
 
 
 def _encoded_bytes(size_bytes: int) -> int:

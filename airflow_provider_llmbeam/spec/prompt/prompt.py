@@ -37,17 +37,21 @@ class Media(SpecModel):
         uri: Template of its address: `gs://…`, `https://…`, `data:…`, or a file of this machine (a path, or
             `file://…`).
         mime_type: MIME type, e.g. `image/png`. `None`: derived from the extension of the rendered address.
-        root: Directory that rows may name files of: local files if it is a path, those on Cloud Storage if it is
-            gs://…. `None`: all files on Cloud Storage, and the local ones below the directory that the template
-            begins with; a template that begins with an expression reads no local file, as a row could then name
-            any file of the worker.
+        root: Directory, or a list of them, that rows may name files of: a path, `gs://bucket/…`,
+            `https://host/…`. None: the one that the template begins with. With a template that begins with an
+            expression, rows may name any file but a local one, of which they could then name any of the worker.
     """
 
     uri: Annotated[str, Field(min_length=1)]
     mime_type: Annotated[str, Field(pattern=r"^[a-z]+/[a-zA-Z0-9.+_-]+$")] | None = None
-    root: Annotated[str, Field(min_length=1)] | None = None
+    root: tuple[Annotated[str, Field(min_length=1)], ...] = ()
 
     _template = field_validator("uri")(row_template)
+
+    @field_validator("root", mode="before")
+    @classmethod
+    def _of_text(cls, root: Any) -> Any:
+        return (root,) if isinstance(root, str) else () if root is None else root
 
 
 class PromptTemplate(SpecModel):

@@ -51,6 +51,7 @@ STEPS = {
     "evaluate": Step(Evaluation, lambda _: True),
     "compare": Step(Comparison, lambda _: True),
     "preview": Step(PreviewSample, lambda sample: sample.sends),
+    "check": Step(PreviewSample, lambda _: False),
     "sample_answers": Step(AnswerSample, lambda _: False),
     "add_golden": Step(GoldenAddition, lambda _: False),
     "diff": Step(JobSpec, lambda _: False),  # the earlier spec of the job

@@ -72,6 +72,11 @@ def is_gemini(name: str, *, embeds: bool = False) -> bool:
     return name in known or _GEMINI_VERSION.sub("", name) in known
 
 
+def gemini_names() -> list[str]:
+    """Returns the names of the models that the Gemini API lists."""
+    return sorted(_GEMINI | _GEMINI_EMBEDDINGS)
+
+
 def is_openai(name: str, *, embeds: bool = False) -> bool:
     """Returns whether a server with the OpenAI API has a model: one of OpenAI, or one of the hub."""
     known = _OPENAI_EMBEDDINGS if embeds else _OPENAI

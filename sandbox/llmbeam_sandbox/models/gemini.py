@@ -22,6 +22,7 @@ from llmbeam_sandbox.core.responses import (
     google_error,
     json_reply,
     read_object,
+    send,
 )
 from llmbeam_sandbox.models.answers import (
     Answer,
@@ -31,7 +32,7 @@ from llmbeam_sandbox.models.answers import (
 )
 from llmbeam_sandbox.models.cached_contents import CachedContent, CachedContents, missing
 from llmbeam_sandbox.models.calls import ModelCall, RefusedError, asked_tier
-from llmbeam_sandbox.models.catalog import is_gemini
+from llmbeam_sandbox.models.catalog import gemini_names, is_gemini
 from llmbeam_sandbox.models.gemini_fields import (
     check_parameters,
     field,
@@ -370,7 +371,24 @@ def routes(server: ModelServer, caches: CachedContents, find_upload: FindUpload)
             return web.Response(status=404, body=reply.body, headers=reply.all_headers())
         return await server.serve(request, dialect)
 
-    return [web.post("/{path:.*}", serve)]
+    async def list_models(request: web.Request) -> web.StreamResponse:
+        lister = GeminiDialect(
+            method="gemini.countTokens",
+            model="",
+            version=request.match_info["version"],
+            publisher="",
+            project="",
+            is_sse=False,
+            input_token_limit=server.settings.input_token_limit,
+        )
+        try:
+            lister.authenticate(request)
+        except RefusedError as refused:
+            return await send(request, refused.reply)
+        models = [{"name": f"models/{name}", "version": "001"} for name in gemini_names()]
+        return await send(request, json_reply({"models": models}))
+
+    return [web.get("/{version:v1beta}/models", list_models), web.post("/{path:.*}", serve)]
 
 
 def cache_texts(fields: Mapping[str, Any]) -> tuple[str, str, int]:

@@ -8,6 +8,7 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.google.authentication import uses_google
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook, open_model
+from airflow_provider_llmbeam.hooks.model_list import _list_of, model_of_connection
 from airflow_provider_llmbeam.spec import JobSpec, OpenAIModel
 from tests.otlp import IS_BELOW_3_2
 
@@ -131,12 +132,84 @@ def test_requests_to_google_cloud_endpoints_use_the_credentials_of_the_account(
     assert uses_google(JobSpec.parse(job))
 
 
-def test_the_connection_test_names_the_deployment_and_never_the_key(hook: LLMBeamHook) -> None:
-    is_usable, message = hook.test_connection()
+def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> LLMBeamHook:
+    for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps({"conn_type": "llmbeam", **fields}))
+    return LLMBeamHook()
+
+
+def test_the_connection_test_says_whether_gemini_accepts_the_key(
+    monkeypatch: pytest.MonkeyPatch, sandbox: Any
+) -> None:
+    address = sandbox.gemini_url
+    assert connect(monkeypatch, host=address, password="the-key").test_connection() == (
+        True,
+        f"{address}: key accepted, 26 models. Deployment (`[llmbeam] deployment`): 'tests'.",
+    )
+    is_usable, message = connect(monkeypatch, host=address, password="invalid-key").test_connection()
+    assert (is_usable, message) == (
+        False,
+        "The Gemini Developer API answered HTTP 400: API key not valid. Please pass a valid API key.",
+    )
+    is_usable, message = connect(monkeypatch).test_connection()
+    assert not is_usable
+    assert message.startswith(
+        "The Gemini Developer API needs a key: found neither a password in the `llmbeam` con"
+    )
+    assert not sandbox.requests, "a list is no request to a model"
+
+
+def test_the_connection_test_lists_the_models_of_a_server_with_the_openai_api(
+    monkeypatch: pytest.MonkeyPatch, sandbox: Any
+) -> None:
+    address = sandbox.openai_url
+    is_usable, message = connect(monkeypatch, host=address, password="the-key").test_connection()
+    assert (is_usable, message.partition(".")[0]) == (True, f"{address.partition('.')[0]}")
+    assert ": key accepted, 2 models." in message
+    is_usable, message = connect(monkeypatch, host=address).test_connection()
     assert is_usable
-    assert "Deployment (`[llmbeam] deployment`): 'tests'" in message
-    assert "http://other" in message
-    assert "API key: set" in message
+    assert ": request without a key accepted, 2 models." in message
+
+
+def test_the_connection_test_asks_vertex_ai_with_the_account(
+    monkeypatch: pytest.MonkeyPatch, server: Any, credentials: Any
+) -> None:
+    path = "/v1beta1/publishers/google/models"
+    model = model_of_connection(None, None, {"project": "acme", "location": "europe-west1"})
+    assert _list_of(model)[0] == f"https://europe-west1-aiplatform.googleapis.com{path}"
+    server.on("GET", path, {"publisherModels": [{"name": "a"}, {"name": "b"}], "nextPageToken": "more"})
+    host = f"http://127.0.0.1:{server.server_port}"
+    is_usable, message = connect(monkeypatch, host=host, extra={"project": "acme"}).test_connection()
+    assert is_usable, message
+    assert message.startswith(f"{host}: account accepted, more than 2 models.")
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "address"),
+    [
+        (None, "AIza", "https://generativelanguage.googleapis.com/v1beta/models"),
+        (None, "sk-proj-1", "https://api.openai.com/v1/models"),
+        ("http://gpu.internal:8000/v1", None, "http://gpu.internal:8000/v1/models"),
+        ("https://gateway.example", "k", "https://gateway.example/v1beta/models"),
+    ],
+)
+def test_a_key_is_tested_at_the_server_to_which_it_belongs(
+    host: str | None, key: str | None, address: str
+) -> None:
+    assert _list_of(model_of_connection(host, key, {}))[0] == address
+
+
+def test_a_server_that_lists_no_models_or_does_not_answer_is_named(
+    monkeypatch: pytest.MonkeyPatch, server: Any
+) -> None:
+    host = f"http://127.0.0.1:{server.server_port}/v1"
+    is_usable, message = connect(monkeypatch, host=host, password="the-key").test_connection()
+    assert is_usable
+    assert f"OpenAI at {host}/models lists no models, so the key was not checked" in message
+    is_usable, message = connect(monkeypatch, host="http://127.0.0.1:9/v1", password="the-key").test_connection()
+    assert not is_usable
+    assert message.startswith("OpenAI did not answer. ")
     assert "the-key" not in message
 
 

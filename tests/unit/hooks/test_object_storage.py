@@ -30,3 +30,12 @@ def test_errors_name_the_file(tmp_path):
         files.read(str(tmp_path))
     with pytest.raises(RequestRefusedError, match=r"'nosuch://b/x' cannot be opened by Airflow's object storage"):
         files.read("nosuch://b/x")
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_link_in_the_place_of_a_written_file_is_not_followed(tmp_path, scheme):
+    (tmp_path / "airflow.cfg").write_text("of the worker")
+    (tmp_path / "stop").symlink_to(tmp_path / "airflow.cfg")
+    with pytest.raises(CloudUnavailableError, match="Is a symbolic link"):
+        ObjectStorage().write(f"{scheme}{tmp_path}/stop", "")
+    assert (tmp_path / "airflow.cfg").read_text() == "of the worker"

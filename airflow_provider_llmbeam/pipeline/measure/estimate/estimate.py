@@ -114,6 +114,7 @@ class Estimate(_Part):
         output_tokens: Output tokens that will be billed for `requests`, thoughts included.
         output_is_upper_bound: Whether no answer is known, so that each is assumed as long as
             `generation.max_output_tokens` allows.
+        output_is_of_last_run: Whether it is assumed as long as the mean answer of the last run of the task.
         error_ratio: Half of the 95 % interval of the tokens, relative to them; `None` if fewer than two prompts
             were sent.
         cost_usd: Cost of these tokens online, in US dollars: at the priority tier if the job asks for it, else at
@@ -156,6 +157,7 @@ class Estimate(_Part):
     input_tokens: int
     output_tokens: int
     output_is_upper_bound: bool
+    output_is_of_last_run: bool = False
     error_ratio: float | None
     cost_usd: float | None
     cost_usd_range: tuple[float, float] | None
@@ -196,7 +198,8 @@ class Estimate(_Part):
         )
         bound = "at most " if self.output_is_upper_bound else ""
         error = "" if self.error_ratio is None else f" (± {max(self.error_ratio, 0.01):.0%})"
-        yield f"Tokens    {self.input_tokens:,} in, {bound}{self.output_tokens:,} out{error}"
+        basis = " by the mean answer of the last run" if self.output_is_of_last_run else ""
+        yield f"Tokens    {self.input_tokens:,} in, {bound}{self.output_tokens:,} out{basis}{error}"
         yield f"Cost      {self._cost()}"
         if self.planned_cost_usd is not None and self.planned_cost_usd != self.cost_usd:
             planned = f"{bound or 'about '}{usd(self.planned_cost_usd)}"

@@ -44,6 +44,7 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
 )
 from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES, spread_over
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
+from airflow_provider_llmbeam.pipeline.reporting.history import mean_output
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -73,7 +74,7 @@ def make_estimate(
     Args:
         spec: The job.
         sample_size: Number of prompts sent to the model. With 0 none is sent, and the estimate assumes the longest
-            output.
+            output; after a run of the task, that of its answers.
         max_bytes: A larger source is sampled.
         is_saved: Whether the estimate is logged, and kept for the report of the job.
 
@@ -115,7 +116,8 @@ def make_estimate(
         guard.leave_out_blocked()
     weights = dict.fromkeys(known, known_scale) | dict.fromkeys(kept, 1.0)
     weights = {each: weight for each, weight in weights.items() if each in found.tokens}
-    estimate = _extrapolate(spec, found, weights, observed, usage, price)
+    by_last_run = None if observed else mean_output(spec)
+    estimate = _extrapolate(spec, found, weights, observed, usage, price, by_last_run)
     if guard is not None:
         guard.judge_answers(sample, rows)
         estimate = estimate.with_guard(
@@ -187,9 +189,11 @@ def _extrapolate(
     observed: Sequence[tuple[int, Outcome]],
     usage: SampleUsage,
     price: Price | None,
+    by_last_run: int | None,
 ) -> Estimate:
     """Extrapolates from the rows read to all rows, and from the sample to the remaining prompts.
 
+    Without a sample, `by_last_run` is the output of each prompt, or `None` for the longest one.
     `answered` has the number of answered prompts of the source that each answered prompt of the sample represents.
     """
     scale = found.scale
@@ -201,7 +205,8 @@ def _extrapolate(
     # Not what is left of the rounded numbers, which may be -1.
     resumed = max(0, round(scale * (found.rows - repeated - found.failed) - requests))
 
-    projection = project(observed, requests, tokens, spec.max_output_tokens, found.spread_ratio)
+    longest = spec.max_output_tokens if by_last_run is None else by_last_run
+    projection = project(observed, requests, tokens, longest, found.spread_ratio)
     input_tokens, output_tokens = round(projection.input_tokens), round(projection.output_tokens)
     error = projection.error_ratio()
     latencies = online_latencies(outcome for _, outcome in observed)
@@ -222,8 +227,7 @@ def _extrapolate(
 
     # Without answers the prompts themselves say which of them have the price of long ones, or of audio.
     bills: Sequence[Outcome | Bill] = [outcome for _, outcome in observed] or [
-        Bill(count, spec.max_output_tokens, audio_tokens=found.audio_tokens.get(each, 0))
-        for each, count in found.tokens.items()
+        Bill(count, longest, audio_tokens=found.audio_tokens.get(each, 0)) for each, count in found.tokens.items()
     ]
     work = Work(
         rows=sent,
@@ -249,10 +253,11 @@ def _extrapolate(
         is_sampled=found.is_sampled,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        output_is_upper_bound=not observed and spec.embedding is None,
+        output_is_upper_bound=not observed and not by_last_run and spec.embedding is None,
+        output_is_of_last_run=by_last_run is not None,
         error_ratio=None if error is None else round(error, 4),
         cost_usd=_rounded(work.cost_usd(rates, ratio, prefix_cache=True)),
-        cost_usd_range=_interval(projection, work, rates, ratio, is_bound=not observed),
+        cost_usd_range=None if by_last_run else _interval(projection, work, rates, ratio, is_bound=not observed),
         standard_cost_usd=_rounded(work.cost_usd(rates, 1.0, prefix_cache=True)),
         batch_cost_usd=_rounded(work.cost_usd(rates, TIER_RATIOS["batch"])),
         planned_cost_usd=_rounded(planned),

@@ -198,9 +198,7 @@ class _Removal:
             for name in _QUOTING:
                 self._delete("report", f"{job.paths.home_uri}{name}")
             self._remove_cases(job)
-        for uri in dict.fromkeys(
-            uri for job in self._jobs for uri in (job.paths.report_uri, job.paths.report_html_uri)
-        ):
+        for uri in dict.fromkeys(uri for job in self._jobs for uri in job.paths.report_uris):
             self._delete("report", uri)
         for uri in published_answers(spec):
             removed = remove_rows(uri, spec.paths.staging_uri, self._is_wanted, dry_run=self._dry_run)

@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from tests.outcomes import completion
 
 
-def report(spec: JobSpec, tally: Tally, estimate_accuracy: Any = None) -> Report:
+def report(spec: JobSpec, tally: Tally, estimate_accuracy: Any = None, finished_at: float = 1012.3456) -> Report:
     return build_report(
         spec,
         tally=tally,
@@ -32,7 +32,7 @@ def report(spec: JobSpec, tally: Tally, estimate_accuracy: Any = None) -> Report
         report_uri="out/report.json",
         report_html_uri="out/report.html",
         started_at=1000.0,
-        finished_at=1012.3456,
+        finished_at=finished_at,
         estimate_accuracy=estimate_accuracy,
     )
 
@@ -131,6 +131,11 @@ def test_the_message_of_a_failure_is_truncated(full: Report) -> None:
 
 def test_the_report_has_its_times(full: Report) -> None:
     assert (full.started_at, full.finished_at, full.duration_seconds) == (1000.0, 1012.3456, 12.346)
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_duration(spec: JobSpec) -> None:
+    set_back = report(spec, tally_of(spec), finished_at=940.0)
+    assert (set_back.finished_at, set_back.duration_seconds) == (1000.0, 0.0)
 
 
 def test_the_report_holds_the_whole_spec(full: Report, spec: JobSpec) -> None:

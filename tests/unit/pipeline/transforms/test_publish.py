@@ -53,6 +53,17 @@ def failed(read: int = 12, answered: int = 0, **kinds: int) -> Tally:
     return Tally(read=read, answered=Counter(fresh=answered), failed=Counter(kinds), messages=messages)
 
 
+def test_rows_that_failed_before_may_all_fail_again_unless_the_key_is_wrong() -> None:
+    check_ratio(failed(2, blocked=2), 1.0, "out/dead.jsonl", 20, may_all_fail=True)
+    for tally, ratio in (
+        (failed(2, blocked=2), 0.5),
+        (failed(2, unauthorized=2), 1.0),
+        (failed(40, not_sent=40), 1.0),
+    ):
+        with pytest.raises(TooManyFailedRowsError):
+            check_ratio(tally, ratio, "out/dead.jsonl", 20, may_all_fail=True)
+
+
 def test_a_job_without_answers_fails_with_the_reason_and_the_dead_letter() -> None:
     tally = Tally(read=12, failed=Counter(unauthorized=12), messages={"unauthorized": "API key not valid."})
     with pytest.raises(PermanentFailureError) as caught:

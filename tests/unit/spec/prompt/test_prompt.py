@@ -49,6 +49,13 @@ def test_the_uri_of_media_is_a_template_too() -> None:
     assert "is not a Jinja2 template" in problem.want
 
 
+def test_the_root_of_media_is_one_directory_or_a_list_of_them() -> None:
+    for given, found in ((None, ()), ("/data", ("/data",)), (["/data", "gs://b"], ("/data", "gs://b"))):
+        media = Media.model_validate({"uri": "{{ row.uri }}", "root": given})
+        assert media.root == found
+        assert Media.model_validate(media.model_dump(mode="json")) == media
+
+
 def test_the_problem_of_a_media_item_names_its_index() -> None:
     (problem,) = PromptTemplate.problems({"template": "{{ row.x }}", "media": [{"uri": "a.png"}, {"uri": "{{"}]})
     assert problem.field == "media.1.uri"

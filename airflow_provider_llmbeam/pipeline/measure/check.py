@@ -1,0 +1,95 @@
+"""The check of a job: what it would ask, without a request to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.measure.preview import make_preview
+from airflow_provider_llmbeam.spec.evaluation import PreviewSample
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.parameters import ignored
+from airflow_provider_llmbeam.spec.protocol.counts import usd
+from airflow_provider_llmbeam.spec.protocol.preview import Preview
+from airflow_provider_llmbeam.spec.sink import Sink
+
+
+class JobCheck(BaseModel):
+    """What a valid job would do.
+
+    Attributes:
+        name: Name of the job.
+        model: Type and name of the model.
+        server: Server that answers.
+        sink: Where the answers would be.
+        estimate: Its requests, and their cost without a sample; `None` for conversations.
+        preview: Some rows with their prompts; `None` for conversations.
+        exceeds_budget: Whether the cost is above `limits.budget_usd`.
+        limits: Limits that are set.
+        ignored: Parameters that the model does not take.
+    """
+
+    name: str
+    model: str
+    server: str
+    sink: str
+    estimate: Estimate | None
+    preview: dict[str, Any] | None
+    exceeds_budget: bool
+    limits: dict[str, Any]
+    ignored: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"Job       {self.name}"
+        yield f"Model     {self.model}, server {self.server}"
+        yield f"Sink      {self.sink}"
+        yield f"Limits    {', '.join(f'{name} {value}' for name, value in self.limits.items()) or 'none'}"
+        for name in self.ignored:
+            yield f"Ignored   `generation.{name}`, which the model does not take"
+        if self.estimate is not None:
+            yield from (line for line in self.estimate.lines() if not line.startswith("Sample"))
+        if self.exceeds_budget:
+            yield f"Budget    {usd(self.limits['budget_usd'])} is exceeded: the job would fail before its last row"
+        if self.preview is None:
+            yield "Turns of conversations depend on their answers: no row is shown.\nNothing was sent or billed."
+        else:
+            yield f"\n{Preview.of(self.preview)}"
+
+
+def check_job(spec: JobSpec, sample: PreviewSample) -> JobCheck:
+    """Reads the source of a job and renders its prompts; sends nothing.
+
+    Args:
+        spec: The job, whose keys and sink were checked.
+        sample: The rows to show.
+
+    Raises:
+        JobSpecError: The source is empty, or no row becomes a prompt.
+    """
+    estimate = preview = None
+    if spec.conversation is None:
+        estimate = make_estimate(spec, 0, is_saved=False)
+        preview = make_preview(spec, sample.model_copy(update={"sends": False})).plain()
+    return JobCheck(
+        name=spec.name,
+        model=f"{spec.model.type}:{spec.model.name}",
+        server=str(spec.server),
+        sink=f"{spec.sink.type} {_place(spec.sink)}",
+        estimate=estimate,
+        preview=preview,
+        exceeds_budget=estimate is not None and estimate.exceeds_budget,
+        limits=spec.limits.model_dump(mode="json", exclude_defaults=True),
+        ignored=tuple(ignored(spec.generation, spec.model)),
+    )
+
+
+def _place(sink: Sink) -> str:
+    names = (getattr(sink, name, None) for name in ("table", "collection", "topic", "uri"))
+    return str(next(filter(None, names)))
