@@ -1,4 +1,4 @@
-"""Simulates a job on many machines, without clock and network: `python -m bench.fleet [--plot docs/evidence/scale.png]`.
+"""Simulates a job on many machines, without clock and network: `python -m bench.fleet [--plot PNG]`.
 
 file       purpose
 case       the rows, machines and requests of a job, and what was measured
