@@ -137,22 +137,31 @@ def _check(spec: JobSpec) -> None:
         JobSpecError: It cannot start; nothing was sent.
     """
     check_reachable(spec)
+    check_keys(spec)
     make_directories(spec)
-    check_parts(spec)
+    check_outputs(spec)
     if not isinstance(spec.runner, DataflowRunner):
         check_writable(spec)
 
 
-def check_parts(spec: JobSpec) -> None:
-    """Checks the keys of a job, its sink and its audit; writes and sends nothing.
+def check_keys(spec: JobSpec) -> None:
+    """Checks the keys that this process needs.
 
     Raises:
-        JobSpecError: One of them does not fit.
+        JobSpecError: One is missing.
     """
     if not workers_have_keys(spec.runner):
         check_model(spec)
         for feature in features_of(spec):
             feature.check_keys()
+
+
+def check_outputs(spec: JobSpec) -> None:
+    """Checks the sink of a job and its audit; writes nothing.
+
+    Raises:
+        JobSpecError: One of them does not fit.
+    """
     sinks.check(spec)
     check_audit(spec)
 

@@ -76,9 +76,10 @@ def _preview(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
 
 def _check(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.check import check_job
-    from airflow_provider_llmbeam.pipeline.prepared_job import check_parts
+    from airflow_provider_llmbeam.pipeline.prepared_job import check_keys, check_outputs
 
-    check_parts(spec)
+    check_keys(spec)
+    check_outputs(spec)
     return check_job(spec, sample).model_dump(mode="json")
 
 

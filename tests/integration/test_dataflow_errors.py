@@ -17,9 +17,8 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 
 pytestmark = [pytest.mark.full, pytest.mark.slow]
 
-#: Maximum of refused calls per method until the task fails. A request that is retried until its timeout (60 s) is
-#: sent some fifteen times.
-MOST_REFUSED_CALLS = 10
+#: Maximum of refused calls per method and object. One retried until its timeout (60 s) is sent fifteen times.
+MOST_REFUSED_CALLS = 5
 DATAFLOW = {"type": "dataflow", "location": "europe-west1"}
 
 
@@ -60,7 +59,9 @@ def refusal(run_dag, google, sandbox):
         assert states == {"ask": "failed"}
         assert isinstance(error, AirflowFailException), "a retry would repeat it"
         assert dag_run.get_task_instance("ask").try_number == 1
-        refused = Counter(record.method for record in sandbox.requests if (record.http_status or 0) >= 400)
+        refused = Counter(
+            (record.method, record.resource) for record in sandbox.requests if (record.http_status or 0) >= 400
+        )
         assert max(refused.values(), default=0) <= MOST_REFUSED_CALLS, f"nothing is tried again: {refused}"
         assert sandbox.dataflow.jobs == []
         assert sandbox.stats()["billed_answers"] == 0

@@ -65,6 +65,15 @@ def mentions(directory: Path, *texts: str) -> list[str]:
     return found
 
 
+def test_the_report_of_failed_rows_that_were_sent_again_is_removed_with_that_of_the_job(echo_job, tmp_path):
+    echo_job.run(ROWS)
+    out = next(tmp_path.rglob("report.json")).parent
+    for name in ("report-retry.json", "report-retry.html"):  # as `RetryFailedRowsOperator` writes them
+        (out / name).write_text("<7> words")
+    assert counted(forgotten(echo_job, 7))["report"] == 4
+    assert not mentions(tmp_path, "<7>")
+
+
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
 def test_no_file_has_a_forgotten_row_and_all_others_are_as_before(echo_job, tmp_path, file_format):
     job = echo_job

@@ -111,9 +111,8 @@ def test_the_standard_output_is_the_manifest_alone_whatever_airflow_logs(monkeyp
 
 
 def test_what_a_row_or_a_server_wrote_cannot_write_to_the_terminal(monkeypatch):
-    found = Forgotten(
-        job="j", dry_run=True, fingerprints=1, removed=(), kept=(), left=(), unreached=("a\x1b[2J\u202eb",)
-    )
+    nothing = dict.fromkeys(("removed", "kept", "left"), ())
+    found = Forgotten(job="j", dry_run=True, fingerprints=1, unreached=("a\x1b[2J\u202eb",), **nothing)
     monkeypatch.setattr(module, "execute", lambda _: (0, {"result": found.model_dump(mode="json")}))
     text = CliRunner().invoke(llmbeam, ["forget", "J", "--key", "4"]).stdout
     assert "- a␛[2J⟨202E⟩b\n" in text

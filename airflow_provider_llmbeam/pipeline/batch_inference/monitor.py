@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from pathlib import Path
 from typing import IO
 
 from airflow_provider_llmbeam.exceptions import JobRefusedError, JobSpecError
+from airflow_provider_llmbeam.local_files import open_no_link
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
     MAX_POLL_SECONDS,
@@ -359,11 +360,9 @@ def _open_own(uri: str) -> IO[bytes]:
     if not storage.is_local(uri):
         return storage.open(uri)
     try:
-        return os.fdopen(os.open(uri, os.O_RDONLY | os.O_NOFOLLOW), "rb")
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise JobRefusedError(f"Request file {uri!r} is a link, whose target is not uploaded.") from None
+        return os.fdopen(open_no_link(Path(uri), os.O_RDONLY), "rb")
+    except PermissionError as error:
+        raise JobRefusedError(f"Request file {uri!r} is not uploaded: {error.strerror}.") from None
 
 
 def _error(job: BatchJob) -> str:

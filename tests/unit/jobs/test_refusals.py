@@ -15,8 +15,8 @@ from airflow_provider_llmbeam.jobs.client import connect
 from airflow_provider_llmbeam.jobs.launcher import JobLauncher
 from airflow_provider_llmbeam.spec import JobSpec
 
-#: Maximum of refused calls per method. One that is retried until its timeout (60 s) is sent some fifteen times.
-MOST_REFUSED_CALLS = 10
+#: Maximum of refused calls per method and object. One retried until its timeout (60 s) is sent fifteen times.
+MOST_REFUSED_CALLS = 5
 TEMPLATE_URI = "gs://rows/template.json"
 
 
@@ -106,7 +106,9 @@ def refused(google, sandbox, log):
         with pytest.raises(LLMBeamError) as caught:
             launcher.obtain(JobSpec.parse(spec | refusal.fields))
         assert not caught.value.retryable
-        calls = Counter(record.method for record in sandbox.requests if (record.http_status or 0) >= 400)
+        calls = Counter(
+            (record.method, record.resource) for record in sandbox.requests if (record.http_status or 0) >= 400
+        )
         assert max(calls.values(), default=0) <= MOST_REFUSED_CALLS, f"nothing is tried again: {calls}"
         assert sandbox.dataflow.jobs == []
         assert sandbox.stats()["billed_answers"] == 0

@@ -159,7 +159,7 @@ def test_a_link_in_place_of_a_request_file_is_not_uploaded(monitored, spec, prov
     (tmp_path / "secret").write_text("secret")
     Path(spec.paths.requests_uri("a")).symlink_to(tmp_path / "secret")
     monkeypatch.setattr(provider, "submit", lambda display_name, uri, open_file, size: open_file(uri).read())
-    with pytest.raises(JobRefusedError, match=r"requests-a\.jsonl' is a link, whose target is not uploaded"):
+    with pytest.raises(JobRefusedError, match=r"requests-a\.jsonl' is not uploaded: Is a symbolic link"):
         monitored("a")
 
 
