@@ -1,10 +1,17 @@
-"""The reviews of each day, nightly and in a backfill over years, with one quota.
+"""Backfill two years: the reviews of each day, nightly and over years, with one quota.
 
-    airflow backfill create --dag-id backfill --from-date 2024-11-01 --to-date 2026-11-01 --max-active-runs 4
+Need: a file for each day, `/tmp/llmbeam/reviews/2026-11-03.jsonl`, and a scheduler that runs.
 
-Each day is a run with its own output; the nightly run at midnight is that of the day that has ended. Answers are
-kept: repeating the backfill with `--reprocess-behavior completed` sends no request, and a review that appears
-again on another day costs nothing.
+    $ airflow backfill create --dag-id backfill --from-date 2024-11-01 --to-date 2026-11-01 --max-active-runs 4
+
+Result: a partition for each day, `/tmp/llmbeam/moods/day=2026-11-03/`, and a row for each run under "Inference
+history" of the task. The days of a backfill use 30 % of the quota, so that the nightly run goes on.
+
+Answers are kept: repeating the backfill with `--reprocess-behavior completed` sends no request, a review that
+appears again on another day costs nothing, and a day that was killed sends only its rest. To know the cost
+before:
+
+    $ llmbeam estimate dags/backfill.py::judge --date 2026-11-03
 """
 
 from __future__ import annotations

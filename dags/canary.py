@@ -1,4 +1,4 @@
-"""Sends a share of the rows of every night to another model, and all others to the usual one.
+"""Canary of another model: it gets a share of the rows of every night, and the usual model all others.
 
 `share` divides the rows by a hash of their keys: each row belongs to one of the two tasks, and to the same one
 every night. Both write into one output, by key. The page "Inference" of the run has the reports of both tasks:

@@ -1,4 +1,4 @@
-"""Answers the messages of each user every night, in order, and each with the earlier messages and answers.
+"""Conversations by night: each message is answered in order, with the earlier messages and answers.
 
 docs/conversations.md describes which earlier turns a message has before it.
 

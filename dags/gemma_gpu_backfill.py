@@ -1,4 +1,4 @@
-"""Gemma on a dedicated GPU for one table: provision, run inference, tear down, and check that nothing is billed.
+"""Gemma on a GPU for one table: provision, run inference, tear down, and check that nothing is billed.
 
     airflow dags trigger gemma_gpu_backfill
 

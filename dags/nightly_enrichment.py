@@ -1,4 +1,4 @@
-"""Classifies and summarises the README of each installed Python package every night."""
+"""Nightly enrichment: a category and a summary for the README of each installed Python package."""
 
 from __future__ import annotations
 

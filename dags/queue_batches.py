@@ -1,4 +1,4 @@
-"""Labels the messages of a Kafka topic in batches, every five minutes, and sends the labels to another topic.
+"""Kafka messages in batches: labels them every five minutes, and sends the labels to another topic.
 
 Each run takes the messages that have come since the last one. The connection `kafka_default` of the type Apache
 Kafka names the brokers, and the topics `tickets` and `ticket-labels` exist. A message is a JSON object with a

@@ -1,4 +1,4 @@
-"""A nightly job that starts only if it can finish at the free rate; otherwise it waits for the next window.
+"""Wait for quota: a nightly job starts only if it can finish at the free rate, or in the next window.
 
     airflow dags trigger quota_gate
 

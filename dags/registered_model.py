@@ -1,4 +1,4 @@
-"""A tuned model of the Model Registry: evaluated and promoted when it is new, rolled back when its answers drift.
+"""Tuned model of the Model Registry: evaluated and promoted when new, rolled back when its answers drift.
 
     airflow dags trigger promote_registered_model
     airflow dags trigger registered_model_night

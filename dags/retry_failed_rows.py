@@ -1,10 +1,19 @@
-"""Answers reviews with a small model, and sends the rows that failed to a larger one.
+"""Retry failed rows with a larger model: those that the small one has cut off, or answered against the schema.
 
-`RetryFailedRowsOperator` reads the dead letter of the first task and merges its answers into the same output: each
-review is there once, and what is still unanswered stays in the dead letter. A run without a failed row skips the
-task. `failed_kinds` selects the rows that a larger model can answer; a blocked prompt would be refused again.
+Need: `/tmp/llmbeam/reviews.csv` with the columns `review_id` and `text`.
 
-docs/jobs.md lists the kinds of failure.
+    $ airflow dags test retry_failed_rows
+
+Result: `/tmp/llmbeam/complaints/`, where each review is there once: the answers of both models in `answers-…`,
+what is still unanswered in `dead_letter-…`, `report.json` of the first task and `report-retry.json` with the
+figures of both.
+
+`RetryFailedRowsOperator` reads the dead letter of the first task and merges its answers by key. A run without
+such a row skips the task. `failed_kinds` selects the rows that a larger model can answer: a blocked prompt would
+be refused again. The first task has a higher `max_dead_letter_ratio`, as it may leave half of its rows to the
+second.
+
+docs/failed-rows.md lists the kinds of failure.
 """
 
 from __future__ import annotations

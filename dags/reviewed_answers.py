@@ -1,4 +1,4 @@
-"""A nightly job of whose answers people review twenty; their verdicts become rows of a golden set.
+"""Review by people: twenty answers of a night, whose verdicts become rows of a golden set.
 
     airflow dags trigger reviewed_answers
 

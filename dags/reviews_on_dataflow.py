@@ -1,4 +1,4 @@
-"""Classifies the mood of each review on Cloud Storage every night, with Gemini on Vertex AI, on Dataflow.
+"""Classify files on Dataflow: the mood of each review on Cloud Storage, every night, by Gemini on Vertex AI.
 
 The run at midnight reads the file of the day that has ended. The task releases its worker slot while Dataflow
 works. To run the same file unchanged on a laptop:

@@ -1,4 +1,4 @@
-"""Cancels batch-inference jobs that every run has forgotten, and deletes what they left, every night.
+"""Cancel forgotten batch inference: jobs that no run waits for, and what they left, every night.
 
 The jobs of a task that is marked as failed, or whose Dag run is deleted, go on at the provider and bill.
 """

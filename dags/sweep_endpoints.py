@@ -1,4 +1,4 @@
-"""Deletes expired endpoints, services and models, and cancels jobs on Dataflow that are too old, every hour.
+"""Delete forgotten GPUs and endpoints: those that are expired, and jobs on Dataflow that are too old.
 
 A teardown does not run while its Dag is paused, nor when the scheduler does not restart. A job of this Airflow on
 Dataflow is too old after three days (`max_job_age_seconds`), even if a task still waits for it. The same for cron,

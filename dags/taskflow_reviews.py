@@ -1,4 +1,4 @@
-"""Rows from Python: a function returns them, and the next task gets the answers.
+"""Rows from Python with TaskFlow: a function returns them, and the next task gets the answers.
 
 `@task.llmbeam` takes the arguments of `RunInferenceOperator`. The function is called in the task; each file is a
 mapped task, and all of them on one worker keep to one quota (with several workers, set `limits.expected_workers`).

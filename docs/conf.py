@@ -150,11 +150,26 @@ def write_how_to_pages(app: Sphinx) -> None:
 
 def _how_to_page(dag: Path) -> str:
     _, docstring, code = dag.read_text().split('"""', 2)
-    title = dag.stem.replace("_", " ").capitalize().replace("gpu", "GPU").replace("dataflow", "Dataflow")
+    title, _, _ = re.sub(r"[.:]\s", "\n", docstring, count=1).partition("\n")
     first = 1 + dag.read_text()[: -len(code.lstrip())].count("\n")
     docstring = re.sub(r"^docs/(\S+\.md)", r"[\1](../\1)", docstring, flags=re.MULTILINE)
     source = f"```{{literalinclude}} ../../dags/{dag.name}\n:lines: {first}-\n:caption: dags/{dag.name}\n```"
     return f"# {title}\n\n{docstring.strip()}\n\n{source}\n"
+
+
+def link_guide_of_source(app: Sphinx, page: str, content: list[str]) -> None:
+    """Links the guide of a Dag where a page links its file."""
+    to_docs = "../" * page.count("/")
+    content[:] = [_with_guides(text, f"{to_docs}../", to_docs) for text in content]
+
+
+def link_guide_of_include(app: Sphinx, path: Path, page: str, content: list[str]) -> None:
+    """Does the same for README.md, whose links begin in its own folder."""
+    content[:] = [_with_guides(text, "", "docs/") for text in content]
+
+
+def _with_guides(text: str, to_root: str, to_docs: str) -> str:
+    return re.sub(rf"\]\({re.escape(to_root)}dags/(\w+)\.py\)", rf"]({to_docs}how-to/\1.md)", text)
 
 
 def setup(app: Sphinx) -> None:
@@ -162,3 +177,5 @@ def setup(app: Sphinx) -> None:
     app.connect("builder-inited", write_how_to_pages)
     app.connect("autodoc-process-docstring", process_docstring, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", process_signature)
+    app.connect("source-read", link_guide_of_source)
+    app.connect("include-read", link_guide_of_include)

@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md."""
+"""The tables of docs/evidence/scale.md."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 `padding` is a loop that answers each batch at once, as a static-batch server does: the time with the same prompts
 in order of arrival, in Beam's length buckets and as our engine plans them. `decode` is the time of a token beside
-the memory-bandwidth limit. `memory` is what one sequence takes beside the formula of docs/gpu-memory.md. `serving`
-is `transformers serve`: rows per second at several numbers of requests in flight, with the limit that the engine
-finds by latency, and of a whole job; and requests that a server might reject.
+the memory-bandwidth limit. `memory` is what one sequence takes beside the formula of docs/evidence/gpu.md.
+`serving` is `transformers serve`: rows per second at several numbers of requests in flight, with the limit that
+the engine finds by latency, and of a whole job; and requests that a server might reject.
 
 With `PYTHON` as the interpreter of that environment, first a tiny model on the CPU, as a test:
 

@@ -1,4 +1,4 @@
-"""Measures the memory of one sequence beside the formula of docs/gpu-memory.md."""
+"""Measures the memory of one sequence beside the formula of docs/evidence/gpu.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_provider_llmbeam.spec.endpoint.gpu_memory import ARCHITECTURES, BYT
 from bench.gpu.loop import results
 from bench.gpu.printing import print_line, rounded
 
-#: Lengths of the sequences, in tokens: those of docs/gpu-memory.md.
+#: Lengths of the sequences, in tokens: those of docs/evidence/gpu.md.
 LENGTHS = (2048, 8192, 32_768)
 
 

@@ -58,7 +58,7 @@ def measure(
 def _calculated_gb(
     size: str, batches: list[list[int]], lengths: list[int], output_tokens: int, weights_gb: float
 ) -> str:
-    """Returns weights and KV cache of the largest batch, calculated as in docs/gpu-memory.md, without overhead."""
+    """Returns weights and KV cache of the largest batch, by docs/evidence/gpu.md, without overhead."""
     architecture = ARCHITECTURES.get(f"gemma-3-{size}")
     if architecture is None:
         return "-"

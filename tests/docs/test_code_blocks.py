@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperato
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.model_registry import PromoteModelOperator, RollBackModelOperator
+from airflow_provider_llmbeam.operators.retry_failed_rows import RetryFailedRowsOperator
 from airflow_provider_llmbeam.operators.review_answers import (
     AddGoldenRowsOperator,
     SampleAnswersOperator,
@@ -38,8 +39,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-    *sorted((ROOT / "docs/reference").glob("*.md")),
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name not in ("_build", "how-to")),
 ]
 JOBS = (ROOT / "docs" / "jobs.md").read_text()
 #: Languages of blocks without code: output of a program, and directives of the documentation.
@@ -97,7 +97,7 @@ def names() -> dict[str, Any]:
         DAG, AsyncCallback, CompareInferenceOperator, DeadlineAlert, DeadlineReference, EstimateInferenceOperator,
         AddGoldenRowsOperator, EvaluateInferenceOperator, PromoteModelOperator, QuotaHealthSensor,
         RollBackModelOperator, SampleAnswersOperator, SmtpNotifier, SweepBatchInferenceOperator,
-        inference_endpoint, review_answers, timedelta,
+        RetryFailedRowsOperator, inference_endpoint, review_answers, timedelta,
     )  # fmt: skip
     return (
         {name: getattr(spec, name) for name in spec.__all__}
@@ -124,7 +124,8 @@ def check_shell(code: str) -> None:
     """Checks that the programs of this package exist; what others do is not run."""
     for line in code.splitlines():
         for command in re.findall(r"^\$ (.*)", line):
-            words = shlex.split(re.sub(r"[&;()]", " ", command.replace("$(", " ")), comments=True)
+            plain = re.sub(r"[&;()]", " ", command.replace("$(", " ").replace("--conn-type llmbeam", ""))
+            words = shlex.split(plain, comments=True)
             for word, after in zip(words, [*words[1:], ""], strict=True):
                 if word == "-m" and after.startswith("airflow_provider_llmbeam"):
                     assert importlib.util.find_spec(f"{after}.__main__"), after

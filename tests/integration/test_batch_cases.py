@@ -4,7 +4,7 @@ Every case is a run of its own that is stopped at one moment, by a hold of the s
 once for all runs that have reached their moments. Prints a table of what each run left.
 
 The suite kills all of Airflow at the moments that differ most. `LLMBEAM_KILLED=task,triggerer,scheduler,Airflow`
-has each of them killed at each moment, for docs/batch-cases.md; in one process
+has each of them killed at each moment, for docs/reference/batch-cases.md; in one process
 `tests/pipeline/test_batch_inference.py` ends a try at each.
 """
 

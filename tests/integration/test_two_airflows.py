@@ -57,8 +57,8 @@ def test_each_has_its_own_job_and_endpoint_and_ends_only_these(cloud, airflows, 
     endpoints = {one["labels"][DEPLOYMENT_LABEL]: one for one in sandbox.endpoints}
     assert len(sandbox.endpoints) == len(endpoints) == 2
 
-    # A task that is marked before its trigger has started leaves its job, see docs/dataflow-cases.md. The first of
-    # these lines is that of the task.
+    # A task that is marked before its trigger has started leaves its job (docs/reference/dataflow-cases.md). The
+    # first of these lines is that of the task.
     lines = partial(development.log_lines, "deferred", RUN_ID, "ask")
     until(lambda: " ".join(lines()).count("is in state JOB_STATE") >= 2, "the trigger polls", STEP_SECONDS)
     development.set_task_state("deferred", RUN_ID, "ask", "failed")

@@ -1,4 +1,4 @@
-"""Writes docs/mistakes.md."""
+"""Writes docs/reference/mistakes.md."""
 
 from tests.mistakes.table import page
 from tests.mistakes.test_page import PAGE

@@ -62,7 +62,7 @@ was seen. The sentences end in "Nothing was sent or billed." where that is so, w
 
 
 def page() -> str:
-    """Returns the text of docs/mistakes.md."""
+    """Returns the text of docs/reference/mistakes.md."""
     parts = [_HEAD]
     for found, (title, about) in _SECTIONS.items():
         rows = [mistake for mistake in MISTAKES if mistake.found == found]

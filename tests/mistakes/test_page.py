@@ -1,4 +1,4 @@
-"""docs/mistakes.md is the table of the mistakes."""
+"""docs/reference/mistakes.md is the table of the mistakes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.mistakes.table import page
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "mistakes.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "mistakes.md"
 
 
 def test_the_page_lists_what_was_seen():

@@ -337,7 +337,8 @@ def end_when_submitted(monkeypatch, sandbox):
     monkeypatch.setattr(decide.BatchPlan, "switch_at", switch_at)
 
 
-#: Calls at which a try ends, one for each moment of docs/batch-cases.md: whose, its name, and whether it was done.
+#: Calls at which a try ends, one for each moment of docs/reference/batch-cases.md: whose, its name, and whether it
+#: was done.
 KILLED_AT = {
     "request files are written": (batch_run, "read_prepared", False),
     "the intent is written": (batch_run, "write_manifest", False),

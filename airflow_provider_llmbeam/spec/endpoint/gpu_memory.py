@@ -86,7 +86,7 @@ CLOUD_RUN_LADDER = (
 GPU_MEMORY_UTILIZATION = 0.9
 #: Overhead per GPU, for context, activations, CUDA graphs, the vision encoder and the largest logits (262,144
 #: words × 4 bytes × 256 sequences = 0.3 GB). Assumed: with Transformers, context and activations of the 4B model
-#: were 1.1 GB for 2,048 tokens of prompts in a step, and 2.3 GB for 8,192 (H200, docs/gpu-memory.md).
+#: were 1.1 GB for 2,048 tokens of prompts in a step, and 2.3 GB for 8,192 (H200, docs/evidence/gpu.md).
 OVERHEAD_GB = 2.0
 #: Bytes per number of the weights and of the KV cache (bfloat16).
 BYTES_PER_NUMBER = 2

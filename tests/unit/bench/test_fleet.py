@@ -1,4 +1,4 @@
-"""The simulation of a job on many machines, and its figures in docs/scale.md."""
+"""The simulation of a job on many machines, and its figures in docs/evidence/scale.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.fleet.journal import write_all, write_batch
 from bench.fleet.tables import bounds_table, paper_table, sharing_line, totals_table
 from bench.fleet.totals import totals_of
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "scale.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "evidence" / "scale.md").read_text()
 
 
 def totals(case):

@@ -1,7 +1,7 @@
 """The moments of an endpoint: what happens in its life, and what provisioning requests then.
 
-`python -m tests.unit.endpoints.moments` writes the tables of `docs/endpoint-cases.md`. `test_moments.py` and, for
-what Airflow does, `tests/integration/test_endpoint_cases.py` play each row.
+`python -m tests.unit.endpoints.moments` writes the tables of `docs/reference/endpoint-cases.md`. `test_moments.py`
+and, for what Airflow does, `tests/integration/test_endpoint_cases.py` play each row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.spec.endpoint.identity import endpoint_labels
 from airflow_provider_llmbeam.spec.identity import identity
 from tests.unit.endpoints.fake_cloud import Cloud, CloudRunPlatform, VertexPlatform, lost_reply
 
-PAGE = Path(__file__).parents[3] / "docs" / "endpoint-cases.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "endpoint-cases.md"
 KEY, OTHER = identity("gpu-0123456789ab"), identity("gpu-ba9876543210")
 LOCATIONS = ("us-central1", "europe-west4")
 READY_SECONDS = 3_600.0

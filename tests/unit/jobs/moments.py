@@ -1,4 +1,4 @@
-"""Moments of a task's job on Dataflow, and what follows from each: the tables of `docs/dataflow-cases.md`.
+"""Moments of a task's job on Dataflow, and what follows: the tables of `docs/reference/dataflow-cases.md`.
 
 `python -m tests.unit.jobs.moments` writes them to the page. `test_moments.py` and, for what Airflow does,
 `tests/integration/test_dataflow_cases.py` play each row.
@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from itertools import groupby
 from pathlib import Path
 
-PAGE = Path(__file__).parents[3] / "docs" / "dataflow-cases.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "dataflow-cases.md"
 #: Budget of the jobs whose polls are below, in US dollars.
 BUDGET_USD = 5.0
 

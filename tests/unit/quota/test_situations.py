@@ -431,5 +431,5 @@ def look(situation, clock):
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 def test_the_page_has_the_situation(situation):
-    page = (Path(__file__).resolve().parents[3] / "docs" / "quota.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "quota-verdicts.md").read_text()
     assert f"| {situation.name} | {situation.verdict} | " in page

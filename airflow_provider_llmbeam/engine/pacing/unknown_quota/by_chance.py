@@ -13,7 +13,7 @@ When the evidence is enough, what was learned is forgotten, and the run begins a
 request, which waits as it was told. If more are rejected than the share explains, which a CUSUM test decides, the
 law of quotas is told of one 429; so it finds a quota below, and a pool that was taken for chance.
 
-docs/pacing.md has what was measured, and which variants were refused.
+docs/evidence/pacing.md has what was measured, and which variants were refused.
 """
 
 from __future__ import annotations

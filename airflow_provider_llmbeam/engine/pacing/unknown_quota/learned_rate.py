@@ -7,7 +7,7 @@ cent until the next 429 measures it again. The first intervals are short, the la
 of 429s grows with the logarithm of the number of requests. A later run begins with the learned rate. A pool that
 rejects by chance has a law of its own, `shared_pool`.
 
-docs/pacing.md has what was measured, and which variants were refused.
+docs/evidence/pacing.md has what was measured, and which variants were refused.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Before the first answer nobody knows how long answers are, and a request counts 
 that were corrected by the answers changed what each further request counted, and so the rate: of 600 simulated
 quotas of requests, 82 instead of 85 % had few 429s.
 
-docs/pacing.md has what was measured, and which variants were refused.
+docs/evidence/pacing.md has what was measured, and which variants were refused.
 """
 
 from __future__ import annotations

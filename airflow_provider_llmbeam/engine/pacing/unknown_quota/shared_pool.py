@@ -10,7 +10,7 @@ the test fails it, as the 429s at the end of a window follow each other. A slow 
 In a pool the share of 429s controls the rate, and nothing is held: the rate grows, and each 429 cuts it, so
 that a share of `REJECTED_RATIO` keeps it. It does not fall far below what was admitted lately.
 
-docs/pacing.md has what was measured, and which variants were refused.
+docs/evidence/pacing.md has what was measured, and which variants were refused.
 """
 
 from __future__ import annotations

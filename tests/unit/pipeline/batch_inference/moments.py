@@ -1,6 +1,6 @@
 """Lives of the batch-inference jobs of a run, as data: what is decided at each poll, until the end.
 
-`python -m tests.unit.pipeline.batch_inference.moments` writes the table of docs/batch-cases.md.
+`python -m tests.unit.pipeline.batch_inference.moments` writes the table of docs/reference/batch-cases.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
 )
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase
 
-PAGE = Path(__file__).parents[4] / "docs" / "batch-cases.md"
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "batch-cases.md"
 HEAD = "| what becomes of the jobs | moments: state of each file, and what is decided |"
 
 NOW = 1_800_000_000.0

@@ -25,13 +25,14 @@ from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     smallest_machine,
 )
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs" / "gpu-memory.md").read_text()
+DOCS = Path(__file__).resolve().parents[4] / "docs"
+PAGES = "".join((DOCS / page).read_text() for page in ("gpu-memory.md", "evidence/gpu.md"))
 NAMED = {machine.machine_type: machine for machine in (*MACHINES.values(), *CLOUD_RUN_LADDER)}
 
 
 def table(title: str) -> list[list[str]]:
-    """Returns the rows of a table of the docs page."""
-    found = re.search(rf"## {title}\n.*?\n\n(\|.*?)\n\n", PAGE, re.DOTALL)
+    """Returns the rows of a table of the docs pages."""
+    found = re.search(rf"## {title}\n.*?\n\n(\|.*?)\n\n", PAGES, re.DOTALL)
     assert found, title
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()[2:]]
 
@@ -74,7 +75,7 @@ def test_the_defaults_in_the_docs_match_the_code() -> None:
 
 
 def test_the_constants_in_the_docs_match_the_code() -> None:
-    words = " ".join(PAGE.split())
+    words = " ".join(PAGES.split())
     assert f"{GPU_MEMORY_UTILIZATION * 100:.0f} % of each GPU" in words
     assert f"{OVERHEAD_GB:g} GB per GPU" in words
     assert f"{LEAST_DEFAULT_SEQUENCES} sequences" in words
