@@ -7,12 +7,13 @@ are data and are never changed.
 from __future__ import annotations
 
 import base64
+import html
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import quote_plus, unquote
 
 MASK = "***"
 #: Shorter values are not searched for: they occur within ordinary words. Eight is also the shortest password that
@@ -21,8 +22,8 @@ MIN_CHARACTERS = 8
 
 # Patterns are text: `re` compiles and caches each at its first use, and a Dag file that is parsed uses none.
 #: Characters that a reader does not see, that a terminal obeys, or that change the order of those that follow: all
-#: controls but line breaks and tabs, and the marks of Unicode's bidirectional algorithm.
-_HIDDEN = "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+#: controls but line breaks and tabs, Unicode's own line breaks, and the marks of its bidirectional algorithm.
+_HIDDEN = "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 #: Names whose values are secret; `tokens`, a number, is not among them.
 _SECRET_NAME = (
     r"(?i)(?:api|access|private|secret|service|signing|fernet)_?key|secret|passw|passphrase|_pwd"
@@ -55,6 +56,14 @@ _FORMS = (
     r"|(?<![\w-])(?:eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|AIza[\w-]{30,}|ya29\.[\w-]{8,}|sk-[\w-]{16,}|hf_\w{16,})"
 )
 _URL_SAFE = str.maketrans("+/", "-_")
+#: What URLs, HTML, JSON and `repr` write for characters, the beginning of it where a text is cut off, and the line
+#: breaks of a folded text. A `\` may be before any character, several where a text was encoded again.
+_ESCAPES = (
+    r"(?:%[0-9A-Fa-f]{2})+|&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[a-z]{2,6});|(?:\\+u[0-9A-Fa-f]{4})+"
+    r"|(?:\\+x[0-9A-Fa-f]{2})+|(?:%[0-9A-Fa-f]?|&#?\w{0,6}|\\+[ux][0-9A-Fa-f]{0,3})\Z|\\+.?|\u240d?\n[ \t]*"
+)
+#: Times that a text may be encoded; each costs a pass over it.
+_LAYERS = 3
 _BEGINNINGS = ("PRIVATE KEY-----", "eyJ", "AIza", "ya29.", "sk-", "hf_")
 
 
@@ -66,19 +75,17 @@ def visible(text: str) -> str:
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Returns a text for people: without secrets, and with its hidden characters shown.
 
-    Removes the given secrets, as they are and as URLs, JSON, `repr`, Base64 and hex encode them; users and
-    passwords in URLs; values of query parameters, headers and fields with names such as `key`, `token` or
-    `password`; and what has the form of a private key, a JWT, or a key of Google, OpenAI or Hugging Face. A secret
-    that the end of the text cuts off is removed, too: servers' messages are kept up to a maximum length.
+    Removes the given secrets, as they are and as URLs, HTML, JSON, `repr`, Base64 and hex encode them, also over
+    several lines; users and passwords in URLs; values of query parameters, headers and fields with names such as
+    `key`, `token` or `password`; and what has the form of a private key, a JWT, or a key of Google, OpenAI or
+    Hugging Face. A secret that the end of the text cuts off is removed, too: servers' messages are kept up to a
+    maximum length.
 
     Args:
         text: Any text.
         secrets: Values to remove; see `secrets_of`. Those shorter than `MIN_CHARACTERS` are ignored.
     """
-    text = visible(text)
-    for form in _known(tuple(secrets)):
-        if form[:MIN_CHARACTERS] in text:
-            text = _without_cut_end(text.replace(form, MASK), form)
+    text = _without(visible(text), _known(tuple(secrets)))
     lower = text.lower()
     # The expressions take 300 µs for 400 characters (measured); most messages contain nothing that they look for.
     if "@" in text:
@@ -174,19 +181,16 @@ def _secrets_in_json(value: str) -> Iterable[str]:
 
 @lru_cache(maxsize=8)
 def _known(secrets: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns all secrets in all encodings, the longest first."""
+    """Returns all secrets in all encodings that have no escapes, and without what looks like one."""
     forms = {visible(form) for each in secrets if len(each) >= MIN_CHARACTERS for form in _encodings(each.strip())}
-    return tuple(sorted(forms, key=len, reverse=True))
+    # The blank is no part of an escape, as what cuts off a text would be.
+    forms |= {plain for form in forms if len(plain := _unescaped(f"{form} ")[0][:-1]) >= MIN_CHARACTERS}
+    return tuple(forms)
 
 
 def _encodings(secret: str) -> Iterable[str]:
     yield secret
-    yield quote(secret)
-    yield quote(secret, safe="")
     yield quote_plus(secret)
-    yield json.dumps(secret)[1:-1]
-    yield json.dumps(secret, ensure_ascii=False)[1:-1]
-    yield repr(secret)[1:-1]
     content = secret.encode(errors="replace")
     yield content.hex()
     yield content.hex().upper()
@@ -199,13 +203,65 @@ def _encodings(secret: str) -> Iterable[str]:
         yield form.translate(_URL_SAFE)
 
 
-def _without_cut_end(text: str, secret: str) -> str:
-    start = text.find(secret[:MIN_CHARACTERS], max(0, len(text) - len(secret)))
+def _without(text: str, forms: Collection[str]) -> str:
+    if not forms:
+        return text
+    text = _masked(text, [place for form in forms for place in _found(text, form)])
+    plain, places = _unescaped(text)
+    if plain == text:
+        return text
+    found = (place for form in forms for place in _found(plain, form))
+    return _masked(text, [(places[start][0], places[end - 1][1]) for start, end in found])
+
+
+def _found(text: str, form: str) -> Iterator[tuple[int, int]]:
+    """Yields where a value begins and ends in a text, also one that the end of the text cuts off."""
+    start = text.find(form[:MIN_CHARACTERS])
     while start != -1:
-        if secret.startswith(text[start:]):
-            return text[:start] + MASK
-        start = text.find(secret[:MIN_CHARACTERS], start + 1)
-    return text
+        if form.startswith(part := text[start : start + len(form)]):
+            yield start, start + len(part)
+        start = text.find(form[:MIN_CHARACTERS], start + 1)
+
+
+def _masked(text: str, places: Iterable[tuple[int, int]]) -> str:
+    parts, done = [], 0
+    for start, end in sorted(places):
+        if start >= done:
+            parts += [text[done:start], MASK]
+        done = max(done, end)
+    return "".join([*parts, text[done:]])
+
+
+def _unescaped(text: str) -> tuple[str, Sequence[tuple[int, int]]]:
+    """Returns a text without escapes, and where each of its characters begins and ends in the given one."""
+    places: list[tuple[int, int]] = []
+    for _ in range(_LAYERS):
+        parts, left, done = [], list[tuple[int, int]](), 0
+        for match in re.finditer(_ESCAPES, text):
+            places = places or [(index, index + 1) for index in range(len(text))]
+            start, end = match.span()
+            parts += [text[done:start], meant := _meaning(match[0])]
+            left += places[done:start] + [(places[start][0], places[end - 1][1])] * len(meant)
+            done = end
+        if not done:
+            break
+        text, places = "".join([*parts, text[done:]]), left + places[done:]
+    return text, places
+
+
+def _meaning(escape: str) -> str:
+    """Returns the characters that an escape stands for: none for a line break, and for one that is cut off."""
+    if escape.startswith("%"):
+        return unquote(escape) if len(escape) > 2 else ""
+    if escape.startswith("&"):
+        return html.unescape(escape) if escape.endswith(";") else ""
+    numbers = [int(each, 16) for each in re.findall(r"u(.{4})", escape)]
+    if numbers:
+        return b"".join(each.to_bytes(2, "big") for each in numbers).decode("utf-16-be", "replace")
+    if numbers := [int(each, 16) for each in re.findall(r"x(..)", escape)]:
+        return bytes(numbers).decode(errors="replace")
+    sign = escape.lstrip("\\")
+    return sign if len(sign) == 1 and sign not in "nr" else ""
 
 
 def _picture(match: re.Match[str]) -> str:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
+import re
+import textwrap
+import time
 from urllib.parse import quote
 
 import pytest
@@ -65,12 +69,66 @@ def test_no_encoding_of_bytes_with_a_secret_shows_eight_letters_of_it(before, se
         assert not found or (MASK in left and len(left) <= len("a *** b") + 2 * len(before + after) + 8)
 
 
+#: Forms in which servers, proxies and libraries repeat what they were sent.
+FORMS = {
+    "HTML": html.escape,
+    "HTML, numbers": lambda text: "".join(f"&#{ord(sign)};" for sign in text),
+    "JSON of Go and Java": lambda text: "".join(
+        f"\\u{ord(sign):04x}" if sign in "&<>='" else sign for sign in text
+    ),
+    "JSON of PHP": lambda text: json.dumps(text)[1:-1].replace("/", "\\/"),
+    "JSON within JSON": lambda text: json.dumps(json.dumps(text)),
+    "URL in lower case": lambda text: "".join(
+        sign if sign.isalnum() and sign.isascii() else "".join(f"%{byte:02x}" for byte in sign.encode())
+        for sign in text
+    ),
+    "URL, every character": lambda text: "".join(f"%{byte:02X}" for byte in text.encode()),
+    "URL within a URL": lambda text: quote(quote(text, safe=""), safe=""),
+    "bytes": lambda text: repr(text.encode()),
+    "lines": lambda text: "\n  ".join(textwrap.wrap(text, 7, drop_whitespace=False)),
+    "Base64 in lines": lambda text: "\r\n".join(textwrap.wrap(base64.b64encode(text.encode()).decode(), 10)),
+    "Base64 in JSON of PHP": lambda text: base64.b64encode(text.encode()).decode().replace("/", "\\/"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("secret", [SECRET, "Ab+/cd=ef&gh<ij>'12345==", "a-key-of-nobody-0123456789"])
+def test_a_known_secret_is_removed_however_its_characters_are_escaped(form, secret):
+    text = redact(f"before {FORMS[form](secret)} after", [secret])
+    assert re.fullmatch(r"before b?['\"\\]*\*\*\*[\w='\"\\]{0,4} after", text)
+
+
+@pytest.mark.fuzz
+@given(
+    WORDS,
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zs"], exclude_characters="\\%;"), min_size=8),
+    st.sampled_from([*FORMS]),
+)
+def test_no_escaped_form_of_a_secret_is_left(before, secret, form):
+    if len(secret.strip()) >= 8:
+        assert MASK in redact(f"{before} {FORMS[form](secret.strip())}", [secret])
+
+
+@given(st.integers(20, 60))
+def test_an_escaped_secret_that_the_end_of_a_message_cuts_off_is_removed(kept):
+    text = FORMS["URL in lower case"]("key/of+nobody=0123456789&abcdef//")
+    assert redact(f"invalid {text[:kept]}", ["key/of+nobody=0123456789&abcdef//"]).startswith(f"invalid {MASK}")
+
+
+@pytest.mark.parametrize("text", ["%" + "25" * 10_000, "\\" * 20_000, "&" * 20_000, "\n" * 20_000, "\\u" * 10_000])
+def test_a_text_of_escapes_does_not_hold_the_process(text):
+    started_at = time.process_time()
+    redact(text, ["a-key-of-nobody", "%25" * 20])
+    assert time.process_time() - started_at < 1.0
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("a\0b\x1b[1m\u202ec\x9f\ud83d\n\t", "a␀b␛[1m⟨202E⟩c⟨009F⟩⟨D83D⟩\n\t"),
         ("the key is s3cret\x1b[0mkey", "the key is ***"),
         ("done\r12:00:00 another line", "done␍12:00:00 another line"),
+        ("done\u2028another line\u2029", "done⟨2028⟩another line⟨2029⟩"),
     ],
 )
 def test_hidden_characters_of_others_are_shown(text, shown):
