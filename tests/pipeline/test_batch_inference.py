@@ -445,7 +445,8 @@ def test_a_later_deadline_of_a_retry_lets_the_batch_go_on(developer, sandbox, ca
     spec = needed_in(developer, hours=8)
     with pytest.raises(BatchPendingError):
         run(spec, waits=False)
-    earlier = read_manifest(spec).changed(deadline_at=time.time() - 1.0, history={"first_cancelled_at": 1.0})
+    history = decide.MonitorHistory(first_cancelled_at=1.0)
+    earlier = read_manifest(spec).changed(deadline_at=time.time() - 1.0, history=history)
     write_manifest(spec, earlier)
     with caplog.at_level("INFO"):
         manifest = run(spec)

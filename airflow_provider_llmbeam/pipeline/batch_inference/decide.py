@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_llmbeam.providers.batch import BatchJob
 
@@ -102,15 +101,6 @@ class MonitorHistory:
 
     cancelled_at: Mapping[str, float] = field(default_factory=dict)
     first_cancelled_at: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the history as plain JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Reads what `to_dict` returned."""
-        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True)

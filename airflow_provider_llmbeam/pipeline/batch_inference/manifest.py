@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.batch_inference.decide import MonitorHistory
 from airflow_provider_llmbeam.pipeline.reporting.report import FullPrice
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.providers.batch import BatchJob
+from airflow_provider_llmbeam.spec.demand import END_OF_TIME
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.tier import ASSUMED_PRIORITY_RATIO, TIER_RATIOS
@@ -31,8 +33,11 @@ _RATIOS: dict[Any, float] = {**TIER_RATIOS, "priority": ASSUMED_PRIORITY_RATIO}
 _OF_ESTIMATE = ("input_tokens", "output_tokens", "cost_nano_usd")
 
 
+_Time = Annotated[float, Field(ge=0, le=END_OF_TIME)]
+
+
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class RequestFile(_Part):
@@ -50,8 +55,8 @@ class RequestFile(_Part):
 
     digest: Annotated[str, Field(pattern="^[0-9a-f]+$")]
     rows: PositiveInt
-    size: int
-    input_tokens: int
+    size: NonNegativeInt
+    input_tokens: NonNegativeInt
 
 
 class Sums(_Part):
@@ -72,17 +77,17 @@ class Sums(_Part):
         errors: Numbers of failed rows by kind and message, of the commonest.
     """
 
-    answered: int = 0
-    failed: int = 0
-    unusable: int = 0
-    malformed: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    estimated_tokens: int = 0
-    cost_nano_usd: int = 0
-    unpriced: int = 0
-    errors: dict[str, int] = {}
+    answered: NonNegativeInt = 0
+    failed: NonNegativeInt = 0
+    unusable: NonNegativeInt = 0
+    malformed: NonNegativeInt = 0
+    input_tokens: NonNegativeInt = 0
+    output_tokens: NonNegativeInt = 0
+    cached_tokens: NonNegativeInt = 0
+    estimated_tokens: NonNegativeInt = 0
+    cost_nano_usd: NonNegativeInt = 0
+    unpriced: NonNegativeInt = 0
+    errors: dict[str, NonNegativeInt] = {}
 
     @property
     def commonest_errors(self) -> str:
@@ -116,7 +121,7 @@ class BatchManifest(_Part):
         submits: Number of submissions by display name, without those that failed over the token limit.
         over_limit: Names of the jobs that failed over it, see `BatchJob.was_over_quota`.
         jobs: The newest job of each file as it was submitted, by display name: a list of jobs may lag behind.
-        history: `MonitorHistory` of the polls so far.
+        history: What the polls so far have left for the next one.
         pilot: Sums of the prompts that were sent online before.
         pilot_tiers: Its answers by the tier that served them.
         harvested: Sums by display name.
@@ -132,19 +137,19 @@ class BatchManifest(_Part):
     version: int = 1
     prompts: str
     model: dict[str, Any] = {}
-    created_at: float
-    deadline_at: float | None = None
+    created_at: _Time
+    deadline_at: _Time | None = None
     online_seconds: float | None = None
     files: dict[str, RequestFile] = {}
-    submits: dict[str, int] = {}
+    submits: dict[str, NonNegativeInt] = {}
     over_limit: tuple[str, ...] = ()
     jobs: dict[str, BatchJob] = {}
-    history: dict[str, Any] = {}
+    history: MonitorHistory = MonitorHistory()
     pilot: Sums = Sums()
-    pilot_tiers: dict[str, int] = {}
+    pilot_tiers: dict[str, NonNegativeInt] = {}
     harvested: dict[str, Sums] = {}
-    unreturned: dict[str, int] = {}
-    guard: dict[str, int] = {}
+    unreturned: dict[str, NonNegativeInt] = {}
+    guard: dict[Annotated[str, Field(pattern=r"^\w+\.\w+\.\w+$")], NonNegativeInt] = {}
     is_over: bool = False
     over_because: str = ""
     is_budget_spent: bool = False

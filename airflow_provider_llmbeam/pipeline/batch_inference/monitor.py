@@ -20,7 +20,6 @@ from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
     Cancel,
     FileState,
     Finish,
-    MonitorHistory,
     Submit,
     Wait,
     decide,
@@ -145,7 +144,7 @@ class Monitor:
         """
         self._manifest = manifest
         self._count_over_limit()
-        history, said = MonitorHistory.from_dict(manifest.history), ""
+        history, said = manifest.history, ""
         while True:
             files = [
                 FileState(display_name=name, rows=file.rows, job=self.jobs.get(name), submits=self._submits(name))
@@ -155,7 +154,7 @@ class Monitor:
             before, room = history, min(rooms, default=None)
             decision, history = decide(files, plan, before, self._clock(), room=room)
             if history != before:
-                self._save(history=history.to_dict())
+                self._save(history=history)
             match decision:
                 case Submit(display_names):
                     for name in display_names:

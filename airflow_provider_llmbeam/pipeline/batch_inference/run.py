@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.exceptions import (
     SourceEmptyError,
 )
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.batch_inference.decide import MonitorHistory
 from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest, result_files
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     ERROR_CHARACTERS,
@@ -253,7 +254,9 @@ class BatchInference:
             return None
         is_later = (math.inf if deadline is None else deadline) > (math.inf if before is None else before)
         # With more time, the decision to cancel is taken anew; what has ended has ended.
-        manifest = manifest.changed(deadline_at=deadline, history={} if is_later else manifest.history)
+        manifest = manifest.changed(
+            deadline_at=deadline, history=MonitorHistory() if is_later else manifest.history
+        )
         write_manifest(self._spec, manifest)
         return manifest
 

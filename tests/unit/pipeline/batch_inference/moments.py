@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import TypeAdapter
 
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
     BatchPlan,
@@ -25,6 +26,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
 )
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase
 
+_HISTORY = TypeAdapter(MonitorHistory)
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "batch-cases.md"
 HEAD = "| what becomes of the jobs | moments: state of each file, and what is decided |"
 
@@ -428,7 +430,7 @@ def play(
             for name in life.files
         ]
         if poll == restored_at:
-            history = MonitorHistory.from_dict(json.loads(json.dumps(history.to_dict())))
+            history = _HISTORY.validate_json(_HISTORY.dump_json(history))
         decision, history = decide(files, plan_of(life, now), history, now, room=provider.room(now))
         moment = (", ".join(map(_state, files)), _shown(decision))
         if not moments or moments[-1] != moment:

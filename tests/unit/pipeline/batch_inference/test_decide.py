@@ -179,12 +179,6 @@ def test_the_rest_is_sent_online_in_time_whatever_the_jobs_do(ends, deadline, on
     assert now + online * unanswered / len(files) <= limits.deadline_at + 1e-6
 
 
-@given(st.dictionaries(st.text(), st.floats(allow_nan=False)), st.none() | st.floats(allow_nan=False))
-def test_the_history_survives_its_way_through_json(cancelled_at, first):
-    history = MonitorHistory(cancelled_at, first)
-    assert MonitorHistory.from_dict(history.to_dict()) == history
-
-
 def test_a_deadline_that_never_comes_is_none():
     assert plan().switch_at(1.0) == NOW + 24 * HOUR
     assert math.isfinite(plan(deadline_at=NOW).switch_at(1.0))

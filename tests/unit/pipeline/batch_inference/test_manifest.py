@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_llmbeam.pipeline.batch_inference.decide import MonitorHistory
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     RequestFile,
@@ -50,7 +52,9 @@ def test_a_manifest_is_read_as_it_was_written(spec):
         files=files,
         submits={name: 1},
         jobs={name: BatchJob(name="batches/1", display_name=name, state="S", phase="queued", created_at=2.0)},
+        history=MonitorHistory({name: 3.5}, 3.0),
         harvested={name: Sums(answered=2)},
+        guard={"input.tokens.output": 4},
     )
     write_manifest(spec, manifest)
     assert read_manifest(spec) == manifest
@@ -77,6 +81,30 @@ def test_a_manifest_with_files_of_others_is_passed_over(spec, name, change, capl
     own = next(iter(files_by_name(spec, [FILE])))
     files = {own if name == "own" else name: FILE.model_dump() | change}
     content = BatchManifest(prompts="p", created_at=1.0).model_dump() | {"files": files}
+    Path(spec.paths.manifest_uri).write_text(json.dumps(content))
+    assert read_manifest(spec) is None
+    assert "cannot be read and is passed over" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"created_at": math.nan},
+        {"created_at": math.inf},
+        {"deadline_at": 1e300},
+        {"online_seconds": math.nan},
+        {"history": {"no": 1}},
+        {"history": {"first_cancelled_at": math.nan}},
+        {"guard": {"input": 1}},
+        {"guard": {"input.cost.nano_usd": -1}},
+        {"pilot": {"cost_nano_usd": -1}},
+        {"harvested": {"a": {"answered": -1}}},
+        {"submits": {"a": -1}},
+    ],
+)
+def test_a_manifest_with_numbers_that_no_job_writes_is_passed_over(spec, change, caplog):
+    """They ended the job at every try, and a negative cost raised its budget."""
+    content = BatchManifest(prompts="p", created_at=1.0).model_dump() | change
     Path(spec.paths.manifest_uri).write_text(json.dumps(content))
     assert read_manifest(spec) is None
     assert "cannot be read and is passed over" in caplog.text
