@@ -302,7 +302,7 @@ def test_a_job_whose_state_was_deleted_runs_again_as_a_new_batch(openai, sandbox
         manifest = run(JobSpec.parse(openai))
         assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
         assert sum(request.method == "openai.batches.create" for request in sandbox.requests) == runs
-        shutil.rmtree(Path(openai["sink"]["uri"]) / ".llmbeam")
+        shutil.rmtree(Path(openai["sink"]["uri"]) / ".llmbeam" / openai["name"])
         second = int(time.time())
         # OpenAI's times are whole seconds: a batch of the same one may be that of this run.
         until(lambda: int(time.time()) > second, "the next second")  # noqa: B023

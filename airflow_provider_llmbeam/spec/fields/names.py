@@ -53,11 +53,21 @@ class Variable(Named):
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}"
 _NAME_WORDS = "a name of at most 127 letters, digits and . _ -, beginning with a letter or a digit"
+#: Directories below `state_uri` that lie beside those of the jobs, and belong to none.
+SHARED_DIRECTORIES = ("cache", "conversations", "history", "rates")
 
 
 def is_job_name(name: str) -> bool:
     """Returns whether a job can have a name."""
-    return re.fullmatch(_NAME, name) is not None
+    return re.fullmatch(_NAME, name) is not None and name.lower() not in SHARED_DIRECTORIES
+
+
+def _check_shared(name: str) -> str:
+    if name.lower() in SHARED_DIRECTORIES:
+        raise ValueError(
+            f"must be none of {', '.join(SHARED_DIRECTORIES)}: directories that jobs share have these"
+        )
+    return name
 
 
 def _check_labels(labels: dict[str, str]) -> dict[str, str]:
@@ -132,7 +142,7 @@ HostAndPort = Annotated[str, _like(r"[A-Za-z0-9._-]+:[0-9]{1,5}", "a host and a 
 #: Its server decides what the workers run, which may be threads of the process that submits the job.
 JobService = Annotated[HostAndPort, AfterValidator(Program)]
 
-JobName = Annotated[str, _like(_NAME, _NAME_WORDS)]
+JobName = Annotated[str, _like(_NAME, _NAME_WORDS), AfterValidator(_check_shared)]
 CacheScope = Annotated[str, _like(_NAME, _NAME_WORDS)]
 MetricName = Annotated[
     str,

@@ -36,7 +36,7 @@ from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.sinks.bigquery import quote, quote_table
 from airflow_provider_llmbeam.pipeline.sinks.milvus import entity_id
 from airflow_provider_llmbeam.pipeline.sinks.ownership import other_answers, published_answers
-from airflow_provider_llmbeam.spec.fields.names import is_job_name
+from airflow_provider_llmbeam.spec.fields.names import SHARED_DIRECTORIES, is_job_name
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.safety import BigQueryAudit, RowsToForget
@@ -54,8 +54,6 @@ ACTIVE_SECONDS = 3600.0
 #: Files below the state of a job that quote rows, answers or the messages of a server.
 _QUOTING = ("failed.json", "failed.html", "skipped.json", "evaluation.json", "evaluation.txt", "comparison.json",
             "comparison.txt", "review.jsonl", "spec.json")  # fmt: skip
-#: Directories below `state_uri` that belong to no job.
-_SHARED = ("cache", "conversations", "history", "rates")
 #: What no job of this package reaches.
 _ELSEWHERE = (
     "samples of answers in a `review_uri` that you have named, and golden sets, which have rows and answers: "
@@ -382,7 +380,7 @@ def _other_jobs(spec: JobSpec) -> tuple[list[JobSpec], list[str]]:
     """
     parent = spec.paths.home_uri.removesuffix(f"{spec.name}/")
     below = (uri.removeprefix(parent).partition("/") for uri in storage.match(f"{parent}**"))
-    names = sorted({name for name, slash, _ in below if slash} - {spec.name, *_SHARED})
+    names = sorted({name for name, slash, _ in below if slash} - {spec.name, *SHARED_DIRECTORIES})
     jobs = [spec.model_copy(update={"name": name}) for name in names if is_job_name(name)]
     return jobs, [f"{parent}{name}/" for name in names if not is_job_name(name)]
 

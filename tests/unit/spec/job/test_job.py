@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.fields.names import is_job_name
 from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 from tests.hostile import examples
 
@@ -135,6 +136,14 @@ def test_a_name_that_could_leave_its_directory_is_refused(job, name: str) -> Non
     assert problem.field == "name"
     assert problem.got == name
     assert problem.want.startswith("must be a name of at most 127 letters, digits and . _ -")
+
+
+@pytest.mark.parametrize("name", ["cache", "conversations", "history", "rates", "History"])
+def test_a_name_of_a_directory_that_jobs_share_is_refused(job, name: str) -> None:
+    """`forget --all-jobs` passed over its answers, and said that nothing was left."""
+    (problem,) = JobSpec.problems(job(name=name))
+    assert problem.want.startswith("must be none of cache, conversations, history, rates")
+    assert not is_job_name(name)
 
 
 @pytest.mark.parametrize("name", ["a", "0", "nightly-enrichment", "a.b_c-d", "x" * 127])
