@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.operators.errors import errors_of_airflow, retry_f
 from airflow_provider_llmbeam.operators.identity import job_name
 from airflow_provider_llmbeam.operators.links import EndpointLink, StoresLinks, endpoint_url
 from airflow_provider_llmbeam.operators.literal import is_pending, plain
+from airflow_provider_llmbeam.operators.written import WrittenInDag
 from airflow_provider_llmbeam.polling.poller import Wait
 from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
@@ -68,7 +69,7 @@ class ReserveEndpointOperator(BaseOperator):
             return job_name(context["ti"])
 
 
-class ProvisionEndpointOperator(StoresLinks, BaseOperator):
+class ProvisionEndpointOperator(WrittenInDag, StoresLinks, BaseOperator):
     """Provisions an endpoint, or takes over that of an earlier try, and probes its model.
 
     All resources that it creates are named after `name` and labelled. If the endpoint does not start, or the task
@@ -189,6 +190,7 @@ class ProvisionEndpointOperator(StoresLinks, BaseOperator):
     def _trigger(self, context: Context, *, is_resumed: bool = False) -> EndpointTrigger:
         parsed = parse_endpoint(self.endpoint)
         _check_version(parsed.model)
+        self._check_allowed({"endpoint": parsed})
         ti, deployment, now = context["ti"], require_deployment(), time.time()
         key = identity(_check_name(self.name), deployment)
         history = ProvisioningHistory(now)

@@ -120,7 +120,7 @@ class PortableRunner(SpecModel):
 
     type: Literal["portable"]
     job_endpoint: JobService
-    artifact_endpoint: HostAndPort | None = None
+    artifact_endpoint: JobService | None = None
     environment: WorkerEnvironment
     workers: Annotated[int, Field(ge=1)] = 1
     options: BeamOptions = Field(default_factory=dict)
@@ -148,7 +148,7 @@ class FlinkRunner(SpecModel):
 
     type: Literal["flink"]
     rest_url: ClusterUrl
-    job_endpoint: HostAndPort | None = None
+    job_endpoint: JobService | None = None
     job_server_jar: ProgramName | None = None
     flink_version: Literal["1.19", "1.20", "2.0", "2.1", "2.2"]
     parallelism: Annotated[int, Field(ge=1)] | None = None

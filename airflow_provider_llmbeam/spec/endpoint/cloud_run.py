@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     architecture_of,
     smallest_machine,
 )
-from airflow_provider_llmbeam.spec.fields.names import CloudRunGpu, Memory, ServiceAccount
+from airflow_provider_llmbeam.spec.fields.names import CloudRunGpu, Memory, ProgramName, ServiceAccount
 
 #: Minimum cores and memory in GiB that Cloud Run requires with a GPU.
 _MIN_CPU_AND_GIB = {"nvidia-l4": (4, 16), "nvidia-rtx-pro-6000": (20, 80)}
@@ -58,7 +58,7 @@ class CloudRunEndpoint(EndpointSpec):
     """
 
     type: Literal["cloud_run"]
-    image: Annotated[str, Field(min_length=1)] = "vllm/vllm-openai:v0.11.0"
+    image: Annotated[ProgramName, Field(min_length=1)] = "vllm/vllm-openai:v0.11.0"
     args: tuple[str, ...] = ()
     gpu_type: CloudRunGpu | None = None
     gpu_count: Annotated[int, Field(ge=1)] = 1

@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.spec.fields.names import (
     ChatRoute,
     MachineType,
     Network,
+    ProgramName,
     ProjectId,
 )
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
@@ -94,7 +95,7 @@ class VertexEndpoint(EndpointSpec):
     forwarding_projects: tuple[ProjectId, ...] = ()
     reachable: bool = False
     chat_route: ChatRoute | None = None
-    container_image: Annotated[str, Field(min_length=1)] | None = None
+    container_image: Annotated[ProgramName, Field(min_length=1)] | None = None
     container_args: tuple[str, ...] = ()
     container_env: dict[str, str] = Field(default_factory=dict)
     accept_eula: bool = False

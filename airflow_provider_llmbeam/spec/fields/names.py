@@ -139,7 +139,8 @@ ClusterUrl = Annotated[
     _like(r"https?://[^/\s?#@]+(/[^\s?#]*)?", "the address of a REST API, e.g. 'http://flink-jobmanager:8081'"),
 ]
 HostAndPort = Annotated[str, _like(r"[A-Za-z0-9._-]+:[0-9]{1,5}", "a host and a port, e.g. 'localhost:8099'")]
-#: Its server decides what the workers run, which may be threads of the process that submits the job.
+#: Its server decides what the workers run, which may be threads of the process that submits the job, and names the
+#: files of this machine that it fetches.
 JobService = Annotated[HostAndPort, AfterValidator(Program)]
 
 JobName = Annotated[str, _like(_NAME, _NAME_WORDS), AfterValidator(_check_shared)]

@@ -11,6 +11,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
+from airflow_provider_llmbeam.operators.endpoint import ProvisionEndpointOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
@@ -18,6 +19,7 @@ from airflow_provider_llmbeam.operators.taskflow import llmbeam_task
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import PrismRunner
+from airflow_provider_llmbeam.spec.endpoint import parse_endpoint
 
 TASK = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, xcom_push=lambda **_: None)
 SIMPLE: dict[str, Any] = {
@@ -56,6 +58,24 @@ def test_what_a_template_names_is_refused(parts: dict[str, Any]) -> None:
     task = rendered(RunInferenceOperator(**SIMPLE | parts), f="os:system", v="AIRFLOW_CONN_DB")
     with pytest.raises(JobSpecError, match=r"is named neither in a Dag file nor in"):
         spec_of(task)
+
+
+def test_the_image_of_a_model_server_is_that_of_the_dag_file_or_configured() -> None:
+    endpoint = {
+        "type": "cloud_run",
+        "model": "Qwen/Qwen3-4B",
+        "locations": ["us-central1"],
+        "project": "my-project",
+    }
+    for image, is_refused in (("{{ params.image }}", True), ("evil:1", False)):
+        task = ProvisionEndpointOperator(task_id="t", name="n", endpoint=endpoint | {"image": image})
+        task.render_template_fields({"params": {"image": "evil:1"}})
+        checked = parse_endpoint(task.endpoint)
+        if is_refused:
+            with pytest.raises(JobSpecError, match=r"'evil:1' is named neither"):
+                task._trigger({"ti": TASK})
+        else:
+            task._check_allowed({"endpoint": checked})
 
 
 def test_a_template_cannot_add_to_what_the_dag_file_names() -> None:

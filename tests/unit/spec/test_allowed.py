@@ -9,12 +9,17 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.allowed import OPTIONS, check_allowed, read_options, variable_of
+from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
+from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
 from airflow_provider_llmbeam.spec.evaluation import Comparison, Evaluation
 from airflow_provider_llmbeam.spec.fields.names import Function, Program, Variable
 from airflow_provider_llmbeam.spec.model import parse_model
 from airflow_provider_llmbeam.spec.safety import Privacy
 
 NOTHING = read_options(lambda _: "")
+#: Services that the attacks do not name.
+OTHERS = NOTHING | {"allowed_programs": ("jobs:8099",)}
+ENDPOINT = {"model": "Qwen/Qwen3-4B", "locations": ("us-central1",)}
 DATAFLOW = {"type": "dataflow", "project": "my-project", "location": "europe-west4"}
 PORTABLE = {
     "type": "portable",
@@ -81,7 +86,37 @@ ATTACKS: dict[str, tuple[type, dict[str, Any], str, str]] = {
         "evil:1",
         "allowed_programs",
     ),
-    "job service": (JobSpec, job(runner=PORTABLE), "jobs:8099", "allowed_programs"),
+    "job service": (
+        JobSpec,
+        job(runner=PORTABLE | {"job_endpoint": "evil:8099"}),
+        "evil:8099",
+        "allowed_programs",
+    ),
+    "job service of Flink": (
+        JobSpec,
+        job(runner=FLINK | {"job_endpoint": "evil:8099"}),
+        "evil:8099",
+        "allowed_programs",
+    ),
+    # It asks the process that submits the job for any file by its path (Beam 2.77, `ArtifactRetrievalService`).
+    "artifact service": (
+        JobSpec,
+        job(runner=PORTABLE | {"artifact_endpoint": "evil:8098"}),
+        "evil:8098",
+        "allowed_programs",
+    ),
+    "server on Vertex AI": (
+        VertexEndpoint,
+        ENDPOINT | {"type": "vertex", "machine_type": "g2-standard-12", "container_image": "evil:1"},
+        "evil:1",
+        "allowed_programs",
+    ),
+    "server on Cloud Run": (
+        CloudRunEndpoint,
+        ENDPOINT | {"type": "cloud_run", "image": "evil:1"},
+        "evil:1",
+        "allowed_programs",
+    ),
     "workers": (JobSpec, job(runner=DATAFLOW | {"container_image": "evil:1"}), "evil:1", "allowed_programs"),
     "template": (
         JobSpec,
@@ -170,8 +205,8 @@ def test_what_comes_from_outside_needs_the_list(attack: str) -> None:
     with pytest.raises(
         JobSpecError, match=rf"{text!r} is named neither .*`\[llmbeam\] {option}`.*{variable_of(option)}"
     ):
-        check_allowed(value, NOTHING)
-    check_allowed(value, NOTHING | {option: (text,)})
+        check_allowed(value, OTHERS)
+    check_allowed(value, OTHERS | {option: ("jobs:8099", text)})
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -191,7 +226,7 @@ def test_a_text_that_the_dag_file_has_in_another_place_is_not(attack: str) -> No
         others += [{name: inner} for inner in (text, [text], {"x": text}, {"name": text}, {"uri": {"x": text}})]
     for written in others:
         with pytest.raises(JobSpecError, match="is named neither"):
-            check_allowed(value, NOTHING, written)
+            check_allowed(value, OTHERS, written)
 
 
 @pytest.mark.parametrize(
