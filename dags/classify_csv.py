@@ -1,6 +1,6 @@
 """Classify a CSV file: a label for each row, of a file that a spreadsheet has written.
 
-Need: a CSV with a column that tells the rows apart. `csv` says how it is written; without it, commas and UTF-8.
+**Need:** a CSV with a column that tells the rows apart. `csv` says how it is written; without it, commas and UTF-8.
 
     $ cat /tmp/llmbeam/tickets.csv
     ticket_id;text
@@ -8,7 +8,7 @@ Need: a CSV with a column that tells the rows apart. `csv` says how it is writte
     2;Wrong size.
     $ airflow dags test classify_csv
 
-Result: `/tmp/llmbeam/labels/answers-00000-of-00001.jsonl`, a line per row with its key and the text of the
+**Result:** `/tmp/llmbeam/labels/answers-00000-of-00001.jsonl`, a line per row with its key and the text of the
 ticket:
 
     {"ticket_id": "1", "text": "The package never came.", "label": "delivery", "origin": "fresh", …}

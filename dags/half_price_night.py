@@ -1,12 +1,12 @@
 """Half price by seven in the morning: batch inference by night, and what would be late is sent online.
 
-Need: a file for each day, `/tmp/llmbeam/reviews/2026-11-03.jsonl`; for a model of Vertex AI, directories on
+**Need:** a file for each day, `/tmp/llmbeam/reviews/2026-11-03.jsonl`; for a model of Vertex AI, directories on
 Cloud Storage.
 
     $ llmbeam estimate dags/half_price_night.py::judge     # what each way costs, and when it is finished
     $ airflow dags trigger half_price_night
 
-Result: `/tmp/llmbeam/half_price/2026-11-03/`, and `report.html` there, with the number of rows that batch
+**Result:** `/tmp/llmbeam/half_price/2026-11-03/`, and `report.html` there, with the number of rows that batch
 inference has answered and what the night has cost. The task waits without a worker slot.
 
 `finish_by` is the next seven o'clock in Berlin, also when the clock changes or the run starts late. The time of
