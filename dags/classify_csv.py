@@ -1,6 +1,7 @@
 """Classify a CSV file: a label for each row, of a file that a spreadsheet has written.
 
-**Need:** a CSV with a column that tells the rows apart. `csv` says how it is written; without it, commas and UTF-8.
+**Need:** a CSV with a column that tells the rows apart. `csv` says how it is written; without it, commas and
+UTF-8.
 
     $ cat /tmp/llmbeam/tickets.csv
     ticket_id;text
