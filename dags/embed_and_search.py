@@ -37,7 +37,7 @@ with DAG("embed_and_search", schedule=None, params={"question": "What is broken?
         model=MODEL,
         embedding={"dimensions": DIMENSIONS, "task_type": "RETRIEVAL_DOCUMENT"},
         limits={"requests_per_minute": 600},
-        sink={"type": "milvus", "uri": f"{DATA}/notes.db", "collection": "notes"},
+        sink={"uri": f"{DATA}/notes.db", "collection": "notes"},
         state_uri=f"{DATA}/state",
         retries=2,
     )

@@ -30,7 +30,6 @@ with DAG("translate_columns", schedule=None, doc_md=__doc__) as dag:
     RunInferenceOperator(
         task_id="translate",
         source={
-            "type": "bigquery",
             "query": f"""
                 SELECT product_id, title, description FROM `{PROJECT}.shop.products`
                 WHERE title IS NOT NULL AND description IS NOT NULL
@@ -50,7 +49,6 @@ with DAG("translate_columns", schedule=None, doc_md=__doc__) as dag:
         model={"type": "gemini", "name": "gemini-3.5-flash-lite", "project": PROJECT},
         limits={"requests_per_minute": 600, "budget_usd": 20},
         sink={
-            "type": "bigquery",
             "table": f"{PROJECT}.shop.products_translated",
             "answer_columns": "flat",
         },
