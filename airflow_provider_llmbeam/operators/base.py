@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -20,12 +20,12 @@ from airflow_provider_llmbeam.operators.identity import airflow_run_of, job_name
 from airflow_provider_llmbeam.operators.literal import Unrendered, literal_problems, plain
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.operators.written import WrittenInDag
-from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.identity import with_billing_labels
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
 from airflow_provider_llmbeam.spec.model.server import with_base_urls
 from airflow_provider_llmbeam.spec.prompt import prompt_data
+from airflow_provider_llmbeam.spec.runner import runner_data
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
 
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
         spec, secrets = self._connect(self._build_data(context, inference))
-        spec = _with_end_of_duration(spec, context)
+        spec = _with_end_of_run(spec, context)
         spec = with_billing_labels(spec, context["ti"].dag_id, context["ti"].task_id)
         environment = secrets | connection_environment(spec)
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
@@ -186,7 +186,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         data = self._spec_data(self.job_name or self._own_job_name(context["ti"]), inference)
         data["owner"] = owner_of(context["ti"])
         data["airflow_run"] = airflow_run_of(context["ti"])
-        runner = from_text(self.runner)
+        runner = runner_data(self.runner)
         runner_type = runner.get("type") if isinstance(runner, Mapping) else None
         data["deployment"] = require_deployment() if runner_type in ("dataflow", "flink") else own_deployment()
         if runner_type == "dataflow" and not runner.get("project"):
@@ -245,13 +245,12 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         return {field: value for field, value in parts.items() if value is not None}
 
 
-def _with_end_of_duration(spec: JobSpec, context: Context) -> JobSpec:
-    """Returns the spec with a time for a duration in `inference.finish_by`: all tries have the same one."""
-    finish_by = spec.inference.finish_by
-    if not isinstance(finish_by, timedelta):
+def _with_end_of_run(spec: JobSpec, context: Context) -> JobSpec:
+    """Returns the spec with a date and time in `inference.finish_by`: all tries have the same one."""
+    if spec.inference.finish_by is None:
         return spec
     started_at = context["dag_run"].start_date or datetime.now(UTC)
-    inference = spec.inference.model_copy(update={"finish_by": started_at + finish_by})
+    inference = spec.inference.model_copy(update={"finish_by": spec.inference.end_of_run(started_at)})
     return spec.model_copy(update={"inference": inference})
 
 

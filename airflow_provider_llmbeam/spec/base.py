@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as data_field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
@@ -120,7 +120,14 @@ class SpecProblem:
 
 
 class SpecModel(BaseModel):
-    """A frozen value that rejects unknown fields."""
+    """A frozen value that rejects unknown fields.
+
+    Attributes:
+        text_field: Field that a text stands for where it is given instead of the value, e.g. `mode` for
+            `inference="batch"`; empty for a value that is never a text.
+    """
+
+    text_field: ClassVar[str] = ""
 
     model_config = ConfigDict(
         frozen=True,
@@ -136,7 +143,8 @@ class SpecModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _text_of_a_template(cls, data: Any) -> Any:
-        return from_text(data)
+        data = from_text(data)
+        return {cls.text_field: data} if cls.text_field and isinstance(data, str) else data
 
     @classmethod
     def parse(cls, data: Mapping[str, Any] | Self) -> Self:
@@ -203,9 +211,16 @@ def plain_directory(uri: str) -> str:
     return uri if uri.endswith("/") else f"{uri}/"
 
 
-def files_by_default(data: Any) -> Any:
-    """Sets `type` to `files` for a source or sink without a `type`."""
-    return {"type": "files", **data} if isinstance(data, Mapping) else data
+def with_type(data: Any, types: Mapping[str, str]) -> Any:
+    """Sets the `type` of a source or sink without one.
+
+    Args:
+        data: Plain data.
+        types: Type by a field that no other type has. Without such a field it is `files`.
+    """
+    if not isinstance(data, Mapping) or "type" in data:
+        return data
+    return {"type": next((kind for field, kind in types.items() if field in data), "files"), **data}
 
 
 def http_address(address: str | None) -> str | None:

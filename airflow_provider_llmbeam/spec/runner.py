@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -297,10 +297,16 @@ class DataflowRunner(SpecModel):
         return self
 
 
+def runner_data(value: Any) -> Any:
+    """Returns the fields of a runner that is given by its type alone; other values unchanged."""
+    value = from_text(value)
+    return {"type": value} if isinstance(value, str) else value
+
+
 Runner = Annotated[
     DirectRunner | PrismRunner | FlinkRunner | PortableRunner | DataflowRunner,
     Field(discriminator="type"),
-    BeforeValidator(from_text),
+    BeforeValidator(runner_data),
 ]
 #: Runners whose workers are part of the process of the job, on the machine of the task.
 LocalRunner = DirectRunner | PrismRunner

@@ -11,10 +11,10 @@ from pydantic import BeforeValidator, Field, field_validator
 from airflow_provider_llmbeam.spec.base import (
     FieldFaultError,
     SpecModel,
-    files_by_default,
     http_address,
     plain_directory,
     variable_name,
+    with_type,
     without_user,
 )
 from airflow_provider_llmbeam.spec.fields.names import KafkaTopic, MilvusCollection, PostgresTable, PubSubTopic
@@ -228,6 +228,7 @@ def sink_data(data: Any) -> Any:
                 "'table': 'project.dataset.table'}"
             )
         data = {"uri": data}
+    data = with_type(data, _types_of(data))
     if isinstance(data, Mapping) and data.get("type") in _QUEUES:
         for name in ("on_existing", "write_disposition"):
             if name in data:
@@ -237,7 +238,19 @@ def sink_data(data: Any) -> Any:
                     "replaced nor merged",
                     data[name],
                 )
-    return files_by_default(data)
+    return data
+
+
+def _types_of(data: Any) -> dict[str, str]:
+    """Returns the type of a sink by a field: a table of BigQuery is `project.dataset.table`."""
+    names = data if isinstance(data, Mapping) else {}
+    in_postgres = {"conn_id", "dsn_env"} & {*names} or str(names.get("table")).count(".") < 2
+    in_pubsub = str(names.get("topic")).startswith("projects/")
+    return {
+        "table": "postgres" if in_postgres else "bigquery",
+        "collection": "milvus",
+        "topic": "pubsub" if in_pubsub else "kafka",
+    }
 
 
 Sink = Annotated[

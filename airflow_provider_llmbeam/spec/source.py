@@ -14,9 +14,9 @@ from pydantic import AwareDatetime, BeforeValidator, Field, TypeAdapter, field_v
 from airflow_provider_llmbeam.spec.base import (
     FieldFaultError,
     SpecModel,
-    files_by_default,
     plain_directory,
     variable_name,
+    with_type,
     without_user,
 )
 from airflow_provider_llmbeam.spec.characters import valid_value
@@ -479,8 +479,11 @@ def _with_a_key(data: Any) -> Any:
             "needs a key, the columns that identify a row: {'type': 'rows', 'rows': […], 'key': 'id'} instead of "
             "the rows alone"
         )
-    return files_by_default(data)
+    return with_type(data, _TYPES)
 
+
+#: Types by the field that only they have.
+_TYPES = {"table": "bigquery", "query": "bigquery", "rows": "rows", "topic": "kafka", "subscription": "pubsub"}
 
 Source = Annotated[
     FilesSource | BigQuerySource | RowsSource | KafkaSource | PubSubSource,

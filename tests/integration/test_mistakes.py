@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from waiting import scaled
 
@@ -70,5 +72,6 @@ def test_a_mistake_fails_its_task_once_before_a_request_or_by_the_first_answers(
     assert tries == [("failed", 1)] * len(mistakes)
     for number, mistake in enumerate(mistakes):
         log = run.log(f"mistake/map_index={number}").replace(f"{tmp_path}/{number}/", "")
+        log = re.sub(r"\.llmbeam/[^/]+/", ".llmbeam/moods/", log)  # the job of a task has another name
         assert mistake.sentence in log
     assert cloud.sandbox.stats()["methods"][GEMINI]["calls"] <= REFUSED.requests

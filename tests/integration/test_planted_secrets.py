@@ -215,8 +215,8 @@ def run(seen, made, secrets):
         return None
 
 
-def dead_letter(folder):
-    lines = next((folder / "out").glob("dead_letter-*")).read_text().splitlines()
+def failures_of(folder):
+    lines = (folder / "state/job/failed_rows.jsonl").read_text().splitlines()
     return [json.loads(line)["llmbeam_error"] for line in lines]
 
 
@@ -229,7 +229,7 @@ def test_a_job_that_succeeds_leaves_and_shows_no_secret(seen, server, tmp_path):
 
 def test_a_server_that_quotes_the_key_in_a_401_brings_it_nowhere(seen, server, tmp_path):
     run(seen, *spec(tmp_path, {"base_url": f"{server}/refuse", "api_key_env": "MODEL_KEY"}))
-    (failure, *_) = failures = dead_letter(tmp_path)
+    (failure, *_) = failures = failures_of(tmp_path)
     assert len(failures) == 3
     assert failure["kind"] == "unauthorized"
     assert failure["message"].startswith("Incorrect API key provided: ***. You sent")
@@ -240,14 +240,14 @@ def test_a_server_that_quotes_the_key_in_a_401_brings_it_nowhere(seen, server, t
 def test_a_server_that_quotes_the_id_token_of_an_account_brings_it_nowhere(seen, server, tmp_path):
     model = {"base_url": f"{server}/refuse", "id_token_audience": "https://x.run.app"}
     run(seen, *spec(tmp_path, model))
-    assert {failure["kind"] for failure in dead_letter(tmp_path)} == {"unauthorized"}
+    assert {failure["kind"] for failure in failures_of(tmp_path)} == {"unauthorized"}
     assert "Incorrect API key provided: ***" in seen.texts["error"]
     assert seen.secrets() == set()
 
 
 def test_a_proxy_that_refuses_brings_its_password_nowhere(seen, tmp_path):
     run(seen, *spec(tmp_path, {"base_url": "https://model.example/v1", "api_key_env": "MODEL_KEY"}))
-    (failure, *_) = dead_letter(tmp_path)
+    (failure, *_) = failures_of(tmp_path)
     assert failure["kind"] == "connection"
     assert "http://***@127.0.0.1" in failure["message"]
     assert seen.secrets() == set()

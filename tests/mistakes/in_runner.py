@@ -8,8 +8,7 @@ MISTAKES = (
     Mistake(
         changes={"runner": "spark"},
         sentence=(
-            "`runner`: must be an object with named fields, not text; if a template of the Dag "
-            "made it, pass `task.output`, or set `render_template_as_native_obj=True`; got "
+            "`runner.type`: must be one of 'direct', 'prism', 'flink', 'portable', 'dataflow'; got "
             "'spark'. Nothing was sent or billed."
         ),
     ),

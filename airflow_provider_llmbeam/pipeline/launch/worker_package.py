@@ -45,8 +45,9 @@ SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
 PRIVACY_REQUIREMENTS = ("presidio-analyzer",)
 
 _PACKAGE = "airflow_provider_llmbeam"
-_TOP = ("__init__.py", "beam.py", "exceptions.py", "py.typed", "redaction.py")
-_PACKAGES = ("spec", "transport", "engine", "providers", "flink", "pipeline")
+#: Modules at the top that only Airflow and the command line have.
+_OF_AIRFLOW = frozenset({"__main__.py", "cli.py", "provider_info.py"})
+_PACKAGES = ("spec", "transport", "engine", "providers", "pipeline")
 #: The earliest time that a zip archive can store.
 _EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -122,7 +123,7 @@ def _pinned(requirement: str) -> str:
 
 
 def _modules(package: Path) -> Iterator[tuple[str, bytes]]:
-    found = [package / name for name in _TOP if (package / name).is_file()]
+    found = [each for each in package.iterdir() if each.is_file() and each.name not in _OF_AIRFLOW]
     for name in _PACKAGES:
         found += [path for path in (package / name).rglob("*") if path.is_file() and path.suffix != ".pyc"]
     for path in sorted(found):

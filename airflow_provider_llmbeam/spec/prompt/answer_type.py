@@ -172,6 +172,8 @@ def schema_of(value: Any) -> Any:
         ValueError: The type has no JSON Schema; the message is the second half of a sentence.
     """
     value = from_text(value)
+    if value and isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        return {"type": "string", "enum": list(value)}
     is_type = isinstance(value, type) or typing.get_origin(value) is not None
     if value is None or isinstance(value, Mapping) or not is_type:
         return value

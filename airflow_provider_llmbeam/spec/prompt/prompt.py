@@ -67,10 +67,11 @@ class PromptTemplate(SpecModel):
         system: Template of the system instruction.
         variables: Values for the templates. Airflow renders these, once per run.
         output_schema: JSON Schema of the answer, or a type that has one: a pydantic class, a TypedDict, a
-            dataclass, an enum. It is sent to the server, and the answer is validated against it; a row without a
-            valid answer after `max_repairs` goes to the dead letter. A `$ref` must have its target in the schema,
-            as nothing is fetched; `unevaluatedItems`, `unevaluatedProperties` and a `$schema` below the root are
-            not supported. All patterns of an answer may take 0.5 s of CPU time.
+            dataclass, an enum; or the list of its labels, `["spam", "ham"]`. It is sent to the server, and the
+            answer is validated against it; a row without a valid answer after `max_repairs` goes to the dead
+            letter. A `$ref` must have its target in the schema, as nothing is fetched; `unevaluatedItems`,
+            `unevaluatedProperties` and a `$schema` below the root are not supported. All patterns of an answer
+            may take 0.5 s of CPU time.
         max_repairs: Maximum number of times that a prompt is sent again, with the validation error, if its answer
             is not valid. An answer truncated at `max_output_tokens` is not repaired: it would be truncated again.
         media: Media sent with the text.

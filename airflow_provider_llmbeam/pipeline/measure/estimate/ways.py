@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from airflow_provider_llmbeam.engine.prefix import storage_usd
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import BatchPlan
@@ -96,9 +96,5 @@ def plan_of(
 
 def deadline_at(spec: JobSpec, now: float) -> float | None:
     """Returns the Unix time by which the answers of a run that starts now are needed; `None` for no deadline."""
-    match spec.inference.finish_by:
-        case timedelta() as duration:
-            return now + duration.total_seconds()
-        case datetime() as time:
-            return time.timestamp()
-    return None
+    end = spec.inference.end_of_run(datetime.fromtimestamp(now, UTC))
+    return None if end is None else end.timestamp()
