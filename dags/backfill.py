@@ -1,10 +1,10 @@
 """Backfill two years: the reviews of each day, nightly and over years, with one quota.
 
-Need: a file for each day, `/tmp/llmbeam/reviews/2026-11-03.jsonl`, and a scheduler that runs.
+**Need:** a file for each day, `/tmp/llmbeam/reviews/2026-11-03.jsonl`, and a scheduler that runs.
 
     $ airflow backfill create --dag-id backfill --from-date 2024-11-01 --to-date 2026-11-01 --max-active-runs 4
 
-Result: a partition for each day, `/tmp/llmbeam/moods/day=2026-11-03/`, and a row for each run under "Inference
+**Result:** a partition for each day, `/tmp/llmbeam/moods/day=2026-11-03/`, and a row for each run under "Inference
 history" of the task. The days of a backfill use 30 % of the quota, so that the nightly run goes on.
 
 Answers are kept: repeating the backfill with `--reprocess-behavior completed` sends no request, a review that

@@ -1,6 +1,6 @@
 """Embed texts and search them by meaning: vectors in Milvus, and the question as one more vector.
 
-Need: the extra `milvus`, and a CSV of notes. `uri` may be a file, for one machine, or the address of a server.
+**Need:** the extra `milvus`, and a CSV of notes. `uri` may be a file, for one machine, or the address of a server.
 
     $ cat /tmp/llmbeam/notes.csv
     note_id,text
@@ -8,7 +8,7 @@ Need: the extra `milvus`, and a CSV of notes. `uri` may be a file, for one machi
     2,Dinner at eight.
     $ airflow dags test embed_and_search --conf '{"question": "What is broken?"}'
 
-Result: the collection `notes`, one entity per `note_id`, and the nearest notes as XCom of `search`:
+**Result:** the collection `notes`, one entity per `note_id`, and the nearest notes as XCom of `search`:
 
     [{"note_id": "1", "similarity": …}, {"note_id": "2", "similarity": …}]
 
@@ -37,7 +37,7 @@ with DAG("embed_and_search", schedule=None, params={"question": "What is broken?
         model=MODEL,
         embedding={"dimensions": DIMENSIONS, "task_type": "RETRIEVAL_DOCUMENT"},
         limits={"requests_per_minute": 600},
-        sink={"type": "milvus", "uri": f"{DATA}/notes.db", "collection": "notes"},
+        sink={"uri": f"{DATA}/notes.db", "collection": "notes"},
         state_uri=f"{DATA}/state",
         retries=2,
     )

@@ -1,15 +1,15 @@
 """Golden set before a nightly job: a prompt that got worse does not run.
 
-Need: rows with the right answers, `/tmp/llmbeam/golden/moods.jsonl`, a few hundred of them:
+**Need:** rows with the right answers, `/tmp/llmbeam/golden/moods.jsonl`, a few hundred of them:
 
     {"review_id": "g1", "text": "Broke after a day.", "expected_mood": "bad"}
 
     $ airflow dags trigger evaluated_night
     $ llmbeam evaluate dags/evaluated_night.py::evaluate     # the same from a shell, before you deploy
 
-Result: the score with its interval in the log and on the page "Inference" of the task. If fewer than 90 % of the
-moods are right, or a score is more than 0.03 below that of the last accepted evaluation, `evaluate` fails, its
-log lists the wrong answers, and `night` does not start. Both tasks share a cache: as long as nothing has
+**Result:** the score with its interval in the log and on the page "Inference" of the task. If fewer than 90 % of
+the moods are right, or a score is more than 0.03 below that of the last accepted evaluation, `evaluate` fails,
+its log lists the wrong answers, and `night` does not start. Both tasks share a cache: as long as nothing has
 changed, the evaluation costs nothing, and the job pays for no row that the golden set has as well.
 
 docs/evaluate.md describes the golden set, the metrics and the thresholds.

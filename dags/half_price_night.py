@@ -1,17 +1,17 @@
 """Half price by seven in the morning: batch inference by night, and what would be late is sent online.
 
-Need: a file for each day, `/tmp/llmbeam/reviews/2026-11-03.jsonl`; for a model of Vertex AI, directories on
+**Need:** a file for each day, `/tmp/llmbeam/reviews/2026-11-03.jsonl`; for a model of Vertex AI, directories on
 Cloud Storage.
 
     $ llmbeam estimate dags/half_price_night.py::judge     # what each way costs, and when it is finished
     $ airflow dags trigger half_price_night
 
-Result: `/tmp/llmbeam/half_price/2026-11-03/`, and `report.html` there, with the number of rows that batch
+**Result:** `/tmp/llmbeam/half_price/2026-11-03/`, and `report.html` there, with the number of rows that batch
 inference has answered and what the night has cost. The task waits without a worker slot.
 
-`finish_by` is the next seven o'clock in Berlin, also when the clock changes or the run starts late. The time of
-the schedule is UTC, unless the Dag has a `start_date` with another zone. How long batch inference took is kept
-below `state_uri` beside the cache, so that `auto` uses it in the next runs.
+`finish_by` is the next seven o'clock in Berlin after the start of the run. The time of the schedule is UTC,
+unless the Dag has a `start_date` with another zone. How long batch inference took is kept below `state_uri`
+beside the cache, so that `auto` uses it in the next runs.
 
 docs/batch-inference.md describes what a kill, a clear and a late batch do.
 """
@@ -28,12 +28,6 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
 # A day in the zone of the Dag. `{{ ds }}` is one in UTC, and a run without a logical date has none.
 DAY = "{{ (dag_run.logical_date or dag_run.run_after).astimezone(dag.timezone) | ds }}"
-# The next seven o'clock in Berlin after the start of the run.
-SEVEN = (
-    "{% set start = dag_run.run_after.astimezone(macros.dateutil.tz.gettz('Europe/Berlin')) %}"
-    "{% set day = start + macros.timedelta(days=start.hour >= 7) %}"
-    "{{ day.replace(hour=7, minute=0, second=0, microsecond=0).isoformat() }}"
-)
 
 with DAG(
     "half_price_night",
@@ -54,7 +48,7 @@ with DAG(
             },
         },
         model="gemini-3.5-flash-lite",
-        inference={"mode": "auto", "finish_by": SEVEN},
+        inference={"mode": "auto", "finish_by": "07:00 Europe/Berlin"},
         limits={"requests_per_minute": 600},
         # With a model of Vertex AI this has to be a directory on Cloud Storage, gs://…
         sink={"uri": f"{DATA}/half_price/{DAY}"},

@@ -1,6 +1,6 @@
 """Extract fields from documents: invoices that arrive as photographs and as PDF files.
 
-Need: `/tmp/llmbeam/invoices.csv`, a line per document with the name of its file, and the files in
+**Need:** `/tmp/llmbeam/invoices.csv`, a line per document with the name of its file, and the files in
 `/tmp/llmbeam/invoices/`.
 
     $ cat /tmp/llmbeam/invoices.csv
@@ -9,7 +9,7 @@ Need: `/tmp/llmbeam/invoices.csv`, a line per document with the name of its file
     2,Shop,2.png
     $ airflow dags test read_documents
 
-Result: `/tmp/llmbeam/read_invoices/answers-00000-of-00001.jsonl`, a line per document:
+**Result:** `/tmp/llmbeam/read_invoices/answers-00000-of-00001.jsonl`, a line per document:
 
     {"invoice_id": "1", "answer": {"number": "R-17", "total": 119.0, "currency": "EUR"}, …}
 

@@ -1,10 +1,10 @@
 """Retry failed rows with a larger model: those that the small one has cut off, or answered against the schema.
 
-Need: `/tmp/llmbeam/reviews.csv` with the columns `review_id` and `text`.
+**Need:** `/tmp/llmbeam/reviews.csv` with the columns `review_id` and `text`.
 
     $ airflow dags test retry_failed_rows
 
-Result: `/tmp/llmbeam/complaints/`, where each review is there once: the answers of both models in `answers-…`,
+**Result:** `/tmp/llmbeam/complaints/`, where each review is there once: the answers of both models in `answers-…`,
 what is still unanswered in `dead_letter-…`, `report.json` of the first task and `report-retry.json` with the
 figures of both.
 

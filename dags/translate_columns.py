@@ -1,12 +1,12 @@
 """Translate columns from BigQuery to BigQuery: a table of products in, one with German columns out.
 
-Need: the connection of Google Cloud (`google_cloud_default`), and a bucket for journal, dead letter and report.
-Set `LLMBEAM_PROJECT` and `LLMBEAM_BUCKET`; the dataset `shop` has the table `products`.
+**Need:** the connection of Google Cloud (`google_cloud_default`), and a bucket for journal, dead letter and
+report. Set `LLMBEAM_PROJECT` and `LLMBEAM_BUCKET`; the dataset `shop` has the table `products`.
 
     $ airflow dags test translate_columns
 
-Result: `shop.products_translated`, one row per `product_id`, written by one MERGE: a reader sees the old rows or
-the new ones, and rows of other keys stay.
+**Result:** `shop.products_translated`, one row per `product_id`, written by one MERGE: a reader sees the old
+rows or the new ones, and rows of other keys stay.
 
     product_id   title_de              description_de     origin   model
     17           Leichte Laufschuhe    Für Straße und …   fresh    gemini-3.5-flash-lite …
@@ -30,7 +30,6 @@ with DAG("translate_columns", schedule=None, doc_md=__doc__) as dag:
     RunInferenceOperator(
         task_id="translate",
         source={
-            "type": "bigquery",
             "query": f"""
                 SELECT product_id, title, description FROM `{PROJECT}.shop.products`
                 WHERE title IS NOT NULL AND description IS NOT NULL
@@ -50,7 +49,6 @@ with DAG("translate_columns", schedule=None, doc_md=__doc__) as dag:
         model={"type": "gemini", "name": "gemini-3.5-flash-lite", "project": PROJECT},
         limits={"requests_per_minute": 600, "budget_usd": 20},
         sink={
-            "type": "bigquery",
             "table": f"{PROJECT}.shop.products_translated",
             "answer_columns": "flat",
         },

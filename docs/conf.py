@@ -33,6 +33,7 @@ html_title = f"{project} {version}"
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
 html_copy_source = False
+html_search_scorer = str(ROOT / "docs" / "search_scorer.js")
 html_show_sphinx = False
 html_show_copyright = False
 html_domain_indices = False

@@ -181,6 +181,6 @@ def test_every_source_and_sink_of_a_table_is_valid(text: str) -> None:
     job = REST | {
         "name": "shown",
         "state_uri": "gs://b/state",
-        "task": "embed" if "milvus" in text else "generate",
+        "task": "embed" if "collection" in text else "generate",
     }
     assert JobSpec.problems(job | {"model": {"type": "echo"}, "source" if "key" in part else "sink": part}) == ()

@@ -19,7 +19,7 @@ def dag_of(monkeypatch, tmp_path):
     return lambda name: runpy.run_path(str(ROOT / "dags" / f"{name}.py"))["dag"]
 
 
-def test_a_csv_of_a_spreadsheet_is_classified_with_a_column_for_the_label(run_dag, connection, dag_of, tmp_path):
+def test_a_csv_of_a_spreadsheet_is_classified_with_a_label_for_each_row(run_dag, connection, dag_of, tmp_path):
     text = "ticket_id;text\n1;The parcel never came to Köln.\n2;Wrong size.\n"
     (tmp_path / "tickets.csv").write_bytes(text.encode("cp1252"))
     _, states = run_dag(dag_of("classify_csv"))
@@ -27,7 +27,7 @@ def test_a_csv_of_a_spreadsheet_is_classified_with_a_column_for_the_label(run_da
     lines = (tmp_path / "labels" / "answers-00000-of-00001.jsonl").read_text().splitlines()
     answers = {answer["ticket_id"]: answer for answer in map(json.loads, lines)}
     assert answers["1"]["text"] == "The parcel never came to Köln."
-    assert {answer["label"] for answer in answers.values()} <= {"delivery", "product", "invoice", "other"}
+    assert {answer["answer"] for answer in answers.values()} <= {"delivery", "product", "invoice", "other"}
 
 
 def test_notes_are_embedded_and_a_question_finds_them(run_dag, connection, dag_of, tmp_path, monkeypatch, sandbox):

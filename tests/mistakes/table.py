@@ -54,7 +54,7 @@ _SECTIONS = {
         "The task fails, without a retry; literal arguments are checked when the Dag is parsed.",
     ),
 }
-_HEAD = """# What a mistake costs
+_HEAD = """# Error messages: what a mistake costs, and when it is found
 
 Each row was run through the command line with 100 rows, against the sandbox; the tests compare this page with what
 was seen. The sentences end in "Nothing was sent or billed." where that is so, which is left out here.
