@@ -18,6 +18,7 @@ from sphinx.application import Sphinx
 
 import airflow_provider_llmbeam
 from airflow_provider_llmbeam import spec
+from airflow_provider_llmbeam.spec.fields.docstring import documented_fields
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -90,26 +91,11 @@ def _field(model: type[BaseModel], name: str) -> str:
     return f"{kind}, default {shown}"
 
 
-def _documented_fields(model: type[BaseModel]) -> dict[str, list[str]]:
-    """The lines under `Attributes:` of the docstrings of `model` and its bases, by field."""
-    found: dict[str, list[str]] = {}
-    for base in reversed(model.__mro__):
-        section = re.search(r"^    Attributes:\n((?:        .*\n|\n)*)", f"{base.__doc__ or ''}\n", re.MULTILINE)
-        name = ""
-        for line in section[1].splitlines() if section else ():
-            if begins := re.match(r" {8}(\w+): (.*)", line):
-                name = begins[1]
-                found[name] = [begins[2]]
-            elif name:
-                found[name].append(line.strip())
-    return found
-
-
 def _with_all_fields(lines: list[str], model: type[BaseModel]) -> list[str]:
     """Replaces `Attributes:` of a spec by every field, inherited ones included, with type and default."""
     start = next((index for index, line in enumerate(lines) if line.strip() == "Attributes:"), len(lines))
     rest = next((i for i in range(start + 1, len(lines)) if re.match(r"\w", lines[i])), len(lines))
-    texts = {"type": ["Selects this class where a dict is given."], **_documented_fields(model)}
+    texts = {"type": ["Selects this class where a dict is given."], **documented_fields(model.__doc__)}
     if missing := model.model_fields.keys() - texts:
         raise ValueError(f"{model.__module__}.{model.__name__} does not document {sorted(missing)}.")
     fields = ["Fields:"]

@@ -130,7 +130,7 @@ def found_rows(per_kind: int) -> list[PlantedRow]:
 
 
 def table(scores: Scores) -> str:
-    """Returns the table of docs/privacy.md."""
+    """Returns the table of docs/evidence/privacy.md."""
     lines = ["| kind | recall | precision |", "|---|---|---|"]
     lines += [f"| `{kind}` | {scores.recall(kind):.1%} | {scores.precision(kind):.1%} |" for kind in KINDS]
     return "\n".join(lines)

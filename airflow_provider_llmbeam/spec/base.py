@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, mod
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redaction import has_secret_form, is_secret_name, redact, url_fault
+from airflow_provider_llmbeam.spec.fields.docstring import with_inherited_fields
 from airflow_provider_llmbeam.spec.fields.names import check_variable
 from airflow_provider_llmbeam.spec.fields.suggestion import field_path, instead_of
 from airflow_provider_llmbeam.spec.fields.text import from_text
@@ -139,6 +140,12 @@ class SpecModel(BaseModel):
         # pydantic's own errors, of `OpenAIModel(api_key="…")` in a Dag file, quote the value otherwise.
         hide_input_in_errors=True,
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Adds the inherited fields to the docstring."""
+        if cls.__bases__ != (SpecModel,):
+            cls.__doc__ = with_inherited_fields(cls.__doc__, cls.__bases__, cls.model_fields)
 
     @model_validator(mode="before")
     @classmethod

@@ -26,9 +26,14 @@ ALIASES = {"Endpoint", "Metric", "Model", "Runner", "Sink", "Source"}
 
 
 def in_table_of_contents():
-    listed = re.findall(r"```\{toctree\}\n(.*?)```", (DOCS / "index.md").read_text(), re.DOTALL)
-    lines = [line for text in listed for line in text.splitlines() if line and not line.startswith(":")]
-    return [line[line.index("<") + 1 : -1] if line.endswith(">") else line for line in lines]
+    """Entries of all tables of contents, from `docs/` on."""
+    entries = []
+    for page in PAGES:
+        for text in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(), re.DOTALL):
+            lines = [line for line in text.splitlines() if line and not line.startswith(":")]
+            names = [line[line.index("<") + 1 : -1] if line.endswith(">") else line for line in lines]
+            entries += [(page.parent.relative_to(DOCS) / name).as_posix() for name in names]
+    return entries
 
 
 def pages_of(entry):
@@ -99,7 +104,7 @@ def classes_for_dags():
 
 
 def test_the_reference_has_every_public_class():
-    written = "\n".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
+    written = "\n".join(path.read_text() for path in (DOCS / "reference").rglob("*.md"))
     documented = set(re.findall(r"^\.\. auto(?:class|function):: (\S+)$", written, re.MULTILINE))
     package = "airflow_provider_llmbeam"
     public = {f"{package}.spec.{name}" for name in set(spec.__all__) - ALIASES}

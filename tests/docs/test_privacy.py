@@ -1,4 +1,4 @@
-"""docs/privacy.md: the recall and precision of each kind."""
+"""docs/evidence/privacy.md: the recall and precision of each kind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.personal_data import KINDS, planted_rows, scores_of
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "privacy.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evidence" / "privacy.md").read_text()
 #: Rows of each kind, a tenth of those of the page.
 ROWS = 50
 #: Largest difference by chance: a recall of 95 % has a standard error of 3 % here.

@@ -1,4 +1,4 @@
-"""The report of a run: the values in `report.json`, which docs/report.md describes field by field."""
+"""The report of a run: the values in `report.json`; docs/reference/report-fields.md describes each field."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ class FullPrice(Part):
 class Report(Part):
     """The report of a run. Times are Unix seconds; all sums are those of this run; costs are in US dollars.
 
-    Each field is described in docs/report.md, where users look for it.
+    Each field is described in docs/reference/report-fields.md, where users look for it.
     """
 
     version: int = 2

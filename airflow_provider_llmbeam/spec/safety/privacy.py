@@ -65,7 +65,7 @@ def _not_empty(items: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
 class PatternsDetector(SpecModel):
     """Finds values by their form and their check digits. It needs the extra `privacy`, and no download.
 
-    It finds no names of people, and no addresses: docs/privacy.md has the recall of each kind.
+    It finds no names of people, and no addresses: docs/evidence/privacy.md has the recall of each kind.
 
     Attributes:
         entities: Kinds that are found. `None`: all general ones but `URL`, and the identity numbers of the
