@@ -95,11 +95,12 @@ def _with_all_fields(lines: list[str], model: type[BaseModel]) -> list[str]:
     """Replaces `Attributes:` of a spec by every field, inherited ones included, with type and default."""
     start = next((index for index, line in enumerate(lines) if line.strip() == "Attributes:"), len(lines))
     rest = next((i for i in range(start + 1, len(lines)) if re.match(r"\w", lines[i])), len(lines))
-    texts = {"type": ["Selects this class where a dict is given."], **documented_fields(model.__doc__)}
+    texts = {**documented_fields(model.__doc__), "type": ["Selects this class where a dict is given."]}
     if missing := model.model_fields.keys() - texts:
         raise ValueError(f"{model.__module__}.{model.__name__} does not document {sorted(missing)}.")
     fields = ["Fields:"]
-    for name in model.model_fields:
+    named = [name for name in texts if name in model.model_fields]
+    for name in sorted(named, key=lambda name: not model.model_fields[name].is_required()):
         first, *more = texts[name]
         fields += [f"    {name} ({_field(model, name)}): {first}", *(f"        {line}" for line in more)]
     return [*lines[:start], *fields, "", *lines[rest:]]

@@ -35,7 +35,8 @@ def test_help_of_a_spec_shows_every_field(model):
 
 
 def test_an_inherited_field_follows_the_own_ones_and_is_written_once():
-    own = "Files.\n\n    Attributes:\n        uri: Address.\n        rows: Own words.\n\n    Raises:\n        Error: No."
+    fields = "    Attributes:\n        uri: Address.\n        rows: Own words.\n"
+    own = f"Files.\n\n{fields}\n    Raises:\n        Error: No."
     found = with_inherited_fields(own, [Base], ["key", "uri", "rows"])
     assert inspect.cleandoc(found) == (
         "Files.\n\nAttributes:\n    uri: Address.\n    rows: Own words.\n    key: Columns\n        of the key.\n\n"
