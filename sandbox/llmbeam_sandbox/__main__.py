@@ -13,14 +13,17 @@ import argparse
 import json
 import logging
 import os
+import re
 import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import cast
 
-from llmbeam_sandbox.billing.settings import EndpointSettings
+from llmbeam_sandbox.billing.settings import EndpointSettings, GpuLimits
+from llmbeam_sandbox.core.faults import FAULT_KINDS, Fault, FaultKind
 from llmbeam_sandbox.dataflow.settings import DataflowSettings
 from llmbeam_sandbox.models.quota import Quota
 from llmbeam_sandbox.models.settings import Latency, ModelSettings
@@ -31,6 +34,7 @@ from llmbeam_sandbox.server import Sandbox
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 8787
+_FAULT = re.compile(r"(?P<method>[\w.]+)=(?P<kind>[a-z-]+)(:(?P<status>\d{3}))?(/(?P<every>\d+))?")
 TO_STDOUT = Path("-")
 _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
@@ -60,9 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 operation_seconds=options.endpoint_seconds,
                 warm_seconds=options.endpoint_warm_seconds,
                 cold_start_seconds=options.cold_start_seconds,
+                gpu_quota=gpu_quota_of(options.gpu_quota),
             ),
             monitoring_delay_seconds=options.monitoring_delay_seconds,
         )
+        for text in options.fault:
+            method, every, fault = fault_of(text)
+            sandbox.faults.every(method, every, fault)
     except ValueError as error:
         parser.error(str(error))
     # Blocked before the server thread starts, which inherits the mask: only sigwait receives them.
@@ -135,6 +143,37 @@ Copy into the environment of a Gemini client, and of an OpenAI client:
 """
 
 
+def fault_of(text: str) -> tuple[str, int, Fault]:
+    """Returns the method, the number of calls of which one fails, and the fault of `METHOD=KIND[:STATUS][/N]`.
+
+    Raises:
+        ValueError: The text has another form, or there is no such fault.
+    """
+    if not (found := _FAULT.fullmatch(text)):
+        raise ValueError(
+            f"`--fault`: must be METHOD=KIND, METHOD=KIND:STATUS or METHOD=KIND/N for one call in N; got {text!r}"
+        )
+    status = None if found["status"] is None else int(found["status"])
+    kind = cast(FaultKind, found["kind"])  # which `Fault` checks
+    return found["method"], int(found["every"] or 1), Fault(kind=kind, http_status=status)
+
+
+def gpu_quota_of(limits: Sequence[str]) -> GpuLimits | None:
+    """Returns the quota of `LOCATION=GPU:N`; `None` without one.
+
+    Raises:
+        ValueError: A text has another form.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for text in limits:
+        location, _, limit = text.partition("=")
+        gpu, _, number = limit.rpartition(":")
+        if not (location and gpu and number.isdecimal()):
+            raise ValueError(f"`--gpu-quota`: must be LOCATION=GPU:N, e.g. europe-west4=NVIDIA_L4:0; got {text!r}")
+        found.setdefault(location, {})[gpu] = int(number)
+    return found or None
+
+
 def _per_minute(limit: int | None, unit: str) -> str:
     return f"{unit} unlimited" if limit is None else f"{limit} {unit} per minute"
 
@@ -152,6 +191,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--latency-sigma", type=float, default=0.0, metavar="S", help="log-normal (default: 0)")
     parser.add_argument(
         "--any-model", action="store_true", help="answer under names of models that no service has, too"
+    )
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="METHOD=KIND",
+        help="failure of every call of a method, KIND:STATUS with this HTTP status, KIND/N of one call in N, e.g. "
+        f"'gemini.generateContent=error:503/10'; may be repeated. Kinds: {', '.join(FAULT_KINDS)}; methods: see "
+        "/sandbox/stats",
+    )
+    parser.add_argument(
+        "--gpu-quota",
+        action="append",
+        default=[],
+        metavar="LOCATION=GPU:N",
+        help="quota of accelerators, of endpoints and services each; others have 0 then; may be repeated "
+        "(default: unlimited)",
     )
     parser.add_argument(
         "--ready-file", type=Path, metavar="PATH", help='file that holds {"url", "pid", "token"} while serving'

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from llmbeam_sandbox import Latency, Quota, Sandbox
-from llmbeam_sandbox.__main__ import banner, main
+from llmbeam_sandbox import Fault, Latency, Quota, Sandbox
+from llmbeam_sandbox.__main__ import banner, fault_of, gpu_quota_of, main
 from waiting import until
 
 COMMAND = [sys.executable, "-m", "llmbeam_sandbox"]
@@ -83,3 +83,35 @@ def test_a_wrong_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         main(["--dataflow-workers", "0"])
     assert "`DataflowSettings.workers` must be >= 1" in capsys.readouterr().err
+
+
+def test_a_fault_and_a_quota_are_each_one_word() -> None:
+    assert fault_of("gemini.generateContent=error:503/10") == (
+        "gemini.generateContent",
+        10,
+        Fault(kind="error", http_status=503),
+    )
+    assert fault_of("openai.chat.completions=hang") == ("openai.chat.completions", 1, Fault(kind="hang"))
+    assert gpu_quota_of(["europe-west4=NVIDIA_L4:0", "us-central1=NVIDIA_L4:2"]) == {
+        "europe-west4": {"NVIDIA_L4": 0},
+        "us-central1": {"NVIDIA_L4": 2},
+    }
+    assert gpu_quota_of([]) is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--fault", "gemini.generateContent", "must be METHOD=KIND"),
+        ("--fault", "gemini.generateContent=oops", "`kind` must be one of error"),
+        ("--fault", "gemini.generate=error", "gemini.generate"),
+        ("--gpu-quota", "NVIDIA_L4:0", "must be LOCATION=GPU:N"),
+        ("--gpu-quota", "europe-west4=L5:0", "must hold numbers >= 0 of"),
+    ],
+)
+def test_a_fault_or_quota_of_another_form_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str], option: str, value: str, words: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--port", "0", option, value])
+    assert words in capsys.readouterr().err

@@ -24,6 +24,8 @@ _IMAGES = frozenset({"png", "jpeg", "webp", "heic", "heif", "bmp", "avif"})
 _WEB = ("http://", "https://")
 _VERTEX_LIMIT = 7 * _MIB
 _PDF_LIMIT = 50 * _MIB
+_PDF_HEADER = 1024
+"""Bytes in which readers look for the header of a PDF, which may follow others."""
 _CHAT_KINDS = ("image_url", "audio_url", "video_url")
 
 
@@ -133,6 +135,9 @@ def _uploaded(name: str, mime_type: str, find_upload: FindUpload) -> ReceivedMed
 
 
 def _counted(mime_type: str, content: bytes) -> ReceivedMedia:
+    if content and mime_type == "application/pdf" and b"%PDF-" not in content[:_PDF_HEADER]:
+        # Quoted in github.com/google-gemini/gemini-cli/issues/13808, of a file that is damaged.
+        raise MediaRefusedError("The document has no pages.")
     return replace(_received(mime_type, content), tokens=_gemini_tokens(mime_type, content))
 
 
