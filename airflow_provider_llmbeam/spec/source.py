@@ -171,19 +171,26 @@ class _Source(SpecModel):
     Attributes:
         key: Columns that identify a row; every output row has them. One column may be given by its name alone.
         on_duplicate_key: Policy for several rows with the same key. `error` fails the job before anything is sent;
-            `dead_letter` answers one of them, the same in every run, and writes the others to the dead letter;
-            `allow` answers all of them, for a sink that does not write by key.
+            `first` and `last` answer the first or the last of them, and skip the others: files have an order by
+            their paths, and rows by their places in a file, or in `rows`; tables and queues have none, so they are
+            refused there. `dead_letter` answers one of them, the same in every run, and writes the others to the
+            dead letter. Identical rows count as skipped with these three. `allow` answers all of them, for a sink
+            that does not write by key.
         on_empty: Policy for a source without rows, e.g. a file of zero bytes. `fail` fails the job, and `skip`
             ends it as skipped, in Airflow as a skipped task: both leave the output as it is. `write` publishes
-            no answers. A source that matches no file is an error in any case.
-        min_rows: Smallest number of rows. With fewer the job fails before anything is sent.
+            no answers. A source that matches no file is an error in any case, see `on_missing` of files.
+        skip_empty: Columns of which a row needs one with a value: it is skipped if each is NULL, missing, or a
+            text of blanks. Skipped rows are counted in the report, and are no failed rows.
+        min_rows: Smallest number of rows, without those that are skipped. With fewer the job fails before anything
+            is sent.
         share: Part of the rows to read, from one number up to another between 0 and 1, by a hash of the key: jobs
             with `[0, 0.05]` and `[0.05, 1]` have all rows between them, each once, and every run the same.
     """
 
     key: Annotated[tuple[str, ...], Field(min_length=1)]
-    on_duplicate_key: Literal["error", "dead_letter", "allow"] = "error"
+    on_duplicate_key: Literal["error", "first", "last", "dead_letter", "allow"] = "error"
     on_empty: Literal["fail", "skip", "write"] = "fail"
+    skip_empty: tuple[str, ...] = ()
     min_rows: Annotated[int, Field(ge=0)] = 0
     share: tuple[_Ratio, _Ratio] = (0.0, 1.0)
 
@@ -194,10 +201,10 @@ class _Source(SpecModel):
             raise ValueError("must be two numbers from 0 to 1, the smaller one first, e.g. [0, 0.05]")
         return share
 
-    @field_validator("key", mode="before")
+    @field_validator("key", "skip_empty", mode="before")
     @classmethod
-    def _one_column(cls, key: Any) -> Any:
-        found = from_text(key)
+    def _one_column(cls, columns: Any) -> Any:
+        found = from_text(columns)
         return (found,) if isinstance(found, str) else found
 
     @field_validator("key")
@@ -208,6 +215,11 @@ class _Source(SpecModel):
         if len(set(key)) < len(key):
             raise ValueError("must name each column once")
         return key
+
+    @property
+    def picks_by_order(self) -> bool:
+        """Whether the order of rows with the same key decides which of them is answered."""
+        return self.on_duplicate_key in ("first", "last")
 
     @model_validator(mode="after")
     def _min_rows_and_policy_agree(self) -> Self:
@@ -230,6 +242,8 @@ class FilesSource(_Source):
             from the extension of `uri`. Text in a Parquet column of type `binary` is text; other bytes are base64
             in the output and in the dead letter.
         csv: How CSV files are written; by default with commas, double quotes, a header, in UTF-8.
+        on_missing: What a `uri` that matches no file does: `fail` ends the task, and `retry` has Airflow try again
+            as often as its `retries` say, so that a late file is waited for.
         failed_kinds: Kinds of failure whose rows are read from a dead letter, e.g. `("truncated",)`; empty for all
             kinds. The other rows stay in the dead letter.
     """
@@ -238,6 +252,7 @@ class FilesSource(_Source):
     uri: Annotated[str, Field(min_length=1)]
     format: FileFormat | None = None
     csv: CsvOptions = CsvOptions()
+    on_missing: Literal["fail", "retry"] = "fail"
     failed_kinds: tuple[FailureKind, ...] = ()
 
     _no_password = field_validator("uri")(without_user)

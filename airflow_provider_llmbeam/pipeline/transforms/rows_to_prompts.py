@@ -8,14 +8,11 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
 from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
-from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, RenderedRow, Row, RowPrompt
+from airflow_provider_llmbeam.pipeline.elements import FAILED, PLACE, FailedRow, RenderedRow, Row, RowPrompt
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
-from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.pipeline.reporting.tally import TALLIES, Tally
 from airflow_provider_llmbeam.spec.job import JobSpec
-
-#: Tag of the output with one `Tally` for each bundle.
-TALLIES = "tallies"
 
 
 class RowStep(CountingDoFn):
@@ -47,23 +44,34 @@ class TakeRows(RowStep):
     """
 
     def start_bundle(self) -> None:
-        """Resets the number of rows."""
+        """Resets the numbers of rows."""
         super().start_bundle()
-        self._rows = 0
+        self._rows = self._skipped = 0
 
     def process(self, row: Row | FailedRow) -> Iterator[Row | beam.pvalue.TaggedOutput]:
         """Takes one row."""
         if not self._prompts.selects(row):
             return
         self._rows += 1
+        if self._prompts.skips(row):
+            self._skipped += 1
+            return
         self.count("rows")
+        place = None
+        if isinstance(row, dict) and PLACE in row:
+            place = row[PLACE]
+            row = {name: value for name, value in row.items() if name != PLACE}
         row = self._prompts.take(row)
-        yield self._failed(row) if isinstance(row, FailedRow) else row
+        if isinstance(row, FailedRow):
+            yield self._failed(row)
+        else:
+            yield row if place is None else {**row, PLACE: place}
 
     def finish_bundle(self) -> Iterator[beam.pvalue.TaggedOutput]:
-        """Outputs the number of rows."""
+        """Outputs the numbers of rows read and skipped."""
         super().finish_bundle()
-        yield beam.pvalue.TaggedOutput(TALLIES, GlobalWindows.windowed_value(Tally(read=self._rows)))
+        tally = Tally(read=self._rows, skipped=self._skipped)
+        yield beam.pvalue.TaggedOutput(TALLIES, GlobalWindows.windowed_value(tally))
 
 
 class Render(RowStep):
