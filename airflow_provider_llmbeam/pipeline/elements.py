@@ -33,6 +33,9 @@ MODERATION_COLUMNS = frozenset({"moderation_input", "moderation_output"})
 #: Tag of the output with `FailedRow`s.
 FAILED = "failed"
 
+#: Column of a row with its place in the source, until one row of a key is selected by it.
+PLACE = "\0place"
+
 #: Column that carries the flag of a prompt with its row until the row is answered.
 FLAG = "\0moderation_input"
 

@@ -63,6 +63,8 @@ def run(
     raised.forget()
     if report.comparison is not None:
         _log.info("%s", report.comparison.line)
+    if report.rows.skipped:
+        _log.info("%s of %s rows were skipped.", f"{report.rows.skipped:,}", f"{report.rows.read:,}")
     if (whole := report.all_rows) is not None:
         line = "With the first run: %s of %s rows answered, %s failed."
         _log.info(line, f"{whole.answered:,}", f"{whole.read:,}", f"{whole.dead_letter:,}")

@@ -104,7 +104,7 @@ class Conversation(SpecModel):
             (
                 source.on_duplicate_key == "allow",
                 "source.on_duplicate_key",
-                "must be 'error' or 'dead_letter' with `conversation`: the key of a row names its turn",
+                "must not be 'allow' with `conversation`: the key of a row names its turn",
                 source.on_duplicate_key,
             ),
             (

@@ -171,8 +171,11 @@ class _Source(SpecModel):
     Attributes:
         key: Columns that identify a row; every output row has them. One column may be given by its name alone.
         on_duplicate_key: Policy for several rows with the same key. `error` fails the job before anything is sent;
-            `dead_letter` answers one of them, the same in every run, and writes the others to the dead letter;
-            `allow` answers all of them, for a sink that does not write by key.
+            `first` and `last` answer the first or the last of them, and skip the others: files have an order by
+            their paths, and rows by their places in a file, or in `rows`; tables and queues have none, so they are
+            refused there. `dead_letter` answers one of them, the same in every run, and writes the others to the
+            dead letter. Identical rows count as skipped with these three. `allow` answers all of them, for a sink
+            that does not write by key.
         on_empty: Policy for a source without rows, e.g. a file of zero bytes. `fail` fails the job, and `skip`
             ends it as skipped, in Airflow as a skipped task: both leave the output as it is. `write` publishes
             no answers. A source that matches no file is an error in any case.
@@ -182,7 +185,7 @@ class _Source(SpecModel):
     """
 
     key: Annotated[tuple[str, ...], Field(min_length=1)]
-    on_duplicate_key: Literal["error", "dead_letter", "allow"] = "error"
+    on_duplicate_key: Literal["error", "first", "last", "dead_letter", "allow"] = "error"
     on_empty: Literal["fail", "skip", "write"] = "fail"
     min_rows: Annotated[int, Field(ge=0)] = 0
     share: tuple[_Ratio, _Ratio] = (0.0, 1.0)
@@ -208,6 +211,11 @@ class _Source(SpecModel):
         if len(set(key)) < len(key):
             raise ValueError("must name each column once")
         return key
+
+    @property
+    def picks_by_order(self) -> bool:
+        """Whether the order of rows with the same key decides which of them is answered."""
+        return self.on_duplicate_key in ("first", "last")
 
     @model_validator(mode="after")
     def _min_rows_and_policy_agree(self) -> Self:

@@ -64,7 +64,7 @@ def test_a_task_waits_for_its_batch_without_a_worker_slot(run_dag, operator, san
     run, states = run_dag(dag)
     assert states == {"answer": "success"}
     manifest = run.get_task_instance("answer").xcom_pull(task_ids="answer")
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS == batch_answers(sandbox)
     assert len(sandbox.requests.paid("gemini.generateContent")) == PILOT_ROWS
 

@@ -85,7 +85,12 @@ def test_a_flex_template_launches_one_job_that_a_later_try_attaches_to(
     answers = bucket.blob("out/answers-00000-of-00001.jsonl").download_as_text().splitlines()
     assert sorted(json.loads(line)["id"] for line in answers) == [*range(ROWS)]
     assert sandbox.stats()["billed_answers"] == ROWS
-    assert task.xcom_pull(task_ids="ask")["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert task.xcom_pull(task_ids="ask")["rows"] == {
+        "read": ROWS,
+        "answered": ROWS,
+        "dead_letter": 0,
+        "skipped": 0,
+    }
 
 
 @pytest.mark.timeout(100)

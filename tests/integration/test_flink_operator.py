@@ -55,7 +55,7 @@ def test_a_deferred_task_answers_each_row_once_and_a_second_run_sends_nothing(
         dag_run, states = run_dag(dag)
         assert states == {"ask": "success"}
         manifest = dag_run.get_task_instance("ask").xcom_pull(task_ids="ask")
-        assert manifest["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
+        assert manifest["rows"] == {"read": 20, "answered": 20, "dead_letter": 0, "skipped": 0}
         assert manifest["origins"][origin] == 20
     assert len([record for record in sandbox.requests if record.method == "gemini.generateContent"]) == 20
     assert len(sandbox.flink.jobs.all()) == 2

@@ -31,7 +31,7 @@ def test_the_dag_reads_images_and_documents_and_names_the_file_that_is_missing(
     run, states = run_dag(dag)
     assert states == {"read": "success"}
     manifest = run.get_task_instance("read").xcom_pull(task_ids="read")
-    assert manifest["rows"] == {"read": 20, "answered": 19, "dead_letter": 1}
+    assert manifest["rows"] == {"read": 20, "answered": 19, "dead_letter": 1, "skipped": 0}
     received = [media.sha256 for record in sandbox.requests for media in record.media]
     assert sorted(received) == sorted(sha256(content).hexdigest() for content in files.values())
     failed = json.loads(Path(manifest["dead_letter_uri"]).read_text())

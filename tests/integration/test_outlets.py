@@ -80,7 +80,7 @@ def test_each_path_tells_the_downstream_dag_and_the_lineage_the_same_numbers(run
     sandbox.batches.settings = BatchSettings(run_seconds=2.0)
     state, (extra,), found = run(name, **changes)
     assert state == "success"
-    assert extra["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert extra["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     assert extra["report_uri"] == f"gs://rows/{name}/report.json"
     lineage = found["complete"]
     (source,), (answers, _) = lineage.inputs, lineage.outputs

@@ -222,7 +222,7 @@ def failures_of(folder):
 
 def test_a_job_that_succeeds_leaves_and_shows_no_secret(seen, server, tmp_path):
     manifest = run(seen, *spec(tmp_path, {"base_url": f"{server}/v1", "api_key_env": "MODEL_KEY"}))
-    assert manifest["rows"] == {"read": 3, "answered": 3, "dead_letter": 0}
+    assert manifest["rows"] == {"read": 3, "answered": 3, "dead_letter": 0, "skipped": 0}
     assert seen.lines
     assert seen.secrets() == set()
 

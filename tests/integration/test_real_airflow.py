@@ -63,7 +63,7 @@ def test_a_task_killed_with_kill_9_takes_its_job_with_it_its_retry_resumes_and_a
     assert airflow.wait(TABLE, run_id, STEP_SECONDS) == "success"
     assert airflow.task(TABLE, run_id, "summarise")["try_number"] == 2
     manifest = airflow.xcom(TABLE, run_id, "summarise")
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     assert manifest["origins"]["resumed"] > 0
     paid = cloud.sandbox.requests.paid(GEMINI)
     assert len(paid) == ROWS

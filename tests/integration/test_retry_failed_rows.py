@@ -36,7 +36,7 @@ def test_rows_that_the_small_model_cut_are_answered_by_the_larger_one_and_leave_
     second = run.get_task_instance("retry").xcom_pull(task_ids="retry")
     cut = first["dead_letter_by_kind"]["truncated"]
     assert first["dead_letter_by_kind"] == {"blocked": 1, "truncated": cut}
-    assert second["rows"] == {"read": cut, "answered": cut, "dead_letter": 0}
+    assert second["rows"] == {"read": cut, "answered": cut, "dead_letter": 0, "skipped": 0}
     answers = lines(tmp_path / "complaints/answers-00000-of-00001.jsonl")
     assert sorted(int(row["review_id"]) for row in answers) == [*range(20)], (
         "each once, and all but the blocked one"
@@ -96,13 +96,13 @@ def test_rows_that_fail_again_stay_and_the_report_of_the_first_task_stays_beside
     first = json.loads((tmp_path / "out/report.json").read_text())
     assert (first["model"], first["rows"]) == (
         "gemini:gemini-2.5-flash",
-        {"read": 5, "answered": 2, "dead_letter": 3},
+        {"read": 5, "answered": 2, "dead_letter": 3, "skipped": 0},
     )
     again = run.get_task_instance("retry").xcom_pull(task_ids="retry")
-    assert again["rows"] == {"read": 2, "answered": 0, "dead_letter": 2}
-    assert again["all_rows"] == {"read": 5, "answered": 2, "dead_letter": 3}
+    assert again["rows"] == {"read": 2, "answered": 0, "dead_letter": 2, "skipped": 0}
+    assert again["all_rows"] == {"read": 5, "answered": 2, "dead_letter": 3, "skipped": 0}
     last = json.loads((tmp_path / "out/report-retry.json").read_text())
-    assert last["all_rows"] == {"read": 5, "answered": 4, "dead_letter": 1}
+    assert last["all_rows"] == {"read": 5, "answered": 4, "dead_letter": 1, "skipped": 0}
     page = (tmp_path / "out/report-retry.html").read_text()
     assert "With the first run: 4 of 5 rows answered, 1 failed." in page
     (left,) = lines(tmp_path / "out/dead_letter-00000-of-00001.jsonl")

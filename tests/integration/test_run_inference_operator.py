@@ -52,7 +52,7 @@ def test_a_manual_run_without_a_logical_date_answers_the_rows(run_dag, connectio
     assert dag_run.logical_date is None
     assert states == {"answer": "success"}
     manifest = dag_run.get_task_instance("answer").xcom_pull(task_ids="answer")
-    assert manifest["rows"] == {"read": 40, "answered": 39, "dead_letter": 1}
+    assert manifest["rows"] == {"read": 40, "answered": 39, "dead_letter": 1, "skipped": 0}
     assert manifest["dead_letter_by_kind"] == {"template_error": 1}
     assert len(sandbox.requests) == 39
     assert len(json.dumps(manifest)) < 2000, "an XCom is a manifest"
@@ -70,7 +70,7 @@ def test_a_local_sink_leaves_no_empty_xcom_and_its_asset_event_carries_the_manif
         event = session.scalars(select(AssetEvent).where(AssetEvent.source_run_id == dag_run.run_id)).one()
         shown = RenderedTaskInstanceFields.get_templated_fields(task_instance, session=session)
     assert sorted(stored) == ["llmbeam_page", "return_value"]
-    assert event.extra["rows"] == {"read": 40, "answered": 39, "dead_letter": 1}
+    assert event.extra["rows"] == {"read": 40, "answered": 39, "dead_letter": 1, "skipped": 0}
     assert event.extra["report_uri"].endswith("report.json")
     assert shown["prompt_per_row"] == {"template": "Say it: {{ row.text }}"}
 

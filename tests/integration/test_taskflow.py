@@ -52,7 +52,7 @@ def test_rows_of_an_upstream_task_are_answered_and_the_answers_go_to_the_next_ta
     assert states == {"extract": "success", "answer": "success", "load": "success"}
     assert sorted(each["id"] for each in received) == [1, 2]
     assert all(each["answer"] for each in received)
-    assert xcom(run, "answer", "manifest")["rows"] == {"read": 2, "answered": 2, "dead_letter": 0}
+    assert xcom(run, "answer", "manifest")["rows"] == {"read": 2, "answered": 2, "dead_letter": 0, "skipped": 0}
 
 
 def test_parts_of_a_job_come_from_a_function_in_a_group(run_dag, connection, job, tmp_path, sandbox):

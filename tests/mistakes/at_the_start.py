@@ -82,7 +82,8 @@ MISTAKES = (
         changes={"source.uri": "twice.jsonl"},
         sentence=(
             '`source.key`: 1 key belongs to several rows: {"id": 1}. Name columns that tell '
-            "the rows apart, or set `source.on_duplicate_key`. Nothing was sent or billed."
+            "the rows apart, or set `source.on_duplicate_key` to 'first', 'last', 'dead_letter' or 'allow'. "
+            "Nothing was sent or billed."
         ),
         found="start",
         about="two rows with one key",

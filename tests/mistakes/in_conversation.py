@@ -51,8 +51,8 @@ MISTAKES = (
     Mistake(
         changes={**_changes(), "source.on_duplicate_key": "allow"},
         sentence=(
-            "`source.on_duplicate_key`: must be 'error' or 'dead_letter' with `conversation`: the key of a row "
-            "names its turn; got 'allow'. Nothing was sent or billed."
+            "`source.on_duplicate_key`: must not be 'allow' with `conversation`: the key of a row names "
+            "its turn; got 'allow'. Nothing was sent or billed."
         ),
     ),
     Mistake(

@@ -169,8 +169,8 @@ MISTAKES = (
             "state_uri": "state/",
         },
         sentence=(
-            "`source.on_duplicate_key`: must be 'error' or 'dead_letter', as a sink of type "
-            "'postgres' has one row per key; got 'allow'. Nothing was sent or billed."
+            "`source.on_duplicate_key`: must not be 'allow', as a sink of type 'postgres' has one row per key; "
+            "got 'allow'. Nothing was sent or billed."
         ),
     ),
     Mistake(

@@ -86,8 +86,20 @@ MISTAKES = (
     Mistake(
         changes={"source.on_duplicate_key": "ignore"},
         sentence=(
-            "`source.on_duplicate_key`: must be 'error', 'dead_letter' or 'allow'; got 'ignore'. "
+            "`source.on_duplicate_key`: must be 'error', 'first', 'last', 'dead_letter' or 'allow'; got 'ignore'. "
             "Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "source": {"type": "bigquery", "table": "p.d.t", "key": ["id"], "on_duplicate_key": "last"},
+            "sink": {"type": "bigquery", "table": "p.d.u"},
+            "state_uri": "gs://b/s/",
+        },
+        sentence=(
+            "`source.on_duplicate_key`: must be 'error', 'dead_letter' or 'allow', as the rows of type 'bigquery' "
+            "are in no order: select one of them in `source.query`, with QUALIFY ROW_NUMBER() OVER (…) = 1; got "
+            "'last'. Nothing was sent or billed."
         ),
     ),
     Mistake(

@@ -74,7 +74,7 @@ def test_every_row_has_the_vector_of_an_online_run_at_half_the_price_and_a_secon
     job, sandbox, tmp_path
 ):
     manifest = run(JobSpec.parse(job))
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
     charged = {charge.tier: charge.input_tokens for charge in sandbox.token_bill.charges}
     assert charged == {"batch": TOKENS * (ROWS - PILOT_ROWS), "standard": TOKENS * PILOT_ROWS}
@@ -95,7 +95,7 @@ def test_every_row_has_the_vector_of_an_online_run_at_half_the_price_and_a_secon
 def test_rows_that_the_batch_does_not_answer_are_sent_online(developer, sandbox, tmp_path):
     sandbox.batches.settings = BatchSettings(fail_ratio=0.1, malformed_ratio=0.05, missing_ratio=0.02)
     manifest = run(JobSpec.parse(developer))
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     rest = ROWS - PILOT_ROWS - manifest["origins"]["batch"]
     assert manifest["origins"]["fresh"] == rest > 0.15 * (ROWS - PILOT_ROWS)
     assert vectors_of(manifest) == vectors_of(run(JobSpec.parse(online(developer, tmp_path))))
@@ -112,7 +112,7 @@ def test_a_vector_of_another_length_is_requested_again_online(developer, sandbox
     with pytest.raises(BudgetExceededError, match=r"88 unanswered rows would .* has 3072 dimensions"):
         run(JobSpec.parse(developer))
     manifest = run(JobSpec.parse({**developer, "limits": {**developer.get("limits", {}), "budget_usd": 1.0}}))
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     assert manifest["origins"]["batch"] == 0
     assert report_of(manifest)["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
 

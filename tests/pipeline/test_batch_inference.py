@@ -135,7 +135,7 @@ def test_every_row_is_answered_once_at_half_the_price(job, sandbox):
     sandbox.batches.settings = BatchSettings(reorders_echo=True)
     spec = JobSpec.parse(job)
     manifest = run(spec)
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
     answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
     assert answers == {"batch": ROWS - PILOT_ROWS, "standard": PILOT_ROWS}
@@ -164,7 +164,12 @@ def test_answers_that_the_model_refuses_are_paid_for_once_although_those_of_earl
     for _ in range(2):
         before = billed(sandbox)
         manifest = run(spec)
-        assert manifest["rows"] == {"read": ROWS, "answered": ROWS - ROWS // 3, "dead_letter": ROWS // 3}
+        assert manifest["rows"] == {
+            "read": ROWS,
+            "answered": ROWS - ROWS // 3,
+            "dead_letter": ROWS // 3,
+            "skipped": 0,
+        }
         assert billed(sandbox) - before == (ROWS if not before else ROWS // 3)
 
 
@@ -181,7 +186,7 @@ def test_whatever_becomes_of_the_batch_all_rows_are_answered(developer, sandbox,
     sandbox.batches.settings = BatchSettings(outcome=outcome, run_seconds=0.2)
     inference = {"mode": "batch", "max_batch_wait_seconds": 1.0}
     manifest = run(JobSpec.parse(developer | {"inference": inference}))
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
 
 
 def swept(spec):
@@ -203,7 +208,7 @@ def test_a_run_that_waits_for_a_job_that_is_swept_sends_its_rows_online(vertex, 
     monkeypatch.setattr(Monitor, "_wait", sweep_first)
     manifest = run(spec)
     assert len(cancelled) == 1
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     assert manifest["origins"]["fresh"] == ROWS - PILOT_ROWS
 
 
@@ -244,7 +249,7 @@ def test_rows_whose_results_the_provider_has_deleted_are_sent_online(
     monkeypatch.setattr(gemini, "KEPT_SECONDS", 0.0)
     sandbox.faults.every("gemini.files.download", 1, Fault(kind="error", http_status=status, message="gone"))
     manifest = run(JobSpec.parse(developer))
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     report = report_of(manifest)
     assert manifest["origins"]["fresh"] == report["requests"]["unreturned"] == ROWS - PILOT_ROWS
     assert report["full_price"]["rows"] == ROWS - PILOT_ROWS
@@ -264,7 +269,7 @@ def test_the_dead_letter_quotes_what_batch_inference_said_of_its_row(developer, 
     monkeypatch.setattr(BatchInference, "_count_unreturned", refuse_the_rest)
     manifest = run(JobSpec.parse(developer))
     ((said, failed),) = report_of(manifest)["batch_errors"].items()
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS - failed, "dead_letter": failed}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS - failed, "dead_letter": failed, "skipped": 0}
     rows = [
         json.loads(each) for each in (tmp_path / "out/dead_letter-00000-of-00001.jsonl").read_text().splitlines()
     ]
@@ -386,7 +391,7 @@ def test_a_try_that_ends_at_any_moment_is_continued_by_the_next_one_which_pays_f
         with pytest.raises(JobFailedError if owner is Sums else Killed):
             run(spec)
     manifest = run(spec)
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
     batch = 0 if is_cancelled else ROWS - PILOT_ROWS
     assert answers == {"standard": ROWS - batch} | ({"batch": batch} if batch else {})
@@ -606,7 +611,7 @@ def test_a_try_after_a_spent_budget_has_a_new_one_without_what_the_batch_has_cos
         run(first)
     assert 0 < 0.45 * rest - read_manifest(first).cost_usd < 0.1 * rest
     manifest = run(with_budget(0.45 * rest))
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     assert report_of(manifest)["budget_usd"] == pytest.approx(0.45 * rest)
 
 
@@ -729,7 +734,7 @@ def test_a_job_that_is_online_now_ends_the_batch_of_the_earlier_try_and_sends_on
     (job,) = read_manifest(spec).jobs.values()
     with caplog.at_level("INFO"):
         manifest = run(spec)
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     assert manifest["origins"]["batch"] == from_batch
     assert Counter(charge.tier for charge in sandbox.token_bill.charges for _ in range(charge.answers)) == Counter(
         batch=from_batch, standard=ROWS - from_batch
@@ -778,7 +783,7 @@ def test_the_rows_of_a_file_that_the_provider_refuses_beside_another_job_are_sen
     sandbox.batches.settings = BatchSettings(run_seconds=0.5)
     sandbox.faults.every("gemini.batches.create", 2, Fault(kind="error", http_status=403, message="no"))
     manifest = run(JobSpec.parse(developer))
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     assert sum(request.method == "gemini.batches.create" for request in sandbox.requests) == 4
     answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
     assert answers["batch"] == manifest["origins"]["batch"] > 0

@@ -165,7 +165,7 @@ def objects() -> set[str]:
 def test_a_table_is_answered_into_files(client, sandbox):
     load(client, rows(50))
     manifest = run(spec_of(sink={"uri": "gs://state/out/"}))
-    assert manifest["rows"] == {"read": 50, "answered": 50, "dead_letter": 0}
+    assert manifest["rows"] == {"read": 50, "answered": 50, "dead_letter": 0, "skipped": 0}
     assert sorted(row["id"] for row in answers_of(manifest)) == list(range(50))
     assert sandbox.stats()["bigquery_bytes_billed"] == 0, "an export costs nothing"
 
@@ -174,7 +174,7 @@ def test_a_query_is_answered_into_a_table(client):
     load(client, rows(50))
     source = {**FROM_QUERY, "query": f"SELECT id, text FROM `{ROWS}` WHERE id < 20"}
     manifest = run(spec_of(source=source))
-    assert manifest["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
+    assert manifest["rows"] == {"read": 20, "answered": 20, "dead_letter": 0, "skipped": 0}
     assert manifest["answers_uris"] == [f"bigquery://{ANSWERS}"]
     answers = table_of(client)
     assert {key: row["answer"] for key, row in answers.items()} == {n: f"Say it: row {n}" for n in range(20)}
@@ -188,7 +188,7 @@ def test_a_query_is_answered_into_a_table_by_batch_inference_of_vertex_ai(client
     load(client, rows(100))
     model = {"type": "gemini", "project": PROJECT, "base_url": sandbox.gemini_url}
     manifest = run(spec_of(source=FROM_QUERY, model=model, inference={"mode": "batch"}))
-    assert manifest["rows"] == {"read": 100, "answered": 100, "dead_letter": 0}
+    assert manifest["rows"] == {"read": 100, "answered": 100, "dead_letter": 0, "skipped": 0}
     assert manifest["origins"]["batch"] == 61  # of 68 without the pilot, a tenth of which fails
     assert set(table_of(client)) == set(range(100))
     assert len(jobs_of(client, "query")) == 1, "the pilot, the request files and the rest read one export"
@@ -410,7 +410,7 @@ def test_a_value_of_another_type_in_a_later_run_concerns_its_row_alone(client, s
     assert [row["size"] for _, row in sorted(table_of(client).items())] == [1, 2, 3]
     for options in ([], ["--direct_runner_bundle_repeat=1"]):
         manifest = run(spec(4, "XL", 6, limits=ANY_RATIO), options)
-        assert manifest["rows"] == {"read": 3, "answered": 2, "dead_letter": 1}
+        assert manifest["rows"] == {"read": 3, "answered": 2, "dead_letter": 1, "skipped": 0}
         (row,) = dead_letter_of(manifest)
         assert (row["id"], row["text"], row["size"]) == (1, "row 1", "XL")
         assert [row["size"] for _, row in sorted(table_of(client).items())] == [4, 2, 6]
@@ -579,7 +579,7 @@ def test_an_answer_that_the_table_does_not_hold_is_a_failed_row_and_the_others_a
     )
     for origin in ("fresh", "resumed"):
         manifest = run(spec)
-        assert manifest["rows"] == {"read": 3, "answered": 2, "dead_letter": 1}
+        assert manifest["rows"] == {"read": 3, "answered": 2, "dead_letter": 1, "skipped": 0}
         found = table_of(client)
         assert {key: (row["answer"] if form == "struct" else row)["n"] for key, row in found.items()} == {
             0: 0,
@@ -828,7 +828,7 @@ def test_a_job_killed_with_kill_9_resumes_where_it_was(slow_sandbox, tmp_path, m
         for moment in moments:
             kill_at(client, moment, path)
             assert {key: row["answer"] for key, row in table_of(client).items()} == {0: "old"}
-        assert run(spec)["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
+        assert run(spec)["rows"] == {"read": 20, "answered": 20, "dead_letter": 0, "skipped": 0}
         assert set(table_of(client)) == set(range(20))
         assert slow_sandbox.stats()["billed_answers"] == 20
         assert {kind: len(jobs_of(client, kind)) for kind in kinds} == dict.fromkeys(kinds, 1)

@@ -81,7 +81,7 @@ def test_a_bad_prompt_costs_a_hundred_rows_instead_of_a_night_and_the_good_one_c
     printed, sent = shell("run good.json")
     assert passed + compared + sent == ROWS
     report = json.loads(printed)
-    assert report["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert report["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     assert "`prompt.template` changed." in caplog.text
     # docs/evaluate.md has these figures.
     assert (previewed, refused, passed, compared, sent) == (3, 100, 100, 190, 1710)

@@ -185,7 +185,7 @@ def test_a_csv_file_is_read_as_pandas_writes_it(echo_job):
     frame.to_csv(path, sep=";", index=False, header=False, **how)
     options = {**how, "delimiter": ";", "header": None, "names": ["id", "text"]}
     spec = JobSpec.parse(echo_job.spec | {"source": {"uri": str(path), "key": ["id"], "csv": options}})
-    assert run(spec)["rows"] == {"read": 2, "answered": 2, "dead_letter": 0}
+    assert run(spec)["rows"] == {"read": 2, "answered": 2, "dead_letter": 0, "skipped": 0}
     found = read_lines(echo_job.out / "answers-00000-of-00001.jsonl")
     assert "Grüße; 'so'" in next(row["answer"] for row in found if row["id"] == "1")
     assert make_estimate(spec, 0).rows == 2
@@ -203,7 +203,7 @@ def test_a_row_in_another_encoding_fails_and_is_not_sent_with_other_characters(j
     path.write_bytes(text.encode("latin-1"))
     source = {"uri": str(path), "key": ["id"]}
     spec = JobSpec.parse(job.spec | {"source": source, "limits": {"max_dead_letter_ratio": 0.5}})
-    assert run(spec)["rows"] == {"read": 2, "answered": 1, "dead_letter": 1}
+    assert run(spec)["rows"] == {"read": 2, "answered": 1, "dead_letter": 1, "skipped": 0}
     (failed,) = read_lines(job.out / "dead_letter-00000-of-00001.jsonl")
     assert failed["llmbeam_error"]["kind"] == "unreadable_row"
     assert fault in failed["llmbeam_error"]["message"]

@@ -38,7 +38,7 @@ def test_a_job_runs_where_airflow_cannot_be_imported(spec_path):
         [sys.executable, "-c", code, "--spec", str(spec_path)], capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout)["rows"] == {"read": 5, "answered": 5, "dead_letter": 0}
+    assert json.loads(ended.stdout)["rows"] == {"read": 5, "answered": 5, "dead_letter": 0, "skipped": 0}
 
 
 def test_a_process_that_runs_several_jobs_keeps_the_garbage_of_none(spec_path):

@@ -69,7 +69,7 @@ def test_a_bundle_that_dataflow_repeats_pays_for_nothing_twice(cloud, submitted)
     once = {prompt_sha256(f"once: row {number}") for number in range(ROWS)}
     assert [paid[prompt] for prompt in once] == [1] * ROWS
     report = json.loads(cloud.text("once/report.json"))
-    assert report["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert report["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     assert report["requests"]["sent"] == ROWS
     answers = [json.loads(line) for line in cloud.text("once/answers-00000-of-00001.jsonl").splitlines()]
     assert sorted(answer["id"] for answer in answers) == list(range(ROWS))

@@ -281,7 +281,7 @@ def test_vectors_are_written_to_milvus_and_a_second_run_changes_nothing(embed, s
     embed.write(rows(300))
     first = run(JobSpec.parse(embed.spec))
     before, sent = entities(milvus_sink), len(sandbox.requests)
-    assert first["rows"] == {"read": 300, "answered": 300, "dead_letter": 0}
+    assert first["rows"] == {"read": 300, "answered": 300, "dead_letter": 0, "skipped": 0}
     assert before.keys() == set(range(300))
     wanted = vector("row number 7", model="text-embedding-3-small", dimensions=DIMENSIONS)
     assert before[7] == pytest.approx(wanted, abs=1e-6)

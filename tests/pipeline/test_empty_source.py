@@ -78,7 +78,7 @@ def test_an_empty_source_is_skipped_on_request_and_the_output_stays(yesterdays):
     manifest = run(spec_of(yesterdays, on_empty="skip"))
     uri = yesterdays.spec["source"]["uri"]
     assert manifest["skipped_because"] == f"`source.uri` {uri!r} has no rows, so the output was left as it is."
-    assert manifest["rows"] == {"read": 0, "answered": 0, "dead_letter": 0}
+    assert manifest["rows"] == {"read": 0, "answered": 0, "dead_letter": 0, "skipped": 0}
     assert manifest["answers_uris"] == []
     assert json.loads(Path(manifest["report_uri"]).read_text())["skipped_because"]
     assert files_of(yesterdays) == before

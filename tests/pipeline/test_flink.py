@@ -58,7 +58,7 @@ def test_a_job_is_submitted_once_monitored_and_collected(spec, sandbox):
         time.sleep(0.2)
     assert (result.outcome, result.state) == ("succeeded", "FINISHED")
     manifest = launcher.collect(job, result)
-    assert manifest["rows"] == {"read": 30, "answered": 30, "dead_letter": 0}
+    assert manifest["rows"] == {"read": 30, "answered": 30, "dead_letter": 0, "skipped": 0}
     assert len(sandbox.flink.jobs.all()) == 1
     assert client(job).counts(job.id, running=False).rows == 30
     (answers,) = manifest["answers_uris"]

@@ -96,7 +96,7 @@ def test_each_message_is_answered_once_in_three_runs_that_are_killed(
     def end_run(count):
         manifest = run(JobSpec.parse(spec))
         answered.update((row["kafka_partition"], row["kafka_offset"]) for row in rows_of(manifest))
-        assert manifest["rows"] == {"read": count, "answered": count, "dead_letter": 0}
+        assert manifest["rows"] == {"read": count, "answered": count, "dead_letter": 0, "skipped": 0}
 
     cluster.send(topic, *messages(0, 100))
     killed(tmp_path, spec, lambda: position.exists() and json.loads(position.read_text())["runs"])
@@ -182,7 +182,7 @@ def test_a_message_that_cannot_be_parsed_is_in_the_dead_letter_and_no_message_is
 ):
     cluster.send(topic, {"text": "a"}, b"\xff", None, key="k")
     manifest = run(JobSpec.parse(spec))
-    assert manifest["rows"] == {"read": 3, "answered": 1, "dead_letter": 2}
+    assert manifest["rows"] == {"read": 3, "answered": 1, "dead_letter": 2, "skipped": 0}
     failed = read_lines(Path(manifest["dead_letter_uri"]))
     assert sorted((row["kafka_partition"], row["kafka_offset"], row["kafka_key"]) for row in failed) == [
         (1, 0, "k"),
@@ -268,7 +268,7 @@ def test_an_answer_that_is_too_large_for_a_message_is_a_failed_row_until_a_setti
     job = JobSpec.parse(spec | {"source": {"type": "rows", "rows": rows, "key": "id"}, "sink": sink})
     for _ in range(2):
         manifest = run(job)
-        assert manifest["rows"] == {"read": 2, "answered": 1, "dead_letter": 1}
+        assert manifest["rows"] == {"read": 2, "answered": 1, "dead_letter": 1, "skipped": 0}
         (row,) = read_lines(Path(manifest["dead_letter_uri"]))
         error = row.pop("llmbeam_error")
         assert (row, error["kind"]) == (rows[1], "not_stored")

@@ -139,7 +139,7 @@ def test_a_job_ends_when_its_parent_process_ends(tmp_path, make_job):
 def test_a_bundle_that_the_runner_repeats_is_not_paid_for_again(job, sandbox):
     job.write(rows(60))
     manifest = run(JobSpec.parse(job.spec), ["--direct_runner_bundle_repeat=2"])
-    assert manifest["rows"] == {"read": 60, "answered": 60, "dead_letter": 0}
+    assert manifest["rows"] == {"read": 60, "answered": 60, "dead_letter": 0, "skipped": 0}
     assert len(sandbox.requests) == 60
     assert set(sandbox.requests.paid().values()) == {1}
 

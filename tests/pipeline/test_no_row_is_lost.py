@@ -64,9 +64,21 @@ def test_all_but_one_row_with_the_same_key_can_go_to_the_dead_letter(job, sandbo
     for _ in range(2):
         ended = job.run([*SAME_KEY, {"id": 8, "text": "c"}])
         assert sorted(answer["id"] for answer in ended.answers) == [7, 8]
-        assert [row["text"] for row in ended.dead_letter] == ["b", "b"]
-        assert ended.kinds == {"duplicate_key": 2}
+        assert [row["text"] for row in ended.dead_letter] == ["b"]
+        assert ended.kinds == {"duplicate_key": 1}
+        assert ended.report["rows"] == {"read": 4, "answered": 2, "dead_letter": 1, "skipped": 1}
     assert len(sandbox.requests) == 2
+
+
+@pytest.mark.parametrize(("policy", "texts"), [("first", ["a", "b"]), ("last", ["c", "d"])])
+def test_the_first_or_the_last_row_of_a_key_is_answered_and_the_others_are_skipped(job, policy, texts):
+    job.spec["source"] |= {"uri": str(job.source.parent / "part*.csv"), "on_duplicate_key": policy}
+    for name, lines in (("part1", "7,a\n8,b\n7,e\n7,a\n"), ("part2", "8,b\n7,c\n8,d\n")):
+        (job.source.parent / f"{name}.csv").write_text(f"id,text\n{lines}")
+    ended = job.run(model={"type": "echo"})
+    answers = [row["answer"] for row in sorted(ended.answers, key=lambda row: row["id"])]
+    assert answers == [f"Say it: {text}" for text in texts]
+    assert ended.report["rows"] == {"read": 7, "answered": 2, "dead_letter": 0, "skipped": 5}
 
 
 def test_rows_with_the_same_key_can_all_be_answered(job):
@@ -88,7 +100,7 @@ def test_an_empty_file_gives_an_empty_answer_file_and_a_report_on_request(job, s
     source = job.spec["source"] | {"on_empty": "write"}
     ended = job.run([], source=source, sink={"uri": str(job.out), "format": sink_format})
     assert ended.answers == []
-    assert ended.report["rows"] == {"read": 0, "answered": 0, "dead_letter": 0}
+    assert ended.report["rows"] == {"read": 0, "answered": 0, "dead_letter": 0, "skipped": 0}
 
 
 def test_a_row_above_the_limit_of_the_model_fails_with_the_message_of_the_server(tmp_path, make_job):

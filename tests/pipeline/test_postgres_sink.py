@@ -74,7 +74,7 @@ def start(tmp_path, dsn):
     def started(rows, **changes):
         spec = spec_of(tmp_path, rows, **changes)
         manifest = run(JobSpec.parse(spec))
-        assert manifest["rows"] == {"read": len(rows), "answered": len(rows), "dead_letter": 0}
+        assert manifest["rows"] == {"read": len(rows), "answered": len(rows), "dead_letter": 0, "skipped": 0}
         return manifest
 
     return started
@@ -1002,7 +1002,7 @@ def test_a_row_that_the_table_does_not_take_is_in_the_dead_letter_as_it_was_read
     model = {"type": "gemini", "base_url": sandbox.gemini_url}
     spec = spec_of(tmp_path, rows, model=model)
     manifest = run(JobSpec.parse(spec))
-    assert manifest["rows"] == {"read": 12, "answered": 11, "dead_letter": 1}
+    assert manifest["rows"] == {"read": 12, "answered": 11, "dead_letter": 1, "skipped": 0}
     assert len(table(client)) == 11
     (row,) = read_lines(Path(manifest["dead_letter_uri"]))
     error = row.pop("llmbeam_error")
@@ -1022,7 +1022,7 @@ def test_a_value_of_another_type_in_a_later_run_concerns_its_row_alone(tmp_path,
     run(JobSpec.parse(spec_of(tmp_path, rows, sink=sink, model=model)))
     rows[4]["size"] = "XL"
     manifest = run(JobSpec.parse(spec_of(tmp_path, rows, sink=sink, model=model)))
-    assert manifest["rows"] == {"read": 12, "answered": 11, "dead_letter": 1}
+    assert manifest["rows"] == {"read": 12, "answered": 11, "dead_letter": 1, "skipped": 0}
     assert (
         'type bigint: "XL" in column size'
         in read_lines(Path(manifest["dead_letter_uri"]))[0]["llmbeam_error"]["message"]

@@ -138,7 +138,7 @@ def test_a_cache_that_is_deleted_while_the_job_runs_costs_no_row(job, sandbox, m
 
     monkeypatch.setattr(module._Client, "find_or_create", created_and_deleted)
     manifest = run(JobSpec.parse(job))
-    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0}
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
 
 
 @pytest.mark.full

@@ -51,7 +51,7 @@ def test_a_job_whose_harness_is_killed_half_way_loses_no_row_and_pays_for_no_ans
         return job.ended(json.loads((tmp_path / "result.json").read_text())["report"]), ended.stderr
 
     first, log = run()
-    assert first.manifest["rows"] == {"read": 71, "answered": 70, "dead_letter": 1}
+    assert first.manifest["rows"] == {"read": 71, "answered": 70, "dead_letter": 1, "skipped": 0}
     assert sorted(row["id"] for row in first.answers) == list(range(70))
     assert first.origins["resumed"] >= 30
     sent = len(sandbox.requests)

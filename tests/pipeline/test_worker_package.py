@@ -205,7 +205,7 @@ def test_a_whole_job_runs_with_beam_and_the_wheel_alone(worker, echo_job, tmp_pa
     module = ("-m", "airflow_provider_llmbeam.pipeline")
     ended = run(worker, module, "--spec", path, directory=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout)["rows"] == {"read": 20, "answered": 20, "dead_letter": 0}
+    assert json.loads(ended.stdout)["rows"] == {"read": 20, "answered": 20, "dead_letter": 0, "skipped": 0}
 
 
 def test_a_custom_pipeline_runs_with_beam_and_the_wheel_alone(worker, tmp_path):

@@ -39,7 +39,7 @@ def run_job(echo_job):
 def test_the_progress_of_worker_processes_is_shown(echo_job, run_job):
     code, outcome, log = run_job([{"id": number, "text": "t"} for number in range(60)])
     assert code == 0, log
-    assert outcome["report"]["rows"] == {"read": 60, "answered": 60, "dead_letter": 0}
+    assert outcome["report"]["rows"] == {"read": 60, "answered": 60, "dead_letter": 0, "skipped": 0}
     lines = re.findall(r"rows \d+/\d+ .*", log)
     assert lines, log
     assert lines[-1].startswith("rows 60/60 (100%)"), log

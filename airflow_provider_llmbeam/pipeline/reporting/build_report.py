@@ -99,7 +99,12 @@ def build_report(
         finished_at=finished_at,
         duration_seconds=round(finished_at - started_at, 3),
         sending_seconds=round(seconds, 3) if minutes else None,
-        rows=RowCounts(read=tally.read, answered=tally.answered.total(), dead_letter=tally.failed.total()),
+        rows=RowCounts(
+            read=tally.read,
+            answered=tally.answered.total(),
+            dead_letter=tally.failed.total(),
+            skipped=tally.skipped,
+        ),
         origins={origin: tally.answered[origin] for origin in get_args(Origin)},
         service_tiers=dict(sorted(tally.tiers.items())),
         dead_letter_by_kind=dict(sorted(tally.failed.items())),

@@ -20,11 +20,12 @@ class Part(BaseModel):
 
 
 class RowCounts(Part):
-    """Rows read = answered + dead letter."""
+    """Rows read = answered + dead letter + skipped."""
 
     read: int
     answered: int
     dead_letter: int
+    skipped: int = 0
 
 
 class RequestCounts(Part):

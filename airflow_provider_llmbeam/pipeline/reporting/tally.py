@@ -11,6 +11,9 @@ from airflow_provider_llmbeam.pipeline.reporting.answer_profile import AnswerPro
 from airflow_provider_llmbeam.pipeline.reporting.samples import Samples
 from airflow_provider_llmbeam.pipeline.reporting.time_series import TimeSeries
 
+#: Tag of the output with one `Tally` for each bundle.
+TALLIES = "tallies"
+
 
 @dataclass(slots=True)
 class Tally:
@@ -18,6 +21,7 @@ class Tally:
 
     Attributes:
         read: Number of rows read.
+        skipped: Number of those that the source has more than once, of which one is answered.
         answered: Number of answered rows by origin.
         failed: Number of failed rows by kind of failure.
         messages: The message of one failure per kind.
@@ -39,6 +43,7 @@ class Tally:
     """
 
     read: int = 0
+    skipped: int = 0
     answered: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     messages: dict[str, str] = field(default_factory=dict)
@@ -74,6 +79,7 @@ def add_up(tallies: Iterable[Tally]) -> Tally:
             if isinstance(counts := getattr(tally, counter.name), Counter):
                 getattr(total, counter.name).update(counts)
         total.read += tally.read
+        total.skipped += tally.skipped
         total.messages = {**tally.messages, **total.messages}
         total.first_sent_at = min(total.first_sent_at, tally.first_sent_at)
         total.last_answered_at = max(total.last_answered_at, tally.last_answered_at)

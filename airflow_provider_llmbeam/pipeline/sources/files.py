@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.elements import BinaryText, FailedRow, Row, failed_row
+from airflow_provider_llmbeam.pipeline.elements import PLACE, BinaryText, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.records import with_types
 from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
 from airflow_provider_llmbeam.pipeline.sources.lines import (
@@ -66,11 +66,13 @@ class RowFormat:
         format: Format of the files.
         csv: How CSV files are written.
         used: Columns that the job uses; `None` for all. Others spoil no row: what cannot be read is left out.
+        has_places: Whether each row has its place, see `PLACE`.
     """
 
     format: FileFormat
     csv: CsvOptions = _USUAL
     used: frozenset[str] | None = None
+    has_places: bool = False
 
     def uses(self, column: str) -> bool:
         """Returns whether the job uses a column."""
@@ -92,12 +94,15 @@ def read(root: beam.Pipeline, source: FilesSource, used: frozenset[str] | None =
         JobSpecError: No file matches, or one that matches cannot be read.
     """
     check_source(source.uri, source.resolved_format)
-    return read_format(root, source.uri, RowFormat(source.resolved_format, source.csv, used))
+    how = RowFormat(source.resolved_format, source.csv, used, source.picks_by_order)
+    return read_format(root, source.uri, how)
 
 
 def read_format(root: beam.Pipeline, uri: str, how: RowFormat) -> beam.PCollection:
     """Adds the reader of a format to the graph."""
-    return file_parts(root, uri, how.format) | "Parse" >> beam.FlatMap(_rows, how)
+    return file_parts(root, uri, how.format) | "Parse" >> beam.FlatMap(
+        _placed_rows if how.has_places else _rows, how
+    )
 
 
 def file_parts(root: beam.Pipeline, uri: str, file_format: FileFormat) -> beam.PCollection:
@@ -118,6 +123,11 @@ def _parts(uri: str, file_format: FileFormat) -> Iterator[FilePart]:
                 yield from ((file.path, number) for number in range(groups))
             case _:
                 yield file.path, 0
+
+
+def _placed_rows(part: FilePart, how: RowFormat) -> Iterator[Row | FailedRow]:
+    for number, row in enumerate(_rows(part, how)):
+        yield row if isinstance(row, FailedRow) else {**row, PLACE: (*part, number)}
 
 
 def _rows(part: FilePart, how: RowFormat) -> Iterator[Row | FailedRow]:

@@ -115,16 +115,17 @@ class Publish(beam.DoFn):
             feature.before_publication()
         check_sums(tally)
         queue.before_publication(spec)
-        if not tally.read and (spec.source.on_empty != "write" or self._was_published):
+        asked = tally.read - tally.skipped
+        if not asked and (spec.source.on_empty != "write" or self._was_published):
             why = "has no rows of this run any more: they are published" if self._was_published else "has no rows"
             reason = f"{name_of(spec.source)} {why}, so the output was left as it is."
             text = self._report.build_skipped(tally, reason)
             self._clean_up()
             release(spec)
-            check_count(tally.read, spec.source)
+            check_count(asked, spec.source)
             self._report.write_text(text, spec.paths.skipped_uri)
             return text
-        check_count(tally.read, spec.source)
+        check_count(asked, spec.source)
         file_format, shards = sinks.staged_as(spec.sink)
         staged = self._every_shard(answer_files, "answers", shards, file_format)
         published = self._report_of_earlier_attempt(staged)
@@ -247,10 +248,10 @@ def check_sums(tally: Tally) -> None:
         RowsLostError: The sums differ; the message has the numbers.
     """
     answered, failed = tally.answered.total(), tally.failed.total()
-    if tally.read != answered + failed:
+    if tally.read != (found := answered + failed + tally.skipped):
         raise RowsLostError(
-            f"{tally.read} rows read, but {answered} answered + {failed} in the dead letter = "
-            f"{answered + failed}. The previous output was kept; the answers are in the journal."
+            f"{tally.read} rows read, but {answered} answered + {failed} in the dead letter + {tally.skipped} "
+            f"skipped = {found}. The previous output was kept; the answers are in the journal."
         )
 
 

@@ -6,9 +6,10 @@ import apache_beam as beam
 
 from airflow_provider_llmbeam.pipeline.columns import used_columns
 from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
-from airflow_provider_llmbeam.pipeline.elements import FAILED
+from airflow_provider_llmbeam.pipeline.elements import FAILED, PLACE
+from airflow_provider_llmbeam.pipeline.reporting.tally import TALLIES
 from airflow_provider_llmbeam.pipeline.sources import bigquery, files, kafka, pubsub
-from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import TALLIES, TakeRows
+from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import TakeRows
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, RowsSource
 
@@ -44,6 +45,9 @@ class ReadRows(beam.PTransform):
             case PubSubSource():
                 found = pubsub.read(root, self._spec, source)
             case RowsSource():
-                found = root | beam.Create([dict(row) for row in source.rows])
+                rows = enumerate(source.rows)
+                found = root | beam.Create(
+                    [{**row, PLACE: place} if source.picks_by_order else dict(row) for place, row in rows]
+                )
         take = beam.ParDo(TakeRows(self._spec, self._context))
         return found | "TakeRows" >> take.with_outputs(FAILED, TALLIES, main="rows")

@@ -12,12 +12,13 @@ from airflow_provider_llmbeam.pipeline.conversation.transform import make_conver
 from airflow_provider_llmbeam.pipeline.elements import FAILED
 from airflow_provider_llmbeam.pipeline.feature import Feature, Prompts, Results
 from airflow_provider_llmbeam.pipeline.privacy.dlp.steps import mask_inspected_rows
+from airflow_provider_llmbeam.pipeline.reporting.tally import TALLIES
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import wait_for_row_check
 from airflow_provider_llmbeam.pipeline.transforms.check_sink import wait_for_sink_check
 from airflow_provider_llmbeam.pipeline.transforms.keys import unique
 from airflow_provider_llmbeam.pipeline.transforms.read import ReadRows
 from airflow_provider_llmbeam.pipeline.transforms.reuse import reuse
-from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import TALLIES, Render
+from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import Render
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
@@ -40,18 +41,19 @@ def read_requests(
     source = root | "Read" >> ReadRows(spec, context)
     every, unreadable, tallies = source["rows"], source[FAILED], source[TALLIES]
     every, unreadable, inspections = mask_inspected_rows(every, unreadable, spec, context)
-    rows, duplicate_keys, duplicates = unique(every, spec.source, context)
+    rows, duplicate_keys, duplicates, skipped = unique(every, spec.source, context)
+    every_row = (rows, *duplicates, unreadable)
     rendered = rows | "Render" >> beam.ParDo(Render(spec, context)).with_outputs(FAILED, main="rows")
 
     def delay(requests: beam.PCollection) -> beam.PCollection:
-        (requests,) = wait_for_row_check([requests], (every, unreadable), spec)
+        (requests,) = wait_for_row_check([requests], every_row, spec)
         return wait_for_sink_check(root, requests, spec, context)
 
     refused = [unreadable, *duplicates, rendered[FAILED]]
-    prompts = Prompts(rendered["rows"], [], refused, [tallies, *inspections], delay, duplicate_keys)
+    prompts = Prompts(rendered["rows"], [], refused, [tallies, *inspections, *skipped], delay, duplicate_keys)
     for feature in features:
         prompts = feature.change_prompts(prompts, context)
     look_up = reuse if spec.conversation is None else make_conversations
     requests, reused, refusals = look_up(root, prompts.rendered, spec, duplicate_keys, context)
-    requests, *reused = wait_for_row_check((requests, *reused), (every, unreadable), spec)
+    requests, *reused = wait_for_row_check((requests, *reused), every_row, spec)
     return requests, prompts.replaced, Results(reused, [*prompts.failed, *refusals], prompts.tallies)

@@ -8,14 +8,11 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
 from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
-from airflow_provider_llmbeam.pipeline.elements import FAILED, FailedRow, RenderedRow, Row, RowPrompt
+from airflow_provider_llmbeam.pipeline.elements import FAILED, PLACE, FailedRow, RenderedRow, Row, RowPrompt
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
-from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.pipeline.reporting.tally import TALLIES, Tally
 from airflow_provider_llmbeam.spec.job import JobSpec
-
-#: Tag of the output with one `Tally` for each bundle.
-TALLIES = "tallies"
 
 
 class RowStep(CountingDoFn):
@@ -57,8 +54,15 @@ class TakeRows(RowStep):
             return
         self._rows += 1
         self.count("rows")
+        place = None
+        if isinstance(row, dict) and PLACE in row:
+            place = row[PLACE]
+            row = {name: value for name, value in row.items() if name != PLACE}
         row = self._prompts.take(row)
-        yield self._failed(row) if isinstance(row, FailedRow) else row
+        if isinstance(row, FailedRow):
+            yield self._failed(row)
+        else:
+            yield row if place is None else {**row, PLACE: place}
 
     def finish_bundle(self) -> Iterator[beam.pvalue.TaggedOutput]:
         """Outputs the number of rows."""

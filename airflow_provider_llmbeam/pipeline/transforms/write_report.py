@@ -180,4 +180,9 @@ def _all_rows(spec: JobSpec, dead_letter: str) -> RowCounts | None:
         return None
     if failed > first.dead_letter:
         return None
-    return RowCounts(read=first.read, answered=first.read - failed, dead_letter=failed)
+    return RowCounts(
+        read=first.read,
+        answered=first.read - first.skipped - failed,
+        dead_letter=failed,
+        skipped=first.skipped,
+    )

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, is_in_network, missing_worker_secrets
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink, KafkaSink, MilvusSink, PubSubSink
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, RowsSource
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job.job import JobSpec
@@ -86,13 +86,17 @@ def _state_fault(spec: JobSpec) -> FieldFaultError | None:
 
 
 def _key_fault(spec: JobSpec) -> FieldFaultError | None:
-    if spec.source.on_duplicate_key != "allow" or isinstance(spec.sink, FilesSink):
-        return None
-    return FieldFaultError(
-        "source.on_duplicate_key",
-        f"must be 'error' or 'dead_letter', as a sink of type {spec.sink.type!r} has one row per key",
-        spec.source.on_duplicate_key,
-    )
+    source, sink, privacy = spec.source, spec.sink, spec.safety.privacy
+    fault = None
+    if source.on_duplicate_key == "allow" and not isinstance(sink, FilesSink):
+        fault = f"must not be 'allow', as a sink of type {sink.type!r} has one row per key"
+    elif source.picks_by_order and not isinstance(source, FilesSource | RowsSource):
+        fault = f"must be 'error', 'dead_letter' or 'allow', as the rows of type {source.type!r} are in no order"
+        if isinstance(source, BigQuerySource):
+            fault += ": select one of them in `source.query`, with QUALIFY ROW_NUMBER() OVER (…) = 1"
+    elif source.picks_by_order and privacy is not None and privacy.dlp is not None:
+        fault = "must be 'error', 'dead_letter' or 'allow', as a detector of type 'dlp' keeps no order of the rows"
+    return fault and FieldFaultError("source.on_duplicate_key", fault, source.on_duplicate_key)
 
 
 def _queue_fault(spec: JobSpec) -> FieldFaultError | None:

@@ -59,7 +59,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         ),
         (
             {"source": {"uri": "rows.jsonl", "key": ["id"], "on_duplicate_key": "allow"}},
-            "`source.on_duplicate_key`: must be 'error' or 'dead_letter' with `conversation`",
+            "`source.on_duplicate_key`: must not be 'allow' with `conversation`",
         ),
         (
             {"source": {"uri": "rows.jsonl", "key": ["id"], "share": [0, 0.5]}},

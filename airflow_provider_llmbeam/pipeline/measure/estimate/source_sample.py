@@ -110,7 +110,7 @@ class _Sampler:
             row = self._prompts.prepare(read)
             if isinstance(row, FailedRow):
                 self._fail(row.failure.message)
-            elif self._source.on_duplicate_key == "dead_letter":
+            elif self._source.on_duplicate_key in ("first", "last", "dead_letter"):
                 size += self._pick(row)
             else:
                 if self._source.on_duplicate_key == "error":
@@ -131,11 +131,13 @@ class _Sampler:
         self._found.first_message = self._found.first_message or message
 
     def _pick(self, row: Row) -> int:
-        """Keeps the row of a key that the job selects: the first by its record."""
+        """Keeps the row of a key that the job selects."""
         key, record = encode_equal_key(row, self._source.key), encode_record(row)
         if key in self._picked:
-            self._fail(f"another row has the key {key.decode('utf-8', 'replace').strip()}")
-            if self._picked[key][0] <= record:
+            kept, policy = self._picked[key][0], self._source.on_duplicate_key
+            if policy == "dead_letter" and record != kept:
+                self._fail(f"another row has the key {key.decode('utf-8', 'replace').strip()}")
+            if policy == "first" or (policy == "dead_letter" and kept <= record):
                 return 0
         self._picked[key] = record, row
         return len(record)

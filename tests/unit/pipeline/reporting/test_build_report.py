@@ -69,7 +69,7 @@ def full(spec: JobSpec) -> Report:
 
 
 def test_rows_in_are_rows_out(full: Report) -> None:
-    assert full.rows.model_dump() == {"read": 6, "answered": 4, "dead_letter": 2}
+    assert full.rows.model_dump() == {"read": 6, "answered": 4, "dead_letter": 2, "skipped": 0}
     numbers = {"fresh": 2, "repaired": 0, "batch": 0, "resumed": 1, "cached": 0, "duplicate": 1, "replaced": 0}
     assert full.origins == numbers
     assert full.dead_letter_by_kind == {"bad_request": 1, "blocked": 1}

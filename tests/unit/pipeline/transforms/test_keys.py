@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.elements import FAILED
+from airflow_provider_llmbeam.pipeline.elements import FAILED, PLACE
 from airflow_provider_llmbeam.pipeline.records import encode_key
+from airflow_provider_llmbeam.pipeline.reporting.tally import TALLIES
 from airflow_provider_llmbeam.pipeline.transforms.keys import (
     PickOne,
     key_line,
@@ -73,9 +74,32 @@ def test_without_duplicate_keys_nothing_is_refused() -> None:
 def test_one_row_of_a_key_passes_and_it_is_always_the_same() -> None:
     rows = [{"id": 1, "text": text} for text in "bca"]
     for order in (rows, rows[::-1]):
-        first, *others = PickOne().process((b'{"id": 1}\n', iter(order)))
+        step = PickOne("dead_letter")
+        step.start_bundle()
+        first, *others = step.process((b'{"id": 1}\n', iter(order)))
         assert first == {"id": 1, "text": "a"}
         assert all(isinstance(output, beam.pvalue.TaggedOutput) and output.tag == FAILED for output in others)
         assert [output.value.row["text"] for output in others] == ["b", "c"]
         assert {output.value.failure.kind for output in others} == {"duplicate_key"}
         assert others[0].value.failure.message == 'another row has the key {"id": 1}'
+
+
+def test_equal_rows_are_one_row_and_counted() -> None:
+    step = PickOne("dead_letter")
+    step.start_bundle()
+    first, other = step.process((b'{"id": 1}\n', iter([{"id": 1, "text": text} for text in "abbaa"])))
+    assert (first["text"], other.value.row["text"]) == ("a", "b")
+    (counted,) = step.finish_bundle()
+    assert counted.tag == TALLIES
+    assert counted.value.value.skipped == 3
+
+
+@pytest.mark.parametrize(("policy", "text"), [("first", "c"), ("last", "b")])
+def test_the_place_in_the_source_decides_between_first_and_last(policy: Any, text: str) -> None:
+    rows = [{"id": 1, "text": text, PLACE: ("a.jsonl", 0, place)} for place, text in enumerate("cab")]
+    for order in (rows, rows[::-1], rows[1:] + rows[:1]):
+        step = PickOne(policy)
+        step.start_bundle()
+        assert list(step.process((b'{"id": 1}\n', iter(order)))) == [{"id": 1, "text": text}]
+        (counted,) = step.finish_bundle()
+        assert counted.value.value.skipped == 2

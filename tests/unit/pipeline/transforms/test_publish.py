@@ -22,12 +22,13 @@ from airflow_provider_llmbeam.spec import JobSpec
 def test_matching_sums_pass() -> None:
     check_sums(Tally(read=3, answered=Counter(fresh=1, duplicate=1), failed=Counter(blocked=1)))
     check_sums(Tally())
+    check_sums(Tally(read=3, answered=Counter(fresh=1), skipped=2))
 
 
 @pytest.mark.parametrize("rows_read", [2, 4])
 def test_a_row_too_few_or_too_many_stops_the_publication(rows_read: int) -> None:
     with pytest.raises(
-        RowsLostError, match=rf"^{rows_read} rows read, but 2 answered \+ 1 in the dead letter = 3\."
+        RowsLostError, match=rf"^{rows_read} rows read, but 2 answered \+ 1 in the dead letter \+ 0 skipped = 3\."
     ):
         check_sums(Tally(read=rows_read, answered=Counter(fresh=2), failed=Counter(blocked=1)))
 
