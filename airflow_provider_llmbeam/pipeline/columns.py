@@ -23,7 +23,7 @@ def used_columns(spec: JobSpec) -> frozenset[str] | None:
 def named_columns(spec: JobSpec) -> frozenset[str]:
     """Returns the columns of its source that a job names, and that of the reason of a failure."""
     turns, of_templates = spec.conversation, chain.from_iterable(map(row_columns, _templates(spec)))
-    named = [*of_templates, *wanted_columns(spec), *spec.source.key]
+    named = [*of_templates, *wanted_columns(spec), *spec.source.key, *spec.source.skip_empty]
     if turns is not None:
         named += [*turns.key, *filter(None, [turns.order_by])]
     return frozenset((*named, "llmbeam_error"))

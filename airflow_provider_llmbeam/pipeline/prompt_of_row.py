@@ -83,6 +83,11 @@ class RowPrompts:
         """Returns whether the job reads this row of its source, see `selection`."""
         return self._is_selected is None or self._is_selected(row)
 
+    def skips(self, row: Row | FailedRow) -> bool:
+        """Returns whether a row is not asked, as it has nothing in the columns of `skip_empty`."""
+        columns = self.source.skip_empty
+        return bool(columns) and isinstance(row, dict) and all(_is_blank(row.get(column)) for column in columns)
+
     def prepare(self, row: Row | FailedRow, inspect: Inspect | None = None) -> Row | FailedRow:
         """Returns a row that has its key, with its columns masked; else a failed row, masked as well.
 
@@ -205,6 +210,10 @@ def selection(source: Source, *, is_own_dead_letter: bool = False) -> Callable[[
         return low <= place < high
 
     return is_selected
+
+
+def _is_blank(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _kind(row: Row) -> Any:

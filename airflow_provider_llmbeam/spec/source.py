@@ -179,7 +179,10 @@ class _Source(SpecModel):
         on_empty: Policy for a source without rows, e.g. a file of zero bytes. `fail` fails the job, and `skip`
             ends it as skipped, in Airflow as a skipped task: both leave the output as it is. `write` publishes
             no answers. A source that matches no file is an error in any case.
-        min_rows: Smallest number of rows. With fewer the job fails before anything is sent.
+        skip_empty: Columns of which a row needs one with a value: it is skipped if each is NULL, missing, or a
+            text of blanks. Skipped rows are counted in the report, and are no failed rows.
+        min_rows: Smallest number of rows, without those that are skipped. With fewer the job fails before anything
+            is sent.
         share: Part of the rows to read, from one number up to another between 0 and 1, by a hash of the key: jobs
             with `[0, 0.05]` and `[0.05, 1]` have all rows between them, each once, and every run the same.
     """
@@ -187,6 +190,7 @@ class _Source(SpecModel):
     key: Annotated[tuple[str, ...], Field(min_length=1)]
     on_duplicate_key: Literal["error", "first", "last", "dead_letter", "allow"] = "error"
     on_empty: Literal["fail", "skip", "write"] = "fail"
+    skip_empty: tuple[str, ...] = ()
     min_rows: Annotated[int, Field(ge=0)] = 0
     share: tuple[_Ratio, _Ratio] = (0.0, 1.0)
 
@@ -197,10 +201,10 @@ class _Source(SpecModel):
             raise ValueError("must be two numbers from 0 to 1, the smaller one first, e.g. [0, 0.05]")
         return share
 
-    @field_validator("key", mode="before")
+    @field_validator("key", "skip_empty", mode="before")
     @classmethod
-    def _one_column(cls, key: Any) -> Any:
-        found = from_text(key)
+    def _one_column(cls, columns: Any) -> Any:
+        found = from_text(columns)
         return (found,) if isinstance(found, str) else found
 
     @field_validator("key")

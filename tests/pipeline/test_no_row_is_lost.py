@@ -16,6 +16,7 @@ from waiting import scaled
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, PermanentFailureError, TooManyFailedRowsError
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import sample_source
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.protocol.manifest import encode_page
@@ -79,6 +80,41 @@ def test_the_first_or_the_last_row_of_a_key_is_answered_and_the_others_are_skipp
     answers = [row["answer"] for row in sorted(ended.answers, key=lambda row: row["id"])]
     assert answers == [f"Say it: {text}" for text in texts]
     assert ended.report["rows"] == {"read": 7, "answered": 2, "dead_letter": 0, "skipped": 5}
+
+
+EMPTY = [{"id": 1, "text": ""}, {"id": 2, "text": None}, {"id": 3}, {"id": 4, "text": " \t\n"}]
+
+
+@pytest.mark.parametrize("columns", ["text", ["text", "title"]])
+def test_rows_without_a_text_are_skipped_and_counted_and_neither_asked_nor_failed(job, sandbox, columns, caplog):
+    job.spec["source"]["skip_empty"] = columns
+    with caplog.at_level("INFO", "llmbeam"):
+        ended = job.run([*EMPTY, {"id": 5, "text": "a"}, {"id": 6, "text": 0}, "{"])
+    assert ended.report["rows"] == {"read": 7, "answered": 2, "dead_letter": 1, "skipped": 4}
+    assert sorted(answer["id"] for answer in ended.answers) == [5, 6]
+    assert len(sandbox.requests) == 2
+    assert "4 of 7 rows were skipped." in caplog.text
+    assert "of 7 rows, 4 skipped" in Path(ended.manifest["report_html_uri"]).read_text()
+
+
+def test_a_row_with_a_value_in_one_of_the_columns_is_asked(job, sandbox):
+    job.spec["source"]["skip_empty"] = ["title", "text"]
+    ended = job.run([{"id": 1, "title": "", "text": "a"}, {"id": 2, "title": " ", "text": ""}])
+    assert [answer["id"] for answer in ended.answers] == [1]
+
+
+def test_an_estimate_asks_no_row_without_a_text(job, sandbox):
+    job.spec["source"]["skip_empty"] = "text"
+    job.write([*EMPTY, {"id": 5, "text": "a"}])
+    assert sample_source(JobSpec.parse(job.spec)).rows == 1
+
+
+def test_a_column_that_no_row_has_ends_the_job_before_anything_is_sent(job, sandbox):
+    job.spec["source"]["skip_empty"] = ["txt"]
+    sentence = r"has 2 rows, and none has a value in `source\.skip_empty`, 'txt', so .* set `source\.on_empty`"
+    with pytest.raises(JobSpecError, match=sentence):
+        job.run([{"id": 1, "text": "a"}, {"id": 2, "text": "b"}])
+    assert len(sandbox.requests) == 0
 
 
 def test_rows_with_the_same_key_can_all_be_answered(job):

@@ -125,7 +125,10 @@ def read_source(prompts: RowPrompts, export_uri: str, max_bytes: int = MAX_BYTES
         JobSpecError: The source does not exist.
     """
     size, portions = _read_all(prompts, export_uri, max_bytes)
-    selected = (Portion(list(filter(prompts.selects, portion.rows)), portion.size) for portion in portions)
+    selected = (
+        Portion([row for row in portion.rows if prompts.selects(row) and not prompts.skips(row)], portion.size)
+        for portion in portions
+    )
     return SourceReading(size, selected)
 
 

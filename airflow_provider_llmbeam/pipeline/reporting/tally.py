@@ -21,7 +21,8 @@ class Tally:
 
     Attributes:
         read: Number of rows read.
-        skipped: Number of those that the source has more than once, of which one is answered.
+        skipped: Number of those that are neither asked nor failed: without a value in `source.skip_empty`, or with
+            the key of another row that is answered.
         answered: Number of answered rows by origin.
         failed: Number of failed rows by kind of failure.
         messages: The message of one failure per kind.

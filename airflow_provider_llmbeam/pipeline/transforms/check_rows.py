@@ -89,15 +89,24 @@ def check_facts(facts: RowFacts, source: Source, wanted: Mapping[str, str]) -> N
         raise JobSpecError(f"`{wanted[missing[0]]}`: no row has column {missing[0]!r}; {hint}")
 
 
-def check_count(rows: int, source: Source) -> None:
+def check_count(rows: int, source: Source, skipped: int = 0) -> None:
     """Checks that a source has rows enough.
+
+    Args:
+        rows: Number of its rows that are not skipped.
+        source: The source.
+        skipped: Number of those that are.
 
     Raises:
         SourceEmptyError: It does not; the message says what to do.
     """
     if not rows and source.on_empty == "fail":
+        none = "no rows"
+        if skipped:
+            columns = ", ".join(map(repr, source.skip_empty))
+            none = f"{skipped:,} rows, and none has a value in `source.skip_empty`, {columns}"
         raise SourceEmptyError(
-            f"{name_of(source)} has no rows, so the output was left as it is. If that is no mistake, set "
+            f"{name_of(source)} has {none}, so the output was left as it is. If that is no mistake, set "
             "`source.on_empty` to 'skip', or to 'write' to publish no answers."
         )
     if 0 < rows < source.min_rows:

@@ -118,11 +118,13 @@ class Publish(beam.DoFn):
         asked = tally.read - tally.skipped
         if not asked and (spec.source.on_empty != "write" or self._was_published):
             why = "has no rows of this run any more: they are published" if self._was_published else "has no rows"
+            if tally.skipped:
+                why = f"has {tally.skipped:,} rows, which `source.skip_empty` all skips"
             reason = f"{name_of(spec.source)} {why}, so the output was left as it is."
             text = self._report.build_skipped(tally, reason)
             self._clean_up()
             release(spec)
-            check_count(asked, spec.source)
+            check_count(asked, spec.source, tally.skipped)
             self._report.write_text(text, spec.paths.skipped_uri)
             return text
         check_count(asked, spec.source)

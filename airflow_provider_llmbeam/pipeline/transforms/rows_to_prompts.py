@@ -44,15 +44,18 @@ class TakeRows(RowStep):
     """
 
     def start_bundle(self) -> None:
-        """Resets the number of rows."""
+        """Resets the numbers of rows."""
         super().start_bundle()
-        self._rows = 0
+        self._rows = self._skipped = 0
 
     def process(self, row: Row | FailedRow) -> Iterator[Row | beam.pvalue.TaggedOutput]:
         """Takes one row."""
         if not self._prompts.selects(row):
             return
         self._rows += 1
+        if self._prompts.skips(row):
+            self._skipped += 1
+            return
         self.count("rows")
         place = None
         if isinstance(row, dict) and PLACE in row:
@@ -65,9 +68,10 @@ class TakeRows(RowStep):
             yield row if place is None else {**row, PLACE: place}
 
     def finish_bundle(self) -> Iterator[beam.pvalue.TaggedOutput]:
-        """Outputs the number of rows."""
+        """Outputs the numbers of rows read and skipped."""
         super().finish_bundle()
-        yield beam.pvalue.TaggedOutput(TALLIES, GlobalWindows.windowed_value(Tally(read=self._rows)))
+        tally = Tally(read=self._rows, skipped=self._skipped)
+        yield beam.pvalue.TaggedOutput(TALLIES, GlobalWindows.windowed_value(tally))
 
 
 class Render(RowStep):
