@@ -3,6 +3,7 @@
     LLMBeamError
     +-- JobSpecError (ValueError)     before anything was sent or billed; a retry repeats it
     |   +-- SourceEmptyError          the source has no rows, or fewer than `source.min_rows`
+    |   +-- SourceMissingError        no file of the source is there yet, and `source.on_missing` is 'retry'
     +-- CloudError (RuntimeError)     one request to Google Cloud failed; the job itself may be unaffected
     |   +-- CloudUnavailableError     no answer, 429 or 5xx; a retry may succeed
     |   +-- AccessDeniedError         no credentials, 401 or 403
@@ -69,6 +70,12 @@ class JobSpecError(LLMBeamError, ValueError):
 
 class SourceEmptyError(JobSpecError):
     """The source has no rows, or fewer than `source.min_rows`; the old output was kept."""
+
+
+class SourceMissingError(JobSpecError):
+    """No file of the source is there yet; a retry may find it."""
+
+    retryable = True
 
 
 class CloudError(LLMBeamError, RuntimeError):

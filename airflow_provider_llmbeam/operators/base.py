@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -61,6 +62,9 @@ _PARTS = (
     "runner",
     "state_uri",
 )
+
+#: A template of what differs between runs of a Dag.
+_OF_RUN = re.compile(r"\{\{[^}]*\b(ds|ts|ds_nodash|ts_nodash\w*|run_id|dag_run|\w+_date|data_interval_\w+)\b")
 
 
 class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
@@ -145,6 +149,14 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
         if problems := literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media")):
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
+        uri = self.sink.get("uri") if isinstance(self.sink, Mapping) else self.sink
+        if self._writes and self.state_uri is None and isinstance(uri, str) and _OF_RUN.search(uri):
+            self.log.warning(
+                "Task %r: `sink.uri` %r is another one in each run, and the journal lies below it, so that no run "
+                "finds answers or figures of an earlier one. Set `state_uri` to a directory without a template.",
+                self.task_id,
+                uri,
+            )
 
     def on_kill(self) -> None:
         """Stops the process of the job. Its answers so far are in the journal."""

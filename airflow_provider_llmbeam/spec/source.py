@@ -178,7 +178,7 @@ class _Source(SpecModel):
             that does not write by key.
         on_empty: Policy for a source without rows, e.g. a file of zero bytes. `fail` fails the job, and `skip`
             ends it as skipped, in Airflow as a skipped task: both leave the output as it is. `write` publishes
-            no answers. A source that matches no file is an error in any case.
+            no answers. A source that matches no file is an error in any case, see `on_missing` of files.
         skip_empty: Columns of which a row needs one with a value: it is skipped if each is NULL, missing, or a
             text of blanks. Skipped rows are counted in the report, and are no failed rows.
         min_rows: Smallest number of rows, without those that are skipped. With fewer the job fails before anything
@@ -242,6 +242,8 @@ class FilesSource(_Source):
             from the extension of `uri`. Text in a Parquet column of type `binary` is text; other bytes are base64
             in the output and in the dead letter.
         csv: How CSV files are written; by default with commas, double quotes, a header, in UTF-8.
+        on_missing: What a `uri` that matches no file does: `fail` ends the task, and `retry` has Airflow try again
+            as often as its `retries` say, so that a late file is waited for.
         failed_kinds: Kinds of failure whose rows are read from a dead letter, e.g. `("truncated",)`; empty for all
             kinds. The other rows stay in the dead letter.
     """
@@ -250,6 +252,7 @@ class FilesSource(_Source):
     uri: Annotated[str, Field(min_length=1)]
     format: FileFormat | None = None
     csv: CsvOptions = CsvOptions()
+    on_missing: Literal["fail", "retry"] = "fail"
     failed_kinds: tuple[FailureKind, ...] = ()
 
     _no_password = field_validator("uri")(without_user)

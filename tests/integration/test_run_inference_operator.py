@@ -236,6 +236,37 @@ def test_values_that_are_invalid_once_rendered_fail_before_anything_is_sent(
     assert len(sandbox.requests) == 0
 
 
+def test_retries_wait_for_a_late_file(run_dag, connection, table, sandbox, tmp_path):
+    late = tmp_path / "late.jsonl"
+    source = {"uri": str(late), "key": "id", "on_missing": "retry"}
+
+    def write(context):
+        late.write_text('{"id": 1, "text": "a"}\n')
+
+    with DAG("late", schedule=None) as dag:
+        operator(table, source=source, retries=1, retry_delay=timedelta(0), on_retry_callback=write)
+    dag_run, states = run_dag(dag)
+    assert states == {"answer": "success"}
+    assert dag_run.get_task_instance("answer").try_number == 2
+    assert len(sandbox.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_warned"),
+    [
+        ({"sink": "gs://b/out/{{ ds }}"}, True),
+        ({"sink": {"uri": "gs://b/{{ dag_run.logical_date | ds }}/"}}, True),
+        ({"sink": "gs://b/out/{{ ds }}", "state_uri": "gs://b/state/"}, False),
+        ({"sink": "gs://b/{{ var.value.out }}"}, False),
+    ],
+)
+def test_a_directory_of_each_run_without_a_state_of_all_runs_is_warned_of_at_parse(
+    table, capsys, changes, is_warned
+):
+    operator(table, **changes)
+    assert ("is another one in each run, and the journal lies below it" in capsys.readouterr().out) is is_warned
+
+
 def test_the_same_connection_type_works_for_an_openai_compatible_server(run_dag, monkeypatch, table, sandbox):
     value = {"conn_type": "llmbeam", "host": sandbox.openai_url, "password": "k"}
     monkeypatch.setenv("AIRFLOW_CONN_LOCAL", json.dumps(value))

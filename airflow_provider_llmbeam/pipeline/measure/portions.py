@@ -135,7 +135,7 @@ def read_source(prompts: RowPrompts, export_uri: str, max_bytes: int = MAX_BYTES
 def _read_all(prompts: RowPrompts, export_uri: str, max_bytes: int) -> tuple[float, Iterable[Portion]]:
     match source := prompts.source:
         case FilesSource():
-            check_source(source.uri, source.resolved_format)
+            check_source(source.uri, source.resolved_format, source.on_missing)
             return read_portions(
                 source.uri, RowFormat(source.resolved_format, source.csv, prompts.used), max_bytes
             )

@@ -7,11 +7,12 @@ import logging
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import fastavro
 from apache_beam.io.filesystem import CompressionTypes
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError, SourceMissingError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.sources.lines import check_readable, open_plain
 from airflow_provider_llmbeam.spec.source import FileFormat
@@ -28,10 +29,16 @@ _IS_DATA = re.compile(r"(^|/)[^/_.][^/]*$")
 _IS_JSON_DOCUMENT = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*\{|\{[ \t]*\r?\n\s*\")")
 
 
-def check_source(uri: str, file_format: FileFormat) -> None:
+def check_source(uri: str, file_format: FileFormat, on_missing: Literal["fail", "retry"] = "fail") -> None:
     """Checks that the source exists and can be read, and logs its files.
 
+    Args:
+        uri: A path or a glob.
+        file_format: Format of the files.
+        on_missing: See `spec.FilesSource`.
+
     Raises:
+        SourceMissingError: No file matches, and `on_missing` is 'retry'.
         JobSpecError: No file matches, or one that matches cannot be read, or the filesystem rejects the request.
     """
     try:
@@ -39,7 +46,10 @@ def check_source(uri: str, file_format: FileFormat) -> None:
     except Exception as error:
         raise JobSpecError(f"`source.uri` {uri!r} cannot be listed: {error}") from error
     if not found:
-        raise JobSpecError(f"`source.uri` {uri!r} matches no file.")
+        missing = f"`source.uri` {uri!r} matches no file."
+        if on_missing == "retry":
+            raise SourceMissingError(f"{missing} `source.on_missing` is 'retry': a retry looks again.")
+        raise JobSpecError(missing)
     if storage.is_local(uri) and Path(found[0].path).is_dir():
         raise JobSpecError(
             f"`source.uri` {uri!r} is a directory. Expected its files, e.g. '{uri.rstrip('/')}/*.{file_format}'."

@@ -93,7 +93,7 @@ def read(root: beam.Pipeline, source: FilesSource, used: frozenset[str] | None =
     Raises:
         JobSpecError: No file matches, or one that matches cannot be read.
     """
-    check_source(source.uri, source.resolved_format)
+    check_source(source.uri, source.resolved_format, source.on_missing)
     how = RowFormat(source.resolved_format, source.csv, used, source.picks_by_order)
     return read_format(root, source.uri, how)
 

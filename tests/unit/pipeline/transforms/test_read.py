@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError, SourceMissingError
 from airflow_provider_llmbeam.pipeline.elements import FailedRow
 from airflow_provider_llmbeam.pipeline.prompt_of_row import with_key
 from airflow_provider_llmbeam.pipeline.records import encode_record, failed_record
@@ -272,6 +272,15 @@ def test_a_source_that_matches_a_file_is_fine(tmp_path: Path) -> None:
 def test_a_source_that_matches_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JobSpecError, match=r"`source\.uri` '.*' matches no file\. Nothing was sent or billed\."):
         check_source(f"{tmp_path}/*.csv", "csv")
+
+
+def test_a_source_that_matches_nothing_yet_is_retried_if_its_files_may_be_late(tmp_path: Path) -> None:
+    sentence = (
+        r"matches no file\. `source\.on_missing` is 'retry': a retry looks again\. Nothing was sent or billed\."
+    )
+    with pytest.raises(SourceMissingError, match=sentence) as caught:
+        check_source(f"{tmp_path}/*.csv", "csv", "retry")
+    assert caught.value.retryable
 
 
 @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet", "avro"])
