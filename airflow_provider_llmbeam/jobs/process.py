@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from airflow_provider_llmbeam.spec.protocol.alert import Alert
 
 #: Exit code of the entry point after a SIGTERM or Ctrl-C.
 _EXIT_INTERRUPTED = 130
+#: The line of an exception in a traceback.
+_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): ")
 
 
 class JobProcess:
@@ -60,6 +63,7 @@ class JobProcess:
         self._python = python
         self._on_alert = on_alert
         self._child: subprocess.Popen[str] | None = None
+        self._last_error = ""
         self._secrets: tuple[str, ...] = ()
 
     def run(self, *, defers: bool = False) -> dict[str, Any]:
@@ -120,7 +124,9 @@ class JobProcess:
                 assert child.stdout is not None
                 try:
                     for line in child.stdout:
-                        self._log.info("%s", redact(line.rstrip(), self._secrets))
+                        text = redact(line.rstrip(), self._secrets)
+                        self._last_error = text if _ERROR.match(text) else self._last_error
+                        self._log.info("%s", text)
                         self._pass_on(alerts)
                 except BaseException:  # such as Airflow's `execution_timeout`
                     self.stop()  # before its input is closed, which ends it at once
@@ -175,7 +181,7 @@ class JobProcess:
     def _outcome(self, exit_code: int, result_path: Path) -> dict[str, Any]:
         if not result_path.exists():
             raise JobFailedError(
-                f"Job {self._spec.name!r} {_exit_words(exit_code)}. What was "
+                f"Job {self._spec.name!r} {_exit_words(exit_code, self._last_error)}. What was "
                 f"answered is kept in {self._spec.paths.journal_uri!r}; a retry sends only the rest."
             )
         outcome: dict[str, Any] = json.loads(result_path.read_text())
@@ -222,8 +228,10 @@ def _write_private(path: Path, value: SpecModel) -> None:
     path.write_text(value.model_dump_json())
 
 
-def _exit_words(exit_code: int) -> str:
+def _exit_words(exit_code: int, error: str) -> str:
     if exit_code == _EXIT_INTERRUPTED:
         return f"was interrupted (exit code {exit_code})"
     words = f"signal {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"
-    return f"ended with {words} and left no result"
+    if exit_code < 0 or not error:
+        return f"ended with {words} and left no result"
+    return f"ended with {words}: {error.rstrip('.')}"

@@ -190,7 +190,7 @@ class EngineThread:
         if self._stop_sending():
             _log.warning(
                 "Interrupted: nothing more is sent, and answers to the requests in flight are recorded for up to "
-                "%.0f s. A second Ctrl-C ends the job at once, and what is in flight is perhaps paid for again.",
+                "%.0f s. A second signal ends the job at once, and what is in flight is perhaps paid for again.",
                 GRACE_SECONDS,
             )
 

@@ -71,7 +71,7 @@ MISTAKES = (
     Mistake(
         changes={"prompt.template": "Which mood? {{ row.txt }}"},
         sentence=(
-            "100 of 100 rows become no prompt: correct `prompt.template` or the source. no column "
+            "No prompt could be made of 100 of 100 rows: correct `prompt.template` or the source. no column "
             "'txt'; there are ['id', 'text']. The rows are in "
             "'out/.llmbeam/moods/failed_rows.jsonl'; the old output stays. Nothing was sent or "
             "billed."

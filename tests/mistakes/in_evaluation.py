@@ -126,7 +126,10 @@ MISTAKES = (
         files=golden({"text": "a"}),
     ),
     mistake(
-        ("`golden`: row {\"id\": 1} becomes no prompt: no column 'text'; there are ['expected_mood', 'id']."),
+        (
+            "`golden`: no prompt could be made of row {\"id\": 1}: no column 'text'; there are "
+            "['expected_mood', 'id']."
+        ),
         about="a golden row without the column of the prompt",
         files=golden({"id": 1, "expected_mood": "a"}),
     ),

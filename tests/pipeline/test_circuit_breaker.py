@@ -109,7 +109,7 @@ def test_a_column_that_no_row_has_ends_the_job_before_anything_is_sent(job, sand
     with pytest.raises(JobSpecError) as caught:
         job.run(rows(300), prompt={"template": "Say it: {{ row.txt }}"})
     assert str(caught.value).startswith(
-        "300 of 300 rows become no prompt: correct `prompt.template` or the source. "
+        "No prompt could be made of 300 of 300 rows: correct `prompt.template` or the source. "
         "no column 'txt'; there are ['id', 'text']. "
     )
     assert "Nothing was sent or billed." in str(caught.value)

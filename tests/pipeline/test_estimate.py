@@ -347,7 +347,10 @@ def test_a_model_that_answers_nothing_gives_no_estimate(job, sandbox):
 
 @pytest.mark.parametrize(
     ("rows", "words"),
-    [([], "has no row to send"), ([{"id": 1}], r"1 of 1 rows become no prompt, e\.g\.: .*no column 'text'")],
+    [
+        ([], "has no row to send"),
+        ([{"id": 1}], r"No prompt could be made of 1 of 1 rows, e\.g\.: .*no column 'text'"),
+    ],
 )
 def test_a_source_without_prompts_is_refused(job, sandbox, rows, words):
     job.write(rows)

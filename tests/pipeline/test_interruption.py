@@ -56,7 +56,7 @@ def test_a_signal_records_the_answers_in_flight_and_ends_with_one_line_and_130_a
     with command(**changes) as started:
         until(lambda: hold.waiting == 5 and sandbox.stats()["billed_answers"] == 15, "5 requests are in flight")
         os.killpg(started.pid, number)  # as a terminal does, and a task that is killed
-        until(lambda: "for up to 4 s. A second Ctrl-C" in started.stderr.readline(), "the engine is told")
+        until(lambda: "for up to 4 s. A second signal" in started.stderr.readline(), "the engine is told")
         hold.release()
         _, log = started.communicate()
     assert started.returncode == 130, log

@@ -397,7 +397,8 @@ def test_too_many_failed_rows_fail_the_job_and_keep_the_previous_output(job, san
     sandbox.faults.when(GEMINI, "Say it: new", Fault(kind="error", http_status=400, message="no"))
     job.write([{"id": number, "text": f"{'new' if number < 5 else 'other'} {number}"} for number in range(20)])
     with pytest.raises(
-        TooManyFailedRowsError, match=r"5 of 20 rows ended in the dead letter.*5 × bad_request \(no\)"
+        TooManyFailedRowsError,
+        match=r"5 of 20 rows failed, and .* refused 5 of 5 requests: .*e\.g\. bad_request \(no\)",
     ) as raised:
         run(JobSpec.parse(job.spec | {"limits": {"max_dead_letter_ratio": 0.2}}))
     assert read_lines(job.out / "answers-00000-of-00001.jsonl") == before
@@ -406,7 +407,7 @@ def test_too_many_failed_rows_fail_the_job_and_keep_the_previous_output(job, san
     assert len(read_lines(rows_uri)) == 5
     assert str(rows_uri) in str(raised.value)
     failed = Path(JobSpec.parse(job.spec).paths.failed_html_uri)
-    assert "5 of 20 rows ended in the dead letter" in failed.read_text()
+    assert "5 of 20 rows failed" in failed.read_text()
     assert Report.model_validate_json(failed.with_suffix(".json").read_text()).rows.dead_letter == 5
     assert raised.value.page == encode_page(failed.read_text(), str(failed))
     paid = len(sandbox.requests)

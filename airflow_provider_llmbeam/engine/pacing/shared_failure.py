@@ -14,7 +14,7 @@ _QUOTED_CHARACTERS = 80
 _SENTENCES: dict[FailureKind, str] = {
     "unreadable_row": "{rows} lines are no rows: correct `source.format` or the file.",
     "missing_key": "{rows} rows have no key: correct `source.key` or the rows.",
-    "template_error": "{rows} rows become no prompt: correct `prompt.template` or the source.",
+    "template_error": "No prompt could be made of {rows} rows: correct `prompt.template` or the source.",
     "personal_data": "{rows} rows have personal data that `safety.privacy` lets no row have, or were masked with "
     "another key: change `actions`, the source or the key.",
     "media_error": "{rows} rows lack a file that can be sent: correct `prompt.media`.",
@@ -70,14 +70,22 @@ class SharedFailure:
         Args:
             max_output_tokens: `generation.max_output_tokens` of the job; 0 if its answers are vectors.
         """
-        rows = f"{self.failed:,} of {self.asked:,}"
-        fault = _SENTENCES.get(self.kind, f"{{rows}} rows failed ({self.kind}).")
-        if self.kind == "invalid_output" and not max_output_tokens:
-            fault = _INVALID_VECTORS
-        sentence = fault.format(rows=rows, limit=max_output_tokens)
+        sentence = self.cause(max_output_tokens, f"{self.failed:,} of {self.asked:,}")
         if self.kind == "truncated":  # what is left of the answer says nothing more
             return sentence
         return f"{sentence} {quoted(self.message)}"
+
+    def cause(self, max_output_tokens: int, rows: str) -> str:
+        """Returns what failed and what to change, without the message of a failure.
+
+        Args:
+            max_output_tokens: See `sentence`.
+            rows: Words for the number of rows.
+        """
+        fault = _SENTENCES.get(self.kind, f"{{rows}} rows failed ({self.kind}).")
+        if self.kind == "invalid_output" and not max_output_tokens:
+            fault = _INVALID_VECTORS
+        return fault.format(rows=rows, limit=max_output_tokens)
 
 
 def quoted(message: str) -> str:

@@ -347,12 +347,12 @@ class BatchInference:
         manifest = self.manifest or manifest
         sums = Sums.total(harvested.values())
         rows = sum(file.rows for file in manifest.files.values())
+        costs = self._refuse_costly_rest(manifest, rows - sums.answered, sums.commonest_errors, Sums.total(fresh))
         _log.info(
-            "Batch inference has answered %s of %s rows; %s failed there, %s lines are no results. %sThe rest is "
-            "sent online%s.",
+            "Batch inference has answered %s of %s rows; %s failed there, %s lines are no results.%s%s",
             *(f"{number:,}" for number in (sums.answered, rows, sums.failed, sums.malformed)),
-            f"Errors there: {errors}. " if (errors := sums.commonest_errors) else "",
-            self._refuse_costly_rest(manifest, rows - sums.answered, errors, Sums.total(fresh)),
+            f" Errors there: {errors}." if (errors := sums.commonest_errors) else "",
+            f" The rest is sent online{costs}." if rows > sums.answered else "",
         )
 
     def _refuse_costly_rest(self, manifest: BatchManifest, rest: int, errors: str, fresh: Sums) -> str:

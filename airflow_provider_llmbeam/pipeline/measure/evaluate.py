@@ -175,7 +175,7 @@ def evaluate(spec: JobSpec, evaluation: Evaluation) -> EvaluationReport:
     prompts = render_rows(spec, rows)
     for key, prompt in prompts.items():
         if isinstance(prompt, Failure):
-            raise JobSpecError(f"`golden`: row {key} becomes no prompt: {prompt.message.rstrip('.')}.")
+            raise JobSpecError(f"`golden`: no prompt could be made of row {key}: {prompt.message.rstrip('.')}.")
     check_models(spec, *judges.values())
     with keep_answers(spec):
         answers = answer_rows(spec, prompts)

@@ -181,7 +181,7 @@ class _Merge:
         staging = dataset.table(f"{self._target.table_id}__llmbeam_{work_id}")
         schema = [_field(column, kind) for column, kind in self._arrow_types.items()]
         load_id, merge_id = f"llmbeam-load-{work_id}", f"llmbeam-merge-{work_id}"
-        _log.info("Loading %s answers beside %s", f"{self._rows:,}", self._target)
+        _log.info("Loading %s answers into a staging table of %s", f"{self._rows:,}", self._target)
         run_once(
             self._client, load_id, self._location, lambda: self._load(load_id, staging, schema), "Loading answers"
         )

@@ -12,7 +12,7 @@ import apache_beam as beam
 from pydantic import ValidationError
 
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, OF_EVERY_PROMPT, PERMANENT
-from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
+from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure, quoted
 from airflow_provider_llmbeam.exceptions import (
     DriftError,
     JobSpecError,
@@ -315,13 +315,16 @@ def check_ratio(
         others = "" if rows == tally.read else f"None of {tally.read} rows was answered. "
         raise (PermanentFailureError if is_permanent else NothingAnsweredError)(f"{others}{message}")
     asked = failed - tally.failed["not_stored"]
-    kinds = ", ".join(f"{count} × {kind} ({tally.messages[kind]})" for kind, count in tally.failed.most_common(3))
-    again = "a changed spec" if is_permanent and asked else "another run"
+    commonest = tally.failed.most_common(3)
+    shared = [SharedFailure(_kind(kind), count, tally.read, tally.messages[kind]) for kind, count in commonest]
+    causes = " ".join(each.cause(max_output_tokens, f"{each.failed:,} of {failed:,}") for each in shared)
+    examples = ", ".join(f"{each.kind} ({quoted(each.message).rstrip('.')})" for each in shared)
+    again = "once that is corrected, another run" if is_permanent and asked else "another run"
     sent = "the failed rows only" if asked else "nothing, and publishes them once the sink takes them"
     raise (PermanentFailureError if is_permanent else TooManyFailedRowsError)(
-        f"{failed} of {tally.read} rows ended in the dead letter, {dead_letter_uri!r}: {kinds}. "
-        f"`limits.max_dead_letter_ratio` is {max_ratio:g}, so the previous output was kept. The answers are in "
-        f"the journal: {again} sends {sent}."
+        f"{failed:,} of {tally.read:,} rows failed, and `limits.max_dead_letter_ratio` is {max_ratio:g}, so the "
+        f"previous output was kept. {causes} The answers are in the journal: {again} sends {sent}. The failed "
+        f"rows are in {dead_letter_uri!r}, e.g. {examples}."
     )
 
 

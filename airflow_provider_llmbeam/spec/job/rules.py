@@ -96,7 +96,9 @@ def _key_fault(spec: JobSpec) -> FieldFaultError | None:
             fault += ": select one of them in `source.query`, with QUALIFY ROW_NUMBER() OVER (…) = 1"
     elif source.picks_by_order and privacy is not None and privacy.dlp is not None:
         fault = "must be 'error', 'dead_letter' or 'allow', as a detector of type 'dlp' keeps no order of the rows"
-    return fault and FieldFaultError("source.on_duplicate_key", fault, source.on_duplicate_key)
+    if fault is None:
+        return None
+    return FieldFaultError("source.on_duplicate_key", fault, source.on_duplicate_key)
 
 
 def _queue_fault(spec: JobSpec) -> FieldFaultError | None:

@@ -89,3 +89,24 @@ def test_a_job_whose_caller_raises_as_at_an_execution_timeout_records_the_answer
     job._log = log
     job.run()
     assert len(sandbox.requests) == 20
+
+
+def test_a_process_that_ends_without_a_result_says_its_last_exception(job, monkeypatch, tmp_path):
+    script = tmp_path / "python"
+    script.write_text(
+        "#!/bin/sh\necho Traceback\necho 'ValueError: first'\n"
+        "echo 'FileNotFoundError: The file /nope.txt cannot be found.'\necho end\nexit 1\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(job, "_python", str(script))
+    sentence = (
+        r"ended with exit code 1: FileNotFoundError: The file /nope\.txt cannot be found\. What was answered"
+    )
+    with pytest.raises(JobFailedError, match=sentence):
+        job.run()
+
+
+def test_a_process_that_says_no_exception_left_no_result(job, monkeypatch):
+    monkeypatch.setattr(job, "_python", "/bin/false")
+    with pytest.raises(JobFailedError, match=r"ended with exit code 1 and left no result\. What was answered"):
+        job.run()

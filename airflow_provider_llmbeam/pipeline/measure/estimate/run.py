@@ -89,8 +89,8 @@ def make_estimate(
         raise SourceEmptyError(f"Job {spec.name!r} has no row to send.")
     if not found.tokens:
         raise JobSpecError(
-            f"Job {spec.name!r} has no row to send. {found.failed:,} of {found.rows:,} rows become no prompt, "
-            f"e.g.: {found.first_message}"
+            f"Job {spec.name!r} has no row to send. No prompt could be made of {found.failed:,} of "
+            f"{found.rows:,} rows, e.g.: {found.first_message}"
         )
     known, recorded = find_outcomes(spec, found.tokens)
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
