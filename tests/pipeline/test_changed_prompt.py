@@ -78,7 +78,7 @@ def test_a_bad_prompt_costs_a_hundred_rows_instead_of_a_night_and_the_good_one_c
     assert passed == GOLDEN
     _, compared = shell("compare good.json comparison.json")
     assert SAMPLE - GOLDEN <= compared < SAMPLE, "last month's answers and the golden rows are known"
-    printed, sent = shell("run good.json")
+    printed, sent = shell("run good.json --json")
     assert passed + compared + sent == ROWS
     report = json.loads(printed)
     assert report["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}

@@ -102,6 +102,8 @@ def test_a_job_without_rows_is_skipped_and_its_output_stays(cloud):
     cloud.bucket.blob("empty.jsonl").upload_from_string("")
     answers = cloud.bucket.blob("skipped/answers-00000-of-00001.jsonl")
     answers.upload_from_string("yesterday's")
+    owner = {"job": "skipped", "deployment": "", "files": ["answers-00000-of-00001.jsonl"]}
+    cloud.bucket.blob("skipped/.llmbeam/_owner.json").upload_from_string(json.dumps(owner))
     source = {"uri": "gs://rows/empty.jsonl", "key": ["id"], "on_empty": "skip"}
     done = cloud.run_command(cloud.spec("skipped", source=source))
     assert done.returncode == 99, done.stderr

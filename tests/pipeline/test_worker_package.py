@@ -65,7 +65,7 @@ def test_the_wheel_contains_the_beam_side_and_nothing_of_the_airflow_side(wheel)
     directories = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") > 1}
     assert directories == {"spec", "transport", "engine", "providers", "pipeline"}
     files = {name.split("/")[1] for name in names if name.startswith(f"{package}/") and name.count("/") == 1}
-    assert files == {"__init__.py", "beam.py", "exceptions.py", "py.typed", "redaction.py"}
+    assert files == {"__init__.py", "beam.py", "exceptions.py", "local_files.py", "py.typed", "redaction.py"}
     assert f"{package}/pipeline/sinks/bigquery.py" in names
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
 
