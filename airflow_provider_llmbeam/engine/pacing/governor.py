@@ -6,7 +6,7 @@ communicate find their shares this way. Between two 429s the server has admitted
 follows closely, the share falls to that. Without a known quota, `LearnedRate` is used instead.
 
 The time of a state never goes back. Processes that share one read the clock, and wait for each other: each of them
-lowered the line of requests to its own time, and 20 processes with 50 governors each sent six times the quota.
+lowered the line of requests to its own time, and 20 processes with 50 governors each sent 2.6 times the quota.
 """
 
 from __future__ import annotations
