@@ -41,8 +41,8 @@ class RetryFailedRowsOperator(RunInferenceOperator):
         dead_letter_uri: Dead letter of any earlier job, `dead_letter_uri` of its manifest.
         key: Columns that identify a row, as `source.key` of that job.
         failed_kinds: Kinds of failure whose rows are sent, e.g. `["truncated"]`; by default those that a model
-            can answer: all but `unreadable_row`, `missing_key`, `duplicate_key`, `template_error`, `media_error`,
-            `personal_data` and `no_turn`. With a corrected prompt or file, name them.
+            can answer: all but `unreadable_row`, `missing_key`, `duplicate_key`, `media_error`, `personal_data`
+            and `no_turn`. With a corrected file, name `media_error`.
         sink: Sink of that job. Of a files sink, `on_existing` becomes 'merge'.
         kwargs: Arguments of `RunInferenceOperator`, without `source`. `prompt`, `model` and `generation` are those
             of the failed job, with what is to be changed.

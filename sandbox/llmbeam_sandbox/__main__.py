@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import cast
 
 from llmbeam_sandbox.billing.settings import EndpointSettings, GpuLimits
-from llmbeam_sandbox.core.faults import FAULT_KINDS, Fault, FaultKind
+from llmbeam_sandbox.core.faults import Fault, FaultKind
 from llmbeam_sandbox.dataflow.settings import DataflowSettings
 from llmbeam_sandbox.models.quota import Quota
 from llmbeam_sandbox.models.settings import Latency, ModelSettings
@@ -197,17 +197,14 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="METHOD=KIND",
-        help="failure of every call of a method, KIND:STATUS with this HTTP status, KIND/N of one call in N, e.g. "
-        f"'gemini.generateContent=error:503/10'; may be repeated. Kinds: {', '.join(FAULT_KINDS)}; methods: see "
-        "/sandbox/stats",
+        help="let calls fail, e.g. gemini.generateContent=error:503/10: one in ten",
     )
     parser.add_argument(
         "--gpu-quota",
         action="append",
         default=[],
         metavar="LOCATION=GPU:N",
-        help="quota of accelerators, of endpoints and services each; others have 0 then; may be repeated "
-        "(default: unlimited)",
+        help="quota of accelerators; others have 0 then; may be repeated (default: unlimited)",
     )
     parser.add_argument(
         "--ready-file", type=Path, metavar="PATH", help='file that holds {"url", "pid", "token"} while serving'

@@ -92,14 +92,14 @@ def test_rows_that_fail_again_stay_and_the_report_of_the_first_task_stays_beside
         retry >> echo
     run, states = run_dag(dag)
     assert states == {"answer": "success", "retry": "success", "nothing": "skipped", "echo": "success"}
-    assert len(sandbox.requests) == 2 + 2 + 2, "a row without a prompt is not sent again"
+    assert len(sandbox.requests) == 2 + 2 + 2, "a row without a prompt is not sent"
     first = json.loads((tmp_path / "out/report.json").read_text())
     assert (first["model"], first["rows"]) == (
         "gemini:gemini-2.5-flash",
         {"read": 5, "answered": 2, "dead_letter": 3, "skipped": 0},
     )
     again = run.get_task_instance("retry").xcom_pull(task_ids="retry")
-    assert again["rows"] == {"read": 2, "answered": 0, "dead_letter": 2, "skipped": 0}
+    assert again["rows"] == {"read": 3, "answered": 0, "dead_letter": 3, "skipped": 0}
     assert again["all_rows"] == {"read": 5, "answered": 2, "dead_letter": 3, "skipped": 0}
     last = json.loads((tmp_path / "out/report-retry.json").read_text())
     assert last["all_rows"] == {"read": 5, "answered": 4, "dead_letter": 1, "skipped": 0}

@@ -12,7 +12,7 @@ import apache_beam as beam
 from pydantic import ValidationError
 
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, OF_EVERY_PROMPT, PERMANENT
-from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure, quoted
+from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
 from airflow_provider_llmbeam.exceptions import (
     DriftError,
     JobSpecError,
@@ -318,7 +318,7 @@ def check_ratio(
     commonest = tally.failed.most_common(3)
     shared = [SharedFailure(_kind(kind), count, tally.read, tally.messages[kind]) for kind, count in commonest]
     causes = " ".join(each.cause(max_output_tokens, f"{each.failed:,} of {failed:,}") for each in shared)
-    examples = ", ".join(f"{each.kind} ({quoted(each.message).rstrip('.')})" for each in shared)
+    examples = ", ".join(f"{each.kind} ({each.message})" for each in shared)
     again = "once that is corrected, another run" if is_permanent and asked else "another run"
     sent = "the failed rows only" if asked else "nothing, and publishes them once the sink takes them"
     raise (PermanentFailureError if is_permanent else TooManyFailedRowsError)(

@@ -41,9 +41,8 @@ FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 #: Kinds that are faults of the source, which another prompt or model does not correct. If two rows have one key,
 #: the answer of the second would replace the answer of the first.
 FAULTS_OF_THE_SOURCE: frozenset[FailureKind] = frozenset({"unreadable_row", "missing_key", "duplicate_key"})
-#: Kinds that another model does not correct either, as no request can be made of the row.
+#: Kinds that another prompt or model does not correct either, as no request can be made of the row.
 OF_NO_MODEL: frozenset[FailureKind] = FAULTS_OF_THE_SOURCE | {
-    "template_error",
     "media_error",
     "personal_data",
     "no_turn",

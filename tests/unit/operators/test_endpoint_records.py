@@ -176,6 +176,7 @@ def test_a_teardown_after_a_retry_that_was_killed_before_it_recorded_anything_le
 
 
 def test_a_teardown_cancels_the_recorded_operation_at_once(sandbox, run):
+    sandbox.faults.hold(DEPLOY)
     run.start()
     run.tear_down()
     assert ends_empty(sandbox)

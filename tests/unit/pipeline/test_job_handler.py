@@ -147,8 +147,8 @@ def test_the_parts_may_be_plain_data() -> None:
             r"`prompt\.output_schema`: accepts any answer, as 'label' is no keyword",
         ),
         (
-            {"output_schema": ["type"]},
-            r"`prompt\.output_schema`: must be an object with named fields; got \['type'\]",
+            {"output_schema": [5]},
+            r"`prompt\.output_schema`: must be an object with named fields; got \[5\]",
         ),
         ({"max_repairs": 6}, r"`prompt\.max_repairs`: must be less than or equal to 5; got 6"),
         (

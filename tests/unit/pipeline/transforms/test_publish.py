@@ -49,7 +49,7 @@ def test_too_many_failed_rows_keep_the_previous_output_and_quote_the_reasons() -
         "2 of 3 answers were blocked: change `prompt.template`, the rows or the model. "
         "1 of 3 rows had no answer in time: check the server, or raise `limits.request_timeout_seconds`. "
         "The answers are in the journal: another run sends the failed rows only. "
-        "The failed rows are in 'out/dead.jsonl', e.g. blocked (No), timeout (slow)."
+        "The failed rows are in 'out/dead.jsonl', e.g. blocked (No.), timeout (slow)."
     )
 
 
