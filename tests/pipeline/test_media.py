@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.media import stored
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.model.media import is_below
 from tests.clouds import trust_in_aiohttp
 from tests.media_files import pdf, png
 
@@ -346,6 +347,12 @@ def test_a_row_has_the_model_fetch_no_address_beside_the_root(media_job, sandbox
     ended = media_job.run([{"id": 1, "image": inside}, {"id": 2, "image": outside}])
     assert [row["id"] for row in ended.dead_letter] == [2]
     assert [media.uri for media in sent(sandbox)] == [inside]
+
+
+@pytest.mark.parametrize("way_up", ["..", "..?x", "..#x", "..;x", ".\t.", ".%0A.", "..\\x", "%2e%2e"])
+def test_no_address_leads_out_of_the_root_however_its_server_reads_it(way_up):
+    assert is_below("https://h/pictures/a..b.png?size=1", "https://h/pictures")
+    assert not is_below(f"https://h/pictures/{way_up}", "https://h/pictures")
 
 
 def test_links_that_take_the_place_of_checked_files_send_no_other_file(media_job, sandbox, monkeypatch, tmp_path):

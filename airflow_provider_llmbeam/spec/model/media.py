@@ -247,8 +247,9 @@ def local_path(uri: str) -> str:
 def is_below(uri: str, root: str) -> bool:
     """Returns whether an address, which is no local one, is below a directory, wherever its server looks it up."""
     root = root if root.endswith("/") else f"{root}/"
-    # A backslash is a slash to many parsers of addresses (WHATWG URL Standard).
-    return uri.startswith(root) and ".." not in re.split(r"[/\\]", unquote(uri[len(root) :]))
+    # Parsers take a backslash for a slash, and leave out tabs and ends of lines (WHATWG URL Standard).
+    rest = re.sub(r"[\t\r\n]", "", unquote(uri[len(root) :]))
+    return uri.startswith(root) and ".." not in re.split(r"[/\\?#;]", rest)
 
 
 def guess_type(uri: str) -> str | None:
