@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -235,6 +236,8 @@ class DecideOnAnswers(_Decide):
 def with_published_text(answered: AnsweredRow, keeps_reasoning: bool) -> tuple[str, AnsweredRow]:
     """Returns all that is published of an answer, so that all of it is judged, and the answer."""
     text, reasoning = answered.completion.text, answered.completion.reasoning
+    if answered.completion.parsed is not None:  # without the escapes that JSON allows for any letter
+        text = json.dumps(answered.completion.parsed, ensure_ascii=False)
     return (f"{reasoning}\n\n{text}" if keeps_reasoning and reasoning else text), answered
 
 

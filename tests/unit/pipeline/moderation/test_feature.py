@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_provider_llmbeam.engine.outcome import Completion
@@ -10,12 +12,21 @@ from airflow_provider_llmbeam.pipeline.moderation.feature import with_published_
 
 
 @pytest.mark.parametrize(
-    ("keeps", "reasoning", "judged"),
-    [(False, "How to harm", "fine"), (True, "How to harm", "How to harm\n\nfine"), (True, None, "fine")],
+    ("keeps", "reasoning", "text", "parsed", "judged"),
+    [
+        (False, "How to harm", "fine", None, "fine"),
+        (True, "How to harm", "fine", None, "How to harm\n\nfine"),
+        (True, None, "fine", None, "fine"),
+        (True, None, r'{"a": "\u0068arm"}', {"a": "harm"}, '{"a": "harm"}'),
+        (True, None, '"\\u00e4"', "ä", '"ä"'),
+    ],
 )
-def test_a_guard_judges_all_that_is_published(keeps: bool, reasoning: str | None, judged: str) -> None:
+def test_a_guard_judges_all_that_is_published(
+    keeps: bool, reasoning: str | None, text: str, parsed: Any, judged: str
+) -> None:
     completion = Completion(
-        text="fine",
+        text=text,
+        parsed=parsed,
         reasoning=reasoning,
         model="m",
         finish_reason="stop",
