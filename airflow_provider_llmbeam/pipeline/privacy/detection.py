@@ -6,6 +6,7 @@ What a service has found in it, for the detector `dlp`, is an argument: many tex
 from __future__ import annotations
 
 import importlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -94,21 +95,17 @@ def _merge(found: list[Finding]) -> Iterator[Finding]:
 def _without_placeholders(text: str, found: Iterator[Finding]) -> Iterator[Finding]:
     """Leaves out what is found in placeholders, and cuts what reaches into one."""
     taken = [match.span() for match in placeholders_in(text)]
+    starts, ends = [start for start, _ in taken], [end for _, end in taken]
     for each in found:
-        pieces = [(each.start, each.end)]
-        for start, end in taken:
-            pieces = [
-                piece
-                for low, high in pieces
-                for piece in ((low, min(high, start)), (max(low, end), high))
-                if piece[0] < piece[1]
-            ]
-        if len(pieces) == 1 and pieces[0] == (each.start, each.end):
+        inside = taken[bisect_right(ends, each.start) : bisect_left(starts, each.end)]
+        if not inside:
             yield each
-        else:
-            yield from (
-                Finding(low, high, each.kind, each.score) for low, high in pieces if text[low:high].strip()
-            )
+            continue
+        low = each.start
+        for start, end in (*inside, (each.end, each.end)):
+            if text[low:start].strip():
+                yield Finding(low, start, each.kind, each.score)
+            low = end
 
 
 def _pattern_finder(name: str, pattern: str) -> Find:

@@ -13,12 +13,15 @@ from collections.abc import Iterator
 
 from airflow_provider_llmbeam.pipeline.privacy.finding import Find, Finding
 
-#: Characters that nobody sees. Source: Unicode's property Default_Ignorable_Code_Point, up to U+FFFF.
-_INVISIBLE = "\u00ad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
+#: Characters that nobody sees. Source: Unicode's property Default_Ignorable_Code_Point.
+_INVISIBLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
 _OTHER = re.compile(
     rf"(?P<invisible>[{_INVISIBLE}]+)"
     r"|(?P<blank>[^\S\x00-\x7f])"
-    r"|(?P<hyphen>[\u2010\u2011])"
+    r"|(?P<hyphen>[\u2010-\u2013\u2212])"  # also what word processors put in its place
     r"|(?P<digit>(?![0-9])\d)"
     r"|(?P<wide>[\ufe50-\ufe6b\uff01-\uff5e])"
     r"|%(?P<percent>[2-7][0-9A-Fa-f])"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import time
 
 import pytest
 
@@ -121,6 +122,14 @@ def test_a_function_of_yours_is_called():
 def test_overlapping_values_are_one_of_the_surest_kind():
     long = CustomDetector(type="custom", name="LONG", pattern="to ann@example")
     assert found("to ann@example.com!", PatternsDetector(), long) == {"to ann@example.com": "LONG"}
+
+
+def test_many_values_beside_many_placeholders_take_no_product_of_both():
+    words = CustomDetector(type="custom", name="WORD", pattern="[a-z]{2,}")
+    text = "<EMAIL_7f3a> ab " * 20_000
+    began = time.process_time()
+    assert len(Detection([words]).find(text)) == 20_000
+    assert time.process_time() - began < 10, "one after the other: 0.3 s; each with each: ten minutes"
 
 
 def test_placeholders_are_not_searched():
