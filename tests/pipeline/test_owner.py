@@ -114,6 +114,25 @@ def test_a_file_that_no_job_has_published_is_refused_before_anything_is_sent(map
     assert (blob.download_as_text() if blob else Path(first.sink.uri, name).read_text()) == content
 
 
+def test_the_report_of_a_retry_replaces_only_that_of_another_retry(echo_job):
+    echo_job.run([*ROWS, {"id": "untold"}])
+    retry = {
+        "source": {"uri": str(echo_job.out / "dead_letter-00000-of-00001.jsonl"), "key": ["id"]},
+        "sink": echo_job.spec["sink"] | {"on_existing": "merge"},
+        "prompt": {"template": "{{ row.id }}"},
+    }
+    report = echo_job.out / "report-retry.json"
+    report.write_text("mine")
+    with pytest.raises(JobSpecError, match=r"has a file 'report-retry\.json' that no job has published"):
+        run(JobSpec.parse(echo_job.spec | retry))
+    assert report.read_text() == "mine"
+    report.unlink()
+    for _ in range(2):
+        run(JobSpec.parse(echo_job.spec | retry))
+        assert report.exists()
+        echo_job.run([*ROWS, {"id": "untold"}])
+
+
 def test_files_of_others_beside_the_answers_outlive_every_run(echo_job):
     echo_job.run(ROWS, sink=echo_job.spec["sink"] | {"shards": 3})
     others = ["answers-2025-final.jsonl", "answers-00007-of-00099.jsonl", "report-2024.json", "dead_letter.jsonl"]

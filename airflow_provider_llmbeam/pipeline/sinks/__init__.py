@@ -115,7 +115,7 @@ def _publish_files(spec: JobSpec, sink: FilesSink, staged: Mapping[int, str]) ->
     if (fault := find_foreign_file(spec)) is not None:
         raise JobFailedError(f"{fault} The answers are in the journal: a retry sends nothing to the model.")
     check_still_owner(spec)
-    earlier, names = published_answers(spec), names_of(sink)
+    earlier, names = published_answers(spec), names_of(spec)
     # Until the last file is in its place, those of the earlier run are also files of jobs.
     record_published(spec, {*names, *(uri.rpartition("/")[2] for uri in earlier)})
     if sink.on_existing == "merge":

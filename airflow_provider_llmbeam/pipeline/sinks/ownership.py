@@ -19,10 +19,14 @@ from typing import Any
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.paths import REPORT_NAMES
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
-#: Files beside the answers.
-_BESIDE = ("dead_letter-00000-of-00001.jsonl", "report.json", "report.html")
+#: Files beside the answers, of any job.
+_BESIDE = (
+    "dead_letter-00000-of-00001.jsonl",
+    *(f"{name}.{kind}" for name in REPORT_NAMES for kind in ("json", "html")),
+)
 _ANSWERS = re.compile(r"answers-\d{5}-of-\d{5}\.(jsonl|parquet)")
 _MAP_INDEX = re.compile(r"\[\d+\]$")
 
@@ -112,7 +116,7 @@ def find_foreign_file(spec: JobSpec) -> str | None:
     """
     if not isinstance(spec.sink, FilesSink):
         return None
-    for name in sorted((names_of(spec.sink) - _published(spec)) & _present(spec.sink)):
+    for name in sorted((names_of(spec) - _published(spec)) & _present(spec.sink)):
         if spec.sink.on_existing != "merge" or not _ANSWERS.fullmatch(name):
             return (
                 f"`sink.uri` {spec.sink.uri!r} has a file {name!r} that no job has published there, and that this "
@@ -121,17 +125,20 @@ def find_foreign_file(spec: JobSpec) -> str | None:
     return None
 
 
-def names_of(sink: FilesSink) -> frozenset[str]:
-    """Returns the names of the files that a job publishes in its sink."""
+def names_of(spec: JobSpec) -> frozenset[str]:
+    """Returns the names of the files that a job publishes in its files sink."""
+    sink, paths = spec.sink, spec.paths
+    assert isinstance(sink, FilesSink)
     answers = (f"answers-{shard:05}-of-{sink.shards:05}.{sink.format}" for shard in range(sink.shards))
-    return frozenset((*answers, *_BESIDE))
+    beside = (paths.dead_letter_uri, paths.report_uri, paths.report_html_uri)
+    return frozenset((*answers, *(uri.removeprefix(sink.uri) for uri in beside)))
 
 
 def record_published(spec: JobSpec, names: Iterable[str]) -> None:
-    """Records which files of the sink jobs have published."""
+    """Records which files of the sink jobs have published; what lies beside the answers stays recorded."""
     if (uri := spec.paths.owner_uri) is not None:
         owner = asdict(Owner.of(spec))
-        files = {"files": sorted(names)}
+        files = {"files": sorted({*names, *(_published(spec) & {*_BESIDE})})}
         storage.change(uri, lambda content: json.dumps({**owner, **_object(content), **files}).encode())
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: Name of the file in which the launcher of a Flex Template leaves its error.
 LAUNCH_ERROR_NAME = "launch-error.txt"
 #: Name of the report of a job, and of one that sends its failed rows.
-_REPORTS = ("report", "report-retry")
+REPORT_NAMES = ("report", "report-retry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,11 @@ class JobPaths:
     @property
     def report_uris(self) -> tuple[str, ...]:
         """Addresses of the reports, with their pages, of this job and of those that share its output."""
-        return tuple(f"{self.output_uri}{name}.{kind}" for name in _REPORTS for kind in ("json", "html"))
+        return tuple(f"{self.output_uri}{name}.{kind}" for name in REPORT_NAMES for kind in ("json", "html"))
 
     @property
     def _report(self) -> str:
-        return _REPORTS[reads_own_dead_letter(self.spec)]
+        return REPORT_NAMES[reads_own_dead_letter(self.spec)]
 
     @property
     def skipped_uri(self) -> str:
