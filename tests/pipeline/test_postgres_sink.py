@@ -93,6 +93,10 @@ def spec_of(directory, rows, **changes):
     } | changes
 
 
+#: Columns of a table besides its key.
+COLUMNS = ", ".join(f"{name} {kind}" for name, kind in OUTPUT_TYPES.items() if name in OUTPUT_COLUMNS)
+
+
 def rows_of(count, text="row number"):
     return [{"id": number, "text": f"{text} {number}"} for number in range(count)]
 
@@ -974,6 +978,23 @@ def test_keys_that_are_equal_in_the_table_are_refused_and_none_of_them_is_chosen
     assert list(found) == [0, 1]
     assert "Rows with different keys have one key in table 'answers': '1'." in found[0]
     assert table(client, "id") == [("a",), ("b",)]
+
+
+def test_equal_keys_that_python_has_no_value_for_are_refused(client, refusals):
+    client.execute(f"CREATE TABLE answers (id date PRIMARY KEY, {COLUMNS})")
+    found = refusals(record(id="infinity"), record(id="Infinity"), record(id="2026-01-01"))
+    assert list(found) == [0, 1]
+    assert "one key in table 'answers': 'infinity'." in found[0]
+    assert table(client, "id::text") == [("2026-01-01",)]
+
+
+@pytest.mark.parametrize(("kind", "value"), [("regclass", "no_such_table"), ("tsvector", '{"a": 1}')])
+def test_a_value_that_its_type_looks_up_or_parses_is_refused_and_the_others_are_stored(
+    client, refusals, kind, value
+):
+    client.execute(f"CREATE TABLE answers (id {kind} PRIMARY KEY, {COLUMNS})")
+    assert list(refusals(record(id="pg_class"), record(id=value))) == [1]
+    assert table(client, "id::text") == ([("pg_class",)] if kind == "regclass" else [("'pg_class'",)])
 
 
 @pytest.mark.fuzz

@@ -117,7 +117,8 @@ def _upsert(
             try:
                 found = client.upsert(sink.collection, [entity for _, entity in chunk[first:end]])
             except MilvusException as error:
-                if isinstance(error, DataNotMatchException) or error.code in _OF_A_ROW:
+                is_of_value = isinstance(error, DataNotMatchException) or error.code in _OF_A_ROW
+                if is_of_value or isinstance(error.__cause__, OverflowError):  # the client cannot pack a number
                     return f"Collection {sink.collection!r}: {error.message}"
                 raise
             sent += end - first

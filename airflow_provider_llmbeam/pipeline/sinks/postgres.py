@@ -349,7 +349,9 @@ class _Upsert:
             psycopg.Error: The error is not that of a row.
         """
         is_of_policy = error.diag.source_function == "ExecWithCheckOptions"
-        if is_of_policy or (error.sqlstate or "").startswith(_OF_A_ROW):
+        # COPY names the column whose value has no meaning in its type, whatever the class of the error.
+        is_of_value = isinstance(error, psycopg.ProgrammingError) and _COLUMN.search(error.diag.context or "")
+        if is_of_policy or is_of_value or (error.sqlstate or "").startswith(_OF_A_ROW):
             return _fault_of(error, self._sink, self._connection)
         raise error
 
@@ -411,8 +413,14 @@ class _Upsert:
         """Refuses rows with different keys that have one key in the table; none of them is chosen."""
         statement = sql.SQL(
             "DELETE FROM {staged} WHERE ({key}) IN (SELECT {key} FROM {staged} GROUP BY {key} HAVING count(*) > 1)"
-            " RETURNING {number}, {key}"
-        ).format(staged=sql.Identifier("pg_temp", _STAGED), key=_names(self._key), number=sql.Identifier(_NUMBER))
+            " RETURNING {number}, {texts}"
+        ).format(
+            staged=sql.Identifier("pg_temp", _STAGED),
+            key=_names(self._key),
+            number=sql.Identifier(_NUMBER),
+            # Python has no date for 'infinity' or 44 BC.
+            texts=sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in self._key),
+        )
         for number, *key in self._connection.execute(statement).fetchall():
             self._refuse(
                 number,

@@ -176,6 +176,14 @@ def test_rows_that_do_not_fit_the_collection_are_refused_and_all_others_are_stor
     assert {entity["id"] for entity in entities(sink)} == {"a", *(f"k{number}" for number in (0, 1, 3, 4, 6, 8))}
 
 
+def test_a_key_that_no_field_of_numbers_can_hold_is_refused_and_all_others_are_stored(
+    sink: MilvusSink, tmp_path: Path
+) -> None:
+    publish(sink, KEY, stage(tmp_path, {"id": 0.5}))
+    assert list(refusals(sink, stage(tmp_path, {"id": 1.5}, {"id": 10**400}, {"id": 2.5}))) == [1]
+    assert sorted(entity["id"] for entity in entities(sink)) == [0.5, 1.5, 2.5]
+
+
 def test_a_vector_of_another_length_than_most_is_refused(sink: MilvusSink, tmp_path: Path) -> None:
     assert [*refusals(sink, stage(tmp_path, {"id": 1}, {"id": 2, "answer": [1.0]}, {"id": 3}))] == [1]
     assert [entity["id"] for entity in entities(sink)] == [1, 3]
