@@ -260,6 +260,14 @@ def test_the_values_of_a_long_list_are_compared_without_pairs() -> None:
     assert "has non-unique elements" in str(schema.mismatch([*objects, {"b": ["7"], "a": 7.0}]))
 
 
+@pytest.mark.parametrize("item", [[[[1]], {"a": [2]}], {"a": {"b": []}}])
+def test_nested_items_are_counted_before_they_hold_the_loop(item: Any) -> None:
+    schema = AnswerSchema({"uniqueItems": True})
+    with pytest.raises(TooManyStepsError):
+        schema.mismatch([[item] * 20_000, 1], 10_000)
+    assert schema.mismatch([[item] * 20_000, 1]) is None
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-1, 2) | st.sampled_from([0.0, 1.0, -0.0, 1.5, "", "1", "true"]),
     lambda inner: (
