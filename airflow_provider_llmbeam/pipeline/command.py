@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import (
-    BudgetExceededError,
     JobFailedError,
     JobSpecError,
     LLMBeamError,
@@ -80,7 +79,7 @@ def execute(command: Command) -> tuple[int, dict[str, Any]]:
         `batch` with `wait_seconds` if it is to be continued, `error`, or nothing after an interruption. The exit
         code is 0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did not
         pass; 2 if it could not start; 99 if it was skipped, since its source has no rows or its evaluation says
-        so; 3 if it is over budget; 75 if it is to be continued; 130 after Ctrl-C or SIGTERM.
+        so; 3 if an estimate or a check is over budget; 75 if it is to be continued; 130 after Ctrl-C or SIGTERM.
     """
     with ExitStack() as until_end:
         return _execute(command, until_end)
@@ -132,13 +131,7 @@ def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any
 
 
 def _exit_code(error: LLMBeamError) -> int:
-    match error:
-        case JobSpecError():
-            return EXIT_BAD_SPEC
-        case BudgetExceededError():
-            return EXIT_OVER_BUDGET
-        case _:
-            return EXIT_FAILED
+    return EXIT_BAD_SPEC if isinstance(error, JobSpecError) else EXIT_FAILED
 
 
 def _check_allowed(*values: SpecModel | None) -> None:
