@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import (
+    BudgetExceededError,
     JobFailedError,
     JobSpecError,
     LLMBeamError,
@@ -116,7 +117,9 @@ def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any
     except LLMBeamError as error:
         message = redactor(str(error))
         _log.error("%s", message)
-        return _exit_code(error), {"error": {"type": error_name(error), "message": message, "page": error.page}}
+        return _exit_code(error, command.step), {
+            "error": {"type": error_name(error), "message": message, "page": error.page}
+        }
     except KeyboardInterrupt:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it names each request in flight
         _log.error("Interrupted. %s", redactor(what_remains(spec)))
@@ -130,8 +133,13 @@ def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any
     return EXIT_OVER_BUDGET if is_over_budget else EXIT_OK, outcome
 
 
-def _exit_code(error: LLMBeamError) -> int:
-    return EXIT_BAD_SPEC if isinstance(error, JobSpecError) else EXIT_FAILED
+def _exit_code(error: LLMBeamError, step: str) -> int:
+    match error:
+        case JobSpecError():
+            return EXIT_BAD_SPEC
+        case BudgetExceededError() if step == "estimate":  # its sample costs more
+            return EXIT_OVER_BUDGET
+    return EXIT_FAILED
 
 
 def _check_allowed(*values: SpecModel | None) -> None:

@@ -95,10 +95,10 @@ def test_a_model_of_unknown_price_has_no_cost(openai_job, sandbox):
 def test_the_result_names_the_error_of_a_spent_budget(job, sandbox, tmp_path: Path):
     """The operator needs the type of the error, which is not retryable."""
     from airflow_provider_llmbeam.pipeline.__main__ import main
-    from airflow_provider_llmbeam.pipeline.command import EXIT_OVER_BUDGET
+    from airflow_provider_llmbeam.pipeline.command import EXIT_FAILED
 
     job.write(rows(30))
     spec, result = tmp_path / "spec.json", tmp_path / "result.json"
     spec.write_text(json.dumps(job.spec | {"limits": limits(20.0)}))
-    assert main(["--spec", str(spec), "--result", str(result)]) == EXIT_OVER_BUDGET
+    assert main(["--spec", str(spec), "--result", str(result)]) == EXIT_FAILED
     assert json.loads(result.read_text())["error"]["type"] == "BudgetExceededError"
