@@ -51,8 +51,8 @@ class Command:
     Attributes:
         spec: Address of its spec, a local file or one on gs://; or `FILE::TASK`, a task of a Dag file.
         step: `run`, `submit`, or a key of `STEPS`.
-        when: Of a task: day, time or id of its Dag run; `None`: the newest one.
-        map_index: Of a mapped task: index of the instance.
+        when: Day, time or id of the Dag run of a task. `None` is its newest run.
+        map_index: Index of the instance of a mapped task.
         given: What a step is asked for: plain data, or the address of a file with its JSON. `None`: its defaults.
         beam_options: Options of Beam, of `run` and `submit`.
         defers: Whether `run` ends while batch inference goes on, with `EXIT_PENDING`.
