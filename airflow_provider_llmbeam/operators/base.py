@@ -179,7 +179,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment
 
-    def resolved_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
+    def resolve_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
         """Returns what a task asks of a job: spec, variables with its secrets, and the input of its step.
 
         For the command line, which has no task: the task is rendered, and nothing was sent.

@@ -84,7 +84,7 @@ class CompareInferenceOperator(InProcessOperator):
         self.judge_conn_id = judge_conn_id
         self._refuse_problems("other.prompt", "judge.rubric")
 
-    def resolved_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
+    def resolve_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
         """Returns the job, its secrets, and the comparison."""
         spec, environment = self._job(context)
         models = OtherModels(self.model, self.llmbeam_conn_id, environment)
@@ -99,7 +99,7 @@ class CompareInferenceOperator(InProcessOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Compares the two jobs."""
         with errors_of_airflow():
-            spec, environment, comparison = self.resolved_job(context)
+            spec, environment, comparison = self.resolve_job(context)
             with self._running(spec, environment, comparison.models) as process:
                 found = process.run_step("compare", comparison)
         add_manifest(context, self.outlets, found)

@@ -103,7 +103,7 @@ def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
                 f"Task {task.task_id!r} cannot be rendered for run {run.run_id!r}: {type(error).__name__}: {error}"
             ) from error
         rendered: Any = context["task"]  # of a mapped task, its instance
-        spec, secrets, given = rendered.resolved_job(context)
+        spec, secrets, given = rendered.resolve_job(context)
         before = dict(os.environ)
         with google_credentials(spec, rendered.gcp_conn_id, getattr(given, "models", ())):
             changed = {name: value for name, value in os.environ.items() if before.get(name) != value}

@@ -113,7 +113,7 @@ class EvaluateInferenceOperator(InProcessOperator):
             )
         self._refuse_problems(*(f"metrics.{name}.rubric" for name in metrics))
 
-    def resolved_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
+    def resolve_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
         """Returns the job with the golden set as its source, its secrets, and the evaluation."""
         spec, environment = self._job(context)
         models = OtherModels(self.model, self.llmbeam_conn_id, environment)
@@ -128,7 +128,7 @@ class EvaluateInferenceOperator(InProcessOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Evaluates the job."""
         with errors_of_airflow():
-            spec, environment, evaluation = self.resolved_job(context)
+            spec, environment, evaluation = self.resolve_job(context)
             if self._facts is not None:
                 self._facts = replace(self._facts, spec=spec)
             with self._running(spec, environment, evaluation.models) as process:

@@ -91,10 +91,10 @@ class _LLMBeamDecoratedOperator(DecoratedOperator, RunInferenceOperator):
         context["ti"].xcom_push(key="manifest", value=manifest)
         return self._answers(manifest)
 
-    def resolved_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
+    def resolve_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
         """Calls the function, and returns what the task asks of a job."""
         self._take(self._call_function(context))
-        return super().resolved_job(context)
+        return super().resolve_job(context)
 
     def _call_function(self, context: Context) -> Any:
         context_merge(context, self.op_kwargs)
