@@ -184,8 +184,8 @@ def _known(secrets: tuple[str, ...]) -> tuple[str, ...]:
     """Returns all secrets in all encodings that have no escapes, and without what looks like one."""
     forms = {visible(form) for each in secrets if len(each) >= MIN_CHARACTERS for form in _encodings(each.strip())}
     # The blank is no part of an escape, as what cuts off a text would be.
-    forms |= {plain for form in forms if len(plain := _unescaped(f"{form} ")[0][:-1]) >= MIN_CHARACTERS}
-    return tuple(forms)
+    plain = {text[:-1] for form in forms for text, _ in _unescaped(f"{form} ")}
+    return tuple(forms | {each for each in plain if len(each) >= MIN_CHARACTERS})
 
 
 def _encodings(secret: str) -> Iterable[str]:
@@ -207,11 +207,15 @@ def _without(text: str, forms: Collection[str]) -> str:
     if not forms:
         return text
     text = _masked(text, [place for form in forms for place in _found(text, form)])
-    plain, places = _unescaped(text)
-    if plain == text:
-        return text
-    found = (place for form in forms for place in _found(plain, form))
-    return _masked(text, [(places[start][0], places[end - 1][1]) for start, end in found])
+    return _masked(
+        text,
+        [
+            (places[start][0], places[end - 1][1])
+            for plain, places in _unescaped(text)
+            for form in forms
+            for start, end in _found(plain, form)
+        ],
+    )
 
 
 def _found(text: str, form: str) -> Iterator[tuple[int, int]]:
@@ -232,8 +236,13 @@ def _masked(text: str, places: Iterable[tuple[int, int]]) -> str:
     return "".join([*parts, text[done:]])
 
 
-def _unescaped(text: str) -> tuple[str, Sequence[tuple[int, int]]]:
-    """Returns a text without escapes, and where each of its characters begins and ends in the given one."""
+def _unescaped(text: str) -> Iterator[tuple[str, Sequence[tuple[int, int]]]]:
+    """Yields a text without one layer of escapes after another.
+
+    Yields:
+        The text, and where each of its characters begins and ends in the given one. Each layer counts: a secret
+        that ends like the beginning of an escape is whole in one of them, and without its end in the next.
+    """
     places: list[tuple[int, int]] = []
     for _ in range(_LAYERS):
         parts, left, done = [], list[tuple[int, int]](), 0
@@ -244,9 +253,9 @@ def _unescaped(text: str) -> tuple[str, Sequence[tuple[int, int]]]:
             left += places[done:start] + [(places[start][0], places[end - 1][1])] * len(meant)
             done = end
         if not done:
-            break
+            return
         text, places = "".join([*parts, text[done:]]), left + places[done:]
-    return text, places
+        yield text, places
 
 
 def _meaning(escape: str) -> str:

@@ -198,6 +198,7 @@ def test_an_invalid_file_is_named_and_the_rate_is_learned_again(
     )
 )
 @example(LearnedRateState(base_rps=0.01, measured=1e6))
+@example(LearnedRateState(base_rps=4.0, measured=1, trust=0, chance=0, unit_tokens=1.0))
 def test_no_rate_of_an_earlier_run_slows_a_server_that_admits_all_for_more_than_three_minutes(state):
     """Six requests were sent in ten minutes, whoever had written the file."""
     governor, now, sent = LearnedRate(state.for_next_run()), 0.0, 0

@@ -196,7 +196,7 @@ class LearnedRate:
         rps = self._known_rps()
         uncertainty = 1 / self._evidence()
         creep = (uncertainty + self.CREEP) * min(1.0, state.sent / self._growth_sends())
-        is_slow = state.is_next_run and state.base_rps < self.SLOW_RPS
+        is_slow = state.is_next_run and state.base_rps < self.SLOW_RPS * quota_unit.cost(state, state.mean_tokens)
         is_sure = state.base_rps and not is_slow
         seconds = self.GROWTH_DOUBLES_SECONDS if is_sure else self.UNMEASURED_DOUBLES_SECONDS
         doubled: float = 2.0 ** min(40.0, state.growth_seconds / seconds)
