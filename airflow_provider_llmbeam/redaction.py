@@ -56,12 +56,15 @@ _FORMS = (
     r"|(?<![\w-])(?:eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|AIza[\w-]{30,}|ya29\.[\w-]{8,}|sk-[\w-]{16,}|hf_\w{16,})"
 )
 _URL_SAFE = str.maketrans("+/", "-_")
-#: What URLs, HTML, JSON and `repr` write for characters, the beginning of it where a text is cut off, and the line
-#: breaks of a folded text. A `\` may be before any character, several where a text was encoded again.
+#: What URLs, HTML, JSON and `repr` write for characters, and the line breaks of a folded text. A `\` may be before
+#: any character, several where a text was encoded again.
 _ESCAPES = (
     r"(?:%[0-9A-Fa-f]{2})+|&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[a-z]{2,6});|(?:\\+u[0-9A-Fa-f]{4})+"
-    r"|(?:\\+x[0-9A-Fa-f]{2})+|(?:%[0-9A-Fa-f]?|&#?\w{0,6}|\\+[ux][0-9A-Fa-f]{0,3})\Z|\\+.?|\u240d?\n[ \t]*"
+    r"|(?:\\+x[0-9A-Fa-f]{2})+|\\+(?![ux][0-9A-Fa-f]{0,3}\Z).?|\u240d?\n[ \t]*"
 )
+#: The beginning of an escape at the end of a text that is cut off, and its longest length.
+_CUT_OFF = r"(?:%[0-9A-Fa-f]?|&#?\w{0,6}|\\[ux][0-9A-Fa-f]{0,3})\Z"
+_CUT_OFF_CHARACTERS = 8
 #: Times that a text may be encoded; each costs a pass over it.
 _LAYERS = 3
 _BEGINNINGS = ("PRIVATE KEY-----", "eyJ", "AIza", "ya29.", "sk-", "hf_")
@@ -237,17 +240,20 @@ def _masked(text: str, places: Iterable[tuple[int, int]]) -> str:
 
 
 def _unescaped(text: str) -> Iterator[tuple[str, Sequence[tuple[int, int]]]]:
-    """Yields a text without one layer of escapes after another.
+    """Yields a text without one layer of escapes after another, each also without an escape that is cut off.
 
     Yields:
-        The text, and where each of its characters begins and ends in the given one. Each layer counts: a secret
-        that ends like the beginning of an escape is whole in one of them, and without its end in the next.
+        The text, and where each of its characters begins and ends in the given one.
     """
     places: list[tuple[int, int]] = []
     for _ in range(_LAYERS):
+        cut_off = re.search(_CUT_OFF, text[-_CUT_OFF_CHARACTERS:])
+        if not places and (cut_off or re.search(_ESCAPES, text)):
+            places = [(index, index + 1) for index in range(len(text))]
+        if cut_off:
+            yield text[: -len(cut_off[0])].rstrip("\\"), places
         parts, left, done = [], list[tuple[int, int]](), 0
         for match in re.finditer(_ESCAPES, text):
-            places = places or [(index, index + 1) for index in range(len(text))]
             start, end = match.span()
             parts += [text[done:start], meant := _meaning(match[0])]
             left += places[done:start] + [(places[start][0], places[end - 1][1])] * len(meant)
@@ -259,11 +265,11 @@ def _unescaped(text: str) -> Iterator[tuple[str, Sequence[tuple[int, int]]]]:
 
 
 def _meaning(escape: str) -> str:
-    """Returns the characters that an escape stands for: none for a line break, and for one that is cut off."""
+    """Returns the characters that an escape stands for: none for a line break."""
     if escape.startswith("%"):
-        return unquote(escape) if len(escape) > 2 else ""
+        return unquote(escape)
     if escape.startswith("&"):
-        return html.unescape(escape) if escape.endswith(";") else ""
+        return html.unescape(escape)
     numbers = [int(each, 16) for each in re.findall(r"u(.{4})", escape)]
     if numbers:
         return b"".join(each.to_bytes(2, "big") for each in numbers).decode("utf-16-be", "replace")

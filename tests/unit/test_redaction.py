@@ -105,6 +105,7 @@ def test_a_known_secret_is_removed_however_its_characters_are_escaped(form, secr
     st.sampled_from([*FORMS]),
 )
 @example("", "0000000&", "HTML, numbers")
+@example("", "000000¡&", "JSON of PHP")
 def test_no_escaped_form_of_a_secret_is_left(before, secret, form):
     if len(secret.strip()) >= 8:
         assert MASK in redact(f"{before} {FORMS[form](secret.strip())}", [secret])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,7 +72,8 @@ def answers(draw):
     sent: list[tuple[str, str]] = []
     for tag in draw(st.lists(tags, min_size=1, max_size=5)):
         kind = draw(st.sampled_from(["EMAIL", "US_SSN"]))
-        if all(sum(a != b for a, b in zip(tag, other, strict=True)) > 2 for _, other in sent):
+        # Three digits of a tag are in no other one, or an altered one might be that of both.
+        if all((Counter(tag) - Counter(other)).total() > 2 for _, other in sent):
             sent.append((kind, tag))
     parts, expected = [], [0, 0, 0, 0]
     for kind, tag in sent:

@@ -350,4 +350,8 @@ def test_any_schema_is_refused_or_decides_as_jsonschema_does(schema: dict[str, A
     except ValueError:
         return
     found = checked.mismatch(value)
-    assert (found is None) == jsonschema.Draft202012Validator(schema).is_valid(value)
+    try:
+        is_valid = jsonschema.Draft202012Validator(schema).is_valid(value)
+    except RecursionError:  # a schema that refers to itself, for which jsonschema has no answer
+        return
+    assert (found is None) == is_valid
