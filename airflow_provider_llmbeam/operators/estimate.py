@@ -18,7 +18,6 @@ from airflow_provider_llmbeam.spec.protocol.counts import usd
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_llmbeam.jobs.process import JobProcess
     from airflow_provider_llmbeam.spec.job import JobSpec
 
 Consequence = Literal["fail", "skip", "report"]
@@ -85,8 +84,7 @@ class EstimateInferenceOperator(InProcessOperator):
             if self.job_task_id is not None:  # of any other task, the job would send the sample again
                 refuse_unknown_task("job_task_id", self.job_task_id, self.get_dag())
             spec, environment = self._job(context)
-            with self._running(spec, environment) as process:
-                found = self._estimate(spec, process)
+            found = self._estimate(spec, environment, context)
         context["ti"].xcom_push(key="demand", value=found["demand"])
         add_manifest(context, self.outlets, found)
         if found["exceeds_budget"] and self.on_exceeds_budget != "report":
@@ -94,6 +92,7 @@ class EstimateInferenceOperator(InProcessOperator):
             raise self._end(describe_excess(found, spec))
         return found
 
+<<<<<<< HEAD
     def _check_consequence(self) -> None:
         if self.on_exceeds_budget not in get_args(Consequence):
             raise JobSpecError(
@@ -105,10 +104,14 @@ class EstimateInferenceOperator(InProcessOperator):
         return AirflowSkipException(why) if self.on_exceeds_budget == "skip" else AirflowFailException(why)
 
     def _estimate(self, spec: JobSpec, process: JobProcess) -> dict[str, Any]:
+=======
+    def _estimate(self, spec: JobSpec, environment: dict[str, str], context: Context) -> dict[str, Any]:
+>>>>>>> 53c4942c36f7d6fe062f677413863ebb33acab5d
         from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
 
         try:
-            return process.run_step("estimate", EstimateSample(sample_size=self.sample_size))
+            sample = EstimateSample(sample_size=self.sample_size)
+            return self._run_step("estimate", sample, (spec, environment), context)
         except SourceEmptyError as error:
             if spec.source.on_empty != "skip":
                 raise
