@@ -92,7 +92,6 @@ class EstimateInferenceOperator(InProcessOperator):
             raise self._end(describe_excess(found, spec))
         return found
 
-<<<<<<< HEAD
     def _check_consequence(self) -> None:
         if self.on_exceeds_budget not in get_args(Consequence):
             raise JobSpecError(
@@ -103,10 +102,7 @@ class EstimateInferenceOperator(InProcessOperator):
     def _end(self, why: str) -> Exception:
         return AirflowSkipException(why) if self.on_exceeds_budget == "skip" else AirflowFailException(why)
 
-    def _estimate(self, spec: JobSpec, process: JobProcess) -> dict[str, Any]:
-=======
     def _estimate(self, spec: JobSpec, environment: dict[str, str], context: Context) -> dict[str, Any]:
->>>>>>> 53c4942c36f7d6fe062f677413863ebb33acab5d
         from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
 
         try:
