@@ -190,4 +190,5 @@ class Account:
                     self._taken = ledger.open.get(self._name, 0)
                     self._is_refused = self._taken < least
                     self._is_spent = self._is_refused and not self._reserved
-                    self._left_usd = ledger.left_nano_usd / NANO
+                    left = ledger.left_nano_usd + self._taken - self._spent - self._reserved
+                    self._left_usd = left / NANO

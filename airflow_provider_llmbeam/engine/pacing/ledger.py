@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
-#: Share of what is left that one block has at most, so that the last of it is not held by one run.
+#: Share of what is left that a block has at most where four or more processes spend; of fewer, each has its part.
 MOST_OF_REST = 0.25
 
 
@@ -83,7 +83,8 @@ class Ledger(BaseModel):
         taken, left = self.open.get(name, 0), self.left_nano_usd
         if least - taken > left:
             return self
-        total = max(least, taken, min(wanted, taken + round(left * MOST_OF_REST)))
+        most = left * max(MOST_OF_REST, 1 / len({*self.open, name}))
+        total = max(least, taken, min(wanted, taken + round(most)))
         return self.model_copy(update={"open": {**self.open, name: total}})
 
     def close(self, name: str, spent: int) -> Self:
