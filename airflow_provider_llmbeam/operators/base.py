@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.integrations.openlineage.task import HasLineage, J
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.deadline import with_deadline, with_stand_in
-from airflow_provider_llmbeam.operators.identity import airflow_run_of, job_name, owner_of
+from airflow_provider_llmbeam.operators.identity import airflow_run_of, budget_name, job_name, owner_of
 from airflow_provider_llmbeam.operators.literal import Unrendered, literal_problems, plain
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.operators.written import WrittenInDag
@@ -195,7 +195,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
 
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
         spec, secrets = self._connect(self._build_data(context, inference))
-        spec = _with_end_of_run(spec, context)
+        spec = _with_budget(_with_end_of_run(spec, context), context, self.get_dag())
         spec = with_billing_labels(spec, context["ti"].dag_id, context["ti"].task_id)
         environment = secrets | connection_environment(spec)
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
@@ -292,6 +292,16 @@ def _with_end_of_run(spec: JobSpec, context: Context) -> JobSpec:
     started_at = context["dag_run"].start_date or datetime.now(UTC)
     inference = spec.inference.model_copy(update={"finish_by": spec.inference.end_of_run(started_at)})
     return spec.model_copy(update={"inference": inference})
+
+
+def _with_budget(spec: JobSpec, context: Context, dag: Any) -> JobSpec:
+    """Returns the spec with the name of the budget that its run shares, or without it if it shares none."""
+    budget = spec.limits.budget
+    if budget is None:
+        return spec
+    name = budget_name(budget.over, context["ti"], context["dag_run"], UTC if dag is None else dag.timezone)
+    named = None if name is None else budget.model_copy(update={"over": name})
+    return spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": named})})
 
 
 def _postgres_dsn(spec: JobSpec, environment: Mapping[str, str]) -> str | None:
