@@ -126,20 +126,18 @@ def describe_excess(estimate: Mapping[str, Any], spec: JobSpec) -> str:
         estimate: An estimate with `exceeds_budget`, as plain data.
         spec: Spec of the job.
     """
-    guard, moderation = estimate["guard"] or {}, spec.safety.moderation
+    guard, moderation, limits = estimate["guard"] or {}, spec.safety.moderation, spec.limits
     if moderation is not None and guard.get("exceeds_budget"):
-        subject, field, limits, part, cost = (
-            "The guard",
-            "safety.moderation.",
-            moderation.limits,
-            guard,
-            "cost_usd",
-        )
+        subject, part, cost = "The guard", guard, guard["cost_usd"]
+        allowed = [f"`safety.moderation.limits.budget_usd` is {usd(moderation.limits.budget_usd or 0.0)}"]
     else:
-        subject, field, limits, part, cost = "The job", "", spec.limits, estimate, "planned_cost_usd"
+        subject, part, cost = "The job", estimate, estimate["planned_cost_usd"]
+        allowed = [] if limits.budget_usd is None else [f"`limits.budget_usd` is {usd(limits.budget_usd)}"]
+        if (left := estimate["budget_left_usd"]) is not None:
+            allowed.append(f"{usd(left)} of `limits.budget` are left")
     bound = "at most" if part["output_is_upper_bound"] else "about"
     return (
-        f"{subject} would cost {bound} {usd(part[cost])}, and `{field}limits.budget_usd` is "
-        f"{usd(limits.budget_usd or 0.0)}. The job keeps the answers of the sample. Raise the budget, take fewer "
-        "rows or a cheaper way; with `on_exceeds_budget` 'report' it is only logged."
+        f"{subject} would cost {bound} {usd(cost)}, and {' and '.join(allowed)}. The job keeps the answers of the "
+        "sample. Raise the budget, take fewer rows or a cheaper way; with `on_exceeds_budget` 'report' it is only "
+        "logged."
     )
