@@ -1,0 +1,96 @@
+"""Pages for people: no script, nothing that is fetched, and all texts escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import jinja2
+
+from airflow_provider_llmbeam.redaction import visible
+from airflow_provider_llmbeam.spec.protocol.counts import duration, usd
+
+
+def render(name: str, **values: Any) -> str:
+    """Returns a page.
+
+    Args:
+        name: Name of its template in this package, which extends `page.html.jinja`.
+        values: Values of the template: its `title` and `kind`, and those that it names.
+    """
+    return _environment().get_template(f"{name}.html.jinja").render(values)
+
+
+def title_of(name: str, run: Mapping[str, Any] | None) -> str:
+    """Returns the title of what a job has done: its task and Dag run, or without Airflow its name.
+
+    Args:
+        name: Name of the job.
+        run: The task instance, `airflow_run` of the spec as plain data; `None` without Airflow.
+    """
+    if run is None:
+        return name
+    mapped = f" [{run['map_index']}]" if run["map_index"] >= 0 else ""
+    return f"{run['dag_id']} · {run['task_id']}{mapped} · {run['run_id']}"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("airflow_provider_llmbeam.pipeline.reporting", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
+    environment.filters |= {
+        "usd": lambda value: "–" if value is None else usd(value),
+        "duration": lambda value: "–" if value is None else duration(value),
+        "seconds": seconds,
+        "moment": _moment,
+        "count": lambda value: "–" if value is None else f"{value:,.0f}",
+        "short": _short,
+        "percent": percent,
+        "figure": _figure,
+        "words": lambda text: text.replace("_", " "),
+    }
+    return environment
+
+
+def seconds(value: float | None) -> str:
+    """Formats a latency in seconds."""
+    return "–" if value is None else f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.1f} s"
+
+
+def percent(part: float | None, whole: float = 1.0) -> str:
+    """Formats a share; small and large ones with more digits."""
+    if part is None or not whole:
+        return "–"
+    share = part / whole
+    return (
+        f"{share:.0%}" if share in (0, 1) else f"{share:.2%}" if share < 0.01 or share > 0.99 else f"{share:.1%}"
+    )
+
+
+def _moment(unix: float) -> str:
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _short(value: float) -> str:
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.3g} {unit}"
+    return f"{value:.3g}"
+
+
+def _figure(value: float | None, name: str) -> str:
+    if value is None:
+        return "–"
+    if name.endswith("_ratio"):
+        return percent(value)
+    if name.endswith("_usd"):
+        return usd(value)
+    return duration(value) if name.endswith("_seconds") else f"{value:,.0f}"
