@@ -44,6 +44,9 @@ class JobProcess:
         log: Log that receives the child's lines.
         python: Interpreter of the virtual environment that contains Beam; by default that of this process.
         on_alert: Called with each alert of the job, as it is raised.
+
+    Attributes:
+        page: Page of what the job or the step has reported, see `manifest.encode_page`; `None` without one.
     """
 
     #: Time between SIGTERM and SIGKILL, in seconds.
@@ -62,6 +65,7 @@ class JobProcess:
         self._log = log
         self._python = python
         self._on_alert = on_alert
+        self.page: dict[str, Any] | None = None
         self._child: subprocess.Popen[str] | None = None
         self._last_error = ""
         self._secrets: tuple[str, ...] = ()
@@ -73,8 +77,7 @@ class JobProcess:
             defers: Whether it returns while batch inference goes on.
 
         Returns:
-            `report`, the manifest, and `page`, see `manifest.encode_page`, or `None`; or `batch`, with
-            `wait_seconds` until the next call of this method.
+            `report`, the manifest; or `batch`, with `wait_seconds` until the next call of this method.
 
         Raises:
             LLMBeamError: The error class is the one that the child reported.
@@ -190,6 +193,7 @@ class JobProcess:
             error = exceptions.error_class(found["type"], JobFailedError)(found["message"])
             error.page = found["page"]
             raise error
+        self.page = outcome.get("page")
         return outcome
 
 

@@ -26,6 +26,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
 from airflow_provider_llmbeam.spec.model.server import with_base_urls
 from airflow_provider_llmbeam.spec.prompt import prompt_data
+from airflow_provider_llmbeam.spec.protocol.manifest import PAGE_KEY
 from airflow_provider_llmbeam.spec.runner import runner_data
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
@@ -178,6 +179,12 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         environment = secrets | connection_environment(spec)
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment
+
+    @staticmethod
+    def _show_page(page: dict[str, Any] | None, context: Context) -> None:
+        """Keeps the page of what the task has reported, for the page "Inference" of Airflow."""
+        if page is not None:
+            context["ti"].xcom_push(key=PAGE_KEY, value=page)
 
     def resolve_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
         """Returns what a task asks of a job: spec, variables with its secrets, and the input of its step.

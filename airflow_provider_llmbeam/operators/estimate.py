@@ -16,7 +16,6 @@ from airflow_provider_llmbeam.operators.in_process import InProcessOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_llmbeam.jobs.process import JobProcess
     from airflow_provider_llmbeam.spec.job import JobSpec
 
 
@@ -66,17 +65,17 @@ class EstimateInferenceOperator(InProcessOperator):
             if self.job_task_id is not None:  # of any other task, the job would send the sample again
                 refuse_unknown_task("job_task_id", self.job_task_id, self.get_dag())
             spec, environment = self._job(context)
-            with self._running(spec, environment) as process:
-                found = self._estimate(spec, process)
+            found = self._estimate(spec, environment, context)
         context["ti"].xcom_push(key="demand", value=found["demand"])
         add_manifest(context, self.outlets, found)
         return found
 
-    def _estimate(self, spec: JobSpec, process: JobProcess) -> dict[str, Any]:
+    def _estimate(self, spec: JobSpec, environment: dict[str, str], context: Context) -> dict[str, Any]:
         from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
 
         try:
-            return process.run_step("estimate", EstimateSample(sample_size=self.sample_size))
+            sample = EstimateSample(sample_size=self.sample_size)
+            return self._run_step("estimate", sample, (spec, environment), context)
         except SourceEmptyError as error:
             if spec.source.on_empty != "skip":
                 raise

@@ -131,8 +131,8 @@ class EvaluateInferenceOperator(InProcessOperator):
             spec, environment, evaluation = self.resolve_job(context)
             if self._facts is not None:
                 self._facts = replace(self._facts, spec=spec)
-            with self._running(spec, environment, evaluation.models) as process:
-                found = process.run_step("evaluate", evaluation)
+            job, others = (spec, environment), evaluation.models
+            found = self._run_step("evaluate", evaluation, job, context, others=others)
         add_manifest(context, self.outlets, found)
         if self.on_failure == "branch":
             self._skip_other_side(found, context)

@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
+from tests.integration.cases import shown_page
 
 GATE = Path(__file__).resolve().parents[2] / "dags" / "quota_gate.py"
 GENERATE = "gemini.generateContent"
@@ -43,6 +44,7 @@ def test_the_job_reuses_the_answers_of_its_estimate_and_reports_its_accuracy(run
     demand = dag_run.get_task_instance("estimate").xcom_pull(task_ids="estimate", key="demand")
     assert (found["rows"], found["requests"], demand["rows"]) == (ROWS, 40, 40)
     assert found["cost_usd"] > 0
+    assert f"<b>{ROWS}</b>" in shown_page(dag_run, "estimate")
     manifest = dag_run.get_task_instance("judge").xcom_pull(task_ids="judge")
     assert (manifest["origins"]["fresh"], manifest["origins"]["resumed"]) == (40, 20)
     assert manifest["estimate"]["input_tokens"]["ratio"] == pytest.approx(1, abs=0.05)

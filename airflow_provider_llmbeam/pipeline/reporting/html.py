@@ -1,26 +1,36 @@
-"""Pages for people: no script, nothing that is fetched, and all texts escaped."""
+"""Pages for people: no script, nothing that is fetched; all texts are escaped, and without secrets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 import jinja2
 
-from airflow_provider_llmbeam.redaction import visible
+from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.protocol.counts import duration, usd
 
+#: Maximum length of a value in a line of text, in characters.
+_MAX_CHARACTERS = 300
 
-def render(name: str, **values: Any) -> str:
+
+def render(name: str, secrets: Iterable[str] = (), **values: Any) -> str:
     """Returns a page.
 
     Args:
         name: Name of its template in this package, which extends `page.html.jinja`.
+        secrets: Values that no page shows, see `redact`.
         values: Values of the template: its `title` and `kind`, and those that it names.
     """
-    return _environment().get_template(f"{name}.html.jinja").render(values)
+    return template(name).render(values, secrets=tuple(secrets))
+
+
+def template(name: str) -> jinja2.Template:
+    """Returns a template, which is compiled once."""
+    return _environment().get_template(f"{name}.html.jinja")
 
 
 def title_of(name: str, run: Mapping[str, Any] | None) -> str:
@@ -36,6 +46,11 @@ def title_of(name: str, run: Mapping[str, Any] | None) -> str:
     return f"{run['dag_id']} · {run['task_id']}{mapped} · {run['run_id']}"
 
 
+@jinja2.pass_context
+def _show(context: jinja2.runtime.Context, value: Any) -> Any:
+    return redact(value, context["secrets"]) if type(value) is str else value
+
+
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -44,7 +59,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
+        finalize=_show,
     )
     environment.filters |= {
         "usd": lambda value: "–" if value is None else usd(value),
@@ -55,6 +70,7 @@ def _environment() -> jinja2.Environment:
         "short": _short,
         "percent": percent,
         "figure": _figure,
+        "shorten": shorten,
         "words": lambda text: text.replace("_", " "),
     }
     return environment
@@ -63,6 +79,13 @@ def _environment() -> jinja2.Environment:
 def seconds(value: float | None) -> str:
     """Formats a latency in seconds."""
     return "–" if value is None else f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.1f} s"
+
+
+def shorten(value: Any) -> str:
+    """Returns a value as one short line."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 1]}…"
 
 
 def percent(part: float | None, whole: float = 1.0) -> str:
