@@ -142,10 +142,10 @@ def test_a_task_that_has_ended_shows_how_far_it_came_and_no_time_left(page, clou
     open_page(page, cloud, "runs", run.run_id, "tasks", TASK, "plugin", "inference")
     expect(inference(page)).to_contain_text("ETA")
     cloud.airflow.set_task_state(DAG_ID, run.run_id, TASK, "failed")
-    run.hold.release()
     page.reload()
     expect(inference(page)).to_contain_text(f"rows {ANSWERED}/{ROWS}")
     expect(inference(page)).not_to_contain_text("ETA")
+    run.hold.release()
 
 
 def test_nothing_that_a_model_said_runs_as_a_script(page, cloud, paused):
