@@ -6,7 +6,7 @@ import { isMeasuring, isRunning, MUTED, plain, read, readLog, readTasks, readXCo
   const RUNS = 50;
   const AT_ONCE = 6;
   const MAX_REASON = 300;
-  const [WIDTH, HEIGHT, LEFT, BOTTOM] = [560, 150, 72, 22];
+  const [WIDTH, HEIGHT, LEFT, BOTTOM] = [560, 150, 84, 22];
 
   async function readRun(dagId, run) {
     const all = await readTasks(dagId, run.dag_run_id);
@@ -138,23 +138,23 @@ import { isMeasuring, isRunning, MUTED, plain, read, readLog, readTasks, readXCo
       plots.filter(({ points }) => points.some(({ value }) => value > 0)).map((plot) => h(Plot, { key: plot.title, ...plot })));
   }
 
+  function Sum({ history }) {
+    const all = history.map(({ reports }) => reports);
+    const failures = history.filter(({ run }) => run.state === "failed").length;
+    const [cost, answered, failed, tokens, time] = MEASURES.map((measure) => shown(measure, ...all));
+    const runs = `${number(history.length)} ${history.length === 1 ? "run" : "runs"}${failures ? `, ${number(failures)} of them failed` : ""}`;
+    return h("p", { style: { fontWeight: 600 }, "data-testid": "llmbeam-sum" },
+      `Sum of ${runs}: ${cost} · ${answered} rows answered · ${failed} failed · ${tokens} tokens · ${time}`);
+  }
+
   function Runs({ dagId, history }) {
     const head = ["Run", "State", ...MEASURES.map(([title]) => title), "Model", "Changed, or failed because"];
     const style = { whiteSpace: "nowrap", padding: "0.25rem 0.75rem 0.25rem 0", textAlign: "left", verticalAlign: "top", borderBottom: "1px solid color-mix(in srgb, currentColor 20%, transparent)" };
     const wide = { ...style, whiteSpace: "normal", overflowWrap: "anywhere", minWidth: "16rem" };
-    const strong = { ...style, fontWeight: 600 };
     const link = (run) => new URL(`dags/${encodeURIComponent(dagId)}/runs/${encodeURIComponent(run.dag_run_id)}/plugin/inference-run`, document.baseURI).href;
-    const all = history.map(({ reports }) => reports);
-    const failures = history.filter(({ run }) => run.state === "failed").length;
     return h("div", { style: { overflowX: "auto" } },
       h("table", { style: { width: "100%", fontSize: "0.9rem", borderCollapse: "collapse" } },
-        h("thead", null,
-          h("tr", null, head.map((title) => h("th", { key: title, style }, title))),
-          h("tr", { "data-testid": "llmbeam-sum" },
-            h("td", { style: strong }, `Sum of ${number(history.length)} ${history.length === 1 ? "run" : "runs"}`),
-            h("td", { style: strong }, failures ? `${number(failures)} failed` : ""),
-            MEASURES.map((measure) => h("td", { key: measure[0], style: strong }, shown(measure, ...all))),
-            h("td", { style }), h("td", { style }))),
+        h("thead", null, h("tr", null, head.map((title) => h("th", { key: title, style }, title)))),
         h("tbody", null, [...history].reverse().map(({ run, reports, reasons }) =>
           h("tr", { key: run.dag_run_id },
             h("td", { style }, h("a", { href: link(run), style: { textDecoration: "underline" } }, run.dag_run_id)),
@@ -190,6 +190,7 @@ import { isMeasuring, isRunning, MUTED, plain, read, readLog, readTasks, readXCo
         : history.length === 0
           ? h("p", { style: MUTED }, backfill ? "No run of this backfill has run inference." : "No run of this Dag has run inference.")
           : h("div", null,
+              history.some(({ reports }) => reports.length) ? h(Sum, { history }) : null,
               h("p", { style: MUTED }, "Orange: answers, model or prompt differ from the runs before. Red: the run failed."),
               h(Plots, { history }),
               h(Runs, { dagId, history }));
