@@ -246,7 +246,6 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         # A poll is a process of some seconds, so it is rarer than in a process that waits.
         seconds = max(wait_seconds, MIN_DEFERRED_SECONDS)
         self.log.info("Batch inference goes on at the provider. The task releases its slot for %.0f s.", seconds)
-        self._is_resumed = False  # `dag.test` reads the links of a deferred task, where no XCom can be read
         now, timeout = time.time(), self.execution_timeout
         if timeout is not None:  # it counts all waits; Airflow fails a task that is deferred with none left
             timeout = max(timeout - timedelta(seconds=now - started_at), timedelta(0))

@@ -138,7 +138,7 @@ class Estimate(_Part):
         demand: Demand of the job, for a quota sensor.
         ways: What the same prompts cost online and by batch inference, and when each is finished; none for a job
             that can only be run online.
-        auto: The way that `inference.mode` 'auto' takes, with the reason; '' without `ways`.
+        auto: The way that a job of the mode 'auto' takes, with the reason; '' for another mode, or without `ways`.
         guard: The requests of the guard model, which are not among the figures above; `None` without one.
         inspected_bytes: Size of the texts that a detector of type `dlp` inspects, in bytes, also of those that it
             has inspected already. `cost_usd` does not include their price.

@@ -275,7 +275,7 @@ def _extrapolate(
             learned_rate=learned,
         ),
         ways=ways,
-        auto=auto_way(spec, ways)[1] if ways else "",
+        auto=auto_way(spec, ways)[1] if ways and spec.inference.mode == "auto" else "",
         inspected_bytes=round(scale * found.inspected_bytes),
     )
 
