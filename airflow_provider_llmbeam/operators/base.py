@@ -131,7 +131,12 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         self.batching = plain(batching)
         self.alerts = plain(alerts)
         self.safety = plain(safety)
-        self.notifiers = tuple(notifiers) if isinstance(notifiers, Sequence) else (notifiers,)
+        self.notifiers = (notifiers,) if isinstance(notifiers, str) or callable(notifiers) else tuple(notifiers)
+        if wrong := [one for one in self.notifiers if not callable(one)]:
+            raise JobSpecError(
+                f"Task {self.task_id!r}: `notifiers`: must be notifiers of Airflow, e.g. SmtpNotifier(to=…); got "
+                f"{wrong[0]!r}."
+            )
         self.cache = plain(cache)
         self.runner = plain(runner)
         self.state_uri = plain(state_uri)
@@ -147,15 +152,31 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
             data = self._spec_data(job_name or "parsed", with_stand_in(self.inference, self.get_dag()))
         except JobSpecError as error:
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
-        if problems := literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media")):
-            raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
+        problems = literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media"))
+        if problems:
+            words = (replace(one, field="job_name") if one.field == "name" else one for one in problems)
+            raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, words))}")
+        if self._writes:
+            self._warn_of_traps()
+
+    def _warn_of_traps(self) -> None:
+        """Logs what is allowed, and does not do what it seems to."""
         uri = self.sink.get("uri") if isinstance(self.sink, Mapping) else self.sink
-        if self._writes and self.state_uri is None and isinstance(uri, str) and _OF_RUN.search(uri):
+        field, state_uri = ("sink.uri", uri) if self.state_uri is None else ("state_uri", self.state_uri)
+        if isinstance(state_uri, str) and _OF_RUN.search(state_uri):
             self.log.warning(
-                "Task %r: `sink.uri` %r is another one in each run, and the journal lies below it, so that no run "
-                "finds answers or figures of an earlier one. Set `state_uri` to a directory without a template.",
+                "Task %r: `%s` %r is another one in each run, and the journal lies below it, so that no run finds "
+                "answers or figures of an earlier one. Set `state_uri` to a directory without a template.",
                 self.task_id,
-                uri,
+                field,
+                state_uri,
+            )
+        on_missing = self.source.get("on_missing") if isinstance(self.source, Mapping) else None
+        if on_missing == "retry" and not self.retries:
+            self.log.warning(
+                "Task %r: `source.on_missing` 'retry' waits for a late file by the retries of the task, which has "
+                "none. Set `retries` and `retry_delay`.",
+                self.task_id,
             )
 
     def on_kill(self) -> None:

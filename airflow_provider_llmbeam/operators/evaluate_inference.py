@@ -98,7 +98,8 @@ class EvaluateInferenceOperator(InProcessOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.golden = plain(golden)
-        self.metrics = {name: unrendered(plain(metric), "rubric") for name, metric in metrics.items()}
+        own = metrics if isinstance(metrics, Mapping) else {}
+        self.metrics = {name: unrendered(plain(metric), "rubric") for name, metric in own.items()} or metrics
         self.minimum = minimum
         self.max_drop = max_drop
         self.on_failure = on_failure
@@ -111,7 +112,7 @@ class EvaluateInferenceOperator(InProcessOperator):
                 f"Task {self.task_id!r}: `refused_task_ids` and `on_failure` 'branch' are needed together; got "
                 f"{list(self.refused_task_ids)} and {on_failure!r}."
             )
-        self._refuse_problems(*(f"metrics.{name}.rubric" for name in metrics))
+        self._refuse_problems(*(f"metrics.{name}.rubric" for name in own))
 
     def resolve_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
         """Returns the job with the golden set as its source, its secrets, and the evaluation."""

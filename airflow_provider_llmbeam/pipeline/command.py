@@ -181,7 +181,7 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
     """
     if "::" not in command.spec or command.spec.startswith("gs://"):
         spec = with_base_urls(JobSpec.from_json(_content("--spec", command.spec)), os.environ, _log)
-        given = _given(command, spec)
+        given = _read_given(command, spec)
         if not command.is_child:
             _check_allowed(spec, given)
         yield spec, given
@@ -191,13 +191,14 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
     with open_dag_task(command.spec, command.step, when=command.when, map_index=command.map_index) as task:
         _log.info("As in run %r%s.", task.run_id, "" if task.is_known else ", which does not exist yet")
         os.environ.update(task.environment)
-        given = _given(command if command.given is not None else replace(command, given=task.given), task.spec)
+        of_task = command if command.given is not None else replace(command, given=task.given)
+        given = _read_given(of_task, task.spec)
         if command.given is not None:  # Airflow has checked what the task names
             _check_allowed(given)
         yield task.spec, given
 
 
-def _given(command: Command, spec: JobSpec) -> SpecModel | None:
+def _read_given(command: Command, spec: JobSpec) -> SpecModel | None:
     """Reads what a step is asked for; `None` for a job that is run or submitted.
 
     Raises:

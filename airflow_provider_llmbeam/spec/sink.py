@@ -28,6 +28,10 @@ AnswerColumns = Literal["struct", "flat", "json"]
 Passthrough = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=1000)]
 
 
+#: A file, and no glob, which is refused as one.
+_FILE = re.compile(r"[^*?\[]+\.(jsonl?|ndjson|csv|parquet|avro)(\.gz)?", re.IGNORECASE)
+
+
 class FilesSink(SpecModel):
     """A directory on any filesystem that Beam writes.
 
@@ -64,6 +68,16 @@ class FilesSink(SpecModel):
 
     _no_password = field_validator("uri")(without_user)
     _directory = field_validator("uri")(plain_directory)
+
+    @field_validator("uri", mode="before")
+    @classmethod
+    def _no_file(cls, uri: Any) -> Any:
+        if isinstance(uri, str) and _FILE.fullmatch(uri.strip()):
+            raise ValueError(
+                "must be a directory, in which the job names its files; `sink.format` is 'jsonl' or 'parquet'. "
+                "A / at the end says that a directory has this name"
+            )
+        return uri
 
 
 class BigQuerySink(SpecModel):

@@ -512,14 +512,20 @@ StoredSource = Annotated[
 
 
 def full_table_name(table: str) -> str:
-    """Validates the name of a BigQuery table.
+    """Validates the name of a BigQuery table; one as in a query or as in legacy SQL is understood.
 
     Raises:
-        ValueError: The name is not `project.dataset.table`.
+        ValueError: The name is not `project.dataset.table`, or is that of a part of a table or of several ones.
     """
-    parts = table.replace(":", ".", 1).rsplit(".", 2)
+    name = table.replace("`", "")
+    parts = (name.replace(":", ".", 1) if name.count(".") == 1 else name).rsplit(".", 2)
     if len(parts) != 3 or not all(parts):
         raise ValueError("must be `project.dataset.table`")
+    if sign := re.search(r"[$@*]", parts[2]):
+        raise ValueError(
+            f"must be `project.dataset.table`, one whole table, without {sign[0]!r}: `source.query` selects "
+            "rows of a partition, or of several tables"
+        )
     return ".".join(parts)
 
 

@@ -136,8 +136,8 @@ MISTAKES = (
             }
         },
         sentence=(
-            "`model.max_tokens_field`: must be 'max_tokens' or 'max_completion_tokens'; got 'max_new_tokens'. "
-            "Nothing was sent or billed."
+            "`model.max_tokens_field`: must be 'max_tokens' or 'max_completion_tokens' (did you mean "
+            "'max_tokens'?); got 'max_new_tokens'. Nothing was sent or billed."
         ),
     ),
     Mistake(
