@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -182,7 +183,10 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
     Raises:
         JobSpecError: One of them is not valid.
     """
-    if "::" not in command.spec or command.spec.startswith("gs://"):
+    if not _is_task(command.spec):
+        for option, value in (("--date", command.when), ("--map-index", command.map_index)):
+            if value is not None:
+                raise JobSpecError(f"`{option}`: the runs are those of a task, FILE::TASK; got {command.spec!r}.")
         spec = with_base_urls(JobSpec.from_json(_content("--spec", command.spec)), os.environ, _log)
         given = _read_given(command, spec)
         if not command.is_child:
@@ -199,6 +203,11 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
         if command.given is not None:  # Airflow has checked what the task names
             _check_allowed(given)
         yield task.spec, given
+
+
+def _is_task(address: str) -> bool:
+    """Returns whether an address names a Dag file, with a task or without, in place of a file with JSON."""
+    return not address.startswith("gs://") and ("::" in address or re.search(r"\.py(:|$)", address) is not None)
 
 
 def _read_given(command: Command, spec: JobSpec) -> SpecModel | None:
@@ -223,7 +232,13 @@ def _read_given(command: Command, spec: JobSpec) -> SpecModel | None:
             given = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise JobSpecError(f"{command.given!r} cannot be read as JSON: {error}.") from error
-    return with_base_urls(step.input.parse(given), os.environ, _log)
+    try:
+        return with_base_urls(step.input.parse(given), os.environ, _log)
+    except JobSpecError as error:
+        if command.given is not None:
+            raise
+        needed = f"`{command.step}` needs a JSON file after the job, or a task that says what it asks for:"
+        raise JobSpecError(f"{needed} {error}") from None
 
 
 def _last_spec(spec: JobSpec) -> Any:
@@ -250,7 +265,8 @@ def _content(option: str, address: str) -> bytes:
     try:
         return _read(address) if "://" in address else Path(address).read_bytes()
     except OSError as error:
-        raise JobSpecError(f"{address!r} cannot be read: {error.strerror or error}.") from error
+        expected = " Expected the JSON of a spec, or a task, FILE::TASK." if option == "--spec" else ""
+        raise JobSpecError(f"{address!r} cannot be read: {error.strerror or error}.{expected}") from error
     except Exception as raised:  # of a service, or of Beam for a filesystem that it lacks
         from airflow_provider_llmbeam.pipeline.launch.writable import is_final, service_error
 

@@ -207,7 +207,7 @@ def test_the_key_of_the_connection_reaches_the_server_and_no_spec(run_dag, monke
         ({"source": {"uri": "x.jsonl"}}, "`source.key`: this field is needed"),
         ({"source": {"uri": "table", "key": ["id"]}}, "`format` is needed: 'table' ends in none of"),
         ({"sink": {"uri": "out", "color": "red"}}, "`sink.color`: there is no such field"),
-        ({"job_name": "no spaces, please"}, "`name`"),
+        ({"job_name": "no spaces, please"}, "`job_name`"),
     ],
 )
 def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(table, changes, sentence):

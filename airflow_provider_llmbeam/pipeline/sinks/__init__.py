@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, kafka, merge_files, milvus, pubsub
 from airflow_provider_llmbeam.pipeline.sinks.ownership import (
-    check_still_owner,
+    files_to_replace,
     find_foreign_file,
     names_of,
-    published_answers,
     record_published,
 )
 from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse
@@ -112,10 +111,7 @@ def publish(spec: JobSpec, staged: Mapping[int, str], refuse: Refuse) -> list[st
 
 
 def _publish_files(spec: JobSpec, sink: FilesSink, staged: Mapping[int, str]) -> list[str]:
-    if (fault := find_foreign_file(spec)) is not None:
-        raise JobFailedError(f"{fault} The answers are in the journal: a retry sends nothing to the model.")
-    check_still_owner(spec)
-    earlier, names = published_answers(spec), names_of(spec)
+    earlier, names = files_to_replace(spec), names_of(spec)
     # Until the last file is in its place, those of the earlier run are also files of jobs.
     record_published(spec, {*names, *(uri.rpartition("/")[2] for uri in earlier)})
     if sink.on_existing == "merge":

@@ -33,5 +33,18 @@ JOB = {
     ],
 )
 def test_the_message_names_the_cost_and_the_budget_that_it_exceeds(guard, said):
-    estimate = {"planned_cost_usd": 3.0, "output_is_upper_bound": True, "guard": guard}
+    estimate = {
+        "planned_cost_usd": 3.0,
+        "output_is_upper_bound": True,
+        "guard": guard,
+        "budget_left_usd": None,
+    }
+    assert describe_excess(estimate, JobSpec.parse(JOB)).startswith(said)
+
+
+def test_the_message_names_what_is_left_of_a_budget_that_the_runs_share():
+    estimate = {"planned_cost_usd": 3.0, "output_is_upper_bound": False, "guard": None, "budget_left_usd": 1.25}
+    said = (
+        "The job would cost about $3.00, and `limits.budget_usd` is $2.00 and $1.25 of `limits.budget` are left."
+    )
     assert describe_excess(estimate, JobSpec.parse(JOB)).startswith(said)
