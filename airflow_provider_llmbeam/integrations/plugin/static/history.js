@@ -6,7 +6,7 @@ import { isMeasuring, isRunning, MUTED, plain, read, readLog, readTasks, readXCo
   const RUNS = 50;
   const AT_ONCE = 6;
   const MAX_REASON = 300;
-  const [WIDTH, HEIGHT, LEFT, BOTTOM] = [560, 150, 84, 22];
+  const [WIDTH, HEIGHT, LEFT, BOTTOM] = [560, 150, 100, 22];
 
   async function readRun(dagId, run) {
     const all = await readTasks(dagId, run.dag_run_id);
