@@ -39,18 +39,6 @@ _ENDINGS: dict[str, FileFormat] = {
 _GLOB = re.compile(r"(?<![^/])\*\*/|\*+|\?|\[!?[^\]]+\]")
 _OF_SIGN = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 _JSON = TypeAdapter(Any)
-#: Columns of every output row besides its key.
-OUTPUT_COLUMNS = (
-    "answer",
-    "origin",
-    "model",
-    "fingerprint",
-    "finish_reason",
-    "input_tokens",
-    "output_tokens",
-    "attempts",
-    "latency_seconds",
-)
 _Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -209,9 +197,7 @@ class _Source(SpecModel):
 
     @field_validator("key")
     @classmethod
-    def _no_output_column(cls, key: tuple[str, ...]) -> tuple[str, ...]:
-        if taken := sorted(set(key) & set(OUTPUT_COLUMNS)):
-            raise ValueError(f"{taken} would be overwritten: every output row has columns of that name")
+    def _different_columns(cls, key: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(key)) < len(key):
             raise ValueError("must name each column once")
         return key

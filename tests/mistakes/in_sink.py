@@ -122,14 +122,14 @@ MISTAKES = (
     Mistake(
         changes={"sink.passthrough": ["answer"]},
         sentence=(
-            "`spec`: has column 'answer' in `sink.passthrough`, and every output row has a column "
+            "`sink.passthrough`: has column 'answer', and every output row has a column "
             "of that name: use another. Nothing was sent or billed."
         ),
     ),
     Mistake(
         changes={"sink.passthrough": ["id"]},
         sentence=(
-            "`spec`: has column 'id' in `sink.passthrough`, and every output row has it from "
+            "`sink.passthrough`: has column 'id', and every output row has it from "
             "`source.key`: use another. Nothing was sent or billed."
         ),
     ),

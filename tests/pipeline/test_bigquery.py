@@ -34,7 +34,8 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard, export
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, BigQuerySource
+from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS
+from airflow_provider_llmbeam.spec.source import BigQuerySource
 from tests.clouds import for_one_test
 from tests.processes import until_job
 
@@ -49,7 +50,12 @@ FROM_TABLE = {"type": "bigquery", "table": ROWS, "key": ["id"]}
 QUERY = {"table": None, "query": f"SELECT id, text FROM `{ROWS}`"}
 FROM_QUERY = {**FROM_TABLE, **QUERY}
 TO_TABLE = {"type": "bigquery", "table": ANSWERS}
-NUMBERS = {"input_tokens": "INT64", "output_tokens": "INT64", "attempts": "INT64", "latency_seconds": "FLOAT64"}
+NUMBERS = {
+    "llmbeam_input_tokens": "INT64",
+    "llmbeam_output_tokens": "INT64",
+    "llmbeam_attempts": "INT64",
+    "llmbeam_latency_seconds": "FLOAT64",
+}
 OUTPUT_SCHEMA = [SchemaField(name, NUMBERS.get(name, "STRING")) for name in OUTPUT_COLUMNS]
 OLD = {"id": 0, "answer": "old"}
 ANY_RATIO = {"max_dead_letter_ratio": 1}
@@ -727,8 +733,9 @@ def test_duplicate_keys_end_the_job_before_anything_is_sent(client, sandbox):
 TARGETS = {
     "too few columns": (
         [SchemaField("id", "INT64"), *OUTPUT_SCHEMA[:-2]],
-        r"has no column 'attempts', 'latency_seconds', .* run: ALTER TABLE `llmbeam-sandbox.llm.answers` "
-        r"ADD COLUMN `attempts` INT64, ADD COLUMN `latency_seconds` FLOAT64;",
+        r"has no column 'llmbeam_attempts', 'llmbeam_latency_seconds', .*"
+        r"run: ALTER TABLE `llmbeam-sandbox.llm.answers` "
+        r"ADD COLUMN `llmbeam_attempts` INT64, ADD COLUMN `llmbeam_latency_seconds` FLOAT64;",
     ),
     "one too many": (
         [SchemaField("id", "INT64"), SchemaField("day", "DATE", mode="REQUIRED"), *OUTPUT_SCHEMA],

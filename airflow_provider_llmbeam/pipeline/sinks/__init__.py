@@ -72,7 +72,7 @@ def check_here(spec: JobSpec) -> None:
             if spec.sink.on_existing == "merge":
                 merge_files.check(spec.sink, OutputColumns.of(spec))
         case MilvusSink() if spec.embedding is not None:
-            milvus.check(spec.sink, spec.source.key, spec.embedding.dimensions)
+            milvus.check(spec.sink, OutputColumns.of(spec), spec.embedding.dimensions)
         case KafkaSink():
             kafka.check(spec.sink, job_identity(spec))
         case PubSubSink():
@@ -103,7 +103,7 @@ def publish(spec: JobSpec, staged: Mapping[int, str], refuse: Refuse) -> list[st
             addresses: list[str] = _postgres().publish(spec.sink, OutputColumns.of(spec), staged, refuse)
             return addresses
         case MilvusSink():
-            return milvus.publish(spec.sink, spec.source.key, staged, refuse)
+            return milvus.publish(spec.sink, OutputColumns.of(spec), staged, refuse)
         case KafkaSink():
             sent_uri = spec.paths.sent_uri
             return kafka.publish(spec.sink, spec.source.key, job_identity(spec), staged, sent_uri, refuse)

@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     run_once,
     run_with_recorded_id,
 )
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns, without_details
 from airflow_provider_llmbeam.pipeline.sinks.parquet import Staged, output_types, read_staged
 from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
@@ -48,9 +48,9 @@ _PUBLICATION = "publication.json"
 #: Texts that FROM_BASE64 takes.
 _BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 #: Columns whose fractions do not matter to anybody who makes them integers.
-_MAY_BE_ROUNDED = frozenset({"latency_seconds"})
+_MAY_BE_ROUNDED = frozenset({"llmbeam_latency_seconds"})
 #: Columns that differ between runs; a difference in them alone does not update a row.
-_NOT_COMPARED = frozenset({"origin"})
+_NOT_COMPARED = frozenset({"llmbeam_origin"})
 
 
 def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
@@ -314,7 +314,7 @@ def sql_type(kind: pa.DataType) -> str:
 def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
     """Returns why a table cannot store the answers; an empty text if it can.
 
-    A table without all columns is rejected: rows without fingerprint and tokens cannot be audited or compared.
+    A table without all columns is rejected, as `sink.details` says which of them the author wants.
     """
     if table.table_type != "TABLE":
         return f"is a {table.table_type}; the answers need a table."
@@ -322,8 +322,8 @@ def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
     if missing := {column: kind for column, kind in wanted.items() if column.lower() not in there}:
         added = ", ".join(f"ADD COLUMN {quote(column)} {kind}" for column, kind in missing.items())
         return (
-            f"has no column {', '.join(map(repr, missing))}, which every answer has. Let the job make a table of "
-            f"its own, or run: ALTER TABLE {quote_table(table.reference)} {added};"
+            f"has no column {', '.join(map(repr, missing))}, which every answer has.{without_details(missing)} "
+            f"Let the job make a table of its own, or run: ALTER TABLE {quote_table(table.reference)} {added};"
         )
     for column, kind in wanted.items():
         other = there[column.lower()]

@@ -1,8 +1,8 @@
 """The PostgreSQL sink: upserts answers in one transaction. The only module that imports psycopg.
 
 The staged file is streamed by COPY into a temporary table, then upserted by the source's key. Only rows that
-differ are written: a second run changes nothing. A different `origin` alone is ignored, as it changes for every
-row that a second run takes from the journal.
+differ are written: a second run changes nothing. A different `llmbeam_origin` alone is ignored, as it
+changes for every row that a second run takes from the journal.
 
 Errors are those of the server, with the statement that corrects the usual ones. Before a job sends anything, the
 upsert of a sample row is rehearsed and rolled back. What only the values of the rows can show, e.g. a missing
@@ -32,7 +32,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns, without_details
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import read_records
 from airflow_provider_llmbeam.pipeline.sinks import key_types
@@ -66,16 +66,16 @@ _OF_A_ROW = ("21", "22", "23", "44", "54", "P0")
 _COLUMN = re.compile(r", column ([^:]+)")
 
 _TYPES = {"bytes": "text", "boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
-#: Types of a new table; `answer` may be `jsonb` instead.
+#: Types of a new table; `answer` is `jsonb` if it has a schema.
 OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in key_types.OUTPUT_TYPES.items()}
 #: Values like those of every answer, in the columns whose values no job decides.
 _SAMPLE: Row = {
-    "origin": "fresh",
-    "fingerprint": "ab" * 32,
-    "input_tokens": 1,
-    "output_tokens": 1,
-    "attempts": 1,
-    "latency_seconds": 0.25,
+    "llmbeam_origin": "fresh",
+    "llmbeam_fingerprint": "ab" * 32,
+    "llmbeam_input_tokens": 1,
+    "llmbeam_output_tokens": 1,
+    "llmbeam_attempts": 1,
+    "llmbeam_latency_seconds": 0.25,
 }
 #: Values of the other columns of the sample, by the first word of their type; `0` is a value of most other types.
 _SAMPLES = {"date": "epoch", "timestamp": "epoch", "time": "00:00", "uuid": "0" * 32}
@@ -216,13 +216,13 @@ class _Upsert:
         self._find_table()
         types = self._find_types()
         if not types:
-            types = {name: OUTPUT_TYPES.get(name, "text") for name in (*self._key, *self._values)}
+            types = dict.fromkeys(self._output.from_source, "text") | output_types(self._output)
             self._create(types)
         self._make(_STAGED, types)
         self._insert(types, 0, 0)
-        sampled = {name: types[name] for name in _SAMPLE}
-        self._make("llmbeam_sample", sampled)
-        self._fill("llmbeam_sample", sampled, [_SAMPLE])
+        if sampled := {name: types[name] for name in _SAMPLE if name in types}:
+            self._make("llmbeam_sample", sampled)
+            self._fill("llmbeam_sample", sampled, [_SAMPLE])
         sample = {name: _sample_of(type_) for name, type_ in types.items()} | _SAMPLE
         try:
             with self._connection.transaction():
@@ -287,13 +287,14 @@ class _Upsert:
                 "Expected a table with one row per key."
             )
         if missing:
+            wanted = output_types(self._output)
             additions = sql.SQL(", ").join(
-                sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(name), sql.SQL(OUTPUT_TYPES.get(name, "text")))
+                sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(name), sql.SQL(wanted.get(name, "text")))
                 for name in missing
             )
             raise self._moment.refusal(
                 f"`sink.table`: table {self._sink.table!r} has no columns {missing}, which every answer carries. "
-                f"This adds them: `{self._alter(additions)}`."
+                f"This adds them: `{self._alter(additions)}`.{without_details(missing)}"
             )
         return {name: found[name] for name in names if found}
 
@@ -384,7 +385,7 @@ class _Upsert:
             sql.SQL(", ").join(
                 sql.SQL("{}::text" if types[name] == "json" else "{}").format(sql.Identifier(row, name))
                 for name in self._values
-                if name != "origin"
+                if name != "llmbeam_origin"
             )
             for row in ("old", "excluded")
         )
@@ -617,13 +618,26 @@ def derive_types(columns: OutputColumns, records: Iterable[Row]) -> dict[str, st
     types, structured, count = KeyTypes(columns.from_source), True, 0
     for record in records:
         types.add(record)
-        structured = structured and not isinstance(record["answer"], str)
+        structured = structured and not isinstance(record.get("answer"), str)
         count += 1
     if not count:
         return None
     keys = {column: _TYPES[found] for column, found in types.types().items()}
-    outputs = {name: OUTPUT_TYPES[name] for name in columns.outputs}
-    return keys | outputs | ({"answer": "jsonb"} if structured else {})
+    outputs = output_types(columns)
+    return keys | outputs | ({"answer": "jsonb"} if structured and "answer" in outputs else {})
+
+
+def output_types(columns: OutputColumns) -> dict[str, str]:
+    """Returns the types of the columns of a new table besides those of the source.
+
+    Args:
+        columns: The columns.
+    """
+    if (fields := columns.fields) is None:
+        answer = {"answer": OUTPUT_TYPES["answer"]}
+    else:
+        answer = {name: _TYPES.get(kind.kind, "jsonb") for name, kind in fields}
+    return answer | {name: OUTPUT_TYPES[name] for name in columns.after_answer}
 
 
 def encoder_of(type_: str, *, is_key: bool = False, has_empty: bool = True) -> Callable[[Any], str | None]:
