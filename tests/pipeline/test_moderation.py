@@ -263,7 +263,7 @@ def test_request_files_of_batch_inference_have_no_unsafe_prompt_and_its_answers_
 
 def test_duplicate_keys_and_missing_columns_are_found_before_the_guard_is_asked(moderated, sandbox):
     with pytest.raises(JobSpecError, match="belongs to several rows"):
-        moderated().run([ROWS[0], ROWS[0]])
+        moderated().run([ROWS[0], ROWS[0] | {"text": "other"}])
     job = moderated(job={"sink": {"uri": str(moderated().out), "passthrough": ["txt"]}})
     with pytest.raises(JobSpecError, match="no row has column 'txt'"):
         job.run(ROWS)
