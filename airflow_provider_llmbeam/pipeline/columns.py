@@ -59,6 +59,7 @@ class OutputColumns:
         answer_columns: Form of an answer with a schema.
         answer: Type of the answers by their schema; `None` for texts and vectors.
         has_vectors: Whether the answers are vectors.
+        dimensions: Length of the vectors; `None` if the server chooses it.
         after_answer: Columns with what is known of the answer, see `spec.JobSpec.detail_columns`.
         for_bigquery: Whether they are loaded into BigQuery, which has fewer types than Parquet.
         keeps_bytes: Whether the sink may have columns of bytes, so that bytes are told from text.
@@ -69,6 +70,7 @@ class OutputColumns:
     answer_columns: AnswerColumns = "struct"
     answer: AnswerType | None = None
     has_vectors: bool = False
+    dimensions: int | None = None
     after_answer: tuple[str, ...] = OUTPUT_COLUMNS[1:]
     for_bigquery: bool = False
     keeps_bytes: bool = False
@@ -83,6 +85,7 @@ class OutputColumns:
             answer_columns=_answer_columns(sink),
             answer=None if schema is None or spec.embedding is not None else answer_type(schema),
             has_vectors=spec.embedding is not None,
+            dimensions=None if spec.embedding is None else spec.embedding.dimensions,
             after_answer=spec.detail_columns,
             for_bigquery=isinstance(sink, BigQuerySink),
             keeps_bytes=isinstance(sink, BigQuerySink | PostgresSink),

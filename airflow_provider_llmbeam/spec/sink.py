@@ -139,6 +139,8 @@ class PostgresSink(_Sink):
             runs.
         answer_columns: Form of an answer with an `output_schema`. `json`: `answer` is `jsonb`. `flat`: a column
             per property of the schema, and no `answer`.
+        vector_type: Type of the vectors of `task: embed` in a new table: `jsonb`, or `vector` of pgvector, whose
+            extension the database must have.
     """
 
     type: Literal["postgres"]
@@ -146,6 +148,7 @@ class PostgresSink(_Sink):
     conn_id: str | None = None
     dsn_env: str = "LLMBEAM_POSTGRES_DSN"
     answer_columns: Literal["flat", "json"] = "json"
+    vector_type: Literal["jsonb", "vector"] = "jsonb"
 
     _variable = field_validator("dsn_env")(variable_name)
 

@@ -159,11 +159,11 @@ class _Source(SpecModel):
     Attributes:
         key: Columns that identify a row; every output row has them. One column may be given by its name alone.
         on_duplicate_key: Policy for rows that differ and have the same key. `error` fails the job before anything
-            is sent; `first` and `last` answer the first or the last of them, and skip the others: files have an order
-            by their paths, and rows by their places in a file, or in `rows`; tables and queues have none, so they are
-            refused there. `dead_letter` answers one of them, the same in every run, and writes the others to the
-            dead letter. Of identical rows one is answered, and the others count as skipped. `allow` answers all
-            rows, for a sink that does not write by key.
+            is sent; `first` and `last` answer the first or the last of them, and skip the others: files have an
+            order by their paths, and rows by their places in a file, or in `rows`; tables and queues have none, so
+            they are refused there. `dead_letter` answers one of them, the same in every run, and writes the others
+            to the dead letter. Of identical rows one is answered, and the others count as skipped. `allow` answers
+            all rows, for a sink that does not write by key.
         on_empty: Policy for a source without rows, e.g. a file of zero bytes. `fail` fails the job, and `skip`
             ends it as skipped, in Airflow as a skipped task: both leave the output as it is. `write` publishes
             no answers. A source that matches no file is an error in any case, see `on_missing` of files.

@@ -1216,6 +1216,52 @@ def test_a_table_without_the_columns_of_details_says_how_to_leave_them_out(tmp_p
     assert 'ADD COLUMN "llmbeam_origin" text' in str(refused.value)
 
 
+@pytest.fixture
+def embed(start):
+    """Returns a function that embeds rows into `answers`, as vectors of pgvector."""
+
+    def embedded(rows, dimensions=None, **sink):
+        sink = {"type": "postgres", "table": "answers", "vector_type": "vector", **sink}
+        return start(rows, sink=sink, task="embed", embedding={"dimensions": dimensions})
+
+    return embedded
+
+
+@pytest.fixture
+def pgvector(client):
+    """The extension of pgvector, which an installed server may lack."""
+    if not client.execute("SELECT FROM pg_available_extensions WHERE name = 'vector'").rowcount:
+        pytest.skip("this PostgreSQL has no pgvector")
+    client.execute("CREATE EXTENSION vector")
+
+
+@pytest.mark.parametrize("dimensions", [None, 16])
+def test_vectors_are_searched_by_meaning_in_their_column(embed, client, pgvector, dimensions):
+    embed([row | {"lang": "de"} for row in rows_of(20)], dimensions, passthrough=["lang"], details=False)
+    typed = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'answers'::regclass"
+    assert client.execute(f"{typed} AND attname = 'answer'").fetchall() == [(f"vector({dimensions or 8})",)]
+    ((asked,),) = client.execute("SELECT answer::text FROM answers WHERE id = 7").fetchall()
+    nearest = "SELECT id, lang FROM answers ORDER BY answer <=> %s::vector LIMIT 1"
+    assert client.execute(nearest, (asked,)).fetchall() == [(7, "de")]
+    embed(rows_of(20), dimensions, details=False)
+    assert len(table(client)) == 20, "the same vectors again change nothing"
+
+
+def test_without_the_extension_the_error_says_how_to_create_it_before_anything_is_sent(embed, client):
+    with pytest.raises(JobSpecError) as refused:
+        embed(rows_of(3))
+    assert 'type "vector" does not exist (42704)' in str(refused.value)
+    assert "as a user who may: `CREATE EXTENSION vector`. Nothing was sent or billed." in str(refused.value)
+
+
+def test_a_column_of_vectors_of_another_length_is_refused_before_anything_is_sent(embed, client, pgvector):
+    client.execute("CREATE TABLE answers (id int PRIMARY KEY, answer vector(8))")
+    with pytest.raises(JobSpecError, match=r"expected 8 dimensions, not 16 in column answer .*Nothing was sent"):
+        embed(rows_of(3), 16, details=False)
+    embed(rows_of(3), 8, details=False)
+    assert len(table(client)) == 3
+
+
 def test_what_parameters_of_the_answer_add_has_columns_of_its_own(tmp_path, client):
     columns = OutputColumns(
         key=("id",), after_answer=("llmbeam_citations", "llmbeam_mean_logprob", "llmbeam_reasoning")

@@ -71,8 +71,8 @@ def check_here(spec: JobSpec) -> None:
                 raise JobSpecError(fault)
             if spec.sink.on_existing == "merge":
                 merge_files.check(spec.sink, OutputColumns.of(spec))
-        case MilvusSink() if spec.embedding is not None:
-            milvus.check(spec.sink, OutputColumns.of(spec), spec.embedding.dimensions)
+        case MilvusSink():
+            milvus.check(spec.sink, OutputColumns.of(spec))
         case KafkaSink():
             kafka.check(spec.sink, job_identity(spec))
         case PubSubSink():

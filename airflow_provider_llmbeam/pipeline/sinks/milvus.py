@@ -36,7 +36,7 @@ _NOT_BILLED = JobSpecError.remains
 _KEPT = "The answers are in the journal: another run sends nothing to the model."
 
 
-def check(sink: MilvusSink, columns: OutputColumns, dimensions: int | None) -> None:
+def check(sink: MilvusSink, columns: OutputColumns) -> None:
     """Checks that an existing collection can store the answers.
 
     Raises:
@@ -44,7 +44,9 @@ def check(sink: MilvusSink, columns: OutputColumns, dimensions: int | None) -> N
         JobFailedError: The server cannot be reached.
     """
     with _opened(sink, _NOT_BILLED) as client:
-        if client.has_collection(sink.collection) and (mismatch := _misfit(client, sink, columns, dimensions)):
+        if client.has_collection(sink.collection) and (
+            mismatch := _misfit(client, sink, columns, columns.dimensions)
+        ):
             raise JobSpecError(mismatch)
 
 

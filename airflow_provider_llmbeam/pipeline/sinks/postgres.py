@@ -20,6 +20,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -192,7 +193,7 @@ class _Upsert:
         name = self._find_table()
         types: dict[str, str] | None = self._find_types()
         if not types:
-            derived = derive_types(self._output, records())
+            derived = derive_types(self._output, self._sink, records())
             if derived is None:
                 _log.info("There is no answer, so the table %r was not created: its types are unknown.", name)
                 return name
@@ -216,14 +217,15 @@ class _Upsert:
         self._find_table()
         types = self._find_types()
         if not types:
-            types = dict.fromkeys(self._output.from_source, "text") | output_types(self._output)
+            types = dict.fromkeys(self._output.from_source, "text") | output_types(self._output, self._sink)
             self._create(types)
         self._make(_STAGED, types)
         self._insert(types, 0, 0)
-        if sampled := {name: types[name] for name in _SAMPLE if name in types}:
+        known = _SAMPLE if (length := self._output.dimensions) is None else {**_SAMPLE, "answer": [0.0] * length}
+        if sampled := {name: types[name] for name in known if name in types}:
             self._make("llmbeam_sample", sampled)
-            self._fill("llmbeam_sample", sampled, [_SAMPLE])
-        sample = {name: _sample_of(type_) for name, type_ in types.items()} | _SAMPLE
+            self._fill("llmbeam_sample", sampled, [known])
+        sample = {name: _sample_of(type_) for name, type_ in types.items()} | known
         try:
             with self._connection.transaction():
                 self._fill(_STAGED, types, [sample])
@@ -287,7 +289,7 @@ class _Upsert:
                 "Expected a table with one row per key."
             )
         if missing:
-            wanted = output_types(self._output)
+            wanted = output_types(self._output, self._sink)
             additions = sql.SQL(", ").join(
                 sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(name), sql.SQL(wanted.get(name, "text")))
                 for name in missing
@@ -589,6 +591,8 @@ def _fault_of(error: psycopg.Error, sink: PostgresSink, connection: psycopg.Conn
                 f" User {connection.info.user!r} needs SELECT, INSERT and UPDATE on the table and USAGE on its "
                 "sequences, or CREATE on the schema where the job makes it."
             )
+        case errors.UndefinedObject() if 'type "vector"' in message:
+            fault += " Create the extension of pgvector first, as a user who may: `CREATE EXTENSION vector`."
         case errors.InvalidSchemaName():
             fault += " Create the schema first; the job creates only the table."
         case psycopg.DataError():
@@ -608,35 +612,42 @@ def _message_of(error: psycopg.Error) -> str:
     return " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("\t")).rstrip(".")
 
 
-def derive_types(columns: OutputColumns, records: Iterable[Row]) -> dict[str, str] | None:
+def derive_types(columns: OutputColumns, sink: PostgresSink, records: Iterable[Row]) -> dict[str, str] | None:
     """Derives the types of a new table from the records; `None` without records.
 
     Args:
         columns: The columns.
+        sink: The sink.
         records: The records.
     """
-    types, structured, count = KeyTypes(columns.from_source), True, 0
+    types, structured, lengths = KeyTypes(columns.from_source), True, Counter[int]()
     for record in records:
         types.add(record)
         structured = structured and not isinstance(record.get("answer"), str)
-        count += 1
-    if not count:
+        lengths[len(record["answer"]) if columns.has_vectors else 0] += 1
+    if not lengths:
         return None
     keys = {column: _TYPES[found] for column, found in types.types().items()}
-    outputs = output_types(columns)
-    return keys | outputs | ({"answer": "jsonb"} if structured and "answer" in outputs else {})
+    ((length, _),) = lengths.most_common(1)
+    outputs = output_types(columns, sink, length)
+    return keys | outputs | ({"answer": "jsonb"} if structured and outputs.get("answer") == "text" else {})
 
 
-def output_types(columns: OutputColumns) -> dict[str, str]:
+def output_types(columns: OutputColumns, sink: PostgresSink, dimensions: int | None = None) -> dict[str, str]:
     """Returns the types of the columns of a new table besides those of the source.
 
     Args:
         columns: The columns.
+        sink: The sink.
+        dimensions: Length of the vectors; `None`: that of the columns, or unknown.
     """
-    if (fields := columns.fields) is None:
-        answer = {"answer": OUTPUT_TYPES["answer"]}
-    else:
+    length = dimensions or columns.dimensions
+    if (fields := columns.fields) is not None:
         answer = {name: _TYPES.get(kind.kind, "jsonb") for name, kind in fields}
+    elif columns.has_vectors and sink.vector_type == "vector":
+        answer = {"answer": "vector" if length is None else f"vector({length})"}
+    else:
+        answer = {"answer": OUTPUT_TYPES["answer"]}
     return answer | {name: OUTPUT_TYPES[name] for name in columns.after_answer}
 
 

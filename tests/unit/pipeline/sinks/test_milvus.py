@@ -92,7 +92,7 @@ def test_columns_of_the_source_are_passed_through_also_where_a_row_has_none(
     publish(sink, columns, stage(tmp_path, *rows))
     assert entities(sink) == found
     with pytest.raises(JobSpecError, match=r"has no field \['shop'\]: .*another key or `sink\.passthrough`"):
-        check(sink, OutputColumns(KEY, passthrough=("shop",), after_answer=()), 2)
+        check(sink, OutputColumns(KEY, passthrough=("shop",), after_answer=(), dimensions=2))
 
 
 def test_an_entity_is_found_by_its_vector_and_by_its_key(sink: MilvusSink, tmp_path: Path) -> None:
@@ -219,10 +219,10 @@ def test_another_dimension_is_rejected_before_anything_is_billed_or_when_publish
     sink: MilvusSink, tmp_path: Path
 ) -> None:
     publish(sink, KEY, stage(tmp_path, {"id": 1}))
-    check(sink, OutputColumns(KEY), None)
-    check(sink, OutputColumns(KEY), 2)
+    check(sink, OutputColumns(KEY))
+    check(sink, OutputColumns(KEY, dimensions=2))
     with pytest.raises(JobSpecError, match=r"vectors of 2 dimensions.* have 3\..*Nothing was sent or billed"):
-        check(sink, OutputColumns(KEY), 3)
+        check(sink, OutputColumns(KEY, dimensions=3))
     with pytest.raises(JobFailedError, match=r"holds vectors of 2 dimensions.* have 3\..*are in the journal"):
         publish(sink, KEY, stage(tmp_path, {"id": 1, "answer": [1.0, 2.0, 3.0]}))
     assert [entity["vector"] for entity in entities(sink)] == [[1.0, 0.5]]
@@ -235,19 +235,19 @@ def test_a_collection_of_another_kind_is_refused(sink: MilvusSink) -> None:
         JobSpecError,
         match=r"has no field \['llmbeam_id', 'llmbeam_model', 'llmbeam_fingerprint'\].* `sink\.details` False",
     ):
-        check(sink, OutputColumns(KEY), 2)
+        check(sink, OutputColumns(KEY, dimensions=2))
 
 
 def test_a_collection_with_another_key_is_refused(sink: MilvusSink, tmp_path: Path) -> None:
     publish(sink, KEY, stage(tmp_path, {"id": 1}))
     with pytest.raises(JobSpecError, match=r"has no field \['part'\]: a job of another kind, or with another key"):
-        check(sink, OutputColumns(("id", "part")), 2)
+        check(sink, OutputColumns(("id", "part"), dimensions=2))
 
 
 def test_an_index_with_another_metric_is_refused(sink: MilvusSink, tmp_path: Path) -> None:
     publish(sink, KEY, stage(tmp_path, {"id": 1}))
     with pytest.raises(JobSpecError, match=r"has an index by \['COSINE'\], and `sink.metric_type` is 'L2'"):
-        check(sink.model_copy(update={"metric_type": "L2"}), OutputColumns(KEY), 2)
+        check(sink.model_copy(update={"metric_type": "L2"}), OutputColumns(KEY, dimensions=2))
 
 
 def test_the_error_for_a_key_that_does_not_fit_names_its_field(sink: MilvusSink, tmp_path: Path) -> None:
@@ -256,8 +256,8 @@ def test_the_error_for_a_key_that_does_not_fit_names_its_field(sink: MilvusSink,
 
 
 def test_a_missing_collection_passes_the_check(sink: MilvusSink) -> None:
-    check(sink, OutputColumns(KEY), 2)
-    check(sink, OutputColumns(KEY), None)
+    check(sink, OutputColumns(KEY, dimensions=2))
+    check(sink, OutputColumns(KEY))
 
 
 @pytest.mark.full
@@ -284,14 +284,14 @@ def test_a_file_that_another_process_has_open_is_an_error(sink: MilvusSink) -> N
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
         with pytest.raises(JobFailedError, match=r"Another process may have the file open\. Nothing was sent"):
-            check(sink, OutputColumns(KEY), None)
+            check(sink, OutputColumns(KEY))
         other.communicate()
 
 
 def test_an_unreachable_server_is_a_retryable_error() -> None:
     sink = MilvusSink(type="milvus", uri="http://127.0.0.1:9", collection="notes")
     with pytest.raises(JobFailedError, match=r"Milvus at 'http://127\.0\.0\.1:9': .*Nothing was sent or billed\."):
-        check(sink, OutputColumns(KEY), None)
+        check(sink, OutputColumns(KEY))
 
 
 def test_a_server_is_used_like_a_file(sink: MilvusSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,7 +301,7 @@ def test_a_server_is_used_like_a_file(sink: MilvusSink, tmp_path: Path, monkeypa
     remote = MilvusSink(type="milvus", uri=served, collection="notes")
     try:
         for _ in range(2):
-            check(remote, OutputColumns(KEY), 2)
+            check(remote, OutputColumns(KEY, dimensions=2))
             assert publish(remote, KEY, stage(tmp_path, {"id": 1}, {"id": 2})) == [f"{served}/notes"]
     finally:
         server_manager_instance.release_server(sink.uri)
@@ -314,7 +314,7 @@ def test_the_error_for_a_missing_package_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(JobSpecError, match=r"`airflow-provider-llmbeam\[milvus\]` where the job runs"):
-        check(sink, OutputColumns(KEY), None)
+        check(sink, OutputColumns(KEY))
 
 
 def test_rows_that_milvus_drops_stop_the_job(
