@@ -109,11 +109,13 @@ class FilesSink(_Sink):
 class BigQuerySink(_Sink):
     """A BigQuery table with one row per key.
 
-    The answers are loaded into a staging table, then merged by the key of the source in one statement: a reader
-    sees the old rows or the new ones, and a second run changes nothing. The table is created if it does not exist;
-    its other columns are not changed. A key column may have any type that the key can be cast to, e.g. DATE or
-    NUMERIC; `answer` is STRING, or JSON in an existing table, where a text that is no JSON is a JSON string. An
-    empty text, as CSV has it for no value, becomes NULL in a column of another type.
+    The answers are loaded into a staging table, then merged by the key of the source in one statement: a
+    reader sees the old rows or the new ones, and a second run changes nothing. The table is created if it
+    does not exist; its other columns are not changed. If one of them needs a value, as in a table of your
+    own, rows are updated and none is inserted: an answer whose key has no row is a failed row. A key column
+    may have any type that the key can be cast to, e.g. DATE or NUMERIC; `answer` is STRING, or JSON in an
+    existing table, where a text that is no JSON is a JSON string. An empty text, as CSV has it for no value,
+    becomes NULL in a column of another type.
 
     Attributes:
         table: Name of the table, `project.dataset.table`; the dataset must exist.
@@ -142,7 +144,8 @@ class PostgresSink(_Sink):
     reader sees the old rows or the new ones, and a second run changes nothing. Rows of other keys are kept. The
     table is created with the first answers if it does not exist; structured answers are `jsonb`. An existing table
     needs a unique constraint on the key that is not deferrable, and all output columns with types that the values
-    can be cast to; its other columns are not changed. A list may go to an array, and an empty text, as CSV has it
+    can be cast to; its other columns are not changed, and where one needs a value, an answer whose key has no row
+    is a failed row. A list may go to an array, and an empty text, as CSV has it
     for no value, becomes null where a type has none. NUL, which PostgreSQL cannot store, becomes U+FFFD. Answers
     that the server refuses, or that a trigger keeps out of the table, are failed rows.
 

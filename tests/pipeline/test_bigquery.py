@@ -730,6 +730,28 @@ def test_duplicate_keys_end_the_job_before_anything_is_sent(client, sandbox):
     assert sandbox.stats()["billed_answers"] == 0
 
 
+def test_answers_are_merged_into_a_table_of_ones_own_and_a_key_without_a_row_is_a_failed_row(client, sandbox):
+    load(client, [{"id": 1, "text": "shoe"}, {"id": 2, "text": "boot"}])
+    columns = [("id", "INT64"), ("title", "STRING"), ("model", "STRING"), ("title_de", "STRING")]
+    schema = [SchemaField(name, kind, "REQUIRED" if name == "title" else "NULLABLE") for name, kind in columns]
+    own = [{"id": 1, "title": "shoe", "model": "city"}, {"id": 3, "title": "sock", "model": "knee"}]
+    load(client, own, ANSWERS, schema=schema)
+    field = {"type": "object", "properties": {"title_de": {"type": "string"}}, "required": ["title_de"]}
+    spec = spec_of(
+        prompt={"template": "{{ row.text }}", "output_schema": field},
+        model={"type": "gemini", "base_url": sandbox.gemini_url},
+        sink={**TO_TABLE, "answer_columns": "flat", "details": False},
+        limits=ANY_RATIO,
+    )
+    for _ in range(2):
+        manifest = run(spec)
+        assert (manifest["rows"]["answered"], manifest["dead_letter_by_kind"]) == (1, {"not_stored": 1})
+        found = [dict(row) for row in client.query_and_wait(f"SELECT * FROM `{ANSWERS}` ORDER BY id")]
+        assert [{**row, "title_de": None} for row in found] == [row | {"title_de": None} for row in own]
+        assert [row["title_de"] is None for row in found] == [False, True]
+    assert sandbox.stats()["billed_answers"] == 2
+
+
 TARGETS = {
     "too few columns": (
         [SchemaField("id", "INT64"), *OUTPUT_SCHEMA[:-2]],

@@ -751,7 +751,7 @@ def test_a_required_column_without_a_value_stops_the_job(checked, client, databa
     client.execute("ALTER TABLE answers ADD COLUMN owner text NOT NULL")
     found = checked(database)
     assert 'null value in column "owner" of relation "answers" violates not-null constraint (23502)' in found
-    assert "Give the column a default." in found
+    assert "Give the column a default, or" in found
 
 
 def test_a_required_column_of_a_domain_stops_the_job_unless_the_domain_has_a_default(checked, client, database):
@@ -1206,6 +1206,23 @@ def test_fields_of_answers_are_merged_into_a_table_of_ones_own(tmp_path, client)
     rows = [{"id": 1, "title_de": "Schuh", "size": 2, "tags": ["a"]}]
     assert publish_translated(tmp_path, rows) == {}
     assert table(client, name="products") == [(1, "runner", "Schuh", 2, ["a"]), (3, "walker", None, None, None)]
+
+
+def test_rows_of_ones_own_keep_values_that_no_answer_has_and_a_key_without_a_row_is_a_failed_row(tmp_path, client):
+    create = (
+        "CREATE TABLE products (id int PRIMARY KEY, title text NOT NULL, title_de text, size int, tags text[])"
+    )
+    client.execute(create)
+    rows = [{"id": number, "title_de": "Schuh", "size": number, "tags": None} for number in (1, 2)]
+    with pytest.raises(JobSpecError, match=r'"title" .*not-null constraint.* Nothing was sent'):
+        publish_translated(tmp_path, rows)
+    client.execute("INSERT INTO products VALUES (1, 'shoe'), (3, 'boot')")
+    for _ in range(2):
+        reasons = publish_translated(tmp_path, rows)
+        assert [*reasons] == [1]
+        assert reasons[1].endswith("Give the column a default, or the table a row with this key.")
+        expected = [(1, "shoe", "Schuh", 1, None), (3, "boot", None, None, None)]
+        assert table(client, name="products") == expected
 
 
 def test_a_table_without_the_columns_of_details_says_how_to_leave_them_out(tmp_path, client):

@@ -186,6 +186,8 @@ class _Upsert:
         self._moment = moment
         self._refuse = refuse
         self._without_empty: set[str] = set()
+        #: Columns that need a value, and have one of the author's own in a row that is there.
+        self._kept: list[str] = []
         self._changed = 0
 
     def run(self, records: _Records) -> str:
@@ -273,15 +275,20 @@ class _Upsert:
     def _find_types(self) -> dict[str, str]:
         """Returns the types of the answers' columns in an existing table; none if it does not exist."""
         rows = self._connection.execute(
-            "SELECT attname, format_type(atttypid, atttypmod), attgenerated <> '', typcategory::text"
+            "SELECT attname, format_type(atttypid, atttypmod), attgenerated <> '', typcategory::text,"
+            " attnotnull AND NOT atthasdef AND attidentity = ''"
             " FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid"
             " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
             (self._target.as_string(self._connection),),
         ).fetchall()
         names = (*self._key, *self._values)
-        found = {name: type_ for name, type_, _, _ in rows}
-        self._filled = {*names, *(name for name, _, is_generated, _ in rows if is_generated)}
-        self._without_empty = {name for name, _, _, category in rows if category in _NO_EMPTY_TEXT}
+        found = {name: type_ for name, type_, *_ in rows}
+        self._filled = {*names, *(name for name, _, is_generated, *_ in rows if is_generated)}
+        self._without_empty = {name for name, _, _, category, _ in rows if category in _NO_EMPTY_TEXT}
+        needed = [name for name, *_, is_needed in rows if is_needed and name not in names]
+        if needed and self._connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(self._target)).rowcount:
+            self._kept = needed
+            self._filled.update(needed)
         missing = [name for name in names if found and name not in found]
         if missing and missing[0] in self._key:
             raise self._moment.refusal(
@@ -433,13 +440,24 @@ class _Upsert:
 
     def _insertion(self, types: Mapping[str, str], where: sql.Composable = _ALL) -> sql.Composed:
         """Returns the upsert of staged rows, without the condition of the rows to update."""
+        rows = sql.SQL("{} AS staged").format(sql.Identifier("pg_temp", _STAGED))
+        if self._kept:  # PostgreSQL checks them also where the row is there, and is updated
+            rows += sql.SQL(" LEFT JOIN {} AS kept ON ({}) = ({})").format(
+                self._target, _names(self._key, "kept"), _names(self._key, "staged")
+            )
         return sql.SQL(
-            "INSERT INTO {target} AS old ({columns}) SELECT {columns} FROM {staged} AS staged {where}"
+            "INSERT INTO {target} AS old ({columns}) SELECT {values} FROM {rows} {where}"
             " ON CONFLICT ({key}) DO UPDATE SET {changes}"
         ).format(
             target=self._target,
-            staged=sql.Identifier("pg_temp", _STAGED),
-            columns=_names(types),
+            rows=rows,
+            columns=_names([*types, *self._kept]),
+            values=sql.SQL(", ").join(
+                [
+                    *(sql.Identifier("staged", name) for name in types),
+                    *(sql.Identifier("kept", name) for name in self._kept),
+                ]
+            ),
             where=where,
             key=_names(self._key),
             changes=sql.SQL(", ").join(
@@ -598,7 +616,7 @@ def _fault_of(error: psycopg.Error, sink: PostgresSink, connection: psycopg.Conn
         case psycopg.DataError():
             fault += " A value does not fit the table: alter the column, e.g. to text."
         case errors.NotNullViolation():
-            fault += " Give the column a default."
+            fault += " Give the column a default, or the table a row with this key."
         case errors.CheckViolation() if error.diag.constraint_name is not None:
             fault += " Change the row or the constraint."
         case psycopg.IntegrityError():
