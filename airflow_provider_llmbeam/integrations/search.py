@@ -35,8 +35,8 @@ def embed_query(
         embed_query("What is broken?", model="gemini-embedding-001", embedding={"dimensions": 768})
 
     Args:
-        question: The question, with the beginning that the model wants, e.g. `query: ` where the prompt of the job
-            begins with `passage: `.
+        question: The question, with the beginning that the model wants, e.g. "query: " where the prompt of the job
+            begins with "passage: ".
         model: The `model` of the job.
         embedding: The `embedding` of the job. For texts of the task `RETRIEVAL_DOCUMENT` the question has the task
             `RETRIEVAL_QUERY`; every other `task_type` is that of the question, too.
