@@ -278,7 +278,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
 
     def _budget(self) -> Budget | None:
         limits, run = self.spec.limits, self.context.run
-        if limits.has_budget and run not in _BUDGETS:
+        if limits.budget_field and run not in _BUDGETS:
             _BUDGETS[run] = Budget(limits.budget_usd or math.inf, open_account(self.spec))
         return _BUDGETS.get(run)
 

@@ -56,7 +56,7 @@ def open_account(spec: JobSpec) -> Account | None:
         interval_seconds=0.0 if is_local else max(_OBJECT_SECONDS, float(spec.limits.expected_workers or 1)),
         first_requests=spec.limits.max_in_flight,
     )
-    atexit.register(account.close)
+    atexit.register(account.close, is_end=True)
     return account
 
 

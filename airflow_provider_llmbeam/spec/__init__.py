@@ -7,7 +7,7 @@ from airflow_provider_llmbeam.spec.demand import Demand, EarlierRate
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, Endpoint, VertexEndpoint, parse_endpoint
 from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.limits import Batching, Limits
+from airflow_provider_llmbeam.spec.limits import Batching, Limits, SharedBudget
 from airflow_provider_llmbeam.spec.model import (
     EchoModel,
     Embedding,
@@ -92,6 +92,7 @@ __all__ = [
     "RowsSource",
     "Runner",
     "Safety",
+    "SharedBudget",
     "Sink",
     "Source",
     "VertexEndpoint",

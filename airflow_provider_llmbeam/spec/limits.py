@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -90,6 +90,15 @@ class Limits(SpecModel):
     price: Price | None = None
     retry_refused: bool = False
 
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _many_runs(cls, budget: Any) -> Any:
+        if isinstance(budget, int | float):
+            raise ValueError(
+                "must be like {'usd': 200, 'over': 'month'}, for many runs; `budget_usd` is that of one"
+            )
+        return budget
+
     @model_validator(mode="after")
     def _share_of_a_quota(self) -> Self:
         if self.share_ratio < 1 and self.requests_per_minute is None and self.tokens_per_minute is None:
@@ -99,9 +108,9 @@ class Limits(SpecModel):
         return self
 
     @property
-    def has_budget(self) -> bool:
-        """Whether the cost is limited."""
-        return self.budget_usd is not None or self.budget is not None
+    def budget_field(self) -> str | None:
+        """Name of the field that limits the cost; `None` if none does."""
+        return next((each for each in ("budget_usd", "budget") if getattr(self, each) is not None), None)
 
 
 class Batching(SpecModel):

@@ -131,7 +131,7 @@ MISTAKES = (
         changes={"sink.on_existing": "merge"},
         sentence=(
             "`sink.on_existing` 'merge': 'out/answers-00000-of-00001.jsonl' has columns 'note' "
-            "that these answers lack, and lacks 'answer', 'attempts', 'fingerprint' and 6 more. "
+            "that these answers lack, and lacks 'answer', 'llmbeam_attempts', 'llmbeam_fingerprint' and 6 more. "
             "Nothing was sent or billed."
         ),
         found="start",

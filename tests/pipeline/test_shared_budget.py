@@ -123,7 +123,7 @@ def _spend(spec_json: str, seed: int, bill: str) -> None:
             file.write(f"{cost}\n".encode())
             account.add(cost)
             account.release(cost)
-    account.close()
+    account.close(is_end=True)
 
 
 def _spend_in_processes(spec: JobSpec, directory: Path, processes: int, kills: int) -> tuple[int, int]:

@@ -27,6 +27,12 @@ def _call_in_thread(called: Callable[[], None]) -> None:
     threading.Thread(target=called, name="llmbeam-budget", daemon=True).start()
 
 
+def _call_later(seconds: float, called: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, called)
+    timer.daemon = True
+    timer.start()
+
+
 class Account:
     """Reserves what requests may cost, from blocks that it takes from the ledger in a thread of its own.
 
@@ -44,6 +50,7 @@ class Account:
         first_requests: Number of requests that the first block is for.
         clock: Monotonic clock, in seconds.
         in_background: Calls a function in another thread.
+        call_later: Calls a function after so many seconds.
     """
 
     #: Time for which a block lasts at the rate of the last one, in intervals, and at least in seconds.
@@ -65,13 +72,14 @@ class Account:
         first_requests: int,
         clock: Callable[[], float] = time.monotonic,
         in_background: Callable[[Callable[[], None]], None] = _call_in_thread,
+        call_later: Callable[[float, Callable[[], None]], None] = _call_later,
     ) -> None:
         self._change, self._usd, self._over = change, usd, over
         self._uri, self._base_name = uri, name
         self._interval_seconds = interval_seconds
         self._first_requests = first_requests
         self._clock = clock
-        self._in_background = in_background
+        self._in_background, self._call_later = in_background, call_later
         self._lock = threading.RLock()
         self._writing = threading.Lock()
         self._closings = self._writes = 0
@@ -129,14 +137,21 @@ class Account:
         with self._lock:
             self._spent += cost
 
-    def close(self) -> None:
-        """Returns what is left of the last block, unless requests are in flight or the last write was just now.
+    def close(self, *, is_end: bool = False) -> None:
+        """Returns what is left of the last block, unless requests are in flight.
 
-        The next request opens the account again, under another name.
+        The next request opens the account again, under another name. If the last write was just now, it is returned
+        later, if nothing is in flight then.
+
+        Args:
+            is_end: Whether the process ends, and there is no later.
         """
         with self._writing:
             with self._lock:
-                if self._reserved or self._is_asking or not self._taken or not self._may_write():
+                if self._reserved or self._is_asking or not self._taken:
+                    return
+                if not is_end and (seconds := self._seconds_to_write()) > 0:
+                    self._call_later(seconds, self.close)
                     return
                 name, spent, self._closings = self._name, self._spent, self._closings + 1
                 self._taken = self._spent = self._spent_at_write = 0
@@ -155,7 +170,7 @@ class Account:
 
     def _ask(self, cost: int) -> None:
         """Takes the next block in a thread, if it is time for it."""
-        if self._is_asking or self._is_refused or not self._may_write():
+        if self._is_asking or self._is_refused or self._seconds_to_write() > 0:
             return
         self._is_asking, passed = True, self._clock() - self._written_at
         seconds = max(self.BLOCK_SECONDS, self.BLOCK_INTERVALS * self._interval_seconds)
@@ -164,8 +179,8 @@ class Account:
         used = self._spent + self._reserved
         self._in_background(partial(self._take, used + cost, used + self._block))
 
-    def _may_write(self) -> bool:
-        return self._clock() - self._written_at >= min(self._interval_seconds, 2.0**self._writes)
+    def _seconds_to_write(self) -> float:
+        return self._written_at + min(self._interval_seconds, 2.0**self._writes) - self._clock()
 
     def _take(self, least: int, wanted: int) -> None:
         ledger: Ledger | None = None

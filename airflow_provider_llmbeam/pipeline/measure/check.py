@@ -54,8 +54,9 @@ class JobCheck(BaseModel):
             yield f"Ignored   `generation.{name}`, which the model does not take"
         if self.estimate is not None:
             yield from (line for line in self.estimate.lines() if not line.startswith("Sample"))
-        if self.exceeds_budget:
-            yield "Budget    exceeded: the job would fail before its last row"
+        if self.estimate is not None and self.exceeds_budget:
+            budget = usd(self.estimate.budget_usd or 0.0)
+            yield f"Budget    {budget} is exceeded: the job would fail before its last row"
         if self.preview is None:
             yield "Turns of conversations depend on their answers: no row is shown.\nNothing was sent or billed."
         else:

@@ -203,8 +203,7 @@ def _search_fault(spec: JobSpec) -> FieldFaultError | None:
             True,
             spec.model.name,
         )
-    if spec.limits.has_budget:
-        field = "budget" if spec.limits.budget_usd is None else "budget_usd"
+    if (field := spec.limits.budget_field) is not None:
         return FieldFaultError(
             f"limits.{field}",
             "must be left out with `generation.google_search`: the provider bills each search besides the tokens, "
@@ -251,11 +250,11 @@ def _media_fault(spec: JobSpec) -> ValueError | None:
 
 
 def _price_fault(spec: JobSpec) -> FieldFaultError | None:
-    if not spec.limits.has_budget or price_of(spec.model, spec.limits.price) is not None:
+    if (field := spec.limits.budget_field) is None or price_of(spec.model, spec.limits.price) is not None:
         return None
     return FieldFaultError(
         "limits.price",
-        f"this field is needed with a budget in `limits`, as the price of {spec.model.type} model "
+        f"this field is needed with `limits.{field}`, as the price of {spec.model.type} model "
         f"{spec.model.name!r} is not known, e.g. {{'input_usd_per_million_tokens': 0.3, "
         "'output_usd_per_million_tokens': 2.5}",
         NOT_SHOWN,

@@ -136,8 +136,9 @@ def make_estimate(
         )
     elif estimate.exceeds_budget:
         _log.warning(
-            "The job costs more than `limits` allows: it would fail before its last row, and a clear would "
-            "continue from there."
+            "The job costs more than its budget allows (%s): it would fail before its last row, and a clear would "
+            "continue from there.",
+            usd(estimate.budget_usd or 0.0),
         )
     return estimate
 
@@ -264,6 +265,7 @@ def _extrapolate(
         planned_cost_usd=_rounded(planned),
         prefix_cache_usd=round(work.prefix_usd, 6),
         exceeds_budget=planned is not None and budget is not None and planned > budget,
+        budget_usd=budget,
         budget_left_usd=left,
         duration_seconds=duration,
         limited_by=limited_by,

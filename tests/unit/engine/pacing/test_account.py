@@ -159,6 +159,23 @@ def test_an_object_is_written_often_at_first_and_then_every_ten_seconds() -> Non
     assert sent >= 25 * 1100 * (CENT // 100), "the blocks last, but for the first second"
 
 
+def test_a_rest_is_returned_when_an_object_may_be_written_again_or_at_the_end() -> None:
+    file, clock, later = File(), Clock(), list[tuple[float, Callable[[], None]]]()
+    options: dict[str, Any] = {"interval_seconds": 10.0, "clock": clock}
+    account = account_of(file, call_later=lambda *called: later.append(called), **options)
+    assert send(account, CENT)
+    account.close()
+    ((seconds, close),) = later
+    assert file.ledger.open
+    clock.now += seconds
+    close()
+    assert (file.ledger.open, file.ledger.ended_nano_usd) == ({}, CENT)
+    clock.now += 10
+    assert send(account, CENT)
+    account.close(is_end=True)
+    assert (file.ledger.open, file.ledger.ended_nano_usd) == ({}, 2 * CENT)
+
+
 def test_a_ledger_that_cannot_be_written_is_the_error_of_a_request_and_is_tried_again() -> None:
     file = File()
     file.fault = OSError("no disk")
