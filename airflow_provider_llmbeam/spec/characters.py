@@ -23,6 +23,18 @@ def valid_text(text: str) -> str:
     return text
 
 
+def has_whole_characters(value: Any) -> bool:
+    """Returns whether UTF-8 can encode all texts of a value of JSON types; other objects are passed over."""
+    match value:
+        case str():
+            return value.isascii() or valid_text(value) == value
+        case dict():
+            return all(has_whole_characters(part) for pair in value.items() for part in pair)
+        case list() | tuple():
+            return all(map(has_whole_characters, value))
+    return True
+
+
 def valid_value(value: Any) -> Any:
     """Does the same for all texts of a value of JSON types, with at most `spec.nesting.MAX_DEPTH` levels."""
     match value:
