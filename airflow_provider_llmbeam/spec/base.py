@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, mod
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redaction import has_secret_form, is_secret_name, redact, url_fault
-from airflow_provider_llmbeam.spec.characters import has_whole_characters
 from airflow_provider_llmbeam.spec.fields.docstring import with_inherited_fields
 from airflow_provider_llmbeam.spec.fields.names import check_variable
 from airflow_provider_llmbeam.spec.fields.suggestion import field_path, instead_of, nearest_value
@@ -153,14 +152,6 @@ class SpecModel(BaseModel):
     def _text_of_a_template(cls, data: Any) -> Any:
         data = from_text(data)
         return {cls.text_field: data} if cls.text_field and isinstance(data, str) else data
-
-    @model_validator(mode="after")
-    def _whole_characters(self) -> Self:
-        # pydantic 2.13 accepts them in some fields of texts, and then writes no JSON.
-        for name, value in self:
-            if not has_whole_characters(value):
-                raise FieldFaultError(name, "must have whole characters, and has half of one", value)
-        return self
 
     @classmethod
     def parse(cls, data: Mapping[str, Any] | Self) -> Self:
