@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, mod
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.redaction import has_secret_form, is_secret_name, redact, url_fault
-from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.fields.docstring import with_inherited_fields
 from airflow_provider_llmbeam.spec.fields.names import check_variable
 from airflow_provider_llmbeam.spec.fields.suggestion import field_path, instead_of, nearest_value
@@ -152,13 +151,6 @@ class SpecModel(BaseModel):
     @classmethod
     def _text_of_a_template(cls, data: Any) -> Any:
         data = from_text(data)
-        if isinstance(data, Mapping):
-            for (
-                name,
-                value,
-            ) in data.items():  # pydantic 2.13 refuses them in a field of texts, not in an optional one
-                if isinstance(value, str) and valid_text(value) != value:
-                    raise FieldFaultError(name, "must be a text, and half of a character is none", value)
         return {cls.text_field: data} if cls.text_field and isinstance(data, str) else data
 
     @classmethod

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel
+
 
 def valid_text(text: str) -> str:
     """Returns a text that can be encoded as UTF-8: a lone half of a surrogate pair becomes U+FFFD.
@@ -21,6 +23,20 @@ def valid_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def has_whole_characters(value: Any) -> bool:
+    """Returns whether UTF-8 can encode all texts of a spec, or of a value of JSON types."""
+    match value:
+        case BaseModel():
+            return has_whole_characters(value.__dict__)
+        case str():
+            return value.isascii() or valid_text(value) == value
+        case dict():
+            return all(has_whole_characters(part) for pair in value.items() for part in pair)
+        case list() | tuple():
+            return all(map(has_whole_characters, value))
+    return True
 
 
 def valid_value(value: Any) -> Any:
