@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInfere
 from airflow_provider_llmbeam.spec.fields.suggestion import nearest
 
 XCOM_RETURN_KEY = "return_value"
+_log = logging.getLogger(__name__)
 #: Operators whose tasks alone say what these steps are asked for.
 _OPERATORS: dict[str, type[InferenceJobOperator]] = {
     "evaluate": EvaluateInferenceOperator,
@@ -87,6 +90,10 @@ def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
     Raises:
         JobSpecError: The file, the task, the run or an argument of the task does not fit.
     """
+    from airflow_provider_llmbeam.hooks.storage import files_at
+    from airflow_provider_llmbeam.jobs.stage import staged_for
+    from airflow_provider_llmbeam.spec.protocol.steps import STEPS
+
     path, _, name = question.address.partition("::")
     task = _find_task(_parse(Path(path)), Path(path), name, question.step)
     map_index = _map_index(task, question.map_index)
@@ -105,11 +112,15 @@ def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
         rendered: Any = context["task"]  # of a mapped task, its instance
         spec, secrets, given = rendered.resolve_job(context)
         before = dict(os.environ)
-        with google_credentials(spec, rendered.gcp_conn_id, getattr(given, "models", ())):
+        reads, files = STEPS[question.step].reads, partial(files_at, gcp_conn_id=rendered.gcp_conn_id)
+        with (
+            google_credentials(spec, rendered.gcp_conn_id, getattr(given, "models", ())),
+            staged_for(spec, reads, files, _log) as staged,
+        ):
             changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
             yield {
                 "spec": spec.model_dump(mode="json"),
-                "environment": changed | secrets,
+                "environment": changed | secrets | staged,
                 "given": None if given is None else given.model_dump(mode="json"),
                 "run_id": run.run_id,
                 "is_known": is_known,

@@ -46,6 +46,7 @@ from airflow_provider_llmbeam.spec.source import (
     PubSubSource,
     RowsSource,
     Source,
+    SqlSource,
 )
 
 __all__ = [
@@ -94,6 +95,7 @@ __all__ = [
     "Safety",
     "Sink",
     "Source",
+    "SqlSource",
     "VertexEndpoint",
     "VertexEndpointModel",
     "WorkerEnvironment",

@@ -37,8 +37,8 @@ MISTAKES = (
     Mistake(
         changes={"source.type": "mysql"},
         sentence=(
-            "`source.type`: must be one of 'files', 'bigquery', 'rows', 'kafka', 'pubsub'; got 'mysql'. Nothing "
-            "was sent or billed."
+            "`source.type`: must be one of 'files', 'bigquery', 'sql', 'rows', 'kafka', 'pubsub'; got 'mysql'. "
+            "Nothing was sent or billed."
         ),
     ),
     Mistake(
