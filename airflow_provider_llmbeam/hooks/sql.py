@@ -52,7 +52,7 @@ class QueryRows:
                 self.columns = _columns(self._cursor.description, self._source)
             if not rows:
                 return
-            read = sum(_size(cell) for row in rows for cell in row)
+            read = sum(map(_size, zip(*rows, strict=True)))
             yield rows, read
             size = max(1, min(_MAX_ROWS, _FETCHED_BYTES * len(rows) // max(read, 1)))
 
@@ -181,10 +181,14 @@ def _columns(description: Any, source: SqlSource) -> tuple[str, ...]:
     return columns
 
 
-def _size(cell: Any) -> int:
-    if isinstance(cell, str | bytes | memoryview):
-        return len(cell)
-    return len(str(cell)) if isinstance(cell, dict | list) else 8
+def _size(cells: Sequence[Any]) -> int:
+    """Returns about the size of a column in bytes."""
+    kinds = {*map(type, cells)}
+    if kinds & {dict, list}:
+        cells = [*map(str, cells)]
+    elif not kinds & {str, bytes, bytearray, memoryview}:
+        return 8 * len(cells)
+    return sum(len(cell) for cell in cells if hasattr(cell, "__len__"))
 
 
 @contextmanager

@@ -125,9 +125,9 @@ class JobProcess:
         Raises:
             LLMBeamError: The error class is the one that the child reported.
         """
-        from airflow_provider_llmbeam.spec.protocol.steps import STEPS
+        from airflow_provider_llmbeam.spec.protocol.steps import reads_of
 
-        outcome = self._run_child(f"--step={name}", given=given, reads=STEPS[name].reads)
+        outcome = self._run_child(f"--step={name}", given=given, reads=reads_of(name))
         result: dict[str, Any] = outcome["result"]
         return result
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 PART_ROWS, PART_BYTES, _GROUP_ROWS = 50_000, 16 * 2**20, 10_000
 #: Rows of a sample, which is one file.
 SAMPLE_ROWS = 10_000
-#: Digits of the widest decimal of Parquet files that Arrow writes.
-_MAX_DIGITS = 76
 
 
 def stage_rows(spec: JobSpec, files: Files, log: TaskLog) -> Stage:
@@ -189,7 +187,8 @@ def encode_column(cells: Sequence[Any]) -> Any:
     kinds = {*map(type, cells)} - {type(None)}
     if kinds <= {bytes, bytearray, memoryview} and kinds:
         return pa.array([None if cell is None else bytes(cell) for cell in cells], pa.binary())
-    with suppress(OverflowError, UnicodeEncodeError, pa.ArrowException):  # e.g. an integer of more than 64 bits
+    # What is too large is no value of the type: an integer of 64 bits, or a decimal of 38 digits.
+    with suppress(OverflowError, UnicodeEncodeError, ValueError, pa.ArrowException):
         if (found := _arrow_type(kinds, cells)) is not None:
             return pa.array(cells, found)
     typed = [None if cell is None else {TYPED: encode_typed(_plain(cell))} for cell in cells]
@@ -208,22 +207,13 @@ def _arrow_type(kinds: set[type], cells: Sequence[Any]) -> Any:
     if kind is datetime:
         zoned = {cell.tzinfo is not None for cell in cells if cell is not None}
         return None if len(zoned) > 1 else pa.timestamp("us", "UTC" if zoned.pop() else None)
-    if kind is Decimal:
-        return _decimal_type(cells)
+    if kind is Decimal:  # with one scale alone: 1.5 and 1.50 render differently
+        first = next(cell for cell in cells if cell is not None)
+        exponent = first.as_tuple().exponent
+        is_one = all(cell is None or first.same_quantum(cell) for cell in cells)
+        return pa.decimal128(38, -exponent) if is_one and isinstance(exponent, int) and exponent <= 0 else None
     plain = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), date: pa.date32()}
     return plain.get(kind)
-
-
-def _decimal_type(cells: Sequence[Decimal | None]) -> Any:
-    """Returns the type of decimals with one scale: 1.5 and 1.50 render differently."""
-    import pyarrow as pa
-
-    parts = [cell.as_tuple() for cell in cells if cell is not None]
-    scales = {part.exponent for part in parts}
-    if len(scales) > 1 or not isinstance(exponent := scales.pop(), int) or exponent > 0:
-        return None
-    digits = max(-exponent, *(len(part.digits) for part in parts))
-    return None if digits > _MAX_DIGITS else (pa.decimal128 if digits <= 38 else pa.decimal256)(digits, -exponent)
 
 
 #: Types of values that stay as they are.

@@ -153,3 +153,61 @@ def test_a_task_with_a_query_is_checked_previewed_estimated_and_forgotten_by_its
     code, shown, log = llmbeam("forget", task, "--key", "7")
     assert code == 0, log
     assert not [*tmp_path.glob("out/.llmbeam/**/*.parquet")]
+
+
+JSON_JOB = {
+    "name": "night",
+    "source": {"conn_id": "warehouse", "query": "SELECT id, text FROM tickets", "key": "id"},
+    "prompt": "Good or bad? {{ row.text }}",
+    "model": "echo",
+}
+
+
+#: The Python of the environment of Airflow, with the hooks that the providers of databases would have.
+PYTHON = f"""#!{sys.executable}
+import os, runpy, sys
+sys.path.insert(0, os.getcwd())
+import pytest
+from tests.databases import set_hooks
+
+set_hooks(pytest.MonkeyPatch())
+del sys.argv[:2]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.fixture
+def airflow_python(tmp_path, monkeypatch):
+    """Writes the Python of the environment of Airflow."""
+
+    def write(text):
+        file = tmp_path / "python"
+        file.write_text(text)
+        file.chmod(0o700)
+        monkeypatch.setenv("LLMBEAM_AIRFLOW_PYTHON", str(file))
+
+    return write
+
+
+def test_json_with_a_query_is_run_where_airflow_has_its_connection(
+    warehouse, airflow_database, llmbeam, airflow_python, tmp_path
+):
+    airflow_python(PYTHON)
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps(JSON_JOB | {"sink": str(tmp_path / "out")}))
+    code, shown, log = llmbeam("check", str(job))
+    assert (code, "Rows      30 = 30 requests" in shown) == (0, True), log
+    code, _, log = llmbeam("run", str(job))
+    assert (code, answers(tmp_path / "out")) == (0, [*range(30)]), log
+    assert not [*tmp_path.glob("out/.llmbeam/**/*.parquet")]
+
+
+def test_json_with_a_query_and_no_airflow_is_refused_in_a_sentence(llmbeam, airflow_python, tmp_path):
+    airflow_python("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'airflow'\"; exit 1\n")
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps(JSON_JOB | {"sink": str(tmp_path / "out")}))
+    code, shown, log = llmbeam("run", str(job))
+    assert (code, shown) == (2, "")
+    assert "Airflow could not read `source.query` through `source.conn_id`: ModuleNotFoundError" in log
+    assert "Name the Python of the environment of Airflow in LLMBEAM_AIRFLOW_PYTHON" in log
+    assert log.strip().endswith("Nothing was sent or billed.")

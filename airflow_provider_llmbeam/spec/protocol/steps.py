@@ -52,6 +52,11 @@ class Step:
     reads: Reads = "nothing"
 
 
+def reads_of(step: str) -> Reads:
+    """Returns how much of its source a process reads, by its step; a job that is run or submitted reads all."""
+    return STEPS[step].reads if step in STEPS else "all"
+
+
 STEPS = {
     "estimate": Step(EstimateSample, lambda sample: sample.sample_size > 0, "sample"),
     "evaluate": Step(Evaluation, lambda _: True),
