@@ -22,10 +22,15 @@ def add_connection(monkeypatch):
 
 def connection_of(kind, address):
     """Returns a connection as Airflow reads it from the environment."""
-    if kind != "postgres":
+    if "://" not in address:
         return json.dumps({"conn_type": kind, "host": address})
     parts = urlsplit(address)
-    fields = {"host": parts.hostname, "port": parts.port, "login": parts.username, "password": parts.password}
+    fields = {
+        "host": parts.hostname,
+        "port": parts.port,
+        "login": parts.username,
+        "password": parts.password or "",
+    }
     return json.dumps({"conn_type": kind, "schema": parts.path.lstrip("/"), **fields})
 
 
@@ -72,7 +77,18 @@ def set_hooks(monkeypatch):
         def get_openlineage_default_schema(self):
             return "public"
 
-    hooks = {"sqlite": SqliteHook, "postgres": PostgresHook}
+    class MySqlHook(DbApiHook):
+        conn_name_attr = "mysql_conn_id"
+
+        def get_conn(self):
+            import pymysql
+
+            found = self.connection
+            return pymysql.connect(
+                host=found.host, port=found.port, user=found.login, password=found.password, database=found.schema
+            )
+
+    hooks = {"sqlite": SqliteHook, "postgres": PostgresHook, "mysql": MySqlHook}
 
     def get_hook(self, *, hook_params=None):
         if self.conn_type not in hooks:

@@ -79,11 +79,11 @@ def count_rows(source: SqlSource) -> int:
     with (
         _errors(source),
         closing(get_hook(source).get_conn()) as connection,
-        closing(connection.cursor()) as cursor,
+        closing(_open_cursor(connection)) as cursor,
     ):
         # A comment at the end of the query must not hide what follows.
         _execute(cursor, f"SELECT COUNT(*) FROM (\n{_statement(source)}\n) llmbeam_rows", source)
-        return int(cursor.fetchone()[0])
+        return int(cursor.fetchmany(1)[0][0])
 
 
 def get_hook(source: SqlSource) -> Any:
@@ -114,7 +114,7 @@ def get_hook(source: SqlSource) -> Any:
 
 
 def _open_cursor(connection: Any) -> Any:
-    """Returns a cursor that does not fetch the whole result when the query is executed."""
+    """Returns a cursor of tuples that does not fetch the whole result when the query is executed."""
     driver = type(connection).__module__.partition(".")[0]
     match driver:
         case "psycopg":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sqlite3
 import subprocess
@@ -115,6 +116,33 @@ def test_each_type_of_postgresql_is_read_as_it_is_stored(postgresql, job):
         kind for kind in types if not issubclass(kind, str)
     ]
     assert str(row["c6"]) == "1.50"
+
+
+#: With PyMySQL; JSON is text there, and a TIME may be longer than a day.
+MYSQL_TYPES = {
+    "NULL": None,
+    "true": 1,
+    "CAST(18446744073709551615 AS UNSIGNED)": 2**64 - 1,
+    "CAST(1.50 AS DECIMAL(10, 2))": Decimal("1.50"),
+    "1.5e0": 1.5,
+    "'Grüße, 東京 🦄'": "Grüße, 東京 🦄",
+    "DATE '2026-01-31'": date(2026, 1, 31),
+    "TIMESTAMP '2026-01-31 12:30:00.000001'": datetime.fromisoformat("2026-01-31 12:30:00.000001"),
+    "TIME '26:30:00'": timedelta(hours=26, minutes=30),
+    "x'ff00'": b"\xff\x00",
+    """JSON_OBJECT('a', 1)""": '{"a": 1}',
+}
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not os.environ.get("LLMBEAM_TESTS_MYSQL"), reason="a server is named in LLMBEAM_TESTS_MYSQL")
+def test_each_type_of_mysql_is_read_as_it_is_stored(add_connection, job):
+    """The server is MySQL or MariaDB, e.g. `mysql://root@127.0.0.1:3306/test`."""
+    add_connection("warehouse", "mysql", os.environ["LLMBEAM_TESTS_MYSQL"])
+    columns = ", ".join(f"{expression} AS c{number}" for number, expression in enumerate(MYSQL_TYPES))
+    (row,) = rows_of(job(f"SELECT 1 AS id, {columns} WHERE 1 = %(one)s", parameters={"one": 1}))
+    del row["id"]
+    assert dict(zip(MYSQL_TYPES, row.values(), strict=True)) == MYSQL_TYPES
 
 
 def test_each_value_of_sqlite_whose_columns_have_no_type_is_read_as_it_is_stored(sqlite, job):
