@@ -16,6 +16,7 @@ _NAMES_ELSEWHERE = {
     "region": "location",
     "retries": "max_attempts",
     "rpm": "requests_per_minute",
+    "sql": "query",
     "timeout": "request_timeout_seconds",
     "tpm": "tokens_per_minute",
 }
