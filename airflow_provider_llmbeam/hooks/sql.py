@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
@@ -21,6 +21,8 @@ Rows = Sequence[Sequence[Any]]
 _FIRST_ROWS, _MAX_ROWS, _FETCHED_BYTES = 100, 10_000, 4 * 2**20
 #: Class of SQLSTATEs that another try repeats: a syntax error, or a right that is missing (SQL:2023, table 38).
 _OF_THE_QUERY = "42"
+#: Drivers of MySQL and MariaDB.
+_MYSQL = frozenset({"MySQLdb", "mysql", "pymysql"})
 
 
 class QueryRows:
@@ -58,29 +60,28 @@ class QueryRows:
 
 
 @contextmanager
-def open_query(source: SqlSource) -> Iterator[QueryRows]:
+def open_query(source: SqlSource, max_rows: int | None = None) -> Iterator[QueryRows]:
     """Executes the query of a source; the connection is closed afterwards, and nothing is committed.
+
+    Args:
+        source: The source.
+        max_rows: Number of rows of which no more are read.
 
     Raises:
         JobSpecError: There is no such connection, or it is of no database; or the database refuses the query.
         JobFailedError: The database does not answer, or the query failed for a reason that may pass.
     """
-    with (
-        _errors(source),
-        closing(get_hook(source).get_conn()) as connection,
-        closing(_open_cursor(connection)) as cursor,
-    ):
+    with _cursor(source) as (cursor, driver):
+        if max_rows is not None and driver in _MYSQL:
+            # A cursor that is closed reads the rest: of 5 million rows for 17 s (PyMySQL 1.2).
+            cursor.execute(f"SET SESSION sql_select_limit = {max_rows}")
         _execute(cursor, _statement(source), source)
         yield QueryRows(cursor, source)
 
 
 def count_rows(source: SqlSource) -> int:
     """Returns the number of rows of a query; the errors are those of `open_query`."""
-    with (
-        _errors(source),
-        closing(get_hook(source).get_conn()) as connection,
-        closing(_open_cursor(connection)) as cursor,
-    ):
+    with _cursor(source) as (cursor, _):
         # A comment at the end of the query must not hide what follows.
         _execute(cursor, f"SELECT COUNT(*) FROM (\n{_statement(source)}\n) llmbeam_rows", source)
         return int(cursor.fetchmany(1)[0][0])
@@ -113,9 +114,21 @@ def get_hook(source: SqlSource) -> Any:
     return hook
 
 
-def _open_cursor(connection: Any) -> Any:
+@contextmanager
+def _cursor(source: SqlSource) -> Iterator[tuple[Any, str]]:
+    """Provides a cursor, and the name of its driver."""
+    with _errors(source), closing(get_hook(source).get_conn()) as connection:
+        driver = type(connection).__module__.partition(".")[0]
+        cursor = _open_cursor(connection, driver)
+        try:
+            yield cursor, driver
+        finally:
+            with suppress(Exception):  # mysql-connector-python refuses it while there are further rows
+                cursor.close()
+
+
+def _open_cursor(connection: Any, driver: str) -> Any:
     """Returns a cursor of tuples that does not fetch the whole result when the query is executed."""
-    driver = type(connection).__module__.partition(".")[0]
     match driver:
         case "psycopg":
             rows = importlib.import_module("psycopg.rows")

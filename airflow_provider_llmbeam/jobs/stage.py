@@ -50,11 +50,11 @@ def stage_rows(spec: JobSpec, files: Files, log: TaskLog) -> Stage:
         JobFailedError: The database does not answer.
         CloudError: The files cannot be written.
     """
-    directory = stage_uri(spec)
-    if (known := _read_stage(directory, files)) is not None:
-        log.info("Reading the %s rows that an earlier try has staged: %s", f"{known.rows:,}", directory)
+    begin = stage_uri(spec)
+    if (known := _read_stage(begin, files)) is not None:
+        log.info("Reading the %s rows that an earlier try has staged: %s*", f"{known.rows:,}", begin)
         return known
-    return _write_stage(spec, directory, files, log)
+    return _write_stage(spec, begin, files, log)
 
 
 @contextmanager
@@ -67,13 +67,13 @@ def staged_sample(spec: JobSpec, files: Files, log: TaskLog) -> Iterator[dict[st
     Raises:
         LLMBeamError: See `stage_rows`.
     """
-    directory = f"{stages_of_run_uri(spec)}sample-{uuid.uuid4().hex}/"
+    begin = f"{stages_of_run_uri(spec)}sample-{uuid.uuid4().hex}-"
     try:
-        _write_stage(spec, directory, files, log, is_sample=True)
-        yield {SAMPLE_VARIABLE: directory}
+        _write_stage(spec, begin, files, log, is_sample=True)
+        yield {SAMPLE_VARIABLE: begin}
     finally:
         with suppress(CloudError):  # an error of the body says more
-            for uri in files.list(directory):
+            for uri in files.list(begin):
                 files.delete(uri)
 
 
@@ -107,28 +107,29 @@ def staged_for(
     yield {}
 
 
-def _read_stage(directory: str, files: Files) -> Stage | None:
+def _read_stage(begin: str, files: Files) -> Stage | None:
     """Returns a stage whose files are all there; `None` for one that was not completed."""
-    manifest = f"{directory}{MANIFEST_NAME}"
+    manifest = f"{begin}{MANIFEST_NAME}"
     if not files.exists(manifest):
         return None
     try:
         found = Stage.model_validate_json(files.read(manifest))
     except ValueError:  # a part of it, or another version
         return None
-    return found if len(files.list(f"{directory}{found.prefix}-")) == found.files else None
+    return found if len(files.list(f"{begin}{found.prefix}-")) == found.files else None
 
 
-def _write_stage(spec: JobSpec, directory: str, files: Files, log: TaskLog, *, is_sample: bool = False) -> Stage:
+def _write_stage(spec: JobSpec, begin: str, files: Files, log: TaskLog, *, is_sample: bool = False) -> Stage:
     source = spec.source
     assert isinstance(source, SqlSource)
     _make_private_directories(spec)
     # Another try may still be writing, so that the files of each have names of their own.
     prefix, count, rows, is_whole = uuid.uuid4().hex[:12], 0, 0, True
-    with open_query(source) as query:
+    # Of a sample one part is written, and another one shows that there are further rows.
+    with open_query(source, 2 * SAMPLE_ROWS if is_sample else None) as query:
         parts = _parts(query.batches(), SAMPLE_ROWS if is_sample else PART_ROWS)
         for part in parts:
-            files.write(f"{directory}{prefix}-{count:06}.parquet", encode_part(query.columns, part))
+            files.write(f"{begin}{prefix}-{count:06}.parquet", encode_part(query.columns, part))
             count, rows = count + 1, rows + len(part)
             if is_sample:
                 is_whole = next(parts, None) is None
@@ -136,7 +137,7 @@ def _write_stage(spec: JobSpec, directory: str, files: Files, log: TaskLog, *, i
             log.info("%s rows read through connection %r", f"{rows:,}", source.conn_id)
     query_rows = rows if is_whole else count_rows(source)
     stage = Stage(prefix=prefix, files=count, rows=rows, query_rows=query_rows)
-    files.write(f"{directory}{MANIFEST_NAME}", stage.model_dump_json())
+    files.write(f"{begin}{MANIFEST_NAME}", stage.model_dump_json())
     return stage
 
 
@@ -235,4 +236,6 @@ def _plain(value: Any) -> Any:
             return sorted(map(str, value))
         case bytearray() | memoryview():
             return bytes(value)
+    if hasattr(value, "read"):  # a CLOB or BLOB of Oracle
+        return _plain(value.read())
     return value if type(value).__module__ == "datetime" else str(value)

@@ -25,6 +25,7 @@ def warehouse(tmp_path, add_connection, connection):
     """A SQLite database with 30 tickets, as the connection `warehouse`."""
     add_connection("warehouse", "sqlite", str(tmp_path / "warehouse.db"))
     with closing(sqlite3.connect(tmp_path / "warehouse.db", isolation_level=None)) as database:
+        database.execute("PRAGMA synchronous=OFF")
         database.execute("CREATE TABLE tickets (id INTEGER, text TEXT, day TEXT)")
         rows = ((number, f"ticket {number}", "monday" if number < 20 else "tuesday") for number in range(30))
         database.executemany("INSERT INTO tickets VALUES (?, ?, ?)", rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import signal
@@ -20,13 +21,15 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.hooks.sql import DeclaredCursor, open_query
 from airflow_provider_llmbeam.hooks.storage import ObjectStorage
 from airflow_provider_llmbeam.jobs import stage as module
-from airflow_provider_llmbeam.jobs.stage import stage_rows, staged_sample
+from airflow_provider_llmbeam.jobs.stage import encode_column, stage_rows, staged_sample
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.portions import read_source
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.plain_values import plain_row
+from airflow_provider_llmbeam.spec.protocol.stage import TYPED
+from airflow_provider_llmbeam.spec.typed_values import decode_typed
 from tests.pipeline.conftest import read_lines
 
 LOG = logging.getLogger(__name__)
@@ -37,6 +40,7 @@ def sqlite(tmp_path, add_connection):
     """A SQLite database, as the connection `warehouse`."""
     add_connection("warehouse", "sqlite", str(tmp_path / "warehouse.db"))
     with closing(sqlite3.connect(tmp_path / "warehouse.db", isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous=OFF")
         yield connection
 
 
@@ -143,6 +147,28 @@ def test_each_type_of_mysql_is_read_as_it_is_stored(add_connection, job):
     (row,) = rows_of(job(f"SELECT 1 AS id, {columns} WHERE 1 = %(one)s", parameters={"one": 1}))
     del row["id"]
     assert dict(zip(MYSQL_TYPES, row.values(), strict=True)) == MYSQL_TYPES
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not os.environ.get("LLMBEAM_TESTS_MYSQL"), reason="a server is named in LLMBEAM_TESTS_MYSQL")
+def test_a_sample_of_mysql_does_not_read_the_rest(add_connection, job, monkeypatch):
+    """Of the trillion rows; they are not counted here either."""
+    add_connection("warehouse", "mysql", os.environ["LLMBEAM_TESTS_MYSQL"])
+    monkeypatch.setattr(module, "count_rows", lambda _: 10**12)
+    spec = job("SELECT a.seq AS id FROM seq_1_to_1000000 a, seq_1_to_1000000 b")
+    with staged_sample(spec, ObjectStorage(), LOG) as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert len([*read_source(spec, RowPrompts(spec), "").rows()]) == 10_100
+
+
+def test_a_lob_is_read_while_its_connection_is_open():
+    column = encode_column([None, io.StringIO("text"), io.BytesIO(b"\xff")])
+    assert [None if cell is None else decode_typed(cell[TYPED]) for cell in column.to_pylist()] == [
+        None,
+        "text",
+        b"\xff",
+    ]
 
 
 def test_each_value_of_sqlite_whose_columns_have_no_type_is_read_as_it_is_stored(sqlite, job):

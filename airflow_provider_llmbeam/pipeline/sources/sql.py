@@ -58,21 +58,22 @@ def find_sample(spec: JobSpec) -> tuple[str, Stage]:
     return pattern, stage
 
 
-def find_stage(spec: JobSpec, directory: str) -> tuple[str, Stage]:
+def find_stage(spec: JobSpec, begin: str) -> tuple[str, Stage]:
     """Returns the pattern of the files of a stage, and its manifest.
 
     Raises:
         JobSpecError: There is none.
     """
-    manifest = storage.read_if_exists(f"{directory}{MANIFEST_NAME}")
+    manifest = storage.read_if_exists(f"{begin}{MANIFEST_NAME}")
     if manifest is None:
         assert isinstance(spec.source, SqlSource)
         raise JobSpecError(
             f"`source.conn_id`: {spec.source.conn_id!r} is a connection of Airflow, and no task has staged the "
-            f"rows of its query in {directory!r}. Run the task, or name its Dag file, e.g. dags/x.py::task."
+            f"rows of its query in {spec.paths.export_uri!r}. Run the task, or name its Dag file, "
+            "e.g. dags/x.py::task."
         )
     stage = Stage.model_validate_json(manifest)
-    return f"{directory}{stage.pattern}", stage
+    return f"{begin}{stage.pattern}", stage
 
 
 def with_types(row: Row | FailedRow) -> Row | FailedRow:
@@ -84,5 +85,5 @@ def with_types(row: Row | FailedRow) -> Row | FailedRow:
 
 def discard(spec: JobSpec) -> None:
     """Deletes the stages of a run, their manifests first, so that its next run reads current rows."""
-    for pattern in (f"*/{MANIFEST_NAME}", "**"):
+    for pattern in (f"*-{MANIFEST_NAME}", "*"):
         storage.delete(storage.match(f"{stages_of_run_uri(spec)}{pattern}"))

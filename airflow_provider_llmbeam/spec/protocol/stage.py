@@ -7,7 +7,7 @@ import hashlib
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.job import JobSpec
 
-#: Variable of a process that measures a job, with the directory of its sample; without it, that of the job.
+#: Variable of a process that measures a job, with the beginning of the addresses of its sample.
 SAMPLE_VARIABLE = "LLMBEAM_SQL_SAMPLE"
 #: Name of the manifest, which is written last: what has none is no stage.
 MANIFEST_NAME = "current.json"
@@ -20,7 +20,7 @@ class Stage(SpecModel):
 
     Attributes:
         version: Version of this format.
-        prefix: Beginning of the names of its files in the directory; others are those of a try that was killed.
+        prefix: The part of the names of its files that tells them from those of a try that was killed.
         files: Number of its files.
         rows: Number of rows in them.
         query_rows: Number of rows of the query, of which a sample has the first.
@@ -45,9 +45,9 @@ def stages_of_run_uri(spec: JobSpec) -> str:
 
 
 def stage_uri(spec: JobSpec) -> str:
-    """Returns the directory of the stage: another one for another run, query, connection or parameter."""
+    """Returns the beginning of the addresses of a stage: another one for another run, query or connection."""
     request = spec.source.model_dump_json(include={"conn_id", "query", "parameters", "hook_params"})
-    return f"{stages_of_run_uri(spec)}{_digest(request)}/"
+    return f"{stages_of_run_uri(spec)}{_digest(request)}-"
 
 
 def _digest(text: str) -> str:

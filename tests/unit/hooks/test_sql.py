@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -22,6 +22,7 @@ class Cursor:
         self._left = rows
         self._text = text
         self.asked = []
+        self.close = None
 
     def fetchmany(self, size):
         self.asked.append(size)
@@ -47,15 +48,11 @@ def test_as_many_rows_are_fetched_at_once_as_have_4_mib(text, asked):
     assert cursor.asked == asked
 
 
-def connection_of(driver):
-    """Returns a connection of the class of a driver, which returns the arguments of its cursors."""
+class Connection:
+    """A connection that returns the arguments of its cursors."""
 
-    class Connection:
-        def cursor(self, *arguments, **named):
-            return arguments, named
-
-    Connection.__module__ = f"{driver}.connections"
-    return Connection()
+    def cursor(self, *arguments, **named):
+        return arguments, named
 
 
 @pytest.mark.parametrize("driver", ["pymysql", "MySQLdb"])
@@ -63,18 +60,13 @@ def test_a_query_on_mysql_is_read_row_by_row(driver, monkeypatch):
     cursors = ModuleType(f"{driver}.cursors")
     cursors.SSCursor = object()
     monkeypatch.setattr(module.importlib, "import_module", {f"{driver}.cursors": cursors}.__getitem__)
-    assert module._open_cursor(connection_of(driver)) == ((cursors.SSCursor,), {})
+    assert module._open_cursor(Connection(), driver) == ((cursors.SSCursor,), {})
 
 
 def test_a_query_on_redshift_is_declared():
-    class Connection:
-        def cursor(self):
-            return Cursor(0, "")
-
-    Cursor.close = Cursor.execute = lambda *_: None
-    Connection.__module__ = "redshift_connector.core"
-    assert isinstance(module._open_cursor(Connection()), DeclaredCursor)
+    connection = SimpleNamespace(cursor=lambda: Cursor(0, ""))
+    assert isinstance(module._open_cursor(connection, "redshift_connector"), DeclaredCursor)
 
 
 def test_another_driver_pages_by_itself():
-    assert module._open_cursor(connection_of("snowflake")) == ((), {})
+    assert module._open_cursor(Connection(), "snowflake") == ((), {})
