@@ -139,6 +139,7 @@ def llmbeam():
     return run
 
 
+@pytest.mark.full
 def test_a_task_with_a_query_is_checked_previewed_estimated_and_forgotten_by_its_dag_file(
     warehouse, airflow_database, llmbeam, sandbox, tmp_path, monkeypatch
 ):
@@ -190,6 +191,7 @@ def airflow_python(tmp_path, monkeypatch):
     return write
 
 
+@pytest.mark.full
 def test_json_with_a_query_is_run_where_airflow_has_its_connection(
     warehouse, airflow_database, llmbeam, airflow_python, tmp_path
 ):
