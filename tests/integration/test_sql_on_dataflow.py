@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 from airflow.sdk import DAG
+from build_template import template
 from llmbeam_sandbox import DataflowSettings, Sandbox
 
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
@@ -22,11 +23,16 @@ def sandbox():
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "runner", [{}, {"flex_template": "gs://rows/template.json"}], ids=["submitted", "template"]
+)
 def test_dataflow_workers_read_the_staged_rows_which_are_deleted_when_the_answers_are_published(
-    run_dag, google, add_connection, tmp_path, sandbox, quick_polls
+    run_dag, google, add_connection, tmp_path, sandbox, quick_polls, runner
 ):
     from google.cloud import storage
 
+    made = json.dumps(template("images/llmbeam:1"))
+    storage.Client().bucket("rows").blob("template.json").upload_from_string(made)
     add_connection("warehouse", "sqlite", str(tmp_path / "warehouse.db"))
     with closing(sqlite3.connect(tmp_path / "warehouse.db", isolation_level=None)) as database:
         database.execute("CREATE TABLE tickets (id INTEGER, text TEXT)")
@@ -38,7 +44,7 @@ def test_dataflow_workers_read_the_staged_rows_which_are_deleted_when_the_answer
             prompt="Good or bad? {{ row.text }}",
             model={"type": "gemini", "project": google.project},
             sink="gs://rows/out",
-            runner={"type": "dataflow", "location": "europe-west1"},
+            runner={"type": "dataflow", "location": "europe-west1", **runner},
         )
     assert run_dag(dag)[1] == {"classify": "success"}
     blobs = [*storage.Client().list_blobs("rows", prefix="out/")]
