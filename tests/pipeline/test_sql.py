@@ -215,6 +215,17 @@ def test_a_retry_reads_the_rows_that_the_first_try_has_staged(sqlite, job):
         assert rows_of(other) == [{"id": 1}, {"id": 2}]
 
 
+def test_a_stage_that_has_lost_a_file_is_made_again(sqlite, job):
+    """E.g. by a rule of the bucket that deletes what is older than a day."""
+    sqlite.execute("CREATE TABLE t (id INTEGER)")
+    sqlite.executemany("INSERT INTO t VALUES (?)", ((row,) for row in range(2_000)))
+    spec = job("SELECT * FROM t")
+    assert len(rows_of(spec)) == 2_000
+    storage.delete(storage.match(f"{spec.paths.export_uri}*.parquet"))
+    sqlite.execute("DELETE FROM t WHERE id > 0")
+    assert rows_of(spec) == [{"id": 0}]
+
+
 def test_without_staged_rows_a_job_names_the_connection_and_what_to_do(job):
     with pytest.raises(JobSpecError, match="'warehouse' is a connection of Airflow, and no task has staged"):
         run(job("SELECT 1 AS id"))
