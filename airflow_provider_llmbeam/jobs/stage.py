@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 PART_ROWS, PART_BYTES, _GROUP_ROWS = 50_000, 16 * 2**20, 10_000
 #: Rows of a sample, which is one file.
 SAMPLE_ROWS = 10_000
+#: Digits of a decimal of 128 bits.
+_DIGITS = 38
 
 
 def stage_rows(spec: JobSpec, files: Files, log: TaskLog) -> Stage:
@@ -211,8 +213,10 @@ def _arrow_type(kinds: set[type], cells: Sequence[Any]) -> Any:
     if kind is Decimal:  # with one scale alone: 1.5 and 1.50 render differently
         first = next(cell for cell in cells if cell is not None)
         exponent = first.as_tuple().exponent
+        if not isinstance(exponent, int) or not -_DIGITS <= exponent <= 0:
+            return None
         is_one = all(cell is None or first.same_quantum(cell) for cell in cells)
-        return pa.decimal128(38, -exponent) if is_one and isinstance(exponent, int) and exponent <= 0 else None
+        return pa.decimal128(_DIGITS, -exponent) if is_one else None
     plain = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), date: pa.date32()}
     return plain.get(kind)
 
