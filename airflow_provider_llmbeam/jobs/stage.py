@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from airflow_provider_llmbeam.exceptions import CloudError
+from airflow_provider_llmbeam import local_files
+from airflow_provider_llmbeam.exceptions import CloudError, JobSpecError
 from airflow_provider_llmbeam.hooks.sql import Rows, count_rows, open_query
 from airflow_provider_llmbeam.jobs.client import Files
 from airflow_provider_llmbeam.polling.poller import TaskLog
@@ -158,11 +159,16 @@ def _parts(batches: Iterator[tuple[Rows, int]], max_rows: int) -> Iterator[list[
 
 
 def _make_private_directories(spec: JobSpec) -> None:
-    """Makes the local directories of a job that nobody else needs to read, as its process does."""
+    """Makes the local directories of a job that nobody else needs to read, as its process does.
+
+    Raises:
+        JobSpecError: One is a link, or has one in it.
+    """
     for uri in spec.paths.private_uris:
-        if "://" not in uri:
-            Path(uri).parent.mkdir(parents=True, exist_ok=True)
-            Path(uri).mkdir(mode=0o700, exist_ok=True)
+        if "://" not in uri and uri != spec.paths.audit_uri:
+            if fault := local_files.link_fault(Path(uri)):
+                raise JobSpecError(fault)
+            local_files.make_private(Path(uri))
 
 
 def encode_part(columns: Sequence[str], rows: Rows) -> bytes:

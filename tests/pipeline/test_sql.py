@@ -215,6 +215,20 @@ def test_a_retry_reads_the_rows_that_the_first_try_has_staged(sqlite, job):
         assert rows_of(other) == [{"id": 1}, {"id": 2}]
 
 
+def test_no_row_is_staged_below_a_link(sqlite, job, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "job").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(JobSpecError, match="is a link to"):
+        stage_rows(job("SELECT 1 AS id"), ObjectStorage(), LOG)
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
+def test_staged_rows_are_read_by_their_owner_alone(sqlite, job, tmp_path):
+    stage_rows(job("SELECT 1 AS id"), ObjectStorage(), LOG)
+    assert (tmp_path / "state" / "job").stat().st_mode & 0o077 == 0
+
+
 def test_a_stage_that_has_lost_a_file_is_made_again(sqlite, job):
     """E.g. by a rule of the bucket that deletes what is older than a day."""
     sqlite.execute("CREATE TABLE t (id INTEGER)")
