@@ -146,32 +146,6 @@ def diff(jobs: tuple[str, ...], as_json: bool, **task: Any) -> None:
 
 @llmbeam.command()
 @_JOB
-@click.argument("evaluation", type=_FILE, metavar="[EVALUATION.json]", required=False)
-@_of_task
-@_AS_JSON
-def evaluate(job: str, evaluation: str | None, as_json: bool, **task: Any) -> None:
-    """Evaluate a job on a golden set; an `EvaluateInferenceOperator` has its own.
-
-    Exits with 1, 99 or 0 if a score is not accepted, as `on_failure` says. See docs/evaluate.md.
-    """
-    _finish(*_execute(spec=job, step="evaluate", given=evaluation, **task), as_json)
-
-
-@llmbeam.command()
-@_JOB
-@click.argument("comparison", type=_FILE, metavar="[COMPARISON.json]", required=False)
-@_of_task
-@_AS_JSON
-def compare(job: str, comparison: str | None, as_json: bool, **task: Any) -> None:
-    """Compare a job with another prompt or model; a `CompareInferenceOperator` has its own.
-
-    See docs/evaluate.md.
-    """
-    _finish(*_execute(spec=job, step="compare", given=comparison, **task), as_json)
-
-
-@llmbeam.command()
-@_JOB
 @click.option("--key", "keys", multiple=True, help='The key of a row, e.g. 4 or {"id": 4}; may be repeated.')
 @click.option("--fingerprint", "fingerprints", multiple=True, help="The fingerprint of a prompt; may be repeated.")
 @click.option("--all-jobs", is_flag=True, help="Also the other jobs below `state_uri`, e.g. of earlier Dag runs.")
@@ -202,30 +176,38 @@ def forget(
     _finish(_LEFT if is_left else ended[0], ended[1], as_json, Forgotten.model_validate)
 
 
-@llmbeam.command()
-@_JOB
-@click.argument("sample", type=_FILE, metavar="SAMPLE.json")
-@_of_task
-@_AS_JSON
-def sample(job: str, sample: str, as_json: bool, **task: Any) -> None:
-    """Select answers for a review by a person.
+def _add_command(name: str, step: str, file: str, text: str) -> None:
+    """Adds the command of a step that a file asks for; one in brackets may be left out."""
 
-    See docs/review.md.
-    """
-    _finish(*_execute(spec=job, step="sample_answers", given=sample, **task), as_json)
+    @llmbeam.command(name, help=text)
+    @_JOB
+    @click.argument("given", type=_FILE, metavar=file, required=not file.startswith("["))
+    @_of_task
+    @_AS_JSON
+    def do_step(job: str, given: str | None, as_json: bool, **task: Any) -> None:
+        _finish(*_execute(spec=job, step=step, given=given, **task), as_json)
 
 
-@llmbeam.command()
-@_JOB
-@click.argument("verdicts", type=_FILE, metavar="VERDICTS.json")
-@_of_task
-@_AS_JSON
-def add_golden(job: str, verdicts: str, as_json: bool, **task: Any) -> None:
-    """Add reviewed answers to a golden set.
-
-    See docs/review.md.
-    """
-    _finish(*_execute(spec=job, step="add_golden", given=verdicts, **task), as_json)
+_add_command(
+    "evaluate",
+    "evaluate",
+    "[EVALUATION.json]",
+    "Evaluate a job on a golden set; an `EvaluateInferenceOperator` has its own.\n\n"
+    "Exits with 1, 99 or 0 if a score is not accepted, as `on_failure` says. See docs/evaluate.md.",
+)
+_add_command(
+    "compare",
+    "compare",
+    "[COMPARISON.json]",
+    "Compare a job with another prompt or model; a `CompareInferenceOperator` has its own.\n\n"
+    "See docs/evaluate.md.",
+)
+_add_command(
+    "sample", "sample_answers", "SAMPLE.json", "Select answers for a review by a person.\n\nSee docs/review.md."
+)
+_add_command(
+    "add-golden", "add_golden", "VERDICTS.json", "Add reviewed answers to a golden set.\n\nSee docs/review.md."
+)
 
 
 @llmbeam.command()

@@ -23,13 +23,12 @@ from zoneinfo import ZoneInfo
 from airflow.sdk import DAG
 from airflow.timetables.interval import CronDataIntervalTimetable
 
+from airflow_provider_llmbeam import DAY
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
 # The zone of the schedule and of the days.
 ZONE = "UTC"
-# A day in the zone of the Dag. `{{ ds }}` is one in UTC, and a run without a logical date has none.
-DAY = "{{ (dag_run.logical_date or dag_run.run_after).astimezone(dag.timezone) | ds }}"
 # All days of a backfill together use 30 % of the quota; the nightly run keeps the rest. With several workers, set
 # `limits.expected_workers` as well: tasks share a quota only with those of their own worker.
 SHARE = "{{ 0.3 if dag_run.run_type == 'backfill' else 0.7 }}"

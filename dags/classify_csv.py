@@ -12,7 +12,7 @@ UTF-8.
 **Result:** `/tmp/llmbeam/labels/answers-00000-of-00001.jsonl`, a line per row with its key and the text of the
 ticket:
 
-    {"ticket_id": "1", "text": "The package never came.", "answer": "delivery", "origin": "fresh", …}
+    {"ticket_id": "1", "text": "The package never came.", "answer": "delivery", "llmbeam_origin": "fresh", …}
 
 Rows with the same key end the job before anything is sent, and the message names them. Rows that fail are in
 `dead_letter-00000-of-00001.jsonl`; `report.html` shows the number of rows of each label.

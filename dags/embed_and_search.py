@@ -10,11 +10,14 @@
 
 **Result:** the collection `notes`, one entity per `note_id`, and the nearest notes as XCom of `search`:
 
-    [{"note_id": "1", "similarity": …}, {"note_id": "2", "similarity": …}]
+    [{"text": "The bike has a flat tyre.", "similarity": …}, {"text": "Dinner at eight.", "similarity": …}]
 
-The question needs a key in `GOOGLE_API_KEY`, the model and the length of the notes, and its own task type. A
-collection has the key of each row; its text is in the source. For vectors beside texts in one table, use a sink
-of type `bigquery` or `postgres`.
+`embed_query` asks the model of the notes with the key of the same connection, for a vector of the same length, and
+with the task type of a question. If `prompt` begins with `passage: `, as for E5, begin a question with `query: `.
+
+With PostgreSQL and pgvector the sink is `{"table": "notes", "vector_type": "vector", "passthrough": ["text"], …}`,
+the search `SELECT text FROM notes ORDER BY answer <=> %s::vector LIMIT 5` with `str(asked)`, and its index
+`CREATE INDEX ON notes USING hnsw (answer vector_cosine_ops)`.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from airflow.sdk import DAG, task
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
-MODEL, DIMENSIONS = "gemini-embedding-001", 768
+MODEL = "gemini-embedding-001"
+EMBEDDING = {"dimensions": 768, "task_type": "RETRIEVAL_DOCUMENT"}
 
 with DAG("embed_and_search", schedule=None, params={"question": "What is broken?"}, doc_md=__doc__) as dag:
     embed = RunInferenceOperator(
@@ -35,24 +39,23 @@ with DAG("embed_and_search", schedule=None, params={"question": "What is broken?
         source={"uri": f"{DATA}/notes.csv", "key": "note_id"},
         prompt="{{ row.text }}",
         model=MODEL,
-        embedding={"dimensions": DIMENSIONS, "task_type": "RETRIEVAL_DOCUMENT"},
+        embedding=EMBEDDING,
         limits={"requests_per_minute": 600},
-        sink={"uri": f"{DATA}/notes.db", "collection": "notes"},
+        sink={"uri": f"{DATA}/notes.db", "collection": "notes", "passthrough": ["text"]},
         state_uri=f"{DATA}/state",
         retries=2,
     )
 
     @task
     def search(params: dict[str, Any]) -> list[dict[str, Any]]:
-        from google import genai
         from pymilvus import MilvusClient
 
-        config = {"task_type": "RETRIEVAL_QUERY", "output_dimensionality": DIMENSIONS}
-        with genai.Client() as gemini:  # with the key in GOOGLE_API_KEY
-            asked = gemini.models.embed_content(model=MODEL, contents=params["question"], config=config)
+        from airflow_provider_llmbeam.integrations.search import embed_query
+
+        asked = embed_query(params["question"], model=MODEL, embedding=EMBEDDING)
         milvus = MilvusClient(f"{DATA}/notes.db")
         milvus.load_collection("notes")
-        (found,) = milvus.search("notes", [asked.embeddings[0].values], limit=5, output_fields=["note_id"])
-        return [{"note_id": each["entity"]["note_id"], "similarity": each["distance"]} for each in found]
+        (found,) = milvus.search("notes", [asked], limit=5, output_fields=["text"])
+        return [{"text": each["entity"]["text"], "similarity": each["distance"]} for each in found]
 
     embed >> search()

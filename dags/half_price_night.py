@@ -23,11 +23,10 @@ from datetime import datetime
 
 from airflow.sdk import DAG
 
+from airflow_provider_llmbeam import DAY
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
-# A day in the zone of the Dag. `{{ ds }}` is one in UTC, and a run without a logical date has none.
-DAY = "{{ (dag_run.logical_date or dag_run.run_after).astimezone(dag.timezone) | ds }}"
 
 with DAG(
     "half_price_night",

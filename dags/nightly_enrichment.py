@@ -7,11 +7,10 @@ from datetime import datetime
 
 from airflow.sdk import DAG, ObjectStoragePath, Param, task
 
+from airflow_provider_llmbeam import DAY
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 DATA = os.environ.get("LLMBEAM_DATA", "/tmp/llmbeam")
-# A day in the zone of the Dag. `{{ ds }}` is one in UTC, and a run without a logical date has none.
-DAY = "{{ (dag_run.logical_date or dag_run.run_after).astimezone(dag.timezone) | ds }}"
 CATEGORIES = ["cloud", "data", "web", "security", "developer tools", "machine learning", "system", "other"]
 
 with DAG(

@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 from airflow.sdk import DAG
 from airflow.timetables.interval import CronDataIntervalTimetable
 
+from airflow_provider_llmbeam import DAY
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 PROJECT = os.environ.get("LLMBEAM_PROJECT", "my-project")
@@ -25,8 +26,6 @@ BUCKET = os.environ.get("LLMBEAM_BUCKET", "my-bucket")
 RUNNER = json.loads(os.environ.get("LLMBEAM_RUNNER", '{"type": "dataflow", "location": "europe-west1"}'))
 # The zone of the schedule and of the days.
 ZONE = "UTC"
-# A day in the zone of the Dag. `{{ ds }}` is one in UTC, and a run without a logical date has none.
-DAY = "{{ (dag_run.logical_date or dag_run.run_after).astimezone(dag.timezone) | ds }}"
 
 with DAG(
     "reviews_on_dataflow",

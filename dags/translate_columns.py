@@ -1,18 +1,22 @@
-"""Translate columns from BigQuery to BigQuery: a table of products in, one with German columns out.
+"""Translate columns from BigQuery to BigQuery: German columns beside the English ones, in your own table.
 
 **Need:** the connection of Google Cloud (`google_cloud_default`), and a bucket for journal, dead letter and
-report. Set `LLMBEAM_PROJECT` and `LLMBEAM_BUCKET`; the dataset `shop` has the table `products`.
+report. Set `LLMBEAM_PROJECT` and `LLMBEAM_BUCKET`. The table `shop.products` has the two columns to fill:
+`ALTER TABLE shop.products ADD COLUMN title_de STRING, ADD COLUMN description_de STRING`.
 
     $ airflow dags test translate_columns
 
-**Result:** `shop.products_translated`, one row per `product_id`, written by one MERGE: a reader sees the old
-rows or the new ones, and rows of other keys stay.
+**Result:** the two columns, written by one MERGE on `product_id`; all other columns and rows stay as they are.
 
-    product_id   title_de              description_de     origin   model
-    17           Leichte Laufschuhe    Für Straße und …   fresh    gemini-3.5-flash-lite …
+    product_id   title                 model    title_de              description_de
+    17           Light running shoes   city 2   Leichte Laufschuhe    Für Straße und …
 
-The query is billed once, not once per retry. It leaves out rows without a text, which would be paid for as empty
-prompts. Rows that fail are in the dead letter below `state_uri`.
+`details: False` writes key and answer alone. Without it, or with a table that does not exist, there are also
+`llmbeam_model`, `llmbeam_origin`, tokens and others; the error for a table that lacks them has the ALTER TABLE.
+The same sink with PostgreSQL: `{"table": "products", "conn_id": "…", "answer_columns": "flat", "details": False}`.
+
+The query is billed once, not once per retry. It leaves out rows that are translated already, and rows without a
+text, which would be paid for as empty prompts. Rows that fail are in the dead letter below `state_uri`.
 """
 
 from __future__ import annotations
@@ -32,8 +36,9 @@ with DAG("translate_columns", schedule=None, doc_md=__doc__) as dag:
         source={
             "query": f"""
                 SELECT product_id, title, description FROM `{PROJECT}.shop.products`
-                WHERE title IS NOT NULL AND description IS NOT NULL
+                WHERE title IS NOT NULL AND description IS NOT NULL AND title_de IS NULL
             """,
+            "on_empty": "skip",
             "key": "product_id",
         },
         prompt={
@@ -49,8 +54,9 @@ with DAG("translate_columns", schedule=None, doc_md=__doc__) as dag:
         model={"type": "gemini", "name": "gemini-3.5-flash-lite", "project": PROJECT},
         limits={"requests_per_minute": 600, "budget_usd": 20},
         sink={
-            "table": f"{PROJECT}.shop.products_translated",
+            "table": f"{PROJECT}.shop.products",
             "answer_columns": "flat",
+            "details": False,
         },
         state_uri=f"gs://{BUCKET}/llmbeam",
         retries=2,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +41,9 @@ from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError,
 from airflow_provider_llmbeam.engine.tier import FlexTier, ShedError, Tier
 from airflow_provider_llmbeam.engine.unstored import Unstored
 from airflow_provider_llmbeam.engine.window import sliding_window
+from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.spec.model.price import Price
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 #: Number of permanent failures, without any answer, after which no more requests are sent; a single prompt may
 #: fail for a reason of its own.
@@ -266,6 +269,36 @@ class Engine:
         return self._budget is not None and self._budget.is_spent
 
     async def _send(self, request: Request, prompts: Sequence[Prompt]) -> Sequence[Outcome | None]:
+        """Sends one request as soon as a shared budget and the governor admit it."""
+        account = None if self._budget is None else self._budget.account
+        if account is None:
+            return await self._send_in_budget(request, prompts)
+        cost = self._expected_cost(request)
+        try:
+            while (wait_seconds := account.admit(cost)) > 0:
+                if self._stopped_by is not None:
+                    raise RequestError(self._stopped_by.kind, self._stopped_by.message)
+                if self._is_over(request):
+                    self._release_all()
+                    return [None] * len(request.prompts)
+                await self._pause(wait_seconds)
+        except (OSError, LLMBeamError) as error:  # whether the budget is spent is not known
+            self.stop(error)
+            return [None] * len(request.prompts)
+        try:
+            return await self._send_in_budget(request, prompts)
+        finally:
+            account.release(cost)
+
+    def _expected_cost(self, request: Request) -> int:
+        """Returns what a request may cost, in billionths of a US dollar."""
+        if self._price is None:
+            return 0
+        expected = self._buckets.expected_output_tokens
+        costs = (self._price.cost_usd(tokens, expected(tokens)) for tokens in request.input_tokens)
+        return math.ceil(sum(costs) * NANO)
+
+    async def _send_in_budget(self, request: Request, prompts: Sequence[Prompt]) -> Sequence[Outcome | None]:
         """Sends one request as soon as the governor admits it."""
         if self._breaker.outage.is_open:  # before the governor: at its end all who wait go on at once
             await self._breaker.wait()

@@ -52,7 +52,7 @@ class LLMBeamHook(BaseHook):
                     f"`llmbeam_conn_id`: there is no connection {self.llmbeam_conn_id!r}. "
                     "Add it under Admin, Connections, with the type LLM Beam."
                 ) from error
-            self.log.info("No connection %r: using the worker's environment.", self.llmbeam_conn_id)
+            self.log.debug("No connection %r: using the worker's environment.", self.llmbeam_conn_id)
             return None
         if fault := url_fault(connection.host or ""):
             raise JobSpecError(

@@ -51,6 +51,9 @@ class JobProcess:
         on_alert: Called with each alert of the job, as it is raised.
         files_at: Returns the client of the filesystem to which the rows of a SQL source are staged; by default
             with the default connection.
+
+    Attributes:
+        page: Page of what the job or the step has reported, see `manifest.encode_page`; `None` without one.
     """
 
     #: Time between SIGTERM and SIGKILL, in seconds.
@@ -72,6 +75,7 @@ class JobProcess:
         self._on_alert = on_alert
         self._files_at = files_at or _default_files_at
         self._is_stopped = False
+        self.page: dict[str, Any] | None = None
         self._child: subprocess.Popen[str] | None = None
         self._last_error = ""
         self._secrets: tuple[str, ...] = ()
@@ -83,8 +87,7 @@ class JobProcess:
             defers: Whether it returns while batch inference goes on.
 
         Returns:
-            `report`, the manifest, and `page`, see `manifest.encode_page`, or `None`; or `batch`, with
-            `wait_seconds` until the next call of this method.
+            `report`, the manifest; or `batch`, with `wait_seconds` until the next call of this method.
 
         Raises:
             LLMBeamError: The error class is the one that the child reported.
@@ -228,6 +231,7 @@ class JobProcess:
             error = exceptions.error_class(found["type"], JobFailedError)(found["message"])
             error.page = found["page"]
             raise error
+        self.page = outcome.get("page")
         return outcome
 
 

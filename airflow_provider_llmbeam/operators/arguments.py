@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.spec.fields.suggestion import homes_of, nearest
+from airflow_provider_llmbeam.spec.fields.suggestion import instead_of_argument
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
@@ -27,9 +27,7 @@ def check_arguments(operator: type, given: Mapping[str, Any]) -> None:
     if not unknown:
         return
     name = unknown[0]
-    homes = [f"`{home}`" for home in homes_of(name, JobSpec) if home in known]
-    own = {one for one in known if not one.startswith("_")}
-    instead = f"it belongs in {' or '.join(homes)}" if homes else nearest(name, own)
+    instead = instead_of_argument(name, {one for one in known if not one.startswith("_")}, JobSpec)
     raise JobSpecError(
         f"Task {given.get('task_id')!r}: `{name}`: {operator.__name__} has no such argument"
         f"{instead and f'; {instead}'}{'' if instead.endswith('?') else '.'}"

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.integrations.openlineage.task import HasLineage, J
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.deadline import with_deadline, with_stand_in
-from airflow_provider_llmbeam.operators.identity import airflow_run_of, job_name, owner_of
+from airflow_provider_llmbeam.operators.identity import airflow_run_of, budget_name, job_name, owner_of
 from airflow_provider_llmbeam.operators.literal import Unrendered, literal_problems, plain
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.operators.written import WrittenInDag
@@ -26,6 +26,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
 from airflow_provider_llmbeam.spec.model.server import with_base_urls
 from airflow_provider_llmbeam.spec.prompt import prompt_data
+from airflow_provider_llmbeam.spec.protocol.manifest import PAGE_KEY
 from airflow_provider_llmbeam.spec.runner import runner_data
 from airflow_provider_llmbeam.spec.sink import PostgresSink
 
@@ -134,7 +135,12 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         self.batching = plain(batching)
         self.alerts = plain(alerts)
         self.safety = plain(safety)
-        self.notifiers = tuple(notifiers) if isinstance(notifiers, Sequence) else (notifiers,)
+        self.notifiers = (notifiers,) if isinstance(notifiers, str) or callable(notifiers) else tuple(notifiers)
+        if wrong := [one for one in self.notifiers if not callable(one)]:
+            raise JobSpecError(
+                f"Task {self.task_id!r}: `notifiers`: must be notifiers of Airflow, e.g. SmtpNotifier(to=…); got "
+                f"{wrong[0]!r}."
+            )
         self.cache = plain(cache)
         self.runner = plain(runner)
         self.state_uri = plain(state_uri)
@@ -150,15 +156,31 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
             data = self._spec_data(job_name or "parsed", with_stand_in(self.inference, self.get_dag()))
         except JobSpecError as error:
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
-        if problems := literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media")):
-            raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, problems))}")
+        problems = literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media"))
+        if problems:
+            words = (replace(one, field="job_name") if one.field == "name" else one for one in problems)
+            raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, words))}")
+        if self._writes:
+            self._warn_of_traps()
+
+    def _warn_of_traps(self) -> None:
+        """Logs what is allowed, and does not do what it seems to."""
         uri = self.sink.get("uri") if isinstance(self.sink, Mapping) else self.sink
-        if self._writes and self.state_uri is None and isinstance(uri, str) and _OF_RUN.search(uri):
+        field, state_uri = ("sink.uri", uri) if self.state_uri is None else ("state_uri", self.state_uri)
+        if isinstance(state_uri, str) and _OF_RUN.search(state_uri):
             self.log.warning(
-                "Task %r: `sink.uri` %r is another one in each run, and the journal lies below it, so that no run "
-                "finds answers or figures of an earlier one. Set `state_uri` to a directory without a template.",
+                "Task %r: `%s` %r is another one in each run, and the journal lies below it, so that no run finds "
+                "answers or figures of an earlier one. Set `state_uri` to a directory without a template.",
                 self.task_id,
-                uri,
+                field,
+                state_uri,
+            )
+        on_missing = self.source.get("on_missing") if isinstance(self.source, Mapping) else None
+        if on_missing == "retry" and not self.retries:
+            self.log.warning(
+                "Task %r: `source.on_missing` 'retry' waits for a late file by the retries of the task, which has "
+                "none. Set `retries` and `retry_delay`.",
+                self.task_id,
             )
 
     def on_kill(self) -> None:
@@ -176,11 +198,17 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
 
         inference = with_deadline(self.inference, self.get_dag(), context.get("dag_run"), self.log)
         spec, secrets = self._connect(self._build_data(context, inference))
-        spec = _with_end_of_run(spec, context)
+        spec = _with_budget(_with_end_of_run(spec, context), context, self.get_dag())
         spec = with_billing_labels(spec, context["ti"].dag_id, context["ti"].task_id)
         environment = secrets | connection_environment(spec)
         self._facts = JobFacts(spec, _postgres_dsn(spec, environment))
         return spec, environment
+
+    @staticmethod
+    def _show_page(page: dict[str, Any] | None, context: Context) -> None:
+        """Keeps the page of what the task has reported, for the page "Inference" of Airflow."""
+        if page is not None:
+            context["ti"].xcom_push(key=PAGE_KEY, value=page)
 
     def resolve_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
         """Returns what a task asks of a job: spec, variables with its secrets, and the input of its step.
@@ -273,6 +301,16 @@ def _with_end_of_run(spec: JobSpec, context: Context) -> JobSpec:
     started_at = context["dag_run"].start_date or datetime.now(UTC)
     inference = spec.inference.model_copy(update={"finish_by": spec.inference.end_of_run(started_at)})
     return spec.model_copy(update={"inference": inference})
+
+
+def _with_budget(spec: JobSpec, context: Context, dag: Any) -> JobSpec:
+    """Returns the spec with the name of the budget that its run shares, or without it if it shares none."""
+    budget = spec.limits.budget
+    if budget is None:
+        return spec
+    name = budget_name(budget.over, context["ti"], context["dag_run"], UTC if dag is None else dag.timezone)
+    named = None if name is None else budget.model_copy(update={"over": name})
+    return spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget": named})})
 
 
 def _postgres_dsn(spec: JobSpec, environment: Mapping[str, str]) -> str | None:

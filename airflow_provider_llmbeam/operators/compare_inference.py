@@ -100,7 +100,7 @@ class CompareInferenceOperator(InProcessOperator):
         """Compares the two jobs."""
         with errors_of_airflow():
             spec, environment, comparison = self.resolve_job(context)
-            with self._running(spec, environment, comparison.models) as process:
-                found = process.run_step("compare", comparison)
+            job, others = (spec, environment), comparison.models
+            found = self._run_step("compare", comparison, job, context, others=others)
         add_manifest(context, self.outlets, found)
         return found

@@ -162,7 +162,7 @@ def _parse(path: Path) -> list[Any]:
         JobSpecError: There is none, or the file fails.
     """
     if not path.is_file():
-        raise JobSpecError(f"There is no Dag file {str(path)!r}.")
+        raise JobSpecError(f"There is no Dag file {str(path)!r}. Expected FILE::TASK, e.g. dags/x.py::task.")
     try:
         from airflow.dag_processing.dagbag import DagBag
     except ImportError:  # Airflow 3.1
@@ -193,6 +193,8 @@ def _find_task(dags: Sequence[Any], path: Path, name: str, step: str) -> Any:
     ours = [task for task in tasks if issubclass(_class_of(task), kind)]
     names = [f"{path}::{task.task_id}" for task in ours]
     those = f"Its tasks for `{step}`: {', '.join(names)}." if names else f"It has no task for `{step}`."
+    if not name:
+        raise JobSpecError(f"{path}: name one of its tasks, FILE::TASK. {those}")
     found = [task for task in tasks if task.task_id == task_id and dag_id in ("", task.dag_id)]
     if len(found) > 1:
         one = f"{path}::{found[0].dag_id}::{task_id}"
@@ -203,7 +205,8 @@ def _find_task(dags: Sequence[Any], path: Path, name: str, step: str) -> Any:
         raise JobSpecError(f"{path} has no task {name!r}{f'; {hint}' if hint.endswith('?') else '.'} {those}")
     if found[0] not in ours:
         got = _class_of(found[0]).__name__
-        raise JobSpecError(f"Task {task_id!r} of {path} is a {got}; `{step}` needs a {kind.__name__}. {those}")
+        needed = "RunInferenceOperator" if kind is InferenceJobOperator else kind.__name__
+        raise JobSpecError(f"Task {task_id!r} of {path} is of {got}, and `{step}` takes one of {needed}. {those}")
     return found[0]
 
 

@@ -98,7 +98,8 @@ class EvaluateInferenceOperator(InProcessOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.golden = plain(golden)
-        self.metrics = {name: unrendered(plain(metric), "rubric") for name, metric in metrics.items()}
+        own = metrics if isinstance(metrics, Mapping) else {}
+        self.metrics = {name: unrendered(plain(metric), "rubric") for name, metric in own.items()} or metrics
         self.minimum = minimum
         self.max_drop = max_drop
         self.on_failure = on_failure
@@ -111,7 +112,7 @@ class EvaluateInferenceOperator(InProcessOperator):
                 f"Task {self.task_id!r}: `refused_task_ids` and `on_failure` 'branch' are needed together; got "
                 f"{list(self.refused_task_ids)} and {on_failure!r}."
             )
-        self._refuse_problems(*(f"metrics.{name}.rubric" for name in metrics))
+        self._refuse_problems(*(f"metrics.{name}.rubric" for name in own))
 
     def resolve_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
         """Returns the job with the golden set as its source, its secrets, and the evaluation."""
@@ -131,8 +132,8 @@ class EvaluateInferenceOperator(InProcessOperator):
             spec, environment, evaluation = self.resolve_job(context)
             if self._facts is not None:
                 self._facts = replace(self._facts, spec=spec)
-            with self._running(spec, environment, evaluation.models) as process:
-                found = process.run_step("evaluate", evaluation)
+            job, others = (spec, environment), evaluation.models
+            found = self._run_step("evaluate", evaluation, job, context, others=others)
         add_manifest(context, self.outlets, found)
         if self.on_failure == "branch":
             self._skip_other_side(found, context)

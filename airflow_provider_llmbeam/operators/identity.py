@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.deployment import own_deployment
 from airflow_provider_llmbeam.spec.fields.suggestion import nearest
+from airflow_provider_llmbeam.spec.limits import OVER_RUNS
 
 
 def job_name(ti: Any, task_id: str | None = None) -> str:
@@ -63,6 +65,24 @@ def _name(dag_id: str, task_id: str, *others: Any) -> str:
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     readable = re.sub(r"[^a-z0-9]+", "-", f"{dag_id}-{task_id}".lower()).strip("-")[:80]
     return f"{readable or 'job'}-{digest}"
+
+
+def budget_name(over: str, ti: Any, dag_run: Any, timezone: tzinfo) -> str | None:
+    """Returns the name of a budget that the runs of a Dag share; `None` for a run that has no part in it.
+
+    Args:
+        over: Which runs share it, see `spec.SharedBudget`; any other word is the name.
+        ti: Task instance.
+        dag_run: Its run.
+        timezone: Time zone of the Dag.
+    """
+    if over not in OVER_RUNS:
+        return over
+    if over == "backfill" and dag_run.run_type != "backfill":
+        return None
+    started_at = (dag_run.start_date or datetime.now(UTC)).astimezone(timezone)
+    month = f"-{started_at:%Y-%m}" if over == "month" else ""
+    return f"{over}-{_name(ti.dag_id, '')}{month}"
 
 
 def owner_of(ti: Any) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -18,6 +17,8 @@ from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.model.server import with_base_urls
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from airflow_provider_llmbeam.spec.base import SpecModel
 
 
@@ -32,22 +33,27 @@ class InProcessOperator(InferenceJobOperator):
     _input = ""
     _own: tuple[str, ...] = ()
 
-    @contextmanager
-    def _running(
+    def _run_step(
         self,
-        spec: JobSpec,
-        environment: Mapping[str, str],
+        name: str,
+        given: SpecModel,
+        job: tuple[JobSpec, Mapping[str, str]],
+        context: Context,
+        *,
         others: Sequence[Model] = (),
         places: Sequence[Place | None] = (),
-    ) -> Iterator[JobProcess]:
-        """Provides the process of a job, with the credentials that it needs.
+    ) -> dict[str, Any]:
+        """Returns what a step of a job has found, in a process with the credentials that it needs; shows its page.
 
         Args:
-            spec: The job.
-            environment: Variables with its secrets.
+            name: Name of the step.
+            given: What it is asked for.
+            job: The job, and variables with its secrets.
+            context: Context of the task.
             others: Models that it asks besides its own, whose keys it gets as well.
             places: What it reads and writes besides the places of the spec.
         """
+        spec, environment = job
         if self.impersonation_chain:
             self.log.warning(
                 "This task reads and sends as the account of `gcp_conn_id` %r: `impersonation_chain` counts on "
@@ -58,7 +64,9 @@ class InProcessOperator(InferenceJobOperator):
         keys = {name: os.environ[name] for name in names if name in os.environ}
         self._process = JobProcess(spec, {**keys, **environment}, self.log, files_at=self._files_at)
         with google_credentials(spec, self.gcp_conn_id, others, places):
-            yield self._process
+            found = self._process.run_step(name, given)
+        self._show_page(self._process.page, context)
+        return found
 
     def _own_job_name(self, ti: Any) -> str:
         return name_in_every_run(ti)

@@ -1,7 +1,4 @@
-"""Extra links: buttons on the page of a task, whose URL the task has stored.
-
-Airflow would store an empty XCom for each of the others.
-"""
+"""Extra links: buttons on the page of a task, whose URL the task has stored."""
 
 from __future__ import annotations
 
@@ -33,16 +30,15 @@ class XComLink(BaseOperatorLink):
 
 
 class StoresLinks:
-    """Mixin of operators with links: when a task has ended, it has the links only whose URL it has stored.
+    """Mixin of operators with links, whose URLs the task stores itself.
 
-    Airflow writes an XCom for each link of a task that has ended, also where it leads nowhere
-    (`task_runner.finalize`, 3.1 to 3.3).
+    Airflow reads and writes an XCom for each link of a task that has ended, and logs an error for each that is
+    missing (`task_runner.finalize`, 3.1 to 3.3): in its own process, such a task has no links. Their XComs stay
+    while it is deferred (`ti_run` clears them only at the start of a try).
     """
 
     links: Sequence[XComLink] = ()
-    _running_ti: Any = None
-    _stored: tuple[XComLink, ...] = ()
-    _is_resumed = False
+    _is_running = False
 
     if TYPE_CHECKING:
         log: Any
@@ -51,16 +47,11 @@ class StoresLinks:
 
         @property
         def operator_extra_links(self) -> tuple[XComLink, ...]:
-            """The links of the operator, or, while its task runs, those with a URL."""
+            """The links of the operator, for the serialized Dag."""
             # Airflow also calls this getter with a mapped operator, which is no instance of this class.
             if not isinstance(self, StoresLinks):
                 return tuple(self.operator_class.links)
-            if self._running_ti is None:
-                return tuple(self.links)
-            if self._is_resumed:  # read once: `dag.test` asks again, when no XCom can be read
-                stored = (link for link in self.links if link.get_link(self, ti_key=self._running_ti))
-                self._stored, self._is_resumed = tuple(stored), False
-            return self._stored  # not read, as Airflow logs an error for each XCom that is missing
+            return () if self._is_running else tuple(self.links)
 
     def store_link(self, context: Context, link: XComLink, url: str | None) -> None:
         """Stores the URL of a link, if it leads somewhere; a failure is logged, and does not end the task."""
@@ -70,18 +61,11 @@ class StoresLinks:
             context["ti"].xcom_push(key=link.xcom_key, value=url)
         except Exception as error:  # noqa: BLE001 - of Airflow's API; the task may have a job or a GPU to wait for
             self.log.warning("The link %r could not be stored: %s", link.name, error)
-        else:
-            self._stored = (*self._stored, link)
 
     def pre_execute(self, context: Context) -> None:
-        """Remembers the task instance, in the process that executes or resumes it."""
-        self._running_ti = context["ti"]
+        """Notes that this process executes or resumes the task."""
+        self._is_running = True
         super().pre_execute(context)  # type: ignore[misc]
-
-    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resumes a task, whose links another process has stored."""
-        self._is_resumed = True
-        return super().resume_execution(next_method, next_kwargs, context)  # type: ignore[misc]
 
 
 class DataflowLink(XComLink):

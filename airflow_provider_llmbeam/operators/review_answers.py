@@ -86,11 +86,10 @@ class SampleAnswersOperator(InProcessOperator):
                     f"{type(self.manifest).__name__}."
                 )
             self.job_name = self.manifest["name"]
-            spec, environment = self._job(context)
+            job = self._job(context)
             sample = self._parse_input(self._input_data())
             places = (sample.golden, sample.review_uri)
-            with self._running(spec, environment, places=places) as process:
-                found = process.run_step("sample_answers", sample)
+            found = self._run_step("sample_answers", sample, job, context, places=places)
         reviews: list[str] = found.pop("reviews")
         context["ti"].xcom_push(key="manifest", value=found)
         return reviews
@@ -100,7 +99,8 @@ def review_answers(reviews: XComArg, *, task_id: str = "review", **kwargs: Any) 
     """Makes a task per answer of a sample, in which a person reviews it with Airflow's form for required actions.
 
     The form shows the row, and the fields of the answer, which the person may correct. `Accept` makes a golden row
-    with the values of the form, `Leave out` makes none. The tasks wait without a worker slot.
+    with the values of the form, `Leave out` makes none. The tasks wait without a worker slot. Subject and map
+    index name the row and its answer, e.g. `T103-00109 · label = delivery`.
 
     Args:
         reviews: The reviews of a sample, `sample.output`.
@@ -113,6 +113,7 @@ def review_answers(reviews: XComArg, *, task_id: str = "review", **kwargs: Any) 
     """
     from airflow_provider_llmbeam.operators.review_form import ReviewAnswerOperator
 
+    kwargs.setdefault("map_index_template", "{{ task.subject }}")
     return ReviewAnswerOperator.partial(task_id=task_id, **kwargs).expand(review=reviews)
 
 
@@ -163,12 +164,11 @@ class AddGoldenRowsOperator(InProcessOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Adds the rows."""
         with errors_of_airflow():
-            spec, environment = self._job(context)
+            job = self._job(context)
             verdicts: Any = self.verdicts  # a sequence that reads the XComs of mapped tasks as it is iterated
             addition = self._parse_input({**self._input_data(), "verdicts": [*verdicts]})
             places = (addition.golden_uri, *(verdict.review_uri for verdict in addition.verdicts))
-            with self._running(spec, environment, places=places) as process:
-                return process.run_step("add_golden", addition)
+            return self._run_step("add_golden", addition, job, context, places=places)
 
     def _input_data(self) -> dict[str, Any]:
         # The verdicts are known when people have answered.

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 ACCEPT, LEAVE_OUT = "Accept", "Leave out"
+#: Maximum length of a subject, in characters. Airflow keeps 250 of a named map index.
+MAX_SUBJECT = 120
 _INTRODUCTION = (
     f"The model's answer to this row is in the fields. Correct what is wrong. **{ACCEPT}** makes their values the "
     f"expected ones of a golden row; **{LEAVE_OUT}** makes no golden row.\n\n"
@@ -47,11 +49,12 @@ class ReviewAnswerOperator(HITLOperator):
         # Airflow adds the params of the Dag, which are no fields of this form.
         kwargs.pop("params", None)
         super().__init__(
-            subject="Is this answer right?",
+            subject=subject(self.review),
             body=form_body(self.review["row"]),
             options=[ACCEPT, LEAVE_OUT],
-            # The option of an answer that nobody reviews in time; the form highlights it.
-            defaults=[LEAVE_OUT] if kwargs.get("response_timeout") else None,
+            # The form highlights it alone. Airflow also records it for an answer that nobody reviews in time;
+            # `verdict` accepts none of these.
+            defaults=[ACCEPT],
             **kwargs,
         )
         self.params = ParamsDict(
@@ -61,6 +64,24 @@ class ReviewAnswerOperator(HITLOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> str:
         """Makes a verdict of the response; Airflow calls it."""
         return json.dumps(verdict(self.review, super().execute_complete(context, event)))
+
+
+def subject(review: Mapping[str, Any]) -> str:
+    """Returns the row and its answer in one line, e.g. `T103-00109 · label = delivery`.
+
+    Args:
+        review: The answer.
+    """
+    fields = ", ".join(f"{name} = {_line(field['value'])}" for name, field in review["form"].items())
+    return _cut(f"{_cut(', '.join(map(_line, json.loads(review['key']).values())))} · {fields}", MAX_SUBJECT)
+
+
+def _line(value: Any) -> str:
+    return " ".join(visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
+
+
+def _cut(text: str, limit: int = MAX_SUBJECT // 2) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def form_body(row: Mapping[str, str]) -> str:
@@ -89,11 +110,11 @@ def verdict(review: Mapping[str, Any], response: Mapping[str, Any]) -> dict[str,
         ValueError: A field for JSON text holds none; a retry asks again.
     """
     form, given = review["form"], response["params_input"] or {}
-    user = response["responded_by_user"]
+    user = response["responded_by_user"]  # `None` if nobody has answered in time
     return {
         "review_uri": review["review_uri"],
         "key": review["key"],
-        "is_accepted": response["chosen_options"] == [ACCEPT],
+        "is_accepted": user is not None and response["chosen_options"] == [ACCEPT],
         "values": {
             name: _value(name, given.get(name, field["value"]), is_json=field["is_json"])
             for name, field in form.items()

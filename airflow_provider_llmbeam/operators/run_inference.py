@@ -36,7 +36,7 @@ from airflow_provider_llmbeam.operators.notify import notify
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
-from airflow_provider_llmbeam.spec.protocol.manifest import ERROR_KEY, PAGE_KEY
+from airflow_provider_llmbeam.spec.protocol.manifest import ERROR_KEY
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner
 from airflow_provider_llmbeam.triggers.airflow_compat import TaskDeferralError, TaskDeferralTimeout
 from airflow_provider_llmbeam.triggers.job import JobTrigger, WaitTrigger
@@ -243,13 +243,12 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             outcome = self._process.run(defers=is_deferred)
         if "batch" in outcome:
             self._defer_batch(outcome["batch"]["wait_seconds"], started_at)
-        return self._published(outcome["report"], outcome["page"], context)
+        return self._published(outcome["report"], self._process.page, context)
 
     def _defer_batch(self, wait_seconds: float, started_at: float) -> None:
         # A poll is a process of some seconds, so it is rarer than in a process that waits.
         seconds = max(wait_seconds, MIN_DEFERRED_SECONDS)
         self.log.info("Batch inference goes on at the provider. The task releases its slot for %.0f s.", seconds)
-        self._is_resumed = False  # `dag.test` reads the links of a deferred task, where no XCom can be read
         now, timeout = time.time(), self.execution_timeout
         if timeout is not None:  # it counts all waits; Airflow fails a task that is deferred with none left
             timeout = max(timeout - timedelta(seconds=now - started_at), timedelta(0))
@@ -332,11 +331,6 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
                 context["ti"].xcom_push(key=ERROR_KEY, value=type(error).__name__)
                 self._show_page(error.page, context)
                 raise
-
-    @staticmethod
-    def _show_page(page: dict[str, Any] | None, context: Context) -> None:
-        if page is not None:
-            context["ti"].xcom_push(key=PAGE_KEY, value=page)
 
     def _show_links(self, spec: JobSpec, job: SubmittedJob, context: Context) -> None:
         link, url = (

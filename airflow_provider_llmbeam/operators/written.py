@@ -35,7 +35,7 @@ class WrittenInDag:
         Raises:
             JobSpecError: The Dag file does not name it, and neither does the configuration.
         """
-        written = self._written_in_dag()
+        written = self._read_written()
         inner = [each.get(within) for each in written if isinstance(each, Mapping)]
         check_allowed(value, configured_lists(), [*written, *inner])
 
@@ -44,7 +44,7 @@ class WrittenInDag:
         if data is not None and not model_problems(data):
             self._check_allowed({"model": parse_model(data)})
 
-    def _written_in_dag(self) -> list[Any]:
+    def _read_written(self) -> list[Any]:
         """Returns the arguments in the Dag file.
 
         Airflow makes the instances of a mapped task with XComs as arguments, and renders them without

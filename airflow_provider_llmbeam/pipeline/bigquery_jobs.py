@@ -30,7 +30,6 @@ from airflow_provider_llmbeam.transport.redirects import RedirectRefusedError, d
 
 _log = logging.getLogger("llmbeam")
 
-NOTHING_SENT = JobSpecError.remains
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 #: Age after which started work is started again: a result without a destination table is kept for a day.
 _STALE_SECONDS = 12 * 3600

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -11,8 +12,14 @@ from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
 from airflow_provider_llmbeam.spec.prompt.names import row_columns, takes_whole_row
-from airflow_provider_llmbeam.spec.sink import AnswerColumns, BigQuerySink, FilesSink, PostgresSink
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+from airflow_provider_llmbeam.spec.sink import (
+    OUTPUT_COLUMNS,
+    AnswerColumns,
+    BigQuerySink,
+    FilesSink,
+    PostgresSink,
+    Sink,
+)
 
 
 def used_columns(spec: JobSpec) -> frozenset[str] | None:
@@ -38,8 +45,8 @@ def wanted_columns(spec: JobSpec) -> dict[str, str]:
     """Returns the columns that a row must have if any row is sent, each with the field that names it."""
     privacy = spec.safety.privacy
     masked = privacy.columns if privacy is not None and privacy.columns is not None else ()
-    passthrough = getattr(spec.sink, "passthrough", ())
-    return dict.fromkeys(masked, "safety.privacy.columns") | dict.fromkeys(passthrough, "sink.passthrough")
+    passed = spec.sink.passthrough
+    return dict.fromkeys(masked, "safety.privacy.columns") | dict.fromkeys(passed, "sink.passthrough")
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,8 @@ class OutputColumns:
         answer_columns: Form of an answer with a schema.
         answer: Type of the answers by their schema; `None` for texts and vectors.
         has_vectors: Whether the answers are vectors.
-        extras: Columns that parameters of the answer and moderation add, see `spec.JobSpec.extra_columns`.
+        dimensions: Length of the vectors; `None` if the server chooses it.
+        after_answer: Columns with what is known of the answer, see `spec.JobSpec.detail_columns`.
         for_bigquery: Whether they are loaded into BigQuery, which has fewer types than Parquet.
         keeps_bytes: Whether the sink may have columns of bytes, so that bytes are told from text.
     """
@@ -62,7 +70,8 @@ class OutputColumns:
     answer_columns: AnswerColumns = "struct"
     answer: AnswerType | None = None
     has_vectors: bool = False
-    extras: tuple[str, ...] = ()
+    dimensions: int | None = None
+    after_answer: tuple[str, ...] = OUTPUT_COLUMNS[1:]
     for_bigquery: bool = False
     keeps_bytes: bool = False
 
@@ -72,11 +81,12 @@ class OutputColumns:
         schema, sink = spec.prompt.output_schema, spec.sink
         return cls(
             key=spec.source.key,
-            passthrough=getattr(sink, "passthrough", ()),
-            answer_columns=sink.answer_columns if isinstance(sink, FilesSink | BigQuerySink) else "struct",
+            passthrough=sink.passthrough,
+            answer_columns=_answer_columns(sink),
             answer=None if schema is None or spec.embedding is not None else answer_type(schema),
             has_vectors=spec.embedding is not None,
-            extras=spec.extra_columns,
+            dimensions=None if spec.embedding is None else spec.embedding.dimensions,
+            after_answer=spec.detail_columns,
             for_bigquery=isinstance(sink, BigQuerySink),
             keeps_bytes=isinstance(sink, BigQuerySink | PostgresSink),
         )
@@ -90,11 +100,6 @@ class OutputColumns:
     def fields(self) -> tuple[tuple[str, AnswerType], ...] | None:
         """Columns of a flat answer, by name; `None` if it is one column, `answer`."""
         return self.answer.fields if self.answer is not None and self.answer_columns == "flat" else None
-
-    @property
-    def after_answer(self) -> tuple[str, ...]:
-        """Columns with what is known of the answer."""
-        return (*OUTPUT_COLUMNS[1:], *self.extras)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -117,3 +122,18 @@ class OutputColumns:
         else:
             for name, _ in self.answer.fields:
                 record[name] = value.get(name) if isinstance(value, dict) else None
+
+
+def _answer_columns(sink: Sink) -> AnswerColumns:
+    match sink:
+        case FilesSink() | BigQuerySink() | PostgresSink(answer_columns="flat"):
+            return sink.answer_columns
+        case _:  # a message is JSON as a whole, and PostgreSQL has a type for it
+            return "struct"
+
+
+def without_details(missing: Iterable[str]) -> str:
+    """Returns how to do without the columns `llmbeam_…` that a table lacks; empty if it has them."""
+    if not any(name.startswith("llmbeam_") for name in missing):
+        return ""
+    return " `sink.details` False leaves out those that begin with 'llmbeam_'."

@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -78,11 +79,12 @@ def execute(command: Command) -> tuple[int, dict[str, Any]]:
     """Executes a command; errors and interruptions are logged, without secrets.
 
     Returns:
-        The exit code, and the outcome: `result` of a step, `job` of a submission, `report` and `page` of a run,
-        `batch` with `wait_seconds` if it is to be continued, `error`, or nothing after an interruption. The exit
-        code is 0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did not
-        pass; 2 if it could not start; 99 if it was skipped, since its source has no rows or its evaluation says
-        so; 3 if an estimate or a check is over budget; 75 if it is to be continued; 130 after Ctrl-C or SIGTERM.
+        The exit code, and the outcome: `result` of a step, `job` of a submission, `report` of a run, `page` for a
+        task, `batch` with `wait_seconds` if it is to be continued, `error`, or nothing after an interruption. The
+        exit code is 0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did
+        not pass; 2 if it could not start; 99 if it was skipped, since its source has no rows or its evaluation
+        says so; 3 if an estimate or a check is over budget; 75 if it is to be continued; 130 after Ctrl-C or
+        SIGTERM.
     """
     with ExitStack() as until_end:
         return _execute(command, until_end)
@@ -106,7 +108,9 @@ def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any
 
             outcome: dict[str, Any]
             if given is not None:
-                outcome = {"result": run_step(command.step, spec, given)}
+                outcome = run_step(command.step, spec, given)
+                if not command.is_child:
+                    outcome.pop("page", None)
             elif command.step == "submit":
                 outcome = {"job": submit(spec, command.beam_options)}
             else:
@@ -181,9 +185,12 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
     Raises:
         JobSpecError: One of them is not valid.
     """
-    if "::" not in command.spec or command.spec.startswith("gs://"):
+    if not _is_task(command.spec):
+        for option, value in (("--date", command.when), ("--map-index", command.map_index)):
+            if value is not None:
+                raise JobSpecError(f"`{option}`: the runs are those of a task, FILE::TASK; got {command.spec!r}.")
         spec = with_base_urls(JobSpec.from_json(_content("--spec", command.spec)), os.environ, _log)
-        given = _given(command, spec)
+        given = _read_given(command, spec)
         if not command.is_child:
             _check_allowed(spec, given)
         with nullcontext() if command.is_child else _staged(spec, command.step):
@@ -194,7 +201,8 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
     with open_dag_task(command.spec, command.step, when=command.when, map_index=command.map_index) as task:
         _log.info("As in run %r%s.", task.run_id, "" if task.is_known else ", which does not exist yet")
         os.environ.update(task.environment)
-        given = _given(command if command.given is not None else replace(command, given=task.given), task.spec)
+        of_task = command if command.given is not None else replace(command, given=task.given)
+        given = _read_given(of_task, task.spec)
         if command.given is not None:  # Airflow has checked what the task names
             _check_allowed(given)
         yield task.spec, given
@@ -218,7 +226,12 @@ def _staged(spec: JobSpec, step: str) -> Iterator[None]:
             yield
 
 
-def _given(command: Command, spec: JobSpec) -> SpecModel | None:
+def _is_task(address: str) -> bool:
+    """Returns whether an address names a Dag file, with a task or without, in place of a file with JSON."""
+    return not address.startswith("gs://") and ("::" in address or re.search(r"\.py(:|$)", address) is not None)
+
+
+def _read_given(command: Command, spec: JobSpec) -> SpecModel | None:
     """Reads what a step is asked for; `None` for a job that is run or submitted.
 
     Raises:
@@ -240,7 +253,13 @@ def _given(command: Command, spec: JobSpec) -> SpecModel | None:
             given = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise JobSpecError(f"{command.given!r} cannot be read as JSON: {error}.") from error
-    return with_base_urls(step.input.parse(given), os.environ, _log)
+    try:
+        return with_base_urls(step.input.parse(given), os.environ, _log)
+    except JobSpecError as error:
+        if command.given is not None:
+            raise
+        needed = f"`{command.step}` needs a JSON file after the job, or a task that says what it asks for:"
+        raise JobSpecError(f"{needed} {error}") from None
 
 
 def _last_spec(spec: JobSpec) -> Any:
@@ -267,7 +286,8 @@ def _content(option: str, address: str) -> bytes:
     try:
         return _read(address) if "://" in address else Path(address).read_bytes()
     except OSError as error:
-        raise JobSpecError(f"{address!r} cannot be read: {error.strerror or error}.") from error
+        expected = " Expected the JSON of a spec, or a task, FILE::TASK." if option == "--spec" else ""
+        raise JobSpecError(f"{address!r} cannot be read: {error.strerror or error}.{expected}") from error
     except Exception as raised:  # of a service, or of Beam for a filesystem that it lacks
         from airflow_provider_llmbeam.pipeline.launch.writable import is_final, service_error
 

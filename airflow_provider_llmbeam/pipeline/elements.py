@@ -22,7 +22,7 @@ Row = dict[str, Any]
 Origin = Literal["fresh", "repaired", "batch", "resumed", "cached", "duplicate", "replaced"]
 
 #: Attributes of an `AnsweredRow` that are columns of an output row with moderation.
-MODERATION_COLUMNS = frozenset({"moderation_input", "moderation_output"})
+MODERATION_COLUMNS = ("moderation_input", "moderation_output")
 
 #: Tag of the output with `FailedRow`s.
 FAILED = "failed"

@@ -45,7 +45,7 @@ class EngineThread:
         price: Price of the tokens, for the counts; `None` if it is not known.
         stop_is_requested: Returns whether the job is to end; called every two seconds while a batch is answered.
         on_stopped: Called when a batch of such a job has recorded what was in flight, before it fails.
-        on_answered: Called when a batch is answered.
+        on_ended: Called when a batch has ended, answered or not.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class EngineThread:
         price: Price | None = None,
         stop_is_requested: Callable[[], bool] = lambda: False,
         on_stopped: Callable[[], None] = lambda: None,
-        on_answered: Callable[[], None] = lambda: None,
+        on_ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._journal = journal
         self._price = price
         self._stop_is_requested = stop_is_requested
         self._on_stopped = on_stopped
-        self._on_answered = on_answered
+        self._on_ended = on_ended
         self._stop_polled_at = -math.inf
         self._is_stopping = False
         loop = asyncio.new_event_loop()
@@ -149,12 +149,14 @@ class EngineThread:
     def _told_end(self) -> Iterator[None]:
         """Tells the callbacks how a batch, the body, has ended; a signal to this process ends its sending."""
         try:
-            with stopped_at_signal(partial(self._loop.call_soon_threadsafe, self._interrupt)):
-                yield
+            try:
+                with stopped_at_signal(partial(self._loop.call_soon_threadsafe, self._interrupt)):
+                    yield
+            finally:
+                self._on_ended()
         except JobCancelledError:
             self._on_stopped()
             raise
-        self._on_answered()
 
     def _wait_for_answers(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -40,6 +41,7 @@ from airflow_provider_llmbeam.pipeline.pacing.open_files import reserve_open_fil
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
 from airflow_provider_llmbeam.pipeline.reporting.progress import publish_progress, write_progress_soon
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment
+from airflow_provider_llmbeam.pipeline.shared_budget import open_account
 from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
@@ -127,7 +129,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             self.price,
             self._stop_is_requested,
             self._await_cancellation,
-            governor.batch_ended,
+            partial(self._batch_ended, governor),
         )
 
     def _stop_is_requested(self) -> bool:
@@ -265,7 +267,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             if has_quota or not isinstance(model, OpenAIModel | VertexEndpointModel)
             else ConcurrencyLimit(limits.max_in_flight),
             price=self.price,
-            budget=_BUDGETS.setdefault(run, Budget(limits.budget_usd)) if limits.budget_usd else None,
+            budget=self._budget(),
             media=MediaLoader(media_rules(model), files, open_uploads(model, self.upload_prefix)),
             pilot=pilot,
             outage=outage,
@@ -273,6 +275,18 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             # Here, as no other process surely has the keys. An outcome takes 0.13 µs (measured).
             redact=lru_cache(maxsize=1024)(partial(redact, secrets=self._secrets())),
         )
+
+    def _budget(self) -> Budget | None:
+        limits, run = self.spec.limits, self.context.run
+        if limits.has_budget and run not in _BUDGETS:
+            _BUDGETS[run] = Budget(limits.budget_usd or math.inf, open_account(self.spec))
+        return _BUDGETS.get(run)
+
+    def _batch_ended(self, governor: MachineGovernor) -> None:
+        governor.batch_ended()
+        budget = self._budget()
+        if budget is not None and budget.account is not None:
+            budget.account.close()
 
     def _static_batching(self, backend: Backend) -> StaticBatching:
         batching = self.spec.batching

@@ -33,6 +33,7 @@ from airflow_provider_llmbeam.pipeline.lease import hold_lease
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads_after
 from airflow_provider_llmbeam.pipeline.prefix_cache import store_head
 from airflow_provider_llmbeam.pipeline.reporting.progress import ProgressReader
+from airflow_provider_llmbeam.pipeline.shared_budget import check_budget
 from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
 from airflow_provider_llmbeam.spec.identity import spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -157,13 +158,14 @@ def check_keys(spec: JobSpec) -> None:
 
 
 def check_outputs(spec: JobSpec) -> None:
-    """Checks the sink of a job and its audit; writes nothing.
+    """Checks the sink of a job, its audit and the budget that it shares; writes nothing.
 
     Raises:
         JobSpecError: One of them does not fit.
     """
     sinks.check(spec)
     check_audit(spec)
+    check_budget(spec)
 
 
 def _end_of_flex(spec: JobSpec, manifest: BatchManifest | None, now: float) -> float:

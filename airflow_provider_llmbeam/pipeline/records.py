@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -33,8 +34,22 @@ _log = logging.getLogger("llmbeam")
 _ORJSON = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
+#: The values of the columns `llmbeam_…`.
+_DETAILS: dict[str, Callable[[AnsweredRow], Any]] = {
+    **{f"llmbeam_{name}": attrgetter(name) for name in ("origin", "fingerprint", *MODERATION_COLUMNS)},
+    **{
+        f"llmbeam_{name}": attrgetter(f"completion.{name}")
+        for name in (
+            *("model", "finish_reason", "input_tokens", "output_tokens", "attempts"),
+            *("citations", "mean_logprob", "reasoning"),
+        )
+    },
+    "llmbeam_latency_seconds": lambda answered: round(answered.completion.latency_seconds, 4),
+}
+
+
 def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
-    """Returns the output row: the key, the passthrough columns, the answer, and its origin and cost."""
+    """Returns the output row: the key, the passthrough columns, the answer, and what is known of it."""
     completion, row = answered.completion, answered.row
     record = {column: row[column] for column in columns.key}
     for column in columns.passthrough:
@@ -42,18 +57,8 @@ def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
         if columns.keeps_bytes and isinstance(value, bytes | BinaryText):
             record[column] = staged_bytes(value)
     columns.add_answer(record, answer_value(completion, has_schema=columns.answer is not None))
-    record |= {
-        "origin": answered.origin,
-        "model": completion.model,
-        "fingerprint": answered.fingerprint,
-        "finish_reason": completion.finish_reason,
-        "input_tokens": completion.input_tokens,
-        "output_tokens": completion.output_tokens,
-        "attempts": completion.attempts,
-        "latency_seconds": round(completion.latency_seconds, 4),
-    }
-    for name in columns.extras:
-        record[name] = getattr(answered if name in MODERATION_COLUMNS else completion, name)
+    for name in columns.after_answer:
+        record[name] = _DETAILS[name](answered)
     return record
 
 

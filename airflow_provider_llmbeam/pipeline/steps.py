@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.pipeline.launch.failure import preparation
 from airflow_provider_llmbeam.pipeline.launch.keys import check_model
 from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
 from airflow_provider_llmbeam.pipeline.launch.writable import check_writable, make_directories
+from airflow_provider_llmbeam.pipeline.measure.pages import page_of
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.evaluation import (
@@ -35,7 +36,7 @@ def run_step(name: str, spec: JobSpec, given: SpecModel) -> dict[str, Any]:
         given: What the step is asked for, of its input type.
 
     Returns:
-        The result as plain data.
+        `result`, as plain data; and of an estimate, an evaluation and a comparison `page`, see `page_of`.
 
     Raises:
         JobSpecError: The job or the input does not fit, e.g. there is no such row; nothing was sent.
@@ -53,25 +54,32 @@ def _estimate(spec: JobSpec, sample: EstimateSample) -> dict[str, Any]:
     if sample.sample_size > 0 and not spec.environment_secrets:
         for feature in features_of(spec):
             feature.check_keys()
-    return make_estimate(spec, sample.sample_size).model_dump(mode="json")
+    estimate = make_estimate(spec, sample.sample_size)
+    budget, uri = spec.limits.budget_usd, spec.paths.estimate_uri
+    page = page_of("estimate", spec, estimate, uri, lines=[*estimate.lines()], budget_usd=budget)
+    return {"result": estimate.model_dump(mode="json"), "page": page}
 
 
 def _evaluate(spec: JobSpec, evaluation: Evaluation) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.evaluate import evaluate
 
-    return evaluate(spec, evaluation).manifest(spec)
+    report = evaluate(spec, evaluation)
+    manifest = report.manifest(spec)
+    return {"result": manifest, "page": page_of("evaluation", spec, report, manifest["text_uri"])}
 
 
 def _compare(spec: JobSpec, comparison: Comparison) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.compare import compare
 
-    return compare(spec, comparison).manifest(spec)
+    report = compare(spec, comparison)
+    manifest = report.manifest(spec)
+    return {"result": manifest, "page": page_of("comparison", spec, report, manifest["text_uri"])}
 
 
 def _preview(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.preview import make_preview
 
-    return make_preview(spec, sample).plain()
+    return {"result": make_preview(spec, sample).plain()}
 
 
 def _check(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
@@ -80,31 +88,31 @@ def _check(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
 
     check_keys(spec)
     check_outputs(spec)
-    return check_job(spec, sample).model_dump(mode="json")
+    return {"result": check_job(spec, sample).model_dump(mode="json")}
 
 
 def _sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.review import sample_answers
 
-    return sample_answers(spec, sample)
+    return {"result": sample_answers(spec, sample)}
 
 
 def _add_golden_rows(spec: JobSpec, addition: GoldenAddition) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.review import add_golden_rows
 
-    return add_golden_rows(spec, addition)
+    return {"result": add_golden_rows(spec, addition)}
 
 
 def _diff(spec: JobSpec, old: JobSpec) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.diff import diff_specs
 
-    return diff_specs(old, spec).model_dump(mode="json")
+    return {"result": diff_specs(old, spec).model_dump(mode="json")}
 
 
 def _forget(spec: JobSpec, rows: RowsToForget) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.forget.run import forget
 
-    return forget(spec, rows).model_dump(mode="json")
+    return {"result": forget(spec, rows).model_dump(mode="json")}
 
 
 _FUNCTIONS: dict[str, Callable[[JobSpec, Any], dict[str, Any]]] = {

@@ -10,6 +10,8 @@ import errno
 import fcntl
 import io
 import os
+import random
+import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
@@ -31,7 +33,7 @@ from airflow_provider_llmbeam.transport.redirects import direct
 
 _BUFFER_BYTES = 2**20
 #: Number of attempts to replace an object that other jobs replace at the same time.
-_ATTEMPTS = 5
+_ATTEMPTS = 10
 
 
 def create(uri: str, *, is_private: bool = False, mime_type: str = "application/octet-stream") -> IO[bytes]:
@@ -91,7 +93,7 @@ def change(uri: str, changed: Callable[[bytes | None], bytes]) -> None:
         changed: Returns the new content for the old one, `None` if there is no such file. It may be called again.
 
     Raises:
-        PreconditionFailed: Other jobs have changed an object five times meanwhile.
+        PreconditionFailed: Other jobs have changed an object ten times meanwhile.
     """
     if (bucket_and_name := cloud_object(uri)) is not None:
         _change_object(*bucket_and_name, changed)
@@ -109,6 +111,8 @@ def change(uri: str, changed: Callable[[bytes | None], bytes]) -> None:
 
 def _change_object(bucket: Any, name: str, changed: Callable[[bytes | None], bytes]) -> None:
     for attempts_left in reversed(range(_ATTEMPTS)):
+        if attempts_left < _ATTEMPTS - 1:
+            time.sleep(random.random())  # an object takes one write per second
         blob = bucket.blob(name)
         try:
             blob.reload()

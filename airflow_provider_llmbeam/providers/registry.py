@@ -3,7 +3,7 @@
 A module of the folder is a part, which a family has or not:
 
     client          open_backend(model, generation, output_schema, asked_tier=…)           texts
-    embeddings      open_embeddings(model, embedding)                                      vectors
+    embeddings      open_embeddings(model, embedding, access)                              vectors
     batch_format    open_format(model, generation, output_schema, embedding)               files of batch inference
     batch           open_batches(model, http, output_uri=…, embeds=…)                      jobs of batch inference
     probe           probe_request(model, embeds=…)                                         the smallest request

@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.redaction import has_secret_form, is_secret_name, 
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.fields.docstring import with_inherited_fields
 from airflow_provider_llmbeam.spec.fields.names import check_variable
-from airflow_provider_llmbeam.spec.fields.suggestion import field_path, instead_of
+from airflow_provider_llmbeam.spec.fields.suggestion import field_path, instead_of, nearest_value
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
 #: By kind of pydantic's error (docs.pydantic.dev/latest/errors/validation_errors).
@@ -275,7 +275,8 @@ def without_user(uri: str | None) -> str | None:
 
     Raises:
         ValueError: It holds a user or a password, which the message does not repeat; or it would be a local path
-            that nobody means, e.g. of `str(Path("gs://my-bucket"))`, on a worker whose disk another try lacks.
+            that nobody means, e.g. of `str(Path("gs://my-bucket"))`, on a worker whose disk another try lacks; or
+            it is that of a web page.
     """
     if uri is not None and (unmeant := _NOT_A_PATH.match(uri.strip())):
         raise ValueError(
@@ -287,11 +288,18 @@ def without_user(uri: str | None) -> str | None:
             "must not hold a user or a password, as it is written to logs and reports: filesystems read their "
             "credentials from the environment or from the machine"
         )
+    if uri is not None and (page := _PAGE.match(uri.strip())):
+        bucket = uri.strip()[page.end() :] if page[1] else "my-bucket/…"
+        raise ValueError(
+            f"must be a path, or an address of files, e.g. 'gs://{bucket}': Beam reads and writes no web pages"
+        )
     return uri
 
 
 #: E.g. gs:/my-bucket, ~/answers and $HOME/answers.
 _NOT_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)|~(?=/|$)|\$\{?[A-Za-z_]\w*\}?")
+#: Beam has no filesystem for it (2.77); the first group is Cloud Storage.
+_PAGE = re.compile(r"https?://(storage\.(?:googleapis|cloud\.google)\.com/)?")
 #: Fields that may hold a secret by mistake, where the name of the secret is expected: values are never quoted.
 _NEVER_SHOWN = frozenset(
     {"environment_secrets", "container_env", "api_key_env", "config_env", "dsn_env", "key_env"}
@@ -300,6 +308,9 @@ _NEVER_SHOWN = frozenset(
 _SHOWN_LEVELS = 5
 #: What is said of a field that is missing.
 _MEANINGS = {"key": ": the columns that identify a row, e.g. 'ticket_id'"}
+_OF_PARTS = ("must be a list", "must be an object")
+#: How texts begin that Airflow has rendered from an object.
+_RENDERED = ("{", "[", "(", "None")
 _AS_TEXT = (
     ", not text; if a template of the Dag made it, pass `task.output`, or set `render_template_as_native_obj=True`"
 )
@@ -321,16 +332,25 @@ def _problem(item: Mapping[str, Any], above: Sequence[str], root: Any) -> SpecPr
             field = f"{field}.type".lstrip(".")
         case "union_tag_invalid":
             field, got = f"{field}.type".lstrip("."), context["tag"]
+            want += _meant(got, context["expected_tags"])
+        case "literal_error":
+            want += _meant(got, context["expected"])
         case "value_error":
             error = context["error"]
             if isinstance(error, FieldFaultError):
                 path += error.field.split(".") if error.field else []
                 field, want, got, related = ".".join(path), error.want, error.got, error.related
-        case _ if isinstance(got, str) and want.startswith(("must be a list", "must be an object")):
+        case _ if isinstance(got, str) and got.startswith(_RENDERED) and want.startswith(_OF_PARTS):
             want += _AS_TEXT
     may_be_secret = item["type"] == "extra_forbidden" or any(map(_may_hold_secret, path))
     is_shown = not may_be_secret and not (isinstance(got, str) and url_fault(got))
     return SpecProblem(field=field, got=got, want=want, is_shown=is_shown, related=related)
+
+
+def _meant(got: Any, expected: str) -> str:
+    """Returns which of the expected values a wrong one was probably meant to be."""
+    meant = nearest_value(got, re.findall("'([^']+)'", expected)) if isinstance(got, str) else ""
+    return f" (did you mean {meant!r}?)" if meant else ""
 
 
 def _may_hold_secret(name: str) -> bool:

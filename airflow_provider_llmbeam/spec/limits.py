@@ -17,6 +17,26 @@ if TYPE_CHECKING:
 DEFAULT_BUCKET_BOUNDARIES = tuple(2**power for power in range(7, 18))
 
 
+#: What a shared budget can be for, beside a name; Airflow alone knows which run belongs to which.
+OVER_RUNS = ("backfill", "month", "dag")
+
+
+class SharedBudget(SpecModel):
+    """A budget that many runs share.
+
+    Attributes:
+        usd: Maximum cost of the tokens of all of them, in US dollars. May be another one in a later run: what was
+            spent counts against it.
+        over: Which runs. `dag`: all of the Dag; `month`: all of the Dag that start in the same month, in the time
+            zone of the Dag; `backfill`: its backfill runs, and others have no such budget (Airflow does not tell
+            a task which backfill its run belongs to). Any other word is a name: all runs with this `state_uri`
+            and the same name, e.g. of several Dags.
+    """
+
+    usd: Annotated[float, Field(gt=0)]
+    over: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")]
+
+
 class Limits(SpecModel):
     """Rates, retries, timeouts and budget of a job.
 
@@ -44,6 +64,10 @@ class Limits(SpecModel):
             further requests and fails; its answers are kept, and another run, with its own budget, continues from
             there. Requests in flight are completed, so the cost can exceed the budget by theirs. Each worker
             process counts its own cost.
+        budget: Budget that many runs share, see `SharedBudget`, e.g. `{"usd": 200, "over": "month"}`. A run that
+            would exceed it stops as with `budget_usd`, which may be set, too. The ledger is below `state_uri`, on
+            a disk that all workers share or on Cloud Storage. What a request may cost is reserved before it is
+            sent; a process that is killed keeps what it had reserved, the cost of some seconds.
         price: Price of the tokens, for the budget and the cost in the report. `None`: the list price of a Gemini
             model; unknown for a self-hosted server.
         retry_refused: Whether rows whose answer was refused by an earlier run (blocked, cut at
@@ -62,6 +86,7 @@ class Limits(SpecModel):
     max_outage_seconds: Annotated[float, Field(gt=0)] = 1800.0
     max_dead_letter_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     budget_usd: Annotated[float, Field(gt=0)] | None = None
+    budget: SharedBudget | None = None
     price: Price | None = None
     retry_refused: bool = False
 
@@ -72,6 +97,11 @@ class Limits(SpecModel):
                 "`share_ratio` needs the quota that it divides: `requests_per_minute` or `tokens_per_minute`"
             )
         return self
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the cost is limited."""
+        return self.budget_usd is not None or self.budget is not None
 
 
 class Batching(SpecModel):
@@ -111,7 +141,9 @@ class Batching(SpecModel):
 
 
 def unpriced_fault(model: Model, limits: Limits) -> FieldFaultError | None:
-    """Returns the fault of a model with a budget whose price is not known, or `None`."""
+    """Returns the fault of the budget of a guard or a judge, e.g. that its price is not known, or `None`."""
+    if limits.budget is not None:
+        return FieldFaultError("limits.budget", "belongs into the `limits` of the job", NOT_SHOWN)
     if limits.budget_usd is None or price_of(model, limits.price) is not None:
         return None
     return FieldFaultError(

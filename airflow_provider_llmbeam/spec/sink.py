@@ -24,11 +24,43 @@ from airflow_provider_llmbeam.spec.source import KafkaCluster, full_table_name
 #: What a sink has instead of `answer` for an answer with an `output_schema`: one column with its fields, a column
 #: per field, or its JSON text.
 AnswerColumns = Literal["struct", "flat", "json"]
-#: Columns of the source that every output row has besides the key; a row without one of them has null.
-Passthrough = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=1000)]
+#: Columns of an output row besides those of the source. What is known of an answer has names that no other table
+#: has, and no schema of an answer.
+OUTPUT_COLUMNS = (
+    "answer",
+    "llmbeam_origin",
+    "llmbeam_model",
+    "llmbeam_fingerprint",
+    "llmbeam_finish_reason",
+    "llmbeam_input_tokens",
+    "llmbeam_output_tokens",
+    "llmbeam_attempts",
+    "llmbeam_latency_seconds",
+)
+
+#: Those of them that an entity of Milvus has.
+MILVUS_DETAILS = ("llmbeam_model", "llmbeam_fingerprint")
 
 
-class FilesSink(SpecModel):
+#: A file, and no glob, which is refused as one.
+_FILE = re.compile(r"[^*?\[]+\.(jsonl?|ndjson|csv|parquet|avro)(\.gz)?", re.IGNORECASE)
+
+
+class _Sink(SpecModel):
+    """Fields of every sink.
+
+    Attributes:
+        passthrough: Columns of the source that every output row has, too; a row without one of them has null.
+        details: Whether every output row has the columns `llmbeam_…`: origin, model, tokens and others. `False`:
+            key, answer and `passthrough` alone, e.g. for a table of your own, and columns that another field asks
+            for, such as `generation.logprobs`.
+    """
+
+    passthrough: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=1000)] = ()
+    details: bool = True
+
+
+class FilesSink(_Sink):
     """A directory on any filesystem that Beam writes.
 
     It receives `answers-*.jsonl` or `answers-*.parquet`, `dead_letter-*.jsonl` (always JSON lines: failed rows
@@ -51,7 +83,6 @@ class FilesSink(SpecModel):
         answer_columns: Form of an answer with an `output_schema`. `struct`: `answer` has its fields, in Parquet
             with the types of the schema; fields that the schema does not name are in JSON lines only. `flat`: a
             column per property of the schema, and no `answer`. `json`: `answer` is JSON text.
-        passthrough: Columns of the source that every output row has, too.
     """
 
     type: Literal["files"] = "files"
@@ -60,20 +91,31 @@ class FilesSink(SpecModel):
     shards: Annotated[int, Field(ge=1, le=1000)] = 1
     on_existing: Literal["replace", "merge", "take_over"] = "replace"
     answer_columns: AnswerColumns = "struct"
-    passthrough: Passthrough = ()
 
     _no_password = field_validator("uri")(without_user)
     _directory = field_validator("uri")(plain_directory)
 
+    @field_validator("uri", mode="before")
+    @classmethod
+    def _no_file(cls, uri: Any) -> Any:
+        if isinstance(uri, str) and _FILE.fullmatch(uri.strip()):
+            raise ValueError(
+                "must be a directory, in which the job names its files; `sink.format` is 'jsonl' or 'parquet'. "
+                "A / at the end says that a directory has this name"
+            )
+        return uri
 
-class BigQuerySink(SpecModel):
+
+class BigQuerySink(_Sink):
     """A BigQuery table with one row per key.
 
-    The answers are loaded into a staging table, then merged by the key of the source in one statement: a reader
-    sees the old rows or the new ones, and a second run changes nothing. The table is created if it does not exist;
-    its other columns are not changed. A key column may have any type that the key can be cast to, e.g. DATE or
-    NUMERIC; `answer` is STRING, or JSON in an existing table, where a text that is no JSON is a JSON string. An
-    empty text, as CSV has it for no value, becomes NULL in a column of another type.
+    The answers are loaded into a staging table, then merged by the key of the source in one statement: a
+    reader sees the old rows or the new ones, and a second run changes nothing. The table is created if it
+    does not exist; its other columns are not changed. If one of them needs a value, as in a table of your
+    own, rows are updated and none is inserted: an answer whose key has no row is a failed row. A key column
+    may have any type that the key can be cast to, e.g. DATE or NUMERIC; `answer` is STRING, or JSON in an
+    existing table, where a text that is no JSON is a JSON string. An empty text, as CSV has it for no value,
+    becomes NULL in a column of another type.
 
     Attributes:
         table: Name of the table, `project.dataset.table`; the dataset must exist.
@@ -84,7 +126,6 @@ class BigQuerySink(SpecModel):
             `flat`: a column per property of the schema, and no `answer`. Lists of lists, lists with nulls, and
             what the schema gives no type are JSON text; an answer with another value that its column does not
             hold, e.g. an integer of more than 64 bits, is a failed row.
-        passthrough: Columns of the source that every output row has, too.
     """
 
     type: Literal["bigquery"]
@@ -92,19 +133,19 @@ class BigQuerySink(SpecModel):
     project: str | None = None
     location: str | None = None
     answer_columns: AnswerColumns = "json"
-    passthrough: Passthrough = ()
 
     _full_name = field_validator("table")(full_table_name)
 
 
-class PostgresSink(SpecModel):
+class PostgresSink(_Sink):
     """A PostgreSQL table with one row per key.
 
     The answers are copied into a temporary table, then upserted by the key of the source in one transaction: a
     reader sees the old rows or the new ones, and a second run changes nothing. Rows of other keys are kept. The
     table is created with the first answers if it does not exist; structured answers are `jsonb`. An existing table
     needs a unique constraint on the key that is not deferrable, and all output columns with types that the values
-    can be cast to; its other columns are not changed. A list may go to an array, and an empty text, as CSV has it
+    can be cast to; its other columns are not changed, and where one needs a value, an answer whose key has no row
+    is a failed row. A list may go to an array, and an empty text, as CSV has it
     for no value, becomes null where a type has none. NUL, which PostgreSQL cannot store, becomes U+FFFD. Answers
     that the server refuses, or that a trigger keeps out of the table, are failed rows.
 
@@ -113,25 +154,29 @@ class PostgresSink(SpecModel):
         conn_id: Airflow connection of type `postgres`, used by the operators.
         dsn_env: Environment variable that holds the connection string, `postgresql://…`, for jobs that no operator
             runs.
-        passthrough: Columns of the source that every output row has, too.
+        answer_columns: Form of an answer with an `output_schema`. `json`: `answer` is `jsonb`. `flat`: a column
+            per property of the schema, and no `answer`.
+        vector_type: Type of the vectors of `task: embed` in a new table: `jsonb`, or `vector` of pgvector, whose
+            extension the database must have.
     """
 
     type: Literal["postgres"]
     table: PostgresTable
     conn_id: str | None = None
     dsn_env: str = "LLMBEAM_POSTGRES_DSN"
-    passthrough: Passthrough = ()
+    answer_columns: Literal["flat", "json"] = "json"
+    vector_type: Literal["jsonb", "vector"] = "jsonb"
 
     _variable = field_validator("dsn_env")(variable_name)
 
 
-class MilvusSink(SpecModel):
+class MilvusSink(_Sink):
     """A Milvus collection with one entity per key, for the vectors of `task: embed`.
 
-    Each entity has the key columns, `vector`, `model`, `fingerprint`, and as its primary key `llmbeam_id`, a hash
-    of the key columns: writing a row again replaces it, and a second run changes nothing. The collection is
-    created if it does not exist. Milvus has no transactions: during the write a reader sees both old and new rows.
-    Needs the extra `milvus`.
+    Each entity has the key columns, those of `passthrough`, `vector`, with `details` `llmbeam_model` and
+    `llmbeam_fingerprint`, and as its primary key `llmbeam_id`, a hash of the key columns: writing a row again
+    replaces it, and a second run changes nothing. The collection is created if it does not exist. Milvus has no
+    transactions: during the write a reader sees both old and new rows. Needs the extra `milvus`.
 
     Attributes:
         uri: Address of a server, `http://…` or `https://…`, or a local file with the extension `.db`
@@ -165,7 +210,7 @@ class MilvusSink(SpecModel):
         return self.uri.endswith(".db") and "://" not in self.uri
 
 
-class KafkaSink(KafkaCluster):
+class KafkaSink(KafkaCluster, _Sink):
     """A Kafka topic, which receives one message per answer.
 
     The key of a message is the key of its row as JSON, and its value is the output row as JSON. All messages of a
@@ -176,16 +221,14 @@ class KafkaSink(KafkaCluster):
 
     Attributes:
         topic: The topic.
-        passthrough: Columns of the source that every output row has, too.
     """
 
     type: Literal["kafka"]
     topic: KafkaTopic
-    passthrough: Passthrough = ()
     config_env: str = "LLMBEAM_KAFKA_SINK_CONFIG"
 
 
-class PubSubSink(SpecModel):
+class PubSubSink(_Sink):
     """A Pub/Sub topic, which receives one message per answer.
 
     The data of a message is the output row as JSON, and its attribute `llmbeam_key` the key of the row as JSON, or
@@ -197,13 +240,11 @@ class PubSubSink(SpecModel):
         topic: Name of the topic, `projects/…/topics/…`.
         ordering_key: Column of the output row whose value, as text, is the ordering key: subscriptions with
             message ordering get the messages of one key in the order of the output rows. `None`: without order.
-        passthrough: Columns of the source that every output row has, too.
     """
 
     type: Literal["pubsub"]
     topic: PubSubTopic
     ordering_key: Annotated[str, Field(min_length=1)] | None = None
-    passthrough: Passthrough = ()
 
 
 #: E.g. `project.dataset.table`, which would otherwise become a directory of that name.

@@ -14,7 +14,6 @@ from pydantic import (
     AwareDatetime,
     BeforeValidator,
     Field,
-    JsonValue,
     TypeAdapter,
     field_validator,
     model_validator,
@@ -48,18 +47,6 @@ _ENDINGS: dict[str, FileFormat] = {
 _GLOB = re.compile(r"(?<![^/])\*\*/|\*+|\?|\[!?[^\]]+\]")
 _OF_SIGN = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 _JSON = TypeAdapter(Any)
-#: Columns of every output row besides its key.
-OUTPUT_COLUMNS = (
-    "answer",
-    "origin",
-    "model",
-    "fingerprint",
-    "finish_reason",
-    "input_tokens",
-    "output_tokens",
-    "attempts",
-    "latency_seconds",
-)
 _Ratio = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -179,12 +166,12 @@ class _Source(SpecModel):
 
     Attributes:
         key: Columns that identify a row; every output row has them. One column may be given by its name alone.
-        on_duplicate_key: Policy for several rows with the same key. `error` fails the job before anything is sent;
-            `first` and `last` answer the first or the last of them, and skip the others: files have an order by
-            their paths, and rows by their places in a file, or in `rows`; tables and queues have none, so they are
-            refused there. `dead_letter` answers one of them, the same in every run, and writes the others to the
-            dead letter. Identical rows count as skipped with these three. `allow` answers all of them, for a sink
-            that does not write by key.
+        on_duplicate_key: Policy for rows that differ and have the same key. `error` fails the job before anything
+            is sent; `first` and `last` answer the first or the last of them, and skip the others: files have an
+            order by their paths, and rows by their places in a file, or in `rows`; tables and queues have none, so
+            they are refused there. `dead_letter` answers one of them, the same in every run, and writes the others
+            to the dead letter. Of identical rows one is answered, and the others count as skipped. `allow` answers
+            all rows, for a sink that does not write by key.
         on_empty: Policy for a source without rows, e.g. a file of zero bytes. `fail` fails the job, and `skip`
             ends it as skipped, in Airflow as a skipped task: both leave the output as it is. `write` publishes
             no answers. A source that matches no file is an error in any case, see `on_missing` of files.
@@ -218,9 +205,7 @@ class _Source(SpecModel):
 
     @field_validator("key")
     @classmethod
-    def _no_output_column(cls, key: tuple[str, ...]) -> tuple[str, ...]:
-        if taken := sorted(set(key) & set(OUTPUT_COLUMNS)):
-            raise ValueError(f"{taken} would be overwritten: every output row has columns of that name")
+    def _different_columns(cls, key: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(key)) < len(key):
             raise ValueError("must name each column once")
         return key
@@ -347,8 +332,8 @@ class SqlSource(_Source):
     type: Literal["sql"]
     conn_id: Annotated[str, Field(min_length=1)]
     query: Annotated[str, Field(min_length=1)]
-    parameters: dict[str, JsonValue] | tuple[JsonValue, ...] | None = None
-    hook_params: dict[str, JsonValue] = Field(default_factory=dict)
+    parameters: dict[str, Any] | tuple[Any, ...] | None = None
+    hook_params: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("parameters", mode="before")
     @classmethod
@@ -566,14 +551,20 @@ StoredSource = Annotated[
 
 
 def full_table_name(table: str) -> str:
-    """Validates the name of a BigQuery table.
+    """Validates the name of a BigQuery table; one as in a query or as in legacy SQL is understood.
 
     Raises:
-        ValueError: The name is not `project.dataset.table`.
+        ValueError: The name is not `project.dataset.table`, or is that of a part of a table or of several ones.
     """
-    parts = table.replace(":", ".", 1).rsplit(".", 2)
+    name = table.replace("`", "")
+    parts = (name.replace(":", ".", 1) if name.count(".") == 1 else name).rsplit(".", 2)
     if len(parts) != 3 or not all(parts):
         raise ValueError("must be `project.dataset.table`")
+    if sign := re.search(r"[$@*]", parts[2]):
+        raise ValueError(
+            f"must be `project.dataset.table`, one whole table, without {sign[0]!r}: `source.query` selects "
+            "rows of a partition, or of several tables"
+        )
     return ".".join(parts)
 
 

@@ -11,5 +11,6 @@ def test_the_package_ships_its_py_typed_marker():
     assert (PACKAGE / "py.typed").is_file()
 
 
-def test_the_pipeline_ships_the_template_of_the_report():
-    assert (PACKAGE / "pipeline" / "reporting" / "report.html.jinja").is_file()
+def test_the_pipeline_ships_the_templates_of_its_pages():
+    for name in ("page", "report", "estimate", "evaluation", "comparison"):
+        assert (PACKAGE / "pipeline" / "reporting" / f"{name}.html.jinja").is_file()

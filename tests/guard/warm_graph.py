@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.pipeline import (
 from airflow_provider_llmbeam.pipeline.build import build
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.launch import reachable, runner, worker_package  # noqa: F401
-from airflow_provider_llmbeam.pipeline.reporting import page
+from airflow_provider_llmbeam.pipeline.reporting import html, page  # noqa: F401
 from airflow_provider_llmbeam.spec import JobSpec
 
 with tempfile.TemporaryDirectory() as directory:
@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as directory:
     pipeline = beam.Pipeline()
     build(pipeline, JobSpec.parse(spec), RunContext(started_at=time.time()))
     pipeline.to_runner_api()
-page._template()
+html.template("report")
 
 # Beam's warnings have given the root logger a handler; each job has its own.
 logging.getLogger().handlers.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import threading
 import time
@@ -20,6 +22,8 @@ from llmbeam_sandbox import Sandbox
 from local_airflow import LocalAirflow
 from waiting import scaled, until
 
+from airflow_provider_llmbeam.spec.protocol.manifest import PAGE_KEY
+
 #: Timeout of one step of a case, in seconds of the reference machine.
 STEP_SECONDS = 180
 #: Components of Airflow that run tasks and triggers, with the types of their jobs in its metadata database.
@@ -28,6 +32,12 @@ COMPONENTS = {"scheduler": "SchedulerJob", "triggerer": "TriggererJob"}
 HEARTBEATS_SECONDS = 7
 #: After this time without a heartbeat a liveness probe has a component killed and started again, in seconds.
 PROBE_SECONDS = 60
+
+
+def shown_page(dag_run: Any, task_id: str) -> str:
+    """Returns the page that a task shows in Airflow."""
+    page = dag_run.get_task_instance(task_id).xcom_pull(task_ids=task_id, key=PAGE_KEY)
+    return gzip.decompress(base64.b64decode(page["html_gzip"])).decode()
 
 
 class Cloud:

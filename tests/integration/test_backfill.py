@@ -71,6 +71,6 @@ def test_each_day_is_a_partition_and_a_second_backfill_sends_nothing(airflow, sa
     for day, rows in tables.items():
         repeated = pq.read_table(data / "moods" / day / "answers-00000-of-00001.parquet").to_pylist()
         assert answers(repeated) == answers(rows)
-        assert {row["origin"] for row in repeated} == {"resumed"}
+        assert {row["llmbeam_origin"] for row in repeated} == {"resumed"}
     shares = [airflow.xcom("backfill", run_id, "judge")["requests"]["quota_ratio"] for run_id in again]
     assert set(shares) == {None}, "nothing was sent"

@@ -30,7 +30,7 @@ def test_each_row_is_asked_once_by_one_of_two_models_and_a_larger_share_pays_for
         ]
         assert sorted(int(row["review_id"]) for row in answers) == [*range(60)]
         manifests = [run.get_task_instance(name).xcom_pull(task_ids=name) for name in ("usual", "canary")]
-        return Counter(row["model"] for row in answers), [found["requests"]["sent"] for found in manifests]
+        return Counter(row["llmbeam_model"] for row in answers), [found["requests"]["sent"] for found in manifests]
 
     models, sent = night(0.2)
     few = models["gemini-3.8-flash"]

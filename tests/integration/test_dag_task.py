@@ -158,8 +158,13 @@ def test_a_day_is_that_of_the_zone_of_the_dag_and_the_id_of_a_run_is_its_name(da
     ("task", "asked", "message"),
     [
         ("gate", {}, "has no task 'gate'; did you mean `night.gate`? Its tasks for `check`: "),
-        ("listed", {}, "; `check` needs a InferenceJobOperator. Its tasks for `check`: "),
-        ("classify", {"step": "evaluate"}, "; `evaluate` needs a EvaluateInferenceOperator. Its tasks for "),
+        ("listed", {}, ", and `check` takes one of RunInferenceOperator. Its tasks for `check`: "),
+        (
+            "classify",
+            {"step": "evaluate"},
+            ", and `evaluate` takes one of EvaluateInferenceOperator. Its tasks for ",
+        ),
+        ("", {}, ": name one of its tasks, FILE::TASK. Its tasks for `check`: "),
         ("many", {}, "Task 'many' is mapped: name one of its instances, e.g. `--map-index 0`."),
         ("made", {"map_index": 0}, "`--map-index`: task 'made' is not mapped."),
         ("made", {"when": "yesterday"}, "Dag 'shop' has no run 'yesterday'. Expected a day, a time or"),

@@ -23,7 +23,7 @@ DAGS = Path(__file__).resolve().parents[2] / "dags"
 DAG_ID = "reviews_on_dataflow"
 ROWS = 60
 #: Columns that vary between runs without a change of the answer.
-VARYING = ("latency_seconds",)
+VARYING = ("llmbeam_latency_seconds",)
 #: Id of the Dag that `dags/reviews_in_two_ways.py` creates for each bucket.
 DAG_IDS = {bucket: f"reviews_{bucket}" for bucket in ("laptop", "deferred")}
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, TaskGroup
 from llmbeam_sandbox import Fault
 
@@ -14,6 +16,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.triggers.base import PollingTrigger
+from tests.integration.cases import shown_page
 
 GATE = Path(__file__).resolve().parents[2] / "dags" / "quota_gate.py"
 GENERATE = "gemini.generateContent"
@@ -43,6 +46,7 @@ def test_the_job_reuses_the_answers_of_its_estimate_and_reports_its_accuracy(run
     demand = dag_run.get_task_instance("estimate").xcom_pull(task_ids="estimate", key="demand")
     assert (found["rows"], found["requests"], demand["rows"]) == (ROWS, 40, 40)
     assert found["cost_usd"] > 0
+    assert f"<b>{ROWS}</b>" in shown_page(dag_run, "estimate")
     manifest = dag_run.get_task_instance("judge").xcom_pull(task_ids="judge")
     assert (manifest["origins"]["fresh"], manifest["origins"]["resumed"]) == (40, 20)
     assert manifest["estimate"]["input_tokens"]["ratio"] == pytest.approx(1, abs=0.05)
@@ -68,6 +72,42 @@ def test_the_id_of_a_job_without_its_task_group_is_refused_before_a_sample_is_pa
     assert len(sandbox.requests) == 0
 
 
+@pytest.mark.parametrize("sample_size", [0, 20])
+def test_a_job_over_budget_is_stopped_by_its_estimate_as_the_dag_says(
+    run_dag, connection, sandbox, job, tmp_path, sample_size
+):
+    errors, job["limits"] = {}, {"budget_usd": 1e-6}
+    with DAG("over_budget", schedule=None) as dag:
+        for policy in ("fail", "skip", "report"):
+            estimate = EstimateInferenceOperator(
+                task_id=policy,
+                sample_size=sample_size,
+                on_exceeds_budget=f"{{{{ '{policy}' }}}}",
+                retries=2,
+                on_failure_callback=lambda context: errors.update({context["ti"].task_id: context["exception"]}),
+                **job,
+            )
+            estimate >> EmptyOperator(task_id=f"after_{policy}")
+    dag_run, states = run_dag(dag)
+    assert {task: states[task] for task in ("fail", "after_fail", "skip", "after_skip")} == {
+        "fail": "failed",
+        "after_fail": "upstream_failed",
+        "skip": "skipped",
+        "after_skip": "skipped",
+    }
+    assert dag_run.get_task_instance("fail").try_number == 1
+    if sample_size:  # the first prompts of the sample are over the budget
+        assert "`limits.budget_usd`" in str(errors["fail"])
+        return
+    assert states["report"] == states["after_report"] == "success"
+    assert re.match(
+        r"The job would cost at most \$0\.\d+, and `limits\.budget_usd` is \$0\.000001\.", str(errors["fail"])
+    )
+    found = [dag_run.get_task_instance(each).xcom_pull(task_ids=each) for each in ("fail", "skip", "report")]
+    assert [each["exceeds_budget"] for each in found] == [True] * 3
+    assert len(sandbox.requests) == 0
+
+
 def test_a_source_without_files_fails_without_a_retry(run_dag, connection, sandbox, job):
     with DAG("empty", schedule=None) as dag:
         job["source"]["uri"] = "/no/*.jsonl"
@@ -81,6 +121,8 @@ def test_a_source_without_files_fails_without_a_retry(run_dag, connection, sandb
 def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(job):
     with pytest.raises(JobSpecError, match=r"`sample_size` must be 0 or more; got -1"):
         EstimateInferenceOperator(task_id="estimate", sample_size=-1, **job)
+    with pytest.raises(JobSpecError, match=r"`on_exceeds_budget` must be 'fail', 'skip' or 'report'; got 'stop'"):
+        EstimateInferenceOperator(task_id="estimate", on_exceeds_budget="stop", **job)
     with pytest.raises(JobSpecError, match=r"Task 'estimate': `source\.key`"):
         EstimateInferenceOperator(task_id="estimate", **job | {"source": {"uri": "a.csv"}})
 

@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.operators.compare_inference import CompareInferenc
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from tests.integration.cases import shown_page
 
 FILE = Path(__file__).resolve().parents[2] / "dags" / "evaluated_night.py"
 BAD = "Mood? {{ row.text }}"
@@ -74,6 +75,10 @@ def test_the_night_runs_after_a_good_evaluation_which_costs_nothing_the_next_tim
     text = Path(failed["text_uri"]).read_text()
     assert failed["wrong_count"] == text.count("\nRow {")
     assert "  mood       expected " in text
+    page = shown_page(dag_run, "evaluate")
+    assert f"<h1><bdi>evaluated_night · evaluate · {dag_run.run_id}</bdi></h1>" in page
+    assert "Not passed" in page
+    assert page.count("expected <bdi>") >= failed["wrong_count"]
 
 
 @pytest.mark.full
@@ -234,6 +239,7 @@ def test_two_prompts_are_compared_with_a_judge_of_the_same_connection(run_dag, n
     assert found["requests"] == len(sandbox.requests) == 50 + 2 * found["difference_count"]
     assert 0 < found["agreement"]["mood"]["score"] < 1
     assert Path(found["text_uri"]).read_text().startswith("Comparison of compared-compare-")
+    assert "<h2>Different answers</h2>" in shown_page(dag_run, "compare")
 
 
 def test_a_connection_with_another_key_for_the_same_variable_is_refused(connection, monkeypatch):

@@ -26,7 +26,7 @@ pytestmark = [
 GEMINI = "gemini.generateContent"
 DAG_ID = "three_tables"
 TABLES, ROWS, MAX_IN_FLIGHT = 3, 40, 8
-VARYING = ("origin", "attempts", "latency_seconds")
+VARYING = ("llmbeam_origin", "llmbeam_attempts", "llmbeam_latency_seconds")
 
 
 @pytest.fixture

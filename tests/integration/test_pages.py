@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.skipif(BROWSER is None, reason="There is no Chromium; scripts/install-chromium installs it."),
 ]
 DAG_ID, TASK = "pages", "ask"
+MEASURED, MEASURES = "measured_pages", ("estimate", "evaluate", "compare")
 MODEL = "gemini.generateContent"
 #: No connection but to the page: Chromium looks for updates and the like otherwise.
 OPTIONS = (
@@ -70,8 +71,9 @@ def page(browser) -> Iterator[Page]:
 
 @pytest.fixture
 def paused(cloud) -> Iterator[None]:
-    """No task of the Dag starts: the tests store what it would report."""
-    cloud.airflow.pause(DAG_ID)
+    """No task of the Dags starts: the tests store what it would report."""
+    for dag_id in (DAG_ID, MEASURED):
+        cloud.airflow.pause(dag_id)
     yield
     cloud.airflow.pause(DAG_ID, is_paused=False)
 
@@ -94,8 +96,8 @@ class FailingRun(Run):
         return super().conf()
 
 
-def open_page(page: Page, cloud: Cloud, *path: str) -> None:
-    page.goto("/".join((cloud.airflow.url, "dags", DAG_ID, *path)))
+def open_page(page: Page, cloud: Cloud, *path: str, dag_id: str = DAG_ID) -> None:
+    page.goto("/".join((cloud.airflow.url, "dags", dag_id, *path)))
 
 
 def inference(page: Page) -> Any:
@@ -133,6 +135,19 @@ def test_a_running_task_shows_its_progress_and_then_its_report(page, cloud, mode
     expect(page.frame_locator("iframe[title=Report]").locator("body")).to_contain_text(f"of {ROWS} rows")
 
 
+def test_a_task_that_has_ended_shows_how_far_it_came_and_no_time_left(page, cloud, model_connection):
+    run = RowsRun(cloud, DAG_ID, ROWS)
+    run.until(lambda: run.hold.waiting, "the model waits")
+    run.until_logged(TASK, "ETA ")
+    open_page(page, cloud, "runs", run.run_id, "tasks", TASK, "plugin", "inference")
+    expect(inference(page)).to_contain_text("ETA")
+    cloud.airflow.set_task_state(DAG_ID, run.run_id, TASK, "failed")
+    page.reload()
+    expect(inference(page)).to_contain_text(f"rows {ANSWERED}/{ROWS}")
+    expect(inference(page)).not_to_contain_text("ETA")
+    run.hold.release()
+
+
 def test_nothing_that_a_model_said_runs_as_a_script(page, cloud, paused):
     run = Run(cloud, DAG_ID)
     html = f"<p>a report with {SCRIPT}</p><p id=end>its end</p>"
@@ -163,21 +178,87 @@ def test_a_report_that_somebody_else_stored_loads_nothing_and_leads_to_no_other_
         assert "another page" not in [frame.content() for frame in page.frames][-1]
 
 
-def test_the_history_of_a_dag_has_its_last_runs(page, cloud, paused):
+def test_tasks_that_estimate_evaluate_or_compare_have_a_page_and_the_run_has_all_of_them(page, cloud, paused):
+    run = Run(cloud, MEASURED)
+    for task in MEASURES:
+        html = f"<p id=end>what {task} has found</p>"
+        cloud.airflow.add_xcom(MEASURED, run.run_id, task, PAGE_KEY, encode_page(html, f"{task}.txt"))
+    for task in MEASURES:
+        open_page(page, cloud, "runs", run.run_id, "tasks", task, "plugin", "inference", dag_id=MEASURED)
+        report = page.frame_locator("iframe[title=Report]")
+        expect(report.locator("#end")).to_have_text(f"what {task} has found")
+    open_page(page, cloud, "runs", run.run_id, "plugin", "inference-run", dag_id=MEASURED)
+    for number, task in enumerate(MEASURES, 1):
+        inference(page).locator("summary", has_text=re.compile(f"^{task}: ")).press("Enter")
+        expect(inference(page).locator("iframe[title=Report]")).to_have_count(number)
+
+
+def manifest_of(number: int, **changes: Any) -> dict[str, Any]:
+    rows = {"read": 1_000, "answered": 1_000 - number, "dead_letter": number}
+    tokens = {"input": 5_000, "output": 700}
+    fields = {"rows": rows, "cost_usd": 1 + number / 10, "tokens": tokens, "duration_seconds": 40 * (number + 1)}
+    return {**fields, "model": "gemini:gemini-2.5-flash", "dead_letter_uri": "gs://d", **changes}
+
+
+def test_the_history_of_a_dag_has_its_last_runs_and_their_sum(page, cloud, paused):
     for number in range(RUNS):
         run = Run(cloud, DAG_ID)
-        rows = {"read": 1_000, "answered": 1_000 - number, "dead_letter": number}
-        manifest = {"rows": rows, "cost_usd": 1 + number / 10, "tokens": {"input": 5_000, "output": 700}}
-        cloud.airflow.add_xcom(DAG_ID, run.run_id, TASK, "return_value", manifest)
+        cloud.airflow.add_xcom(DAG_ID, run.run_id, TASK, "return_value", manifest_of(number))
+    cloud.airflow.set_run_state(DAG_ID, run.run_id, "failed")
     open_page(page, cloud, "plugin", "inference-history")
     history = page.get_by_test_id("llmbeam-history")
     expect(history.locator("tbody tr")).to_have_count(RUNS)
-    expect(history.locator("tbody tr").first).to_contain_text(run.run_id)
-    cost = history.locator("svg[aria-label='Cost in US dollars'] rect")
+    last = history.locator("tbody tr").first
+    cells = [run.run_id, "failed", "$5.90", "951", "49", "5,700", "33 min 20 s", "gemini-2.5-flash"]
+    assert last.locator("td").all_text_contents()[: len(cells)] == cells
+    assert last.locator("td").nth(1).evaluate("cell => getComputedStyle(cell).whiteSpace") == "nowrap"
+    total = "$172.50 · 48,775 rows answered · 1,225 failed · 285,000 tokens · 14 h 10 min"
+    expect(page.get_by_test_id("llmbeam-sum")).to_have_text(f"Sum of 50 runs, 1 of them failed: {total}")
+    cost = history.locator("svg[aria-label=Cost] rect")
     expect(cost).to_have_count(RUNS)
-    assert cost.last.locator("title").text_content() == f"{run.run_id}: 5.9"
+    assert cost.last.locator("title").text_content() == f"{run.run_id}: $5.90"
     history.get_by_role("link", name=run.run_id).click()
     expect(inference(page)).to_be_visible()
+
+
+def test_the_history_says_why_a_run_failed(page, cloud, model_connection):
+    run = Run(cloud, DAG_ID)  # there is no file with rows
+    run.until_task(TASK, "failed")
+    run.until(lambda: run.state == "failed", "the run has ended")
+    open_page(page, cloud, "plugin", "inference-history")
+    row = page.get_by_test_id("llmbeam-history").get_by_role("row", name=re.compile(re.escape(run.run_id)))
+    expect(row).to_contain_text("ask failed: `source.uri`")
+    expect(row).to_contain_text("Nothing was sent or billed")
+
+
+def test_rows_that_were_sent_again_count_once_and_there_is_no_chart_of_zeros(page, cloud, paused):
+    run = Run(cloud, MEASURED)
+    whole = {"read": 1_000, "answered": 990, "dead_letter": 10}
+    sent = {"read": 40, "answered": 30, "dead_letter": 10}
+    reports = {TASK: manifest_of(40, cost_usd=0), "again": manifest_of(10, rows=sent, all_rows=whole, cost_usd=0)}
+    for task, manifest in reports.items():
+        cloud.airflow.add_xcom(MEASURED, run.run_id, task, "return_value", manifest)
+    open_page(page, cloud, "plugin", "inference-history", dag_id=MEASURED)
+    history = page.get_by_test_id("llmbeam-history")
+    expect(history.locator("tbody td").nth(3)).to_have_text("990")
+    expect(history.locator("tbody td").nth(4)).to_have_text("10")
+    expect(history.locator("svg[aria-label='Rows failed']")).to_be_visible()
+    expect(history.locator("svg[aria-label=Cost]")).to_have_count(0)
+
+
+def test_the_history_of_a_backfill_has_its_runs_alone_and_their_sum(page, cloud, paused):
+    other = Run(cloud, MEASURED)
+    cloud.airflow.add_xcom(MEASURED, other.run_id, TASK, "return_value", manifest_of(0))
+    days = ("--from-date=2026-03-01", "--to-date=2026-03-03")
+    cloud.airflow.command("backfill", "create", f"--dag-id={MEASURED}", *days)
+    ids = [name for name in cloud.airflow.runs(MEASURED) if name.startswith("backfill__")]
+    assert len(ids) == 3
+    for run_id in ids:
+        cloud.airflow.add_xcom(MEASURED, run_id, TASK, "return_value", manifest_of(1))
+    open_page(page, cloud, "plugin", "inference-history", dag_id=MEASURED)
+    page.get_by_label("Runs", exact=True).select_option("Backfill 2026-03-01 to 2026-03-03")
+    total = "Sum of 3 runs: $3.30 · 2,997 rows answered · 3 failed · 17,100 tokens · 4 min 00 s"
+    expect(page.get_by_test_id("llmbeam-sum")).to_have_text(total)
 
 
 def test_a_task_whose_rows_failed_shows_the_report_of_the_failed_rows(page, cloud, model_connection):

@@ -41,7 +41,7 @@ def test_rows_that_the_small_model_cut_are_answered_by_the_larger_one_and_leave_
     assert sorted(int(row["review_id"]) for row in answers) == [*range(20)], (
         "each once, and all but the blocked one"
     )
-    assert {row["model"] for row in answers} == {"gemini-2.5-flash-lite", "gemini-3.8-flash"}
+    assert {row["llmbeam_model"] for row in answers} == {"gemini-2.5-flash-lite", "gemini-3.8-flash"}
     left = lines(tmp_path / "complaints/dead_letter-00000-of-00001.jsonl")
     assert [(row["review_id"], row["llmbeam_error"]["kind"]) for row in left] == [("20", "blocked")]
 
@@ -138,7 +138,7 @@ def test_each_instance_of_a_mapped_task_group_sends_its_own_failed_rows(run_dag,
     assert {str(one.state) for one in run.get_task_instances()} == {"success"}
     for index, name in enumerate(("north", "south")):
         answers = lines(tmp_path / f"{index}/answers-00000-of-00001.jsonl")
-        assert {row["id"]: row["model"] for row in answers} == {name: "echo", 0: "gemini-2.5-flash"}
+        assert {row["id"]: row["llmbeam_model"] for row in answers} == {name: "echo", 0: "gemini-2.5-flash"}
 
 
 @pytest.mark.parametrize(

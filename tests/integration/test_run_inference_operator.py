@@ -16,6 +16,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 from waiting import until
 
+from airflow_provider_llmbeam import DAY
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 from airflow_provider_llmbeam.spec import FilesSink, FilesSource, GeminiModel, Limits
@@ -206,7 +207,7 @@ def test_the_key_of_the_connection_reaches_the_server_and_no_spec(run_dag, monke
         ({"source": {"uri": "x.jsonl"}}, "`source.key`: this field is needed"),
         ({"source": {"uri": "table", "key": ["id"]}}, "`format` is needed: 'table' ends in none of"),
         ({"sink": {"uri": "out", "color": "red"}}, "`sink.color`: there is no such field"),
-        ({"job_name": "no spaces, please"}, "`name`"),
+        ({"job_name": "no spaces, please"}, "`job_name`"),
     ],
 )
 def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(table, changes, sentence):
@@ -257,6 +258,8 @@ def test_retries_wait_for_a_late_file(run_dag, connection, table, sandbox, tmp_p
         ({"sink": "gs://b/out/{{ ds }}"}, True),
         ({"sink": {"uri": "gs://b/{{ dag_run.logical_date | ds }}/"}}, True),
         ({"sink": "gs://b/out/{{ ds }}", "state_uri": "gs://b/state/"}, False),
+        ({"state_uri": "gs://b/state/{{ ds }}"}, True),
+        ({"sink": f"gs://b/out/{DAY}"}, True),
         ({"sink": "gs://b/{{ var.value.out }}"}, False),
     ],
 )
@@ -265,6 +268,12 @@ def test_a_directory_of_each_run_without_a_state_of_all_runs_is_warned_of_at_par
 ):
     operator(table, **changes)
     assert ("is another one in each run, and the journal lies below it" in capsys.readouterr().out) is is_warned
+
+
+@pytest.mark.parametrize(("retries", "is_warned"), [(0, True), (2, False)])
+def test_waiting_for_a_late_file_without_a_retry_is_warned_of_at_parse(table, capsys, retries, is_warned):
+    operator(table, source={"uri": "late.jsonl", "key": "id", "on_missing": "retry"}, retries=retries)
+    assert ("waits for a late file by the retries of the task" in capsys.readouterr().out) is is_warned
 
 
 def test_the_same_connection_type_works_for_an_openai_compatible_server(run_dag, monkeypatch, table, sandbox):

@@ -32,7 +32,7 @@ MISTAKES = (
     mistake(
         (
             "`metrics.mood.type`: must be one of 'exact', 'label_f1', 'numeric', 'valid_json', "
-            "'judge', 'python'; got 'accuracy'."
+            "'judge', 'python' (did you mean 'exact'?); got 'accuracy'."
         ),
         evaluation={"metrics": {"mood": "accuracy"}},
     ),

@@ -120,9 +120,9 @@ MISTAKES = (
         ),
     ),
     Mistake(
-        changes={"generation": {"keep_reasoning": True}, "sink.passthrough": ["reasoning"]},
+        changes={"generation": {"keep_reasoning": True}, "sink.passthrough": ["llmbeam_reasoning"]},
         sentence=(
-            "`spec`: has column 'reasoning' in `sink.passthrough`, and every output row has a column of that "
+            "`sink.passthrough`: has column 'llmbeam_reasoning', and every output row has a column of that "
             "name: use another. Nothing was sent or billed."
         ),
     ),
@@ -136,8 +136,8 @@ MISTAKES = (
             }
         },
         sentence=(
-            "`model.max_tokens_field`: must be 'max_tokens' or 'max_completion_tokens'; got 'max_new_tokens'. "
-            "Nothing was sent or billed."
+            "`model.max_tokens_field`: must be 'max_tokens' or 'max_completion_tokens' (did you mean "
+            "'max_tokens'?); got 'max_new_tokens'. Nothing was sent or billed."
         ),
     ),
     Mistake(

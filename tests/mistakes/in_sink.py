@@ -7,6 +7,14 @@ from tests.mistakes.mistake import LEFT_OUT, Mistake
 KAFKA = {"type": "kafka", "topic": "tickets", "bootstrap_servers": "broker:9092"}
 
 MISTAKES = (
+    Mistake(
+        changes={"sink": "out/answers.parquet"},
+        sentence=(
+            "`sink.uri`: must be a directory, in which the job names its files; `sink.format` is 'jsonl' or "
+            "'parquet'. A / at the end says that a directory has this name; got 'out/answers.parquet'. Nothing "
+            "was sent or billed."
+        ),
+    ),
     Mistake(changes={"sink": LEFT_OUT}, sentence="`sink`: this field is needed. Nothing was sent or billed."),
     Mistake(
         changes={"sink": 5},
@@ -122,14 +130,14 @@ MISTAKES = (
     Mistake(
         changes={"sink.passthrough": ["answer"]},
         sentence=(
-            "`spec`: has column 'answer' in `sink.passthrough`, and every output row has a column "
+            "`sink.passthrough`: has column 'answer', and every output row has a column "
             "of that name: use another. Nothing was sent or billed."
         ),
     ),
     Mistake(
         changes={"sink.passthrough": ["id"]},
         sentence=(
-            "`spec`: has column 'id' in `sink.passthrough`, and every output row has it from "
+            "`sink.passthrough`: has column 'id', and every output row has it from "
             "`source.key`: use another. Nothing was sent or billed."
         ),
     ),

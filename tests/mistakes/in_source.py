@@ -36,16 +36,45 @@ MISTAKES = (
         sentence="`source.path`: there is no such field; did you mean `uri`? Nothing was sent or billed.",
     ),
     Mistake(
+        changes={"source": {"uri": "rows.csv", "key": "id", "delimiter": ";"}},
+        sentence=(
+            "`source.delimiter`: there is no such field; it belongs in `source.csv`. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source.where": "text != ''"},
+        sentence=(
+            "`source.where`: there is no such field; a table is filtered by `source.query`, and "
+            "`source.skip_empty` leaves out rows without a value. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source.uri": "https://storage.googleapis.com/my-bucket/rows.jsonl"},
+        sentence=(
+            "`source.uri`: must be a path, or an address of files, e.g. 'gs://my-bucket/rows.jsonl': Beam reads "
+            "and writes no web pages; got 'https://storage.googleapis.com/my-bucket/rows.jsonl'. Nothing was sent "
+            "or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {"table": "p.d.t$20261103", "key": "id"}, "state_uri": "gs://b/s/"},
+        sentence=(
+            "`source.table`: must be `project.dataset.table`, one whole table, without '$': `source.query` "
+            "selects rows of a partition, or of several tables; got 'p.d.t$20261103'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
         changes={"source.type": "mysql"},
         sentence=(
-            "`source.type`: must be one of 'files', 'bigquery', 'sql', 'rows', 'kafka', 'pubsub'; got 'mysql'. "
-            "Nothing was sent or billed."
+            "`source.type`: must be one of 'files', 'bigquery', 'sql', 'rows', 'kafka', 'pubsub' (did you mean "
+            "'sql'?); got 'mysql'. Nothing was sent or billed."
         ),
     ),
     Mistake(
         changes={"source.format": "json"},
         sentence=(
-            "`source.format`: must be 'jsonl', 'csv', 'parquet' or 'avro'; got 'json'. Nothing was sent or billed."
+            "`source.format`: must be 'jsonl', 'csv', 'parquet' or 'avro' (did you mean 'jsonl'?); got 'json'. "
+            "Nothing was sent or billed."
         ),
     ),
     Mistake(
@@ -61,11 +90,7 @@ MISTAKES = (
     ),
     Mistake(
         changes={"source": {"type": "rows", "rows": "x", "key": ["id"]}},
-        sentence=(
-            "`source.rows`: must be a list, not text; if a template of the Dag made it, pass "
-            "`task.output`, or set `render_template_as_native_obj=True`; got 'x'. Nothing was "
-            "sent or billed."
-        ),
+        sentence=("`source.rows`: must be a list; got 'x'. Nothing was sent or billed."),
     ),
     Mistake(
         changes={"source": {"type": "bigquery", "key": ["id"]}},

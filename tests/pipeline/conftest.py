@@ -136,4 +136,4 @@ def quick_batch_polls(monkeypatch):
 
 def estimate(spec, sample_size):
     """Estimates a job as its process does; returns the estimate as plain data."""
-    return run_step("estimate", spec, EstimateSample(sample_size=sample_size))
+    return run_step("estimate", spec, EstimateSample(sample_size=sample_size))["result"]

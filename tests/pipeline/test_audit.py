@@ -49,7 +49,7 @@ def test_each_request_has_one_record_with_the_tokens_and_cost_of_the_report(job,
     for name in ("input", "output"):
         assert sum(record[f"{name}_tokens"] for record in found) == ended.report["tokens"][name]
     assert sum(record["cost_usd"] for record in found) == pytest.approx(ended.report["cost_usd"], abs=1e-6)
-    assert {record["fingerprint"] for record in found} == {row["fingerprint"] for row in ended.answers}
+    assert {record["fingerprint"] for record in found} == {row["llmbeam_fingerprint"] for row in ended.answers}
     shared = {
         name: {record[name] for record in found} for name in ("job", "dag_id", "task_id", "run_id", "account")
     }

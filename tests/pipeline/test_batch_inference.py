@@ -566,6 +566,12 @@ def test_a_budget_is_compared_with_the_price_of_the_tier(developer, tier, exceed
     assert make_estimate(spec, sample_size=0).exceeds_budget is exceeds
 
 
+def test_the_estimate_of_an_online_job_shows_the_other_ways_and_does_not_choose_one(developer):
+    found = make_estimate(JobSpec.parse(developer | {"inference": {}}), sample_size=0)
+    assert len(found.ways) == 3
+    assert not any(line.startswith("Auto") for line in found.lines())
+
+
 def test_the_estimate_of_a_job_that_can_only_be_run_online_shows_no_ways(developer):
     found = make_estimate(JobSpec.parse(developer | {"inference": {}, "model": {"type": "echo"}}), sample_size=0)
     assert (found.ways, found.auto) == ((), "")

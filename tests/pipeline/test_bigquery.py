@@ -34,7 +34,8 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard, export
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, BigQuerySource
+from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS
+from airflow_provider_llmbeam.spec.source import BigQuerySource
 from tests.clouds import for_one_test
 from tests.processes import until_job
 
@@ -49,7 +50,12 @@ FROM_TABLE = {"type": "bigquery", "table": ROWS, "key": ["id"]}
 QUERY = {"table": None, "query": f"SELECT id, text FROM `{ROWS}`"}
 FROM_QUERY = {**FROM_TABLE, **QUERY}
 TO_TABLE = {"type": "bigquery", "table": ANSWERS}
-NUMBERS = {"input_tokens": "INT64", "output_tokens": "INT64", "attempts": "INT64", "latency_seconds": "FLOAT64"}
+NUMBERS = {
+    "llmbeam_input_tokens": "INT64",
+    "llmbeam_output_tokens": "INT64",
+    "llmbeam_attempts": "INT64",
+    "llmbeam_latency_seconds": "FLOAT64",
+}
 OUTPUT_SCHEMA = [SchemaField(name, NUMBERS.get(name, "STRING")) for name in OUTPUT_COLUMNS]
 OLD = {"id": 0, "answer": "old"}
 ANY_RATIO = {"max_dead_letter_ratio": 1}
@@ -724,11 +730,34 @@ def test_duplicate_keys_end_the_job_before_anything_is_sent(client, sandbox):
     assert sandbox.stats()["billed_answers"] == 0
 
 
+def test_answers_are_merged_into_a_table_of_ones_own_and_a_key_without_a_row_is_a_failed_row(client, sandbox):
+    load(client, [{"id": 1, "text": "shoe"}, {"id": 2, "text": "boot"}])
+    columns = [("id", "INT64"), ("title", "STRING"), ("model", "STRING"), ("title_de", "STRING")]
+    schema = [SchemaField(name, kind, "REQUIRED" if name == "title" else "NULLABLE") for name, kind in columns]
+    own = [{"id": 1, "title": "shoe", "model": "city"}, {"id": 3, "title": "sock", "model": "knee"}]
+    load(client, own, ANSWERS, schema=schema)
+    field = {"type": "object", "properties": {"title_de": {"type": "string"}}, "required": ["title_de"]}
+    spec = spec_of(
+        prompt={"template": "{{ row.text }}", "output_schema": field},
+        model={"type": "gemini", "base_url": sandbox.gemini_url},
+        sink={**TO_TABLE, "answer_columns": "flat", "details": False},
+        limits=ANY_RATIO,
+    )
+    for _ in range(2):
+        manifest = run(spec)
+        assert (manifest["rows"]["answered"], manifest["dead_letter_by_kind"]) == (1, {"not_stored": 1})
+        found = [dict(row) for row in client.query_and_wait(f"SELECT * FROM `{ANSWERS}` ORDER BY id")]
+        assert [{**row, "title_de": None} for row in found] == [row | {"title_de": None} for row in own]
+        assert [row["title_de"] is None for row in found] == [False, True]
+    assert sandbox.stats()["billed_answers"] == 2
+
+
 TARGETS = {
     "too few columns": (
         [SchemaField("id", "INT64"), *OUTPUT_SCHEMA[:-2]],
-        r"has no column 'attempts', 'latency_seconds', .* run: ALTER TABLE `llmbeam-sandbox.llm.answers` "
-        r"ADD COLUMN `attempts` INT64, ADD COLUMN `latency_seconds` FLOAT64;",
+        r"has no column 'llmbeam_attempts', 'llmbeam_latency_seconds', .*"
+        r"run: ALTER TABLE `llmbeam-sandbox.llm.answers` "
+        r"ADD COLUMN `llmbeam_attempts` INT64, ADD COLUMN `llmbeam_latency_seconds` FLOAT64;",
     ),
     "one too many": (
         [SchemaField("id", "INT64"), SchemaField("day", "DATE", mode="REQUIRED"), *OUTPUT_SCHEMA],

@@ -112,8 +112,24 @@ def test_a_column_that_every_output_row_has_cannot_be_passed_through(echo_job, s
         JobSpec.parse(
             echo_job.spec | {"sink": {"type": sink, **sinks[sink], "passthrough": [column]}, "state_uri": "state"}
         )
-    assert f"has column {column!r} in `sink.passthrough`, and every output row has" in str(refused.value)
+    assert f"`sink.passthrough`: has column {column!r}, and every output row has" in str(refused.value)
     assert taken in str(refused.value)
+
+
+@pytest.mark.parametrize("form", ["flat", "struct"])
+def test_without_details_a_row_has_key_passthrough_and_answer_and_their_names_are_free(job, form):
+    answer = {"model": {"type": "string"}, "attempts": {"type": "integer"}}
+    schema = {"type": "object", "properties": answer, "required": [*answer]}
+    sink = {"uri": str(job.out), "details": False, "answer_columns": form, "passthrough": ["origin"]}
+    ended = job.run(
+        [{"fingerprint": 1, "origin": "Rome", "text": "a"}],
+        source={"uri": job.spec["source"]["uri"], "key": "fingerprint"},
+        prompt={"template": "{{ row.text }}", "output_schema": schema},
+        sink=sink,
+    )
+    (found,) = ended.answers
+    assert [*found] == ["fingerprint", "origin", *(["model", "attempts"] if form == "flat" else ["answer"])]
+    assert (found["fingerprint"], found["origin"]) == (1, "Rome")
 
 
 def schema_job(job, **sink):
@@ -165,8 +181,8 @@ def test_typed_answers_are_merged(job, form):
         (None, "needs a `prompt.output_schema`: set one"),
         ({"type": "array", "items": {"type": "string"}}, "needs a `prompt.output_schema` of type 'object'"),
         (
-            {"type": "object", "properties": {"model": {"type": "string"}}},
-            "has column 'model' in `prompt.output_schema`, and every output row has a column of that name",
+            {"type": "object", "properties": {"llmbeam_model": {"type": "string"}}},
+            "`prompt.output_schema`: has column 'llmbeam_model', and every output row has a column of that name",
         ),
     ],
 )
@@ -246,25 +262,25 @@ def test_a_wrong_delimiter_is_named_before_anything_is_sent(job, sandbox):
 def test_citations_and_probabilities_are_columns_of_the_jobs_that_ask_for_them(job, sandbox):
     asked = {"google_search": True, "logprobs": True}
     found = job.run(ROWS, generation=asked).answers
-    assert [*found[0]][-3:] == ["latency_seconds", "citations", "mean_logprob"]
+    assert [*found[0]][-3:] == ["llmbeam_latency_seconds", "llmbeam_citations", "llmbeam_mean_logprob"]
     for row in found:
-        first, second = row["citations"]
+        first, second = row["llmbeam_citations"]
         assert first == {
             "uri": "https://example.com/first",
             "title": "example.com",
             "texts": [row["answer"].partition(" ")[0]],
         }
-        assert (second["texts"], row["mean_logprob"]) == ([], -0.125)
+        assert (second["texts"], row["llmbeam_mean_logprob"]) == ([], -0.125)
     # The same job in another format takes the answers, and what is known of them, from its journal.
     again = job.run(ROWS, generation=asked, sink={"uri": str(job.out), "format": "parquet"})
     assert again.manifest["requests"]["sent"] == 0
-    assert {(row["id"], row["mean_logprob"]) for row in again.answers} == {(1, -0.125), (2, -0.125)}
-    assert {row["id"]: json.loads(row["citations"]) for row in again.answers} == {
-        row["id"]: row["citations"] for row in found
+    assert {(row["id"], row["llmbeam_mean_logprob"]) for row in again.answers} == {(1, -0.125), (2, -0.125)}
+    assert {row["id"]: json.loads(row["llmbeam_citations"]) for row in again.answers} == {
+        row["id"]: row["llmbeam_citations"] for row in found
     }
     without = job.run(ROWS)
     assert without.manifest["requests"]["sent"] == 2, "answers without citations are other answers"
-    assert "citations" not in without.answers[0]
+    assert "llmbeam_citations" not in without.answers[0]
 
 
 #: How servers send the reasoning "Hm." before the answer "fine".
@@ -294,9 +310,9 @@ def test_reasoning_is_no_part_of_an_answer_and_a_column_if_it_is_wanted(tmp_path
         plain = job.run(ROWS, generation={"stream": stream}).answers
         assert len(server.received) == 2, "the journal has the reasoning, which decides no answer"
     for found in runs:
-        assert [(row["answer"], row["reasoning"]) for row in found.answers] == [("fine", "Hm.")] * 2
+        assert [(row["answer"], row["llmbeam_reasoning"]) for row in found.answers] == [("fine", "Hm.")] * 2
     assert [row["answer"] for row in plain] == ["fine"] * 2
-    assert "reasoning" not in plain[0]
+    assert "llmbeam_reasoning" not in plain[0]
 
 
 def measured(request: Received) -> bytes:

@@ -58,8 +58,8 @@ def test_every_row_has_the_vector_of_its_text(embed):
     assert {row["id"]: row["answer"] for row in ended.answers} == {
         row["id"]: vector(row["text"], model="text-embedding-3-small", dimensions=DIMENSIONS) for row in rows(50)
     }
-    assert {row["finish_reason"] for row in ended.answers} == {"stop"}
-    assert {row["output_tokens"] for row in ended.answers} == {0}
+    assert {row["llmbeam_finish_reason"] for row in ended.answers} == {"stop"}
+    assert {row["llmbeam_output_tokens"] for row in ended.answers} == {0}
 
 
 def test_a_job_needs_few_requests(embed, sandbox):

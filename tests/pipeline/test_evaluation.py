@@ -272,7 +272,9 @@ def test_the_command_line_evaluates_and_says_by_its_exit_code_whether_the_scores
     bad = with_prompt(spec, BAD)
     assert [exit_code(spec), exit_code(bad)] == [0, 1]
     assert [exit_code(bad, on_failure=policy) for policy in ("skip", "report")] == [99, 0]
-    assert '"passed": true' in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert '"passed": true' in printed
+    assert "html_gzip" not in printed, "the page is for Airflow"
     files["evaluation"].write_text("{")
     assert main(["--spec", str(files["job"]), "--step=evaluate", "--input", str(files["evaluation"])]) == 2
 

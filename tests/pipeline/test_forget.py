@@ -318,7 +318,7 @@ def test_a_forged_fingerprint_in_an_answers_file_removes_no_other_answer(echo_jo
     audit = {"safety": {"audit": {"uri": str(tmp_path / "audit")}}}
     echo_job.run(ROWS, **audit)
     answers = echo_job.out / "answers-00000-of-00001.jsonl"
-    rows = [row | {"fingerprint": forged} if row["id"] == 7 else row for row in read_lines(answers)]
+    rows = [row | {"llmbeam_fingerprint": forged} if row["id"] == 7 else row for row in read_lines(answers)]
     answers.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for path in (tmp_path / "audit").rglob("*.jsonl"):
         records = read_lines(path)

@@ -28,7 +28,7 @@ RESERVED = (
     "llmbeam_review",
     "llmbeam_unknown",
     "\0moderation_input",
-    "moderation_input",
+    "llmbeam_moderation_input",
     "ann@example.com",
     "user",
     "sent_at",
@@ -163,4 +163,4 @@ def test_no_value_of_a_row_keeps_the_others_from_being_judged(tmp_path, monkeypa
     moderation = {"model": guard, "action": action}
     changes = {"safety": {"moderation": moderation, "privacy": PRIVACY, "audit": {"uri": "audit"}}}
     ended = run(Path(tempfile.mkdtemp(dir=tmp_path)), rows, changes)
-    assert {each.get("moderation_input") for each in ended.answers} == {None}, "no row has flagged itself"
+    assert {each.get("llmbeam_moderation_input") for each in ended.answers} == {None}, "no row has flagged itself"

@@ -24,7 +24,6 @@ from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS, Ba
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
 from tests.pipeline.conftest import read_lines
 
 GUARD = "meta-llama/Llama-Guard-3-8B"
@@ -102,11 +101,13 @@ def test_flagged_rows_are_published_with_the_categories_in_columns(moderated, sa
     job = moderated(action="flag", categories={"S6": "allow"})
     job.spec["sink"] |= {"format": "parquet"}
     ended = job.run(ROWS)
-    flags = {row["id"]: (row["moderation_input"], row["moderation_output"]) for row in ended.answers}
+    flags = {
+        row["id"]: (row["llmbeam_moderation_input"], row["llmbeam_moderation_output"]) for row in ended.answers
+    }
     # The answer to an unsafe prompt repeats its word, and is unsafe as well.
     assert flags == {row["id"]: (("S1", "S1") if row["id"] in UNSAFE_PROMPTS else (None, None)) for row in ROWS}
     assert ended.report["moderation"]["output"]["actions"] == {"allow": 4, "flag": 4}
-    assert set(ended.answers[0]) == {"id", *JobSpec.parse(job.spec).extra_columns, *OUTPUT_COLUMNS}
+    assert set(ended.answers[0]) == {"id", "answer", *JobSpec.parse(job.spec).detail_columns}
     assert asked(sandbox) == Counter(job=40, guard=80)
 
 
@@ -116,8 +117,8 @@ def test_the_replacement_is_published_instead_of_unsafe_answers_and_of_answers_t
     ended = moderated(action="replace", replacement="Withheld.").run(ROWS)
     replaced = {row["id"]: row for row in ended.answers if row["answer"] == "Withheld."}
     assert replaced.keys() == UNSAFE_PROMPTS | UNSAFE_ANSWERS
-    assert {row["finish_reason"] for row in replaced.values()} == {"moderated"}
-    assert {replaced[0]["moderation_input"], replaced[8]["moderation_output"]} == {"S1", "S6"}
+    assert {row["llmbeam_finish_reason"] for row in replaced.values()} == {"moderated"}
+    assert {replaced[0]["llmbeam_moderation_input"], replaced[8]["llmbeam_moderation_output"]} == {"S1", "S6"}
     assert ended.origins == Counter(fresh=36, replaced=4, duplicate=1)
     assert asked(sandbox) == Counter(job=36, guard=76), "an unsafe prompt is not sent"
 
@@ -262,7 +263,7 @@ def test_request_files_of_batch_inference_have_no_unsafe_prompt_and_its_answers_
 
 def test_duplicate_keys_and_missing_columns_are_found_before_the_guard_is_asked(moderated, sandbox):
     with pytest.raises(JobSpecError, match="belongs to several rows"):
-        moderated().run([ROWS[0], ROWS[0]])
+        moderated().run([ROWS[0], ROWS[0] | {"text": "other"}])
     job = moderated(job={"sink": {"uri": str(moderated().out), "passthrough": ["txt"]}})
     with pytest.raises(JobSpecError, match="no row has column 'txt'"):
         job.run(ROWS)

@@ -35,8 +35,8 @@ def test_a_second_run_sends_nothing_and_writes_the_same(job, sandbox):
     second = job.run()
     assert len(sandbox.requests) == 40
     assert second.origins == Counter(fresh=0, resumed=40, duplicate=0)
-    same = [{**answer, "origin": None} for answer in first.answers]
-    assert sorted(map(str, same)) == sorted(str({**answer, "origin": None}) for answer in second.answers)
+    same = [{**answer, "llmbeam_origin": None} for answer in first.answers]
+    assert sorted(map(str, same)) == sorted(str({**answer, "llmbeam_origin": None}) for answer in second.answers)
 
 
 def test_a_second_run_sends_only_the_failed_rows(job, sandbox):
@@ -69,7 +69,7 @@ def start_command(job, tmp_path: Path) -> subprocess.Popen[bytes]:
 
 def content(answers: list[dict]) -> list[str]:
     """Returns the output rows without the values that vary between runs."""
-    varying = ("origin", "attempts", "latency_seconds")
+    varying = ("llmbeam_origin", "llmbeam_attempts", "llmbeam_latency_seconds")
     return sorted(str({name: value for name, value in row.items() if name not in varying}) for row in answers)
 
 

@@ -60,6 +60,18 @@ def test_a_whole_number_of_type_float_is_the_key_of_the_integer(job, sandbox):
     assert ended.kinds == {"duplicate_key": 1}
 
 
+def test_of_identical_rows_one_is_answered_and_the_others_are_skipped(job, sandbox):
+    rows = [{"id": 7, "text": "a"}, {"id": 8, "text": "b"}, *[{"id": 7, "text": "a"}] * 2, {"id": 9, "text": "a"}]
+    ended = job.run(rows)
+    assert ended.report["rows"] == {"read": 5, "answered": 3, "dead_letter": 0, "skipped": 2}
+    assert sorted(answer["id"] for answer in ended.answers) == [7, 8, 9]
+    sampled = sample_source(JobSpec.parse(job.spec))
+    assert (len(sampled.tokens), [*sampled.repeats.values()]) == (2, [2]), "one prompt has two rows"
+    with pytest.raises(JobSpecError, match=r'`source\.key`: 1 key belongs to several rows: {"id": 7}\.'):
+        job.run([*rows, {"id": 7, "text": "b"}])
+    assert len(sandbox.requests) == 2
+
+
 def test_all_but_one_row_with_the_same_key_can_go_to_the_dead_letter(job, sandbox):
     job.spec["source"]["on_duplicate_key"] = "dead_letter"
     for _ in range(2):

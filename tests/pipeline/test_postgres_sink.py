@@ -31,7 +31,7 @@ from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.sinks import postgres as postgres_sink
 from airflow_provider_llmbeam.pipeline.sinks.postgres import OUTPUT_TYPES
 from airflow_provider_llmbeam.spec import JobSpec, Limits, PostgresSink
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS
 from tests.pipeline.conftest import read_lines
 from tests.processes import until_job
 
@@ -105,14 +105,14 @@ def record(answer="a", **changes):
     return {
         "id": 1,
         "answer": answer,
-        "origin": "fresh",
-        "model": "echo",
-        "fingerprint": "f",
-        "finish_reason": "stop",
-        "input_tokens": 1,
-        "output_tokens": 2,
-        "attempts": 1,
-        "latency_seconds": 0.25,
+        "llmbeam_origin": "fresh",
+        "llmbeam_model": "echo",
+        "llmbeam_fingerprint": "f",
+        "llmbeam_finish_reason": "stop",
+        "llmbeam_input_tokens": 1,
+        "llmbeam_output_tokens": 2,
+        "llmbeam_attempts": 1,
+        "llmbeam_latency_seconds": 0.25,
     } | changes
 
 
@@ -144,7 +144,7 @@ def types(client, name="answers"):
 
 def test_every_row_of_the_source_is_a_row_of_the_table(start, client, dsn):
     manifest = start(rows_of(50))
-    assert table(client, "id, answer, origin, finish_reason, attempts") == [
+    assert table(client, "id, answer, llmbeam_origin, llmbeam_finish_reason, llmbeam_attempts") == [
         (number, f"row number {number}", "fresh", "stop", 1) for number in range(50)
     ]
     assert [*types(client)] == ["id", *OUTPUT_COLUMNS]
@@ -168,9 +168,11 @@ def test_a_new_table_has_key_columns_of_the_types_of_the_data(tmp_path, client, 
     publish(tmp_path, *(record(id=key) for key in keys))
     assert types(client) == {
         "id": type_,
-        **dict.fromkeys(("answer", "origin", "model", "fingerprint", "finish_reason"), "text"),
-        **dict.fromkeys(("input_tokens", "output_tokens", "attempts"), "bigint"),
-        "latency_seconds": "double precision",
+        **dict.fromkeys(
+            ("answer", "llmbeam_origin", "llmbeam_model", "llmbeam_fingerprint", "llmbeam_finish_reason"), "text"
+        ),
+        **dict.fromkeys(("llmbeam_input_tokens", "llmbeam_output_tokens", "llmbeam_attempts"), "bigint"),
+        "llmbeam_latency_seconds": "double precision",
     }
     assert {key if type_ == "double precision" else str(key) for (key,) in table(client, "id")} == {
         key if type_ == "double precision" else str(key) for key in keys
@@ -261,14 +263,15 @@ def test_text_and_structured_answers_fit_an_existing_table_of_the_other_kind(tmp
 
 def test_values_are_cast_to_the_types_of_an_existing_table(tmp_path, client, dsn):
     client.execute(
-        "CREATE TABLE answers (added timestamptz DEFAULT now(), id uuid UNIQUE, answer json, origin varchar(20),"
-        " model text, fingerprint text, finish_reason text, input_tokens numeric, output_tokens int,"
-        " attempts int2, latency_seconds numeric(6, 1))"
+        "CREATE TABLE answers (added timestamptz DEFAULT now(), id uuid UNIQUE, answer json,"
+        " llmbeam_origin varchar(20), llmbeam_model text, llmbeam_fingerprint text, llmbeam_finish_reason text,"
+        " llmbeam_input_tokens numeric, llmbeam_output_tokens int,"
+        " llmbeam_attempts int2, llmbeam_latency_seconds numeric(6, 1))"
     )
     key = str(uuid.uuid4())
     for _ in range(2):
         publish(tmp_path, record(["a", {"b": 1}], id=key))
-    query = "id::text, answer, input_tokens, latency_seconds::text, added IS NULL"
+    query = "id::text, answer, llmbeam_input_tokens, llmbeam_latency_seconds::text, added IS NULL"
     assert table(client, query) == [(key, ["a", {"b": 1}], 1, "0.3", False)]
 
 
@@ -690,9 +693,9 @@ def test_a_table_is_found_through_the_search_path(start, client, dsn, monkeypatc
 
 
 def test_the_error_for_missing_output_columns_has_the_statement_that_adds_them(checked, client, database):
-    client.execute("CREATE TABLE answers (id int PRIMARY KEY, answer text, model text, note text)")
+    client.execute("CREATE TABLE answers (id int PRIMARY KEY, answer text, llmbeam_model text, note text)")
     found = checked(database)
-    assert "has no columns ['origin', 'fingerprint', 'finish_reason'" in found
+    assert "has no columns ['llmbeam_origin', 'llmbeam_fingerprint', 'llmbeam_finish_reason'" in found
     client.execute(found.split("`")[3])
     postgres_sink.check(SINK, OutputColumns(key=("id",)))
 
@@ -706,7 +709,7 @@ def test_the_error_for_a_missing_unique_key_has_the_statement_that_creates_one(c
     postgres_sink.check(SINK, OutputColumns(key=("id",)))
 
 
-@pytest.mark.parametrize("others", ["", "UNIQUE (id, part), UNIQUE (model) DEFERRABLE,"])
+@pytest.mark.parametrize("others", ["", "UNIQUE (id, part), UNIQUE (llmbeam_model) DEFERRABLE,"])
 @pytest.mark.parametrize("kind", ["UNIQUE", "PRIMARY KEY"])
 def test_a_deferrable_key_stops_the_job(checked, client, database, kind, others):
     columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
@@ -727,7 +730,7 @@ def test_a_deferrable_constraint_on_other_columns_does_not_stop_the_job(start, c
     assert [answer for _, answer in table(client, "id, answer")] == ["other 0", "other 1"]
 
 
-@pytest.mark.parametrize("index", ["(id) WHERE id > 0", "(abs(id))", "(id, model)"])
+@pytest.mark.parametrize("index", ["(id) WHERE id > 0", "(abs(id))", "(id, llmbeam_model)"])
 def test_an_index_that_does_not_keep_keys_apart_stops_the_job(checked, client, database, index):
     columns = ", ".join(f"{name} text" for name in OUTPUT_COLUMNS)
     client.execute(f"CREATE TABLE answers (id int, {columns})")
@@ -748,7 +751,7 @@ def test_a_required_column_without_a_value_stops_the_job(checked, client, databa
     client.execute("ALTER TABLE answers ADD COLUMN owner text NOT NULL")
     found = checked(database)
     assert 'null value in column "owner" of relation "answers" violates not-null constraint (23502)' in found
-    assert "Give the column a default." in found
+    assert "Give the column a default, or" in found
 
 
 def test_a_required_column_of_a_domain_stops_the_job_unless_the_domain_has_a_default(checked, client, database):
@@ -763,10 +766,10 @@ def test_a_required_column_of_a_domain_stops_the_job_unless_the_domain_has_a_def
 @pytest.mark.parametrize(
     ("column", "type_", "fault"),
     [
-        ("fingerprint", "varchar(32)", "value too long for type character varying(32)"),
-        ("origin", "int", 'invalid input syntax for type integer: "fresh"'),
-        ("attempts", "date", 'invalid input syntax for type date: "1"'),
-        ("latency_seconds", "int", 'invalid input syntax for type integer: "0.25"'),
+        ("llmbeam_fingerprint", "varchar(32)", "value too long for type character varying(32)"),
+        ("llmbeam_origin", "int", 'invalid input syntax for type integer: "fresh"'),
+        ("llmbeam_attempts", "date", 'invalid input syntax for type date: "1"'),
+        ("llmbeam_latency_seconds", "int", 'invalid input syntax for type integer: "0.25"'),
     ],
 )
 def test_a_column_that_no_answer_fits_stops_the_job(checked, client, database, column, type_, fault):
@@ -855,9 +858,9 @@ def test_a_trigger_that_raises_by_the_values_of_a_row_does_not_stop_a_job_and_on
         ),
         (
             "",
-            ", UNIQUE (finish_reason)",
-            'unique constraint "answers_finish_reason_key" (23505). Key (finish_reason)=(stop) already exists.',
-            "ALTER TABLE answers DROP CONSTRAINT answers_finish_reason_key",
+            ", UNIQUE (llmbeam_finish_reason)",
+            'answers_llmbeam_finish_reason_key" (23505). Key (llmbeam_finish_reason)=(stop) already exists.',
+            "ALTER TABLE answers DROP CONSTRAINT answers_llmbeam_finish_reason_key",
         ),
         (
             "",
@@ -1006,7 +1009,10 @@ def test_whichever_rows_the_server_refuses_all_others_are_stored(tmp_path, clien
     client.execute("DROP TABLE IF EXISTS answers")
     outputs = ", ".join(f"{name} {OUTPUT_TYPES[name]}" for name in OUTPUT_COLUMNS)
     client.execute(f"CREATE TABLE answers (id int PRIMARY KEY, {outputs}, CHECK (answer <> 'no'))")
-    reasons, faults = {}, itertools.cycle([{"answer": "no"}, {"id": "x"}, {"id": 2**40}, {"attempts": "many"}])
+    reasons, faults = (
+        {},
+        itertools.cycle([{"answer": "no"}, {"id": "x"}, {"id": 2**40}, {"llmbeam_attempts": "many"}]),
+    )
     records = [record(text, id=number) for number, text in enumerate(texts)]
     records = [each | next(faults) if number in broken else each for number, each in enumerate(records)]
     publish(tmp_path, *records, refuse=reasons.__setitem__)
@@ -1165,12 +1171,124 @@ def test_the_password_is_in_no_file_and_no_output_line_of_the_job(tmp_path, dsn)
     assert [text for text in (*files, ended.stdout, ended.stderr) if urlsplit(dsn).password in text] == []
 
 
+TRANSLATED = {
+    "type": "object",
+    "properties": {"title_de": {"type": "string"}, "size": {"type": "integer"}, "tags": {"type": "array"}},
+    "required": ["title_de"],
+}
+
+
+def publish_translated(directory, rows):
+    """Publishes answers with fields into a table of the author's own."""
+    sink = PostgresSink(type="postgres", table="products", answer_columns="flat", details=False)
+    spec = JobSpec.parse(
+        spec_of(directory, rows, sink=sink.model_dump())
+        | {"prompt": {"template": "{{ row.text }}", "output_schema": TRANSLATED}}
+    )
+    columns, path, reasons = OutputColumns.of(spec), directory / "staged.jsonl", {}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    postgres_sink.check(sink, columns)
+    postgres_sink.publish(sink, columns, {0: str(path)}, reasons.__setitem__)
+    return reasons
+
+
+def test_a_new_table_of_flat_answers_has_a_typed_column_per_field_and_no_other(tmp_path, client):
+    rows = [{"id": 1, "title_de": "Schuh", "size": 2, "tags": ["a"]}, {"id": 2, "title_de": None}]
+    rows[1] |= {"size": None, "tags": None}
+    assert publish_translated(tmp_path, rows) == {}
+    assert types(client, "products") == {"id": "bigint", "title_de": "text", "size": "bigint", "tags": "jsonb"}
+    assert table(client, name="products") == [(1, "Schuh", 2, ["a"]), (2, None, None, None)]
+
+
+def test_fields_of_answers_are_merged_into_a_table_of_ones_own(tmp_path, client):
+    client.execute("CREATE TABLE products (id int PRIMARY KEY, model text, title_de text, size int, tags text[])")
+    client.execute("INSERT INTO products VALUES (1, 'runner'), (3, 'walker')")
+    rows = [{"id": 1, "title_de": "Schuh", "size": 2, "tags": ["a"]}]
+    assert publish_translated(tmp_path, rows) == {}
+    assert table(client, name="products") == [(1, "runner", "Schuh", 2, ["a"]), (3, "walker", None, None, None)]
+
+
+def test_rows_of_ones_own_keep_values_that_no_answer_has_and_a_key_without_a_row_is_a_failed_row(tmp_path, client):
+    create = (
+        "CREATE TABLE products (id int PRIMARY KEY, title text NOT NULL, title_de text, size int, tags text[])"
+    )
+    client.execute(create)
+    rows = [{"id": number, "title_de": "Schuh", "size": number, "tags": None} for number in (1, 2)]
+    with pytest.raises(JobSpecError, match=r'"title" .*not-null constraint.* Nothing was sent'):
+        publish_translated(tmp_path, rows)
+    client.execute("INSERT INTO products VALUES (1, 'shoe'), (3, 'boot')")
+    for _ in range(2):
+        reasons = publish_translated(tmp_path, rows)
+        assert [*reasons] == [1]
+        assert reasons[1].endswith("Give the column a default, or the table a row with this key.")
+        expected = [(1, "shoe", "Schuh", 1, None), (3, "boot", None, None, None)]
+        assert table(client, name="products") == expected
+
+
+def test_a_table_without_the_columns_of_details_says_how_to_leave_them_out(tmp_path, client):
+    client.execute("CREATE TABLE answers (id int PRIMARY KEY, answer text, origin text, model text)")
+    with pytest.raises(JobSpecError) as refused:
+        postgres_sink.check(SINK, OutputColumns(("id",)))
+    assert "`sink.details` False leaves out those that begin with 'llmbeam_'." in str(refused.value)
+    assert 'ADD COLUMN "llmbeam_origin" text' in str(refused.value)
+
+
+@pytest.fixture
+def embed(start):
+    """Returns a function that embeds rows into `answers`, as vectors of pgvector."""
+
+    def embedded(rows, dimensions=None, **sink):
+        sink = {"type": "postgres", "table": "answers", "vector_type": "vector", **sink}
+        return start(rows, sink=sink, task="embed", embedding={"dimensions": dimensions})
+
+    return embedded
+
+
+@pytest.fixture
+def pgvector(client):
+    """The extension of pgvector, which an installed server may lack."""
+    if not client.execute("SELECT FROM pg_available_extensions WHERE name = 'vector'").rowcount:
+        pytest.skip("this PostgreSQL has no pgvector")
+    client.execute("CREATE EXTENSION vector")
+
+
+@pytest.mark.parametrize("dimensions", [None, 16])
+def test_vectors_are_searched_by_meaning_in_their_column(embed, client, pgvector, dimensions):
+    embed([row | {"lang": "de"} for row in rows_of(20)], dimensions, passthrough=["lang"], details=False)
+    typed = "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'answers'::regclass"
+    assert client.execute(f"{typed} AND attname = 'answer'").fetchall() == [(f"vector({dimensions or 8})",)]
+    ((asked,),) = client.execute("SELECT answer::text FROM answers WHERE id = 7").fetchall()
+    nearest = "SELECT id, lang FROM answers ORDER BY answer <=> %s::vector LIMIT 1"
+    assert client.execute(nearest, (asked,)).fetchall() == [(7, "de")]
+    embed(rows_of(20), dimensions, details=False)
+    assert len(table(client)) == 20, "the same vectors again change nothing"
+
+
+def test_without_the_extension_the_error_says_how_to_create_it_before_anything_is_sent(embed, client):
+    with pytest.raises(JobSpecError) as refused:
+        embed(rows_of(3))
+    assert 'type "vector" does not exist (42704)' in str(refused.value)
+    assert "as a user who may: `CREATE EXTENSION vector`. Nothing was sent or billed." in str(refused.value)
+
+
+def test_a_column_of_vectors_of_another_length_is_refused_before_anything_is_sent(embed, client, pgvector):
+    client.execute("CREATE TABLE answers (id int PRIMARY KEY, answer vector(8))")
+    with pytest.raises(JobSpecError, match=r"expected 8 dimensions, not 16 in column answer .*Nothing was sent"):
+        embed(rows_of(3), 16, details=False)
+    embed(rows_of(3), 8, details=False)
+    assert len(table(client)) == 3
+
+
 def test_what_parameters_of_the_answer_add_has_columns_of_its_own(tmp_path, client):
-    columns = OutputColumns(key=("id",), extras=("citations", "mean_logprob", "reasoning"))
+    columns = OutputColumns(
+        key=("id",), after_answer=("llmbeam_citations", "llmbeam_mean_logprob", "llmbeam_reasoning")
+    )
     path = tmp_path / "records.jsonl"
     cited = [{"uri": "https://example.com", "title": "example.com", "texts": ["a"]}]
-    path.write_text(json.dumps(record(citations=cited, mean_logprob=-0.5, reasoning="a\0b")) + "\n")
+    path.write_text(
+        json.dumps(record(llmbeam_citations=cited, llmbeam_mean_logprob=-0.5, llmbeam_reasoning="a\0b")) + "\n"
+    )
     postgres_sink.publish(SINK, columns, {0: str(path)}, refuse_none)
-    query = "SELECT citations, mean_logprob, reasoning FROM answers"
+    query = "SELECT llmbeam_citations, llmbeam_mean_logprob, llmbeam_reasoning FROM answers"
     ((found, probability, reasoning),) = client.execute(query).fetchall()
     assert (json.loads(found), probability, reasoning) == (cited, -0.5, "a\ufffdb")

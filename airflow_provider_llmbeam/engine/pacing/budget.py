@@ -1,8 +1,11 @@
-"""The budget of a process."""
+"""The budget of a process: that of its run, and one that many runs share."""
 
 from __future__ import annotations
 
+import math
+
 from airflow_provider_llmbeam.engine.bill import Bill, charged_nano_usd
+from airflow_provider_llmbeam.engine.pacing.account import Account
 from airflow_provider_llmbeam.exceptions import BudgetExceededError
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
@@ -14,14 +17,17 @@ class Budget:
     Tokens are counted when a reply reports them; a request that timed out reports none. Requests in flight are
     still paid for when the budget is spent, so a process spends at most its budget plus the cost of
     `limits.max_in_flight` requests. Each process counts its own: on Dataflow, where the counters of all workers
-    are monitored from outside, this is a second safeguard.
+    are monitored from outside, this is a second safeguard. What runs share is reserved before it is sent, see
+    `Account`.
 
     Args:
-        budget_usd: The budget, in US dollars.
+        budget_usd: The budget of the run, in US dollars.
+        account: Account of this process at the ledger of a budget that many runs share; `None` for none.
     """
 
-    def __init__(self, budget_usd: float) -> None:
+    def __init__(self, budget_usd: float = math.inf, account: Account | None = None) -> None:
         self._budget_usd = budget_usd
+        self.account = account
         self._input_tokens = 0
         self._output_tokens = 0
         self._spent_nano_usd = 0
@@ -35,7 +41,10 @@ class Budget:
         """
         self._input_tokens += bill.input_tokens
         self._output_tokens += bill.output_tokens
-        self._spent_nano_usd += charged_nano_usd(bill, price)
+        charged = charged_nano_usd(bill, price)
+        self._spent_nano_usd += charged
+        if self.account is not None:
+            self.account.add(charged)
 
     @property
     def spent_usd(self) -> float:
@@ -44,14 +53,17 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the cost exceeds the budget."""
-        return self.spent_usd > self._budget_usd
+        """Whether the cost exceeds the budget, or nothing is left of the shared one."""
+        return self.spent_usd > self._budget_usd or (self.account is not None and self.account.is_spent)
 
     def error(self) -> BudgetExceededError:
         """Returns the error that reports the spent budget."""
+        allowed = f"`limits.budget_usd` is ${self._budget_usd:,.6g}"
+        if self.account is not None and self.account.is_spent:
+            allowed = self.account.refusal
         return BudgetExceededError(
             f"This process has spent ${self.spent_usd:,.6g} on {self._input_tokens:,} input and "
-            f"{self._output_tokens:,} output tokens, and `limits.budget_usd` is ${self._budget_usd:,.6g}. "
+            f"{self._output_tokens:,} output tokens, and {allowed}. "
             "Requests in flight were awaited, and this process sends and bills nothing more. The journal, if "
             "there is one, has the answers so far, and the previous output was kept: clear the task, or run the "
             "job again, to continue from there with a new budget."

@@ -40,8 +40,8 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.prompt.answer_type import answer_type
 from airflow_provider_llmbeam.spec.prompt.names import row_columns
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.spec.sink import MilvusSink
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, BigQuerySource, SqlSource
+from airflow_provider_llmbeam.spec.sink import MILVUS_DETAILS, MilvusSink
+from airflow_provider_llmbeam.spec.source import BigQuerySource, SqlSource
 
 
 @define
@@ -229,12 +229,13 @@ def source_columns(spec: JobSpec) -> tuple[str, ...]:
 def sink_columns(spec: JobSpec) -> tuple[str, ...]:
     """Returns the columns of an output row."""
     if isinstance(spec.sink, MilvusSink):
-        return ("llmbeam_id", *spec.source.key, *_answer_columns(spec), "model", "fingerprint")
-    return (*_copied_columns(spec), *_answer_columns(spec), *OUTPUT_COLUMNS[1:], *spec.extra_columns)
+        details = [name for name in spec.detail_columns if name in MILVUS_DETAILS]
+        return ("llmbeam_id", *_copied_columns(spec), *_answer_columns(spec), *details)
+    return (*_copied_columns(spec), *_answer_columns(spec), *spec.detail_columns)
 
 
 def _copied_columns(spec: JobSpec) -> tuple[str, ...]:
-    return (*spec.source.key, *getattr(spec.sink, "passthrough", ()))
+    return (*spec.source.key, *spec.sink.passthrough)
 
 
 def _prompt_columns(spec: JobSpec) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import auto_way, deadline_at, plan_of
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
+from airflow_provider_llmbeam.pipeline.shared_budget import reserve_batch, settle_batch
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, delete_uploads, open_provider
 from airflow_provider_llmbeam.providers.errors import ApiError
 from airflow_provider_llmbeam.redaction import redact
@@ -281,6 +282,7 @@ class BatchInference:
         files = files_by_name(spec, read_prepared(spec))
         manifest = manifest.changed(files=files, guard=dict(read_guard_usage(spec) + Counter(manifest.guard)))
         if not files:  # the guard has blocked the rest
+            settle_batch(spec, 0.0)
             storage.delete(storage.match(f"{spec.paths.batch_uri}**"))
             return manifest
         # The intent, before the first job is submitted.
@@ -313,7 +315,10 @@ class BatchInference:
                 "and `safety.moderation.limits.budget_usd` allows less. No job was submitted. Raise the budget, "
                 "or leave rows out."
             )
-        return chosen is None or chosen.tier == "batch"
+        takes_batch = chosen is None or chosen.tier == "batch"
+        if takes_batch:
+            reserve_batch(self._spec, estimate.batch_cost_usd or 0.0)
+        return takes_batch
 
     def _auto(self, estimate: Estimate) -> Way:
         """Returns the way that `inference.mode` 'auto' takes."""
@@ -343,6 +348,7 @@ class BatchInference:
                 error = redact(job.error or "the job has no results", known_secrets(spec.secret_variables))
                 harvested[display_name] = Sums(errors={f"{job.phase}: {error[:ERROR_CHARACTERS]}": file.rows})
             self._save(harvested=harvested)
+        settle_batch(spec, Sums.total(harvested.values()).cost_nano_usd / NANO)
         self._count_unreturned(harvested)
         manifest = self.manifest or manifest
         sums = Sums.total(harvested.values())

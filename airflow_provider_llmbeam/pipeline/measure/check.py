@@ -13,7 +13,6 @@ from airflow_provider_llmbeam.pipeline.measure.preview import make_preview
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.parameters import ignored
-from airflow_provider_llmbeam.spec.protocol.counts import usd
 from airflow_provider_llmbeam.spec.protocol.preview import Preview
 from airflow_provider_llmbeam.spec.sink import Sink
 
@@ -56,7 +55,7 @@ class JobCheck(BaseModel):
         if self.estimate is not None:
             yield from (line for line in self.estimate.lines() if not line.startswith("Sample"))
         if self.exceeds_budget:
-            yield f"Budget    {usd(self.limits['budget_usd'])} is exceeded: the job would fail before its last row"
+            yield "Budget    exceeded: the job would fail before its last row"
         if self.preview is None:
             yield "Turns of conversations depend on their answers: no row is shown.\nNothing was sent or billed."
         else:

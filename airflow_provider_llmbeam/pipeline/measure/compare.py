@@ -25,12 +25,12 @@ from airflow_provider_llmbeam.pipeline.measure.evaluate import (
     case_lines,
     report_uris,
     say_cost,
-    shorten,
     write_report,
 )
 from airflow_provider_llmbeam.pipeline.measure.judge import Preference, pair_job, prefer
 from airflow_provider_llmbeam.pipeline.measure.metrics import Score, make_comparable, mean_score, normalise
 from airflow_provider_llmbeam.pipeline.measure.rows import RowSample, sample_rows
+from airflow_provider_llmbeam.pipeline.reporting.html import shorten
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.evaluation import Comparison
 from airflow_provider_llmbeam.spec.job import JobSpec

@@ -33,6 +33,7 @@ from airflow_provider_llmbeam.pipeline.measure.metrics import (
     score_marks,
 )
 from airflow_provider_llmbeam.pipeline.measure.rows import KeyedRows, read_golden
+from airflow_provider_llmbeam.pipeline.reporting.html import shorten
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.evaluation import Evaluation, JudgeMetric
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -45,8 +46,6 @@ Marks = Mapping[str, Mapping[str, Mark]]
 
 #: Differences that floating-point numbers make are none.
 _EPSILON = 1e-9
-#: Maximum length of a value in a line of text, in characters.
-_MAX_CHARACTERS = 300
 
 
 class WrongAnswer(BaseModel):
@@ -243,13 +242,6 @@ def case_lines(cases: list[Any], count: int, title: str) -> Iterator[str]:
         yield f"{count:,} {title}{f', {len(cases):,} of them' if len(cases) < count else ''}:"
     for case in cases:
         yield from case.lines()
-
-
-def shorten(value: Any) -> str:
-    """Returns a value as one short line."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = " ".join(text.split())
-    return text if len(text) <= _MAX_CHARACTERS else f"{text[: _MAX_CHARACTERS - 1]}…"
 
 
 def say_cost(amount: float | None) -> str:

@@ -57,7 +57,7 @@ def _judging_job(spec: JobSpec, judge: Judge, verdict: Mapping[str, object], sys
             "prompt": PromptTemplate(template=judge.rubric, system=system, output_schema=schema),
             "model": judge.model,
             "generation": judge.generation,
-            "limits": judge.limits,
+            "limits": judge.limits.model_copy(update={"budget": spec.limits.budget}),
             "inference": Inference(),
             "batching": Batching(),
         }

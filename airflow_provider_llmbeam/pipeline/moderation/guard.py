@@ -28,7 +28,7 @@ def guard_job(spec: JobSpec, moderation: Moderation) -> JobSpec:
             "embedding": None,
             "model": moderation.model,
             "generation": moderation.generation,
-            "limits": moderation.limits,
+            "limits": moderation.limits.model_copy(update={"budget": spec.limits.budget}),
             "batching": Batching(),
             "inference": Inference(),
         }

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.safety import Privacy
 
 #: Shortest secret, in characters.
 MIN_SECRET = 16
@@ -85,13 +86,20 @@ def _of_bytes(value: bytes) -> dict[str, str]:
     return {_BASE64: base64.b64encode(value).decode()}
 
 
-def cipher_of(variable: str) -> Cipher:
-    """Returns the cipher of the secret in an environment variable.
+def cipher_of(privacy: Privacy) -> Cipher:
+    """Returns the cipher of the secret in the environment variable that a job names.
 
     Raises:
         JobSpecError: There is no secret, or it is too short.
     """
+    variable = privacy.key_env
     secret = os.environ.get(variable, "")
+    if not secret and privacy.key_conn_id is not None:
+        raise JobSpecError(
+            f"`safety.privacy.key_conn_id`: Airflow alone reads connection {privacy.key_conn_id!r}, and the "
+            f"environment variable {variable!r} with its secret is not set. Name the task, `dags/x.py::task`, in "
+            "place of JSON, or set the variable; on Dataflow, name it in `runner.environment_secrets`."
+        )
     if len(secret) < MIN_SECRET:
         fault = f"has {len(secret)} characters" if secret else "is not set"
         raise JobSpecError(

@@ -92,7 +92,7 @@ class Masker:
         load_environment(spec.environment_secrets)
         self._privacy = privacy
         self._inspections = inspections_of(spec)
-        self._cipher = cipher_of(privacy.key_env)
+        self._cipher = cipher_of(privacy)
         self._detection = detection_of(privacy.detectors)
         self._inspected: Mapping[Cell, Inspected] = {}
         self._recorded: dict[Cell, None] | None = None

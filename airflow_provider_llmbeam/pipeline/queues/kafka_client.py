@@ -18,7 +18,6 @@ from airflow_provider_llmbeam.spec.source import KafkaCluster
 #: Timeout of one request to the brokers, in seconds.
 TIMEOUT_SECONDS = 30.0
 
-NOTHING_SENT = JobSpecError.remains
 
 #: Settings of a consumer that a connection may hold, and that are warnings of a producer.
 CONSUMER_SETTINGS = frozenset(
@@ -59,7 +58,7 @@ class Client:
 
     cluster: KafkaCluster
     part: Literal["source", "sink"]
-    remains: str = NOTHING_SENT
+    remains: str = JobSpecError.remains
     causes: list[Any] = field(default_factory=list)
 
     def settings(self) -> dict[str, Any]:
@@ -128,7 +127,7 @@ def is_permanent(error: Any) -> bool:
     return error.name() in _PERMANENT
 
 
-def client_package(part: str, remains: str = NOTHING_SENT) -> Any:
+def client_package(part: str, remains: str = JobSpecError.remains) -> Any:
     """Imports the client.
 
     Raises:

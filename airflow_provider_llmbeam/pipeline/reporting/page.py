@@ -1,4 +1,4 @@
-"""The report as a page: no script, nothing that is fetched, all texts escaped, and plots of numbers alone."""
+"""The report of a run as a page, with plots of numbers alone."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any
 
-import jinja2
-
+from airflow_provider_llmbeam.pipeline.elements import Origin
+from airflow_provider_llmbeam.pipeline.reporting.html import render, seconds, title_of
 from airflow_provider_llmbeam.pipeline.reporting.report import Report, Series
-from airflow_provider_llmbeam.redaction import visible
-from airflow_provider_llmbeam.spec.protocol.counts import duration, usd
+from airflow_provider_llmbeam.spec.protocol.counts import duration
 
 #: Number of bars of the lengths of answers.
 LENGTH_BARS = 24
@@ -24,6 +22,17 @@ HEIGHT = 110
 HEADROOM = 16
 
 Values = Sequence[float | int | None]
+
+#: Where an answer comes from, in words; see `elements.Origin`.
+ORIGIN_WORDS: dict[Origin, str] = {
+    "fresh": "asked in this run",
+    "repaired": "asked again in this run, as the first answer did not match the schema",
+    "batch": "batch inference of this run",
+    "resumed": "answered by an earlier try or run of this job",
+    "cached": "answered by another job with the same cache",
+    "duplicate": "same prompt as another row",
+    "replaced": "unsafe prompt that was not sent",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +69,12 @@ class Plot:
 
 def render_page(report: Report) -> str:
     """Returns the page of a report."""
-    return _template().render(
+    return render(
+        "report",
+        title=title_of(report.name, report.spec.get("airflow_run")),
+        kind="report",
         report=report,
+        origins=ORIGIN_WORDS,
         plots=_plots(report.series),
         times=_times(report.series),
         hints=_hints(report.series),
@@ -128,64 +141,6 @@ def line_path(values: Values, top: float) -> str:
     return "".join(parts)
 
 
-@cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("airflow_provider_llmbeam.pipeline.reporting", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,
-    )
-    environment.filters |= {
-        "usd": lambda value: "–" if value is None else usd(value),
-        "duration": duration,
-        "seconds": _seconds,
-        "moment": _moment,
-        "count": lambda value: "–" if value is None else f"{value:,.0f}",
-        "short": _short,
-        "percent": _percent,
-        "figure": _figure,
-        "words": lambda text: text.replace("_", " "),
-    }
-    return environment.get_template("report.html.jinja")
-
-
-def _moment(unix: float) -> str:
-    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value * 1000:,.0f} ms" if value < 1 else f"{value:,.1f} s"
-
-
-def _percent(part: float | None, whole: float = 1.0) -> str:
-    if part is None or not whole:
-        return "–"
-    share = part / whole
-    return (
-        f"{share:.0%}" if share in (0, 1) else f"{share:.2%}" if share < 0.01 or share > 0.99 else f"{share:.1%}"
-    )
-
-
-def _short(value: float) -> str:
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= limit:
-            return f"{value / limit:.3g} {unit}"
-    return f"{value:.3g}"
-
-
-def _figure(value: float | None, name: str) -> str:
-    if value is None:
-        return "–"
-    if name.endswith("_ratio"):
-        return _percent(value)
-    if name.endswith("_usd"):
-        return usd(value)
-    return duration(value) if name.endswith("_seconds") else f"{value:,.0f}"
-
-
 def _plots(series: Series | None) -> list[Plot]:
     if series is None:
         return []
@@ -201,17 +156,17 @@ def _plots(series: Series | None) -> list[Plot]:
     found = (
         plot("Answers per second", ("answers", "good", "area", per_second)),
         plot(
-            f"429s and failed prompts per {interval}",
-            ("429s", "warn", "area", series.rejections),
+            f"Over quota (429) and failed prompts per {interval}",
+            ("over quota", "warn", "area", series.rejections),
             ("failed", "bad", "area", series.failed),
         ),
         plot(
-            "Requests in flight, and held by a rate limit",
+            "Requests in flight, and waiting for the quota",
             ("in flight", "good", "area", series.in_flight),
-            ("held", "warn", "line", [held or None for held in series.held]),
+            ("waiting for the quota", "warn", "line", [held or None for held in series.held]),
         ),
         plot(
-            "Latency in seconds",
+            "Time to an answer in seconds",
             ("95 %", "warn", "line", series.latency_p95),
             ("median", "good", "line", series.latency_p50),
         ),
@@ -246,10 +201,10 @@ def _hint(series: Series, index: int) -> str:
     parts = [
         f"{at:%H:%M:%S}",
         f"{series.answers[index]:,} answers",
-        f"{series.rejections[index]:,} × 429",
+        f"{series.rejections[index]:,} over quota",
         f"{series.failed[index]:,} failed",
         f"{series.in_flight[index]:,.1f} in flight",
-        *(() if latency is None else (f"p95 {_seconds(latency)}",)),
+        *(() if latency is None else (f"95 % within {seconds(latency)}",)),
     ]
     return " · ".join(parts)
 

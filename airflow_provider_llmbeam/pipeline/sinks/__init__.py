@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, kafka, merge_files, milvus, pubsub
 from airflow_provider_llmbeam.pipeline.sinks.ownership import (
-    check_still_owner,
+    files_to_replace,
     find_foreign_file,
     names_of,
-    published_answers,
     record_published,
 )
 from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse
@@ -71,8 +70,8 @@ def check_here(spec: JobSpec) -> None:
                 raise JobSpecError(fault)
             if spec.sink.on_existing == "merge":
                 merge_files.check(spec.sink, OutputColumns.of(spec))
-        case MilvusSink() if spec.embedding is not None:
-            milvus.check(spec.sink, spec.source.key, spec.embedding.dimensions)
+        case MilvusSink():
+            milvus.check(spec.sink, OutputColumns.of(spec))
         case KafkaSink():
             kafka.check(spec.sink, job_identity(spec))
         case PubSubSink():
@@ -103,7 +102,7 @@ def publish(spec: JobSpec, staged: Mapping[int, str], refuse: Refuse) -> list[st
             addresses: list[str] = _postgres().publish(spec.sink, OutputColumns.of(spec), staged, refuse)
             return addresses
         case MilvusSink():
-            return milvus.publish(spec.sink, spec.source.key, staged, refuse)
+            return milvus.publish(spec.sink, OutputColumns.of(spec), staged, refuse)
         case KafkaSink():
             sent_uri = spec.paths.sent_uri
             return kafka.publish(spec.sink, spec.source.key, job_identity(spec), staged, sent_uri, refuse)
@@ -112,10 +111,7 @@ def publish(spec: JobSpec, staged: Mapping[int, str], refuse: Refuse) -> list[st
 
 
 def _publish_files(spec: JobSpec, sink: FilesSink, staged: Mapping[int, str]) -> list[str]:
-    if (fault := find_foreign_file(spec)) is not None:
-        raise JobFailedError(f"{fault} The answers are in the journal: a retry sends nothing to the model.")
-    check_still_owner(spec)
-    earlier, names = published_answers(spec), names_of(spec)
+    earlier, names = files_to_replace(spec), names_of(spec)
     # Until the last file is in its place, those of the earlier run are also files of jobs.
     record_published(spec, {*names, *(uri.rpartition("/")[2] for uri in earlier)})
     if sink.on_existing == "merge":

@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     run_once,
     run_with_recorded_id,
 )
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns, without_details
 from airflow_provider_llmbeam.pipeline.sinks.parquet import Staged, output_types, read_staged
 from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
@@ -48,9 +48,9 @@ _PUBLICATION = "publication.json"
 #: Texts that FROM_BASE64 takes.
 _BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 #: Columns whose fractions do not matter to anybody who makes them integers.
-_MAY_BE_ROUNDED = frozenset({"latency_seconds"})
+_MAY_BE_ROUNDED = frozenset({"llmbeam_latency_seconds"})
 #: Columns that differ between runs; a difference in them alone does not update a row.
-_NOT_COMPARED = frozenset({"origin"})
+_NOT_COMPARED = frozenset({"llmbeam_origin"})
 
 
 def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
@@ -90,7 +90,11 @@ def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
             staged = {**kinds, **outputs}
             nothing = ", ".join(f"CAST(NULL AS {kind}) AS {quote(column)}" for column, kind in staged.items())
             statement = merge_statement(
-                target, f"(SELECT {nothing})", columns.key, _columns(staged, fields, columns.key)
+                target,
+                f"(SELECT {nothing})",
+                columns.key,
+                _columns(staged, fields, columns.key),
+                inserts=_needed(table, wanted) is None,
             )
         config = bigquery.QueryJobConfig(dry_run=True, use_query_cache=False)
         client.query(statement, job_config=config, location=dataset.location)
@@ -170,6 +174,7 @@ class _Merge:
         self._uri = uri
         self._refuse = refuse
         self._has_refused = False
+        self._needed: str | None = None
         self._rows = content.rows
         self._kinds = content.kinds
         self._arrow_types = content.types
@@ -239,6 +244,12 @@ class _Merge:
                         f"{column.target_type} does not hold {value!r}. Correct the row or alter the column, or "
                         "name a new table, which gets columns of the types of the values."
                     )
+            if self._needed is not None:
+                for key, _ in self._select(staging.without_row(self._target)):
+                    reasons[key] = (
+                        f"`sink.table` {str(self._target)!r} has no row with this key, and requires a value in "
+                        f"column {self._needed!r}, which no answer has."
+                    )
             for key, _ in self._select(staging.same_keys()):
                 reasons[key] = (
                     f"`source.key`: rows with different keys, this one is {key}, have one key in table "
@@ -263,7 +274,9 @@ class _Merge:
                 yield _identity(key), value
 
     def _merge(self, job_id: str, staging: Staging) -> bigquery.QueryJob:
-        statement = merge_statement(self._target, staging.fitting(), self._key, staging.columns)
+        statement = merge_statement(
+            self._target, staging.fitting(), self._key, staging.columns, inserts=self._needed is None
+        )
         return self._client.query(statement, job_id=job_id, location=self._location, job_retry=None)
 
     def _target_fields(self) -> dict[str, bigquery.SchemaField]:
@@ -283,6 +296,7 @@ class _Merge:
                 f"`sink.table` {str(self._target)!r} {mismatch} The table is unchanged. The answers are in the "
                 "journal: once the table fits, a retry merges them, and sends nothing to the model."
             )
+        self._needed = _needed(table, self._types)
         return _fields_of(table)
 
 
@@ -314,7 +328,7 @@ def sql_type(kind: pa.DataType) -> str:
 def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
     """Returns why a table cannot store the answers; an empty text if it can.
 
-    A table without all columns is rejected: rows without fingerprint and tokens cannot be audited or compared.
+    A table without all columns is rejected, as `sink.details` says which of them the author wants.
     """
     if table.table_type != "TABLE":
         return f"is a {table.table_type}; the answers need a table."
@@ -322,25 +336,30 @@ def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
     if missing := {column: kind for column, kind in wanted.items() if column.lower() not in there}:
         added = ", ".join(f"ADD COLUMN {quote(column)} {kind}" for column, kind in missing.items())
         return (
-            f"has no column {', '.join(map(repr, missing))}, which every answer has. Let the job make a table of "
-            f"its own, or run: ALTER TABLE {quote_table(table.reference)} {added};"
+            f"has no column {', '.join(map(repr, missing))}, which every answer has.{without_details(missing)} "
+            f"Let the job make a table of its own, or run: ALTER TABLE {quote_table(table.reference)} {added};"
         )
     for column, kind in wanted.items():
         other = there[column.lower()]
         if other != kind and (other.startswith(_NEVER_CAST) or kind.startswith(_NEVER_CAST)):
             return f"has column {column!r} of type {other}, and the answers' is {kind}."
+    if (needed := _needed(table, wanted)) and not table.num_rows:
+        return (
+            f"requires a value in column {needed!r}, which no answer has. Run: ALTER TABLE "
+            f"{quote_table(table.reference)} ALTER COLUMN {quote(needed)} DROP NOT NULL;"
+        )
+    return ""
+
+
+def _needed(table: bigquery.Table, wanted: Iterable[str]) -> str | None:
+    """Returns a column without which a table takes no new row; it keeps its value in a row that is updated."""
     names = {column.lower() for column in wanted}
-    needed = [
+    needed = (
         field.name
         for field in table.schema
         if field.mode == "REQUIRED" and field.name.lower() not in names and not field.default_value_expression
-    ]
-    if needed:
-        return (
-            f"requires a value in column {needed[0]!r}, which no answer has. Run: ALTER TABLE "
-            f"{quote_table(table.reference)} ALTER COLUMN {quote(needed[0])} DROP NOT NULL;"
-        )
-    return ""
+    )
+    return next(needed, None)
 
 
 def _fields_of(table: bigquery.Table) -> dict[str, bigquery.SchemaField]:
@@ -469,7 +488,12 @@ class MergeColumn:
 
 
 def merge_statement(
-    target: bigquery.TableReference, staging: str, key: Sequence[str], columns: Sequence[MergeColumn]
+    target: bigquery.TableReference,
+    staging: str,
+    key: Sequence[str],
+    columns: Sequence[MergeColumn],
+    *,
+    inserts: bool = True,
 ) -> str:
     """Returns the MERGE: inserts rows with new keys, updates rows that differ, and keeps all others.
 
@@ -478,19 +502,24 @@ def merge_statement(
         staging: The staging table or a query, as SQL.
         key: Key columns; never NULL.
         columns: All columns, including the key.
+        inserts: Whether rows with new keys are inserted.
     """
     keys = [column for column in columns if column.name in key]
     others = [column for column in columns if column.name not in key]
-    same = " AND ".join(f"T.{quote(column.name)} = {column.value}" for column in keys)
+    same = _same_key(keys)
     differs = " OR ".join(column.differs for column in others if column.name not in _NOT_COMPARED)
     changes = ", ".join(f"{quote(column.name)} = {column.value}" for column in others)
     names = ", ".join(quote(column.name) for column in columns)
     values = ", ".join(column.value for column in columns)
+    insertion = f"\nWHEN NOT MATCHED THEN\n  INSERT ({names}) VALUES ({values})" if inserts else ""
     return (
         f"MERGE {quote_table(target)} AS T\nUSING {staging} AS S\nON {same}\n"
-        f"WHEN MATCHED AND ({differs}) THEN\n  UPDATE SET {changes}\n"
-        f"WHEN NOT MATCHED THEN\n  INSERT ({names}) VALUES ({values})"
+        f"WHEN MATCHED AND ({differs}) THEN\n  UPDATE SET {changes}{insertion}"
     )
+
+
+def _same_key(columns: Iterable[MergeColumn]) -> str:
+    return " AND ".join(f"T.{quote(each.name)} = {each.value}" for each in columns if each.is_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,6 +550,11 @@ class Staging:
         if not self.may_share_keys:
             return None
         return f"SELECT {self._keys}, {self._rows_of_key} FROM {self._fitting} QUALIFY {self._rows_of_key} > 1"
+
+    def without_row(self, target: bigquery.TableReference) -> str:
+        """Returns the query of the keys, and 1, of which the target has no row."""
+        same = f"SELECT 1 FROM {quote_table(target)} AS T WHERE {_same_key(self.columns)}"
+        return f"SELECT {self._keys}, 1 FROM {self._fitting} AND NOT EXISTS ({same})"
 
     def fitting(self) -> str:
         """Returns the rows that the target holds, as SQL."""

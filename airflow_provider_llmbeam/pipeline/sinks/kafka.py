@@ -11,7 +11,6 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
     CONSUMER_SETTINGS,
-    NOTHING_SENT,
     TIMEOUT_SECONDS,
     Client,
     client_package,
@@ -44,7 +43,7 @@ def check(sink: KafkaSink, job: str) -> None:
         JobSpecError: The topic does not exist, or the cluster refuses.
         JobFailedError: The cluster does not answer.
     """
-    client = Client(sink, "sink", NOTHING_SENT)
+    client = Client(sink, "sink", JobSpecError.remains)
     # Its own id: that of the run would end a transaction of it which is open.
     producer = _producer(client, f"llmbeam-{job}-check")
     with client.errors("asking for topics"):

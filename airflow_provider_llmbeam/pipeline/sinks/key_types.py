@@ -8,22 +8,22 @@ from typing import Any, Literal
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.staged_bytes import bytes_of
 from airflow_provider_llmbeam.spec.plain_values import INFINITE
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS
 
 KeyType = Literal["boolean", "bytes", "integer", "number", "text"]
 
 #: Types of the columns besides those of the source; a row has the last ones only with what adds them.
 OUTPUT_TYPES: dict[str, KeyType] = {
     **dict.fromkeys(OUTPUT_COLUMNS, "text"),
-    "input_tokens": "integer",
-    "output_tokens": "integer",
-    "attempts": "integer",
-    "latency_seconds": "number",
-    "citations": "text",  # as JSON
-    "mean_logprob": "number",
-    "reasoning": "text",
-    "moderation_input": "text",
-    "moderation_output": "text",
+    "llmbeam_input_tokens": "integer",
+    "llmbeam_output_tokens": "integer",
+    "llmbeam_attempts": "integer",
+    "llmbeam_latency_seconds": "number",
+    "llmbeam_citations": "text",  # as JSON
+    "llmbeam_mean_logprob": "number",
+    "llmbeam_reasoning": "text",
+    "llmbeam_moderation_input": "text",
+    "llmbeam_moderation_output": "text",
 }
 
 

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError, refusal
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns, without_details
 from airflow_provider_llmbeam.pipeline.records import encode_key, read_records, whole
 from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyType, KeyTypes
 from airflow_provider_llmbeam.pipeline.sinks.parquet import as_text
 from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse, store_each
-from airflow_provider_llmbeam.spec.sink import MilvusSink
+from airflow_provider_llmbeam.spec.sink import MILVUS_DETAILS, MilvusSink
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
 ID, VECTOR = "llmbeam_id", "vector"
-_TEXTS = ("model", "fingerprint")
 #: Maximum size of one upsert; the limit of a server is 64 MB: https://milvus.io/docs/limitations.md
 _UPSERT_BYTES, _UPSERT_ROWS = 8 * 2**20, 5_000
 #: Maximum length of a text field; https://milvus.io/docs/limitations.md
@@ -36,7 +36,7 @@ _NOT_BILLED = JobSpecError.remains
 _KEPT = "The answers are in the journal: another run sends nothing to the model."
 
 
-def check(sink: MilvusSink, key: tuple[str, ...], dimensions: int | None) -> None:
+def check(sink: MilvusSink, columns: OutputColumns) -> None:
     """Checks that an existing collection can store the answers.
 
     Raises:
@@ -44,16 +44,18 @@ def check(sink: MilvusSink, key: tuple[str, ...], dimensions: int | None) -> Non
         JobFailedError: The server cannot be reached.
     """
     with _opened(sink, _NOT_BILLED) as client:
-        if client.has_collection(sink.collection) and (mismatch := _misfit(client, sink, key, dimensions)):
+        if client.has_collection(sink.collection) and (
+            mismatch := _misfit(client, sink, columns, columns.dimensions)
+        ):
             raise JobSpecError(mismatch)
 
 
-def publish(sink: MilvusSink, key: tuple[str, ...], staged: Mapping[int, str], refuse: Refuse) -> list[str]:
+def publish(sink: MilvusSink, columns: OutputColumns, staged: Mapping[int, str], refuse: Refuse) -> list[str]:
     """Upserts the rows of the staged files; doing it again changes nothing.
 
     Args:
         sink: The sink.
-        key: Key columns.
+        columns: Columns of the answers.
         staged: Address of each file of answer records, as JSON lines.
         refuse: Takes each row that does not fit the collection.
 
@@ -64,10 +66,10 @@ def publish(sink: MilvusSink, key: tuple[str, ...], staged: Mapping[int, str], r
         JobFailedError: The collection cannot be reached, or fits no row.
         RowsLostError: Milvus stored fewer rows than were sent.
     """
-    shape = _shape(staged, key)
+    shape = _shape(staged, columns)
     if shape.dimensions:  # without a vector those of a collection are not known
         with _opened(sink, _KEPT) as client:
-            _upsert(client, sink, key, staged, shape, refuse)
+            _upsert(client, sink, columns, staged, shape, refuse)
     return [f"{sink.uri}/{sink.collection}"]
 
 
@@ -78,14 +80,14 @@ def entity_id(row: Mapping[str, Any], key: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Shape of the staged rows: the commonest length of the vectors, 0 without any, and the types of the keys."""
+    """Shape of the staged rows: the commonest length of the vectors, 0 without any, and types of columns."""
 
     dimensions: int
-    columns: dict[str, KeyType]
+    types: dict[str, KeyType]
 
 
-def _shape(staged: Mapping[int, str], key: tuple[str, ...]) -> _Shape:
-    lengths, types = Counter[int](), KeyTypes(key)
+def _shape(staged: Mapping[int, str], columns: OutputColumns) -> _Shape:
+    lengths, types = Counter[int](), KeyTypes(columns.from_source)
     for row in read_records(staged):
         lengths[len(row["answer"])] += 1
         types.add(row)
@@ -95,7 +97,7 @@ def _shape(staged: Mapping[int, str], key: tuple[str, ...]) -> _Shape:
 def _upsert(
     client: MilvusClient,
     sink: MilvusSink,
-    key: tuple[str, ...],
+    columns: OutputColumns,
     staged: Mapping[int, str],
     shape: _Shape,
     refuse: Refuse,
@@ -103,14 +105,14 @@ def _upsert(
     from pymilvus.exceptions import DataNotMatchException, MilvusException
 
     if not client.has_collection(sink.collection):
-        _create(client, sink, shape)
-    elif mismatch := _misfit(client, sink, key, shape.dimensions):
+        _create(client, sink, columns, shape)
+    elif mismatch := _misfit(client, sink, columns, shape.dimensions):
         raise JobFailedError(f"{mismatch} {_KEPT}")
     fields = client.describe_collection(sink.collection)["fields"]
     types = {field["name"]: field["type"].name for field in fields}
     rows, sent, taken = enumerate(read_records(staged)), 0, 0
     size = min(_UPSERT_ROWS, max(1, _UPSERT_BYTES // (4 * shape.dimensions)))
-    while chunk := [(number, _entity(row, key, types)) for number, row in itertools.islice(rows, size)]:
+    while chunk := [(number, _entity(row, columns, types)) for number, row in itertools.islice(rows, size)]:
 
         def upsert(first: int, end: int, chunk: list[tuple[int, dict[str, Any]]] = chunk) -> str | None:
             nonlocal sent, taken
@@ -135,30 +137,33 @@ def _upsert(
     client.load_collection(sink.collection)
 
 
-def _entity(row: dict[str, Any], key: tuple[str, ...], types: Mapping[str, str]) -> dict[str, Any]:
-    for column in key:
+def _entity(row: dict[str, Any], columns: OutputColumns, types: Mapping[str, str]) -> dict[str, Any]:
+    for column in columns.from_source:
         if types[column] == "INT64":
             row[column] = whole(row[column])
-    columns = {column: as_text(row[column]) if types[column] == "VARCHAR" else row[column] for column in key}
-    return {ID: entity_id(row, key), **columns, VECTOR: row["answer"], **{name: row[name] for name in _TEXTS}}
+    texts = [name for name in columns.from_source if types[name] == "VARCHAR" and row[name] is not None]
+    found = {name: row[name] for name in (*columns.from_source, *_details(columns))}
+    found |= {name: as_text(row[name]) for name in texts}
+    return {ID: entity_id(row, columns.key), VECTOR: row["answer"], **found}
 
 
-def _create(client: MilvusClient, sink: MilvusSink, shape: _Shape) -> None:
+def _details(columns: OutputColumns) -> list[str]:
+    return [name for name in MILVUS_DETAILS if name in columns.after_answer]
+
+
+def _create(client: MilvusClient, sink: MilvusSink, columns: OutputColumns, shape: _Shape) -> None:
     from pymilvus import DataType
 
     schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
     schema.add_field(ID, DataType.VARCHAR, is_primary=True, max_length=64)
-    for column, kind in shape.columns.items():
-        match kind:
-            case "integer":
-                schema.add_field(column, DataType.INT64)
-            case "number":
-                schema.add_field(column, DataType.DOUBLE)
-            case "boolean":
-                schema.add_field(column, DataType.BOOL)
-            case "text":
-                schema.add_field(column, DataType.VARCHAR, max_length=_LONGEST_TEXT)
-    for name in _TEXTS:
+    kinds = {"integer": DataType.INT64, "number": DataType.DOUBLE, "boolean": DataType.BOOL}
+    for column, kind in shape.types.items():
+        nullable = {} if column in columns.key else {"nullable": True}
+        if kind in kinds:
+            schema.add_field(column, kinds[kind], **nullable)
+        else:
+            schema.add_field(column, DataType.VARCHAR, max_length=_LONGEST_TEXT, **nullable)
+    for name in _details(columns):
         schema.add_field(name, DataType.VARCHAR, max_length=1024)
     schema.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=shape.dimensions)
     index = client.prepare_index_params()
@@ -166,14 +171,14 @@ def _create(client: MilvusClient, sink: MilvusSink, shape: _Shape) -> None:
     client.create_collection(sink.collection, schema=schema, index_params=index)
 
 
-def _misfit(client: MilvusClient, sink: MilvusSink, key: tuple[str, ...], dimensions: int | None) -> str | None:
+def _misfit(client: MilvusClient, sink: MilvusSink, columns: OutputColumns, dimensions: int | None) -> str | None:
     """Returns why an existing collection cannot store the answers; `None` if it can."""
     described = client.describe_collection(sink.collection)
     fields = {field["name"]: field for field in described["fields"]}
-    if missing := [name for name in (ID, *key, VECTOR, *_TEXTS) if name not in fields]:
+    if missing := [name for name in (ID, *columns.from_source, VECTOR, *_details(columns)) if name not in fields]:
         return (
             f"The collection {sink.collection!r} has no field {missing}: a job of another kind, or with another "
-            "key, made it. Name a new one (`sink.collection`)."
+            f"key or `sink.passthrough`, made it.{without_details(missing)} Name a new one (`sink.collection`)."
         )
     found = int(fields[VECTOR]["params"]["dim"])
     if dimensions is not None and found != dimensions:

@@ -92,31 +92,40 @@ def release(spec: JobSpec) -> None:
         storage.delete([uri])
 
 
-def check_still_owner(spec: JobSpec) -> None:
-    """Checks, before the answers are replaced, that no other job has taken the sink over.
+def files_to_replace(spec: JobSpec) -> list[str]:
+    """Returns the addresses of the answers in a files sink that jobs have published, before others replace them.
 
     Raises:
-        JobFailedError: Another job has.
+        JobFailedError: Another job has taken the sink over, or the job would replace a file of no job.
     """
-    uri = spec.paths.owner_uri
-    if uri is None or not isinstance(spec.sink, FilesSink) or spec.sink.on_existing == "merge":
-        return
-    found, own = _parse(storage.read_if_exists(uri)), Owner.of(spec)
-    if found not in (None, own):
+    assert isinstance(spec.sink, FilesSink)
+    assert spec.paths.owner_uri is not None
+    content = storage.read_if_exists(spec.paths.owner_uri)
+    published = _files_of(spec, content)
+    if (fault := find_foreign_file(spec, published)) is not None:
+        raise JobFailedError(f"{fault} The answers are in the journal: a retry sends nothing to the model.")
+    found, own = _parse(content), Owner.of(spec)
+    if spec.sink.on_existing != "merge" and found not in (None, own):
         raise JobFailedError(
             f"{_conflict(spec.sink.uri, found, own)} It was taken over while this job ran, so its files were left "
             f"as they are. The answers of this job are in {spec.paths.journal_uri!r}."
         )
+    return _answers_among(spec.sink, published)
 
 
-def find_foreign_file(spec: JobSpec) -> str | None:
+def find_foreign_file(spec: JobSpec, published: frozenset[str] | None = None) -> str | None:
     """Returns what is wrong with a sink in which the job would replace a file that no job has published.
 
     Answers are no such files for a job that merges: it keeps their rows.
+
+    Args:
+        spec: The job.
+        published: Names of the files that jobs have published; `None`: they are read.
     """
     if not isinstance(spec.sink, FilesSink):
         return None
-    for name in sorted((names_of(spec) - _published(spec)) & _present(spec.sink)):
+    known = _published(spec) if published is None else published
+    for name in sorted((names_of(spec) - known) & _present(spec.sink)):
         if spec.sink.on_existing != "merge" or not _ANSWERS.fullmatch(name):
             return (
                 f"`sink.uri` {spec.sink.uri!r} has a file {name!r} that no job has published there, and that this "
@@ -136,18 +145,27 @@ def names_of(spec: JobSpec) -> frozenset[str]:
 
 def record_published(spec: JobSpec, names: Iterable[str]) -> None:
     """Records which files of the sink jobs have published; what lies beside the answers stays recorded."""
-    if (uri := spec.paths.owner_uri) is not None:
-        owner = asdict(Owner.of(spec))
-        files = {"files": sorted({*names, *(_published(spec) & {*_BESIDE})})}
-        storage.change(uri, lambda content: json.dumps({**owner, **_object(content), **files}).encode())
+    if (uri := spec.paths.owner_uri) is None:
+        return
+    owner = asdict(Owner.of(spec))
+
+    def recorded(content: bytes | None) -> bytes:
+        files = sorted({*names, *(_files_of(spec, content) & {*_BESIDE})})
+        return json.dumps({**owner, **_object(content), "files": files}).encode()
+
+    storage.change(uri, recorded)
 
 
 def published_answers(spec: JobSpec) -> list[str]:
     """Returns the addresses of the files of answers that jobs have published in the sink; none in a table."""
     if not isinstance(spec.sink, FilesSink):
         return []
-    published = {f"{spec.sink.uri}{name}" for name in _published(spec)}
-    return [uri for uri in sorted(storage.match(f"{spec.sink.uri}answers-*")) if uri in published]
+    return _answers_among(spec.sink, _published(spec))
+
+
+def _answers_among(sink: FilesSink, names: frozenset[str]) -> list[str]:
+    """Returns the addresses of the answers in a sink that have one of these names."""
+    return [uri for uri in sorted(storage.match(f"{sink.uri}answers-*")) if uri.removeprefix(sink.uri) in names]
 
 
 def other_answers(spec: JobSpec) -> list[str]:

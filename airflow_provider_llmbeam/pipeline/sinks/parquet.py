@@ -47,7 +47,7 @@ _CONTENT = b"llmbeam.content"
 #: Names of the kinds of values in each column of the source, as JSON.
 _KINDS = b"llmbeam.kinds"
 #: The field in a JSON line, where quotes in texts are escaped.
-_ORIGIN = re.compile(rb'"origin":"\w+",')
+_ORIGIN = re.compile(rb'"llmbeam_origin":"\w+",')
 
 #: The schema of a file, and the kinds of values in its columns of the source.
 FileTypes = tuple[pa.Schema, dict[str, list[str]]]

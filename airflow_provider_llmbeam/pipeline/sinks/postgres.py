@@ -1,8 +1,8 @@
 """The PostgreSQL sink: upserts answers in one transaction. The only module that imports psycopg.
 
 The staged file is streamed by COPY into a temporary table, then upserted by the source's key. Only rows that
-differ are written: a second run changes nothing. A different `origin` alone is ignored, as it changes for every
-row that a second run takes from the journal.
+differ are written: a second run changes nothing. A different `llmbeam_origin` alone is ignored, as it
+changes for every row that a second run takes from the journal.
 
 Errors are those of the server, with the statement that corrects the usual ones. Before a job sends anything, the
 upsert of a sample row is rehearsed and rolled back. What only the values of the rows can show, e.g. a missing
@@ -20,6 +20,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns, without_details
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import read_records
 from airflow_provider_llmbeam.pipeline.sinks import key_types
@@ -66,16 +67,16 @@ _OF_A_ROW = ("21", "22", "23", "44", "54", "P0")
 _COLUMN = re.compile(r", column ([^:]+)")
 
 _TYPES = {"bytes": "text", "boolean": "boolean", "integer": "bigint", "number": "double precision", "text": "text"}
-#: Types of a new table; `answer` may be `jsonb` instead.
+#: Types of a new table; `answer` is `jsonb` if it has a schema.
 OUTPUT_TYPES = {column: _TYPES[kind] for column, kind in key_types.OUTPUT_TYPES.items()}
 #: Values like those of every answer, in the columns whose values no job decides.
 _SAMPLE: Row = {
-    "origin": "fresh",
-    "fingerprint": "ab" * 32,
-    "input_tokens": 1,
-    "output_tokens": 1,
-    "attempts": 1,
-    "latency_seconds": 0.25,
+    "llmbeam_origin": "fresh",
+    "llmbeam_fingerprint": "ab" * 32,
+    "llmbeam_input_tokens": 1,
+    "llmbeam_output_tokens": 1,
+    "llmbeam_attempts": 1,
+    "llmbeam_latency_seconds": 0.25,
 }
 #: Values of the other columns of the sample, by the first word of their type; `0` is a value of most other types.
 _SAMPLES = {"date": "epoch", "timestamp": "epoch", "time": "00:00", "uuid": "0" * 32}
@@ -185,6 +186,8 @@ class _Upsert:
         self._moment = moment
         self._refuse = refuse
         self._without_empty: set[str] = set()
+        #: Columns that need a value, and have one of the author's own in a row that is there.
+        self._kept: list[str] = []
         self._changed = 0
 
     def run(self, records: _Records) -> str:
@@ -192,7 +195,7 @@ class _Upsert:
         name = self._find_table()
         types: dict[str, str] | None = self._find_types()
         if not types:
-            derived = derive_types(self._output, records())
+            derived = derive_types(self._output, self._sink, records())
             if derived is None:
                 _log.info("There is no answer, so the table %r was not created: its types are unknown.", name)
                 return name
@@ -216,14 +219,15 @@ class _Upsert:
         self._find_table()
         types = self._find_types()
         if not types:
-            types = {name: OUTPUT_TYPES.get(name, "text") for name in (*self._key, *self._values)}
+            types = dict.fromkeys(self._output.from_source, "text") | output_types(self._output, self._sink)
             self._create(types)
         self._make(_STAGED, types)
         self._insert(types, 0, 0)
-        sampled = {name: types[name] for name in _SAMPLE}
-        self._make("llmbeam_sample", sampled)
-        self._fill("llmbeam_sample", sampled, [_SAMPLE])
-        sample = {name: _sample_of(type_) for name, type_ in types.items()} | _SAMPLE
+        known = _SAMPLE if (length := self._output.dimensions) is None else {**_SAMPLE, "answer": [0.0] * length}
+        if sampled := {name: types[name] for name in known if name in types}:
+            self._make("llmbeam_sample", sampled)
+            self._fill("llmbeam_sample", sampled, [known])
+        sample = {name: _sample_of(type_) for name, type_ in types.items()} | known
         try:
             with self._connection.transaction():
                 self._fill(_STAGED, types, [sample])
@@ -271,15 +275,20 @@ class _Upsert:
     def _find_types(self) -> dict[str, str]:
         """Returns the types of the answers' columns in an existing table; none if it does not exist."""
         rows = self._connection.execute(
-            "SELECT attname, format_type(atttypid, atttypmod), attgenerated <> '', typcategory::text"
+            "SELECT attname, format_type(atttypid, atttypmod), attgenerated <> '', typcategory::text,"
+            " attnotnull AND NOT atthasdef AND attidentity = ''"
             " FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid"
             " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
             (self._target.as_string(self._connection),),
         ).fetchall()
         names = (*self._key, *self._values)
-        found = {name: type_ for name, type_, _, _ in rows}
-        self._filled = {*names, *(name for name, _, is_generated, _ in rows if is_generated)}
-        self._without_empty = {name for name, _, _, category in rows if category in _NO_EMPTY_TEXT}
+        found = {name: type_ for name, type_, *_ in rows}
+        self._filled = {*names, *(name for name, _, is_generated, *_ in rows if is_generated)}
+        self._without_empty = {name for name, _, _, category, _ in rows if category in _NO_EMPTY_TEXT}
+        needed = [name for name, *_, is_needed in rows if is_needed and name not in names]
+        if needed and self._connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(self._target)).rowcount:
+            self._kept = needed
+            self._filled.update(needed)
         missing = [name for name in names if found and name not in found]
         if missing and missing[0] in self._key:
             raise self._moment.refusal(
@@ -287,13 +296,14 @@ class _Upsert:
                 "Expected a table with one row per key."
             )
         if missing:
+            wanted = output_types(self._output, self._sink)
             additions = sql.SQL(", ").join(
-                sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(name), sql.SQL(OUTPUT_TYPES.get(name, "text")))
+                sql.SQL("ADD COLUMN {} {}").format(sql.Identifier(name), sql.SQL(wanted.get(name, "text")))
                 for name in missing
             )
             raise self._moment.refusal(
                 f"`sink.table`: table {self._sink.table!r} has no columns {missing}, which every answer carries. "
-                f"This adds them: `{self._alter(additions)}`."
+                f"This adds them: `{self._alter(additions)}`.{without_details(missing)}"
             )
         return {name: found[name] for name in names if found}
 
@@ -384,7 +394,7 @@ class _Upsert:
             sql.SQL(", ").join(
                 sql.SQL("{}::text" if types[name] == "json" else "{}").format(sql.Identifier(row, name))
                 for name in self._values
-                if name != "origin"
+                if name != "llmbeam_origin"
             )
             for row in ("old", "excluded")
         )
@@ -430,13 +440,24 @@ class _Upsert:
 
     def _insertion(self, types: Mapping[str, str], where: sql.Composable = _ALL) -> sql.Composed:
         """Returns the upsert of staged rows, without the condition of the rows to update."""
+        rows = sql.SQL("{} AS staged").format(sql.Identifier("pg_temp", _STAGED))
+        if self._kept:  # PostgreSQL checks them also where the row is there, and is updated
+            rows += sql.SQL(" LEFT JOIN {} AS kept ON ({}) = ({})").format(
+                self._target, _names(self._key, "kept"), _names(self._key, "staged")
+            )
         return sql.SQL(
-            "INSERT INTO {target} AS old ({columns}) SELECT {columns} FROM {staged} AS staged {where}"
+            "INSERT INTO {target} AS old ({columns}) SELECT {values} FROM {rows} {where}"
             " ON CONFLICT ({key}) DO UPDATE SET {changes}"
         ).format(
             target=self._target,
-            staged=sql.Identifier("pg_temp", _STAGED),
-            columns=_names(types),
+            rows=rows,
+            columns=_names([*types, *self._kept]),
+            values=sql.SQL(", ").join(
+                [
+                    *(sql.Identifier("staged", name) for name in types),
+                    *(sql.Identifier("kept", name) for name in self._kept),
+                ]
+            ),
             where=where,
             key=_names(self._key),
             changes=sql.SQL(", ").join(
@@ -588,12 +609,14 @@ def _fault_of(error: psycopg.Error, sink: PostgresSink, connection: psycopg.Conn
                 f" User {connection.info.user!r} needs SELECT, INSERT and UPDATE on the table and USAGE on its "
                 "sequences, or CREATE on the schema where the job makes it."
             )
+        case errors.UndefinedObject() if 'type "vector"' in message:
+            fault += " Create the extension of pgvector first, as a user who may: `CREATE EXTENSION vector`."
         case errors.InvalidSchemaName():
             fault += " Create the schema first; the job creates only the table."
         case psycopg.DataError():
             fault += " A value does not fit the table: alter the column, e.g. to text."
         case errors.NotNullViolation():
-            fault += " Give the column a default."
+            fault += " Give the column a default, or the table a row with this key."
         case errors.CheckViolation() if error.diag.constraint_name is not None:
             fault += " Change the row or the constraint."
         case psycopg.IntegrityError():
@@ -607,23 +630,43 @@ def _message_of(error: psycopg.Error) -> str:
     return " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("\t")).rstrip(".")
 
 
-def derive_types(columns: OutputColumns, records: Iterable[Row]) -> dict[str, str] | None:
+def derive_types(columns: OutputColumns, sink: PostgresSink, records: Iterable[Row]) -> dict[str, str] | None:
     """Derives the types of a new table from the records; `None` without records.
 
     Args:
         columns: The columns.
+        sink: The sink.
         records: The records.
     """
-    types, structured, count = KeyTypes(columns.from_source), True, 0
+    types, structured, lengths = KeyTypes(columns.from_source), True, Counter[int]()
     for record in records:
         types.add(record)
-        structured = structured and not isinstance(record["answer"], str)
-        count += 1
-    if not count:
+        structured = structured and not isinstance(record.get("answer"), str)
+        lengths[len(record["answer"]) if columns.has_vectors else 0] += 1
+    if not lengths:
         return None
     keys = {column: _TYPES[found] for column, found in types.types().items()}
-    outputs = {name: OUTPUT_TYPES[name] for name in columns.outputs}
-    return keys | outputs | ({"answer": "jsonb"} if structured else {})
+    ((length, _),) = lengths.most_common(1)
+    outputs = output_types(columns, sink, length)
+    return keys | outputs | ({"answer": "jsonb"} if structured and outputs.get("answer") == "text" else {})
+
+
+def output_types(columns: OutputColumns, sink: PostgresSink, dimensions: int | None = None) -> dict[str, str]:
+    """Returns the types of the columns of a new table besides those of the source.
+
+    Args:
+        columns: The columns.
+        sink: The sink.
+        dimensions: Length of the vectors; `None`: that of the columns, or unknown.
+    """
+    length = dimensions or columns.dimensions
+    if (fields := columns.fields) is not None:
+        answer = {name: _TYPES.get(kind.kind, "jsonb") for name, kind in fields}
+    elif columns.has_vectors and sink.vector_type == "vector":
+        answer = {"answer": "vector" if length is None else f"vector({length})"}
+    else:
+        answer = {"answer": OUTPUT_TYPES["answer"]}
+    return answer | {name: OUTPUT_TYPES[name] for name in columns.after_answer}
 
 
 def encoder_of(type_: str, *, is_key: bool = False, has_empty: bool = True) -> Callable[[Any], str | None]:

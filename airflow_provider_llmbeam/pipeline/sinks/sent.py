@@ -42,6 +42,6 @@ def remember(uri: str, digest: str, staged: Mapping[int, str], refused: Collecti
 
 
 def _digest(record: Row) -> str:
-    """Returns the digest of a record without `origin`, which changes for a row that comes from the journal."""
-    line = encode_record({name: value for name, value in record.items() if name != "origin"})
+    """Returns the digest of a record without its origin, which changes for a row that comes from the journal."""
+    line = encode_record({name: value for name, value in record.items() if name != "llmbeam_origin"})
     return hashlib.sha256(line).hexdigest()

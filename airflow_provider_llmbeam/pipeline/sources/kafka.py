@@ -19,7 +19,6 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.queues import position_file
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
-    NOTHING_SENT,
     TIMEOUT_SECONDS,
     Client,
     client_package,
@@ -201,7 +200,7 @@ def _messages(consumer: Any, client: Client, taken: Range, edges: Edges) -> Iter
                 raise JobFailedError(
                     f"`source`: Kafka at {client.cluster.shown_servers} sent no message for "
                     f"{_STALLED_SECONDS:.0f} s, and {len(ends)} partitions are not read to the end of this run's "
-                    f"range. {NOTHING_SENT}"
+                    f"range. {JobSpecError.remains}"
                 )
             for message in found:
                 place, error = (message.topic(), message.partition()), message.error()
@@ -215,7 +214,8 @@ def _messages(consumer: Any, client: Client, taken: Range, edges: Edges) -> Iter
                     raise JobFailedError(
                         f"`source.topic`: partition {place[1]} of {place[0]!r} ends at offset "
                         f"{message.offset():,}, before the end of this run's range, {ends[place]:,}: its newest "
-                        f"messages were lost in the cluster, or are on a broker that is down. {NOTHING_SENT}"
+                        "messages were lost in the cluster, or are on a broker that is down. "
+                        f"{JobSpecError.remains}"
                     )
                 if error is None and message.offset() < ends[place]:
                     yield message

@@ -16,9 +16,9 @@ import apache_beam as beam
 from google.api_core.exceptions import DeadlineExceeded, GoogleAPICallError
 from requests import ReadTimeout, RequestException
 
-from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.bigquery_jobs import NOTHING_SENT, before_the_model
+from airflow_provider_llmbeam.pipeline.bigquery_jobs import before_the_model
 from airflow_provider_llmbeam.pipeline.queues.deliveries import first_batches
 from airflow_provider_llmbeam.pipeline.queues.deliveries_file import Batches
 from airflow_provider_llmbeam.pipeline.sources.messages import complete_uri, encode_message, message_rows
@@ -128,4 +128,4 @@ def _subscriber(source: PubSubSource) -> Iterator[Any]:
     except RedirectRefusedError:
         raise
     except (RequestException, GoogleAPICallError) as error:
-        raise JobFailedError(f"{subject}: {type(error).__name__}: {error}. {NOTHING_SENT}") from error
+        raise JobFailedError(f"{subject}: {type(error).__name__}: {error}. {JobSpecError.remains}") from error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
 from typing import Literal
@@ -20,8 +21,12 @@ from airflow_provider_llmbeam.pipeline.reporting.tally import TALLIES, Tally
 from airflow_provider_llmbeam.pipeline.transforms.line_blocks import ToLineBlocks
 from airflow_provider_llmbeam.spec.source import Source
 
-#: Number of partitions of the keys: those of a billion rows are 400 MB per partition.
+#: Number of partitions of the keys: those of a billion rows are 600 MB per partition.
 _PARTITIONS = 256
+#: Length of the digest that tells rows with one key apart, in bytes.
+_DIGEST = 8
+#: Tags of the keys of rows that are equal, and of these rows.
+_EQUAL_KEYS, _EQUAL = "equal_keys", "equal"
 #: Maximum number of keys that an error quotes.
 _NAMED = 5
 
@@ -37,23 +42,33 @@ def unique(
         context: The run.
 
     Returns:
-        The rows to answer; the duplicate keys, if they fail the job; and, in zero or one collections, the rows for
-        the dead letter, and `Tally`s of those that are skipped.
+        The rows to answer; the keys of rows that differ, if they fail the job; and, in zero or one collections,
+        the rows for the dead letter, and `Tally`s of those that are skipped.
     """
+
+    def pick_one(some: beam.PCollection, policy: Literal["first", "last", "dead_letter"]) -> beam.PCollection:
+        by_key = some | "KeyOf" >> beam.Map(lambda row: (encode_equal_key(row, source.key), row))
+        pick = beam.ParDo(PickOne(policy, context)).with_outputs(FAILED, TALLIES, main="rows")
+        return by_key | "ByKey" >> beam.GroupByKey() | pick
+
     match source.on_duplicate_key:
         case "error":
-            return rows, beam.pvalue.AsList(rows | "DuplicateKeys" >> DuplicateKeys(source.key)), [], []
+            found = rows | "DuplicateKeys" >> DuplicateKeys(source.key)
+            equal_keys = beam.pvalue.AsDict(found[_EQUAL_KEYS])
+            set_aside = beam.ParDo(_SetAside(source.key), equal_keys).with_outputs(_EQUAL, main="rows")
+            single = rows | "SetAside" >> set_aside
+            picked = pick_one(single[_EQUAL], "dead_letter")
+            every = (single["rows"], picked["rows"]) | "SingleRows" >> beam.Flatten()
+            return every, beam.pvalue.AsList(found["duplicates"]), [], [picked[TALLIES]]
         case "first" | "last" | "dead_letter" as policy:
-            by_key = rows | "KeyOf" >> beam.Map(lambda row: (encode_equal_key(row, source.key), row))
-            pick = beam.ParDo(PickOne(policy, context)).with_outputs(FAILED, TALLIES, main="rows")
-            picked = by_key | "ByKey" >> beam.GroupByKey() | pick
+            picked = pick_one(rows, policy)
             return picked["rows"], None, [picked[FAILED]], [picked[TALLIES]]
         case "allow":
             return rows, None, [], []
 
 
 class DuplicateKeys(beam.PTransform):
-    """Finds keys that several rows have, as JSON lines."""
+    """Finds keys that several rows have, as JSON: `duplicates` if the rows differ, else `equal_keys`."""
 
     def __init__(self, key: tuple[str, ...]) -> None:
         super().__init__()
@@ -65,30 +80,59 @@ class DuplicateKeys(beam.PTransform):
             rows
             | "Pack" >> beam.ParDo(ToLineBlocks(partial(key_line, self._key)))
             | "ByPart" >> beam.GroupByKey()
-            | "Find" >> beam.FlatMapTuple(lambda _, blocks: repeated_lines(blocks))
+            | "Find" >> beam.ParDo(_FindDuplicates()).with_outputs(_EQUAL_KEYS, main="duplicates")
         )
 
 
 def key_line(key: tuple[str, ...], row: Row) -> tuple[int, bytes]:
-    """Returns the partition of the key of a row, and the key as a JSON line."""
-    line = encode_equal_key(row, key)
-    return zlib.crc32(line) % _PARTITIONS, line
+    """Returns the partition of the key of a row, and a line with the key as JSON and a digest of the row."""
+    encoded = encode_equal_key(row, key)
+    return zlib.crc32(encoded) % _PARTITIONS, b"%s\t%s\n" % (encoded[:-1], row_digest(row).hex().encode())
 
 
-def repeated_lines(blocks: Iterable[bytes]) -> list[bytes]:
-    """Returns the lines that occur more than once, each once."""
-    seen: set[bytes] = set()
-    repeated: dict[bytes, None] = {}
+def row_digest(row: Row) -> bytes:
+    """Returns a digest of the columns of a row."""
+    return hashlib.blake2b(encode_record(row), digest_size=_DIGEST).digest()
+
+
+def repeated_keys(blocks: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Returns the keys of lines of which several differ, and those of lines that are all equal but several."""
+    seen: dict[bytes, int] = {}
+    differing: dict[bytes, None] = {}
+    equal: dict[bytes, None] = {}
     for block in blocks:
         for line in block.splitlines():
-            if line in seen:
-                repeated[line] = None
-            seen.add(line)
-    return list(repeated)
+            key, _, digest = line.rpartition(b"\t")
+            found = int(digest, 16)
+            if (first := seen.get(key)) is None:
+                seen[key] = found
+            else:
+                (equal if first == found else differing)[key] = None
+    return [*differing], [key for key in equal if key not in differing]
+
+
+class _FindDuplicates(beam.DoFn):
+    def process(self, part: tuple[int, Iterable[bytes]]) -> Iterator[bytes | beam.pvalue.TaggedOutput]:
+        differing, equal = repeated_keys(part[1])
+        yield from differing
+        for key in equal:
+            yield beam.pvalue.TaggedOutput(_EQUAL_KEYS, (key, True))
+
+
+class _SetAside(beam.DoFn):
+    """Outputs rows of which others are copies as `equal`."""
+
+    def __init__(self, key: tuple[str, ...]) -> None:
+        super().__init__()
+        self._key = key
+
+    def process(self, row: Row, equal_keys: Mapping[bytes, bool]) -> Iterator[Row | beam.pvalue.TaggedOutput]:
+        is_equal = equal_keys and encode_equal_key(row, self._key)[:-1] in equal_keys
+        yield beam.pvalue.TaggedOutput(_EQUAL, row) if is_equal else row
 
 
 def refuse_duplicates(duplicates: list[bytes]) -> None:
-    """Fails a job with duplicate keys.
+    """Fails a job with rows that differ and have one key.
 
     Raises:
         JobSpecError: There are duplicate keys; the message quotes the first ones.

@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
+from airflow_provider_llmbeam.providers.access import Access
 from airflow_provider_llmbeam.providers.embeddings import EmbeddingBackend, vector_reply
 from airflow_provider_llmbeam.spec.model import EchoModel, Embedding
 
@@ -22,7 +23,7 @@ class EchoEmbeddings(EmbeddingBackend):
     #: Length of a vector, if the spec does not set it.
     DIMENSIONS = 8
 
-    def __init__(self, model: EchoModel, embedding: Embedding) -> None:
+    def __init__(self, model: EchoModel, embedding: Embedding, access: Access | None = None) -> None:
         self._model = model
         self._dimensions = embedding.dimensions or self.DIMENSIONS
         self._task_type = embedding.task_type or ""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.providers.access import open_access
+from airflow_provider_llmbeam.providers.access import Access, open_access
 from airflow_provider_llmbeam.providers.embeddings import (
     NO_VECTORS,
     EmbeddingBackend,
@@ -29,15 +29,20 @@ _TEXT_TOKENS = 8192
 class GeminiEmbeddings(HttpBackend, EmbeddingBackend):
     """Client of an embedding model of Google.
 
+    Args:
+        model: The model.
+        embedding: Parameters of the vectors.
+        access: Authentication of the requests; `None`: that of this process.
+
     Raises:
         JobSpecError: No `project` and no `GOOGLE_API_KEY`, or `project` and no Google credentials.
     """
 
-    def __init__(self, model: GeminiModel, embedding: Embedding) -> None:
+    def __init__(self, model: GeminiModel, embedding: Embedding, access: Access | None = None) -> None:
         self._model = model
         self._method = _method(model, embedding)
         self._url = f"{model.address}:{self._method.name}"
-        super().__init__(HttpClient(self._url, open_access(model)))
+        super().__init__(HttpClient(self._url, access or open_access(model)))
         self.limits = self._method.limits
         self._dimensions = embedding.dimensions
         self._usage = UsageReader(model.name)

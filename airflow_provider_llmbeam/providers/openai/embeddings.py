@@ -8,7 +8,7 @@ from typing import Any
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.providers.access import open_access
+from airflow_provider_llmbeam.providers.access import Access, open_access
 from airflow_provider_llmbeam.providers.embeddings import (
     NO_VECTORS,
     EmbeddingBackend,
@@ -29,8 +29,8 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
     #: answers 4xx, and the engine then sends halves.
     limits = StaticBatching(max_padded_tokens=300_000, max_instances=2048)
 
-    def __init__(self, model: OpenAIModel, embedding: Embedding) -> None:
-        super().__init__(HttpClient(model.base_url, open_access(model)))
+    def __init__(self, model: OpenAIModel, embedding: Embedding, access: Access | None = None) -> None:
+        super().__init__(HttpClient(model.base_url, access or open_access(model)))
         self._model = model
         self._dimensions = embedding.dimensions
         self._usage = UsageReader(model.name)

@@ -110,7 +110,7 @@ def _flex_fault(spec: JobSpec) -> FieldFaultError | None:
 def _priority_fault(spec: JobSpec) -> FieldFaultError | None:
     if fault := _other_tier_fault(spec, "priority"):
         return fault
-    price = price_of(spec.model, spec.limits.price) if spec.limits.budget_usd is not None else None
+    price = price_of(spec.model, spec.limits.price) if spec.limits.has_budget else None
     if price is not None and price.priority_ratio is None:
         return FieldFaultError(
             "limits.price",

@@ -35,7 +35,7 @@ from airflow_provider_llmbeam.spec.model.server import Server, server_of
 from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, Runner
 from airflow_provider_llmbeam.spec.safety import AirflowRun, Safety
-from airflow_provider_llmbeam.spec.sink import KafkaSink, MilvusSink, PostgresSink, Sink
+from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS, KafkaSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import KafkaSource, Source
 
 
@@ -146,10 +146,11 @@ class JobSpec(SpecModel):
         return Fingerprinter(self.model, self.generation, self.prompt.output_schema, self.embedding)
 
     @property
-    def extra_columns(self) -> tuple[str, ...]:
-        """Columns that an output row has only with parameters of the answer, or with moderation."""
+    def detail_columns(self) -> tuple[str, ...]:
+        """Columns of an output row with what is known of its answer, and what other fields of the job ask for."""
         moderation = self.safety.moderation
-        return (*self.generation.extra_columns, *(() if moderation is None else moderation.extra_columns))
+        asked = (*self.generation.extra_columns, *(() if moderation is None else moderation.extra_columns))
+        return (*(OUTPUT_COLUMNS[1:] if self.sink.details else ()), *(f"llmbeam_{name}" for name in asked))
 
     @property
     def server(self) -> Server:

@@ -6,10 +6,10 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from airflow_provider_llmbeam.spec.base import FieldFaultError
-from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
-from airflow_provider_llmbeam.spec.sink import BigQuerySink, FilesSink, MilvusSink
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, FilesSource, glob_pattern
+from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
+from airflow_provider_llmbeam.spec.prompt.answer_type import answer_type
+from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS, BigQuerySink, FilesSink, MilvusSink
+from airflow_provider_llmbeam.spec.source import FilesSource, glob_pattern
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job import JobSpec
@@ -19,8 +19,8 @@ _MILVUS_FIELD = re.compile(r"(?!(vector|llmbeam_id)$)[A-Za-z_][A-Za-z0-9_]{0,254
 
 def output_fault(spec: JobSpec) -> ValueError | None:
     """Returns what is wrong with the output of a job, as the second half of a sentence; `None` if nothing is."""
-    problem = _source_problem(spec) or _merge_problem(spec) or _columns_problem(spec)
-    return None if problem is None else ValueError(problem)
+    problem = _source_problem(spec) or _merge_problem(spec) or _form_problem(spec)
+    return _columns_fault(spec) if problem is None else ValueError(problem)
 
 
 def milvus_fault(spec: JobSpec) -> FieldFaultError | None:
@@ -31,13 +31,14 @@ def milvus_fault(spec: JobSpec) -> FieldFaultError | None:
         return FieldFaultError(
             "task", "must be 'embed' with a sink of type 'milvus', which stores vectors", spec.task
         )
-    if odd := [column for column in spec.source.key if not _MILVUS_FIELD.match(column)]:
-        return FieldFaultError(
-            "source.key",
-            f"has {odd}, which cannot be fields of a sink of type 'milvus': letters, digits and _ are "
-            "allowed, and `vector` and `llmbeam_id` are taken",
-            list(spec.source.key),
-        )
+    for field, columns in (("source.key", spec.source.key), ("sink.passthrough", spec.sink.passthrough)):
+        if odd := [column for column in columns if not _MILVUS_FIELD.match(column)]:
+            return FieldFaultError(
+                field,
+                f"has {odd}, which cannot be fields of a sink of type 'milvus': letters, digits and _ are "
+                "allowed, and `vector` and `llmbeam_id` are taken",
+                list(columns),
+            )
     return None
 
 
@@ -73,8 +74,7 @@ def _merge_problem(spec: JobSpec) -> str | None:
     return None
 
 
-def _columns_problem(spec: JobSpec) -> str | None:
-    fields, outputs = dict[str, AnswerType](), [*OUTPUT_COLUMNS, *spec.extra_columns]
+def _form_problem(spec: JobSpec) -> str | None:
     if getattr(spec.sink, "answer_columns", None) == "flat":
         if spec.prompt.output_schema is None or spec.embedding is not None:
             return (
@@ -86,19 +86,27 @@ def _columns_problem(spec: JobSpec) -> str | None:
                 "has `sink.answer_columns` 'flat', which needs a `prompt.output_schema` of type 'object' with "
                 "`properties`, and no `$ref`, `allOf`, `anyOf` or `oneOf` beside them: use 'struct' or 'json'"
             )
-        fields, outputs = dict(found.fields), outputs[1:]
-    passthrough = getattr(spec.sink, "passthrough", ())
+    return None
+
+
+def _columns_fault(spec: JobSpec) -> FieldFaultError | None:
+    """Returns which name two columns of an output row would have; `None` if each has its own."""
+    fields, outputs = tuple[str, ...](), [OUTPUT_COLUMNS[0], *spec.detail_columns]
+    schema = spec.prompt.output_schema
+    if schema is not None and getattr(spec.sink, "answer_columns", None) == "flat":
+        fields, outputs = tuple(name for name, _ in answer_type(schema).fields), outputs[1:]
     is_folded = isinstance(spec.sink, BigQuerySink)  # names of its columns differ by more than their case
     taken = {name.lower() if is_folded else name: "has a column of that name" for name in outputs}
     for field, names in (
         ("source.key", spec.source.key),
-        ("prompt.output_schema", tuple(fields)),
-        ("sink.passthrough", passthrough),
+        ("prompt.output_schema", fields),
+        ("sink.passthrough", spec.sink.passthrough),
     ):
         for name in names:
             own = name.lower() if is_folded else name
             if own in taken:
-                return f"has column {name!r} in `{field}`, and every output row {taken[own]}: use another"
+                fault = f"has column {name!r}, and every output row {taken[own]}: use another"
+                return FieldFaultError(field, fault, NOT_SHOWN)
             taken[own] = f"has it from `{field}`"
     return None
 

@@ -135,6 +135,12 @@ class JobPaths:
         return f"{self.shared_uri}rates/"
 
     @property
+    def budget_uri(self) -> str | None:
+        """Address of the ledger of a budget that many runs share; `None` for none."""
+        budget = self.spec.limits.budget
+        return None if budget is None else f"{self.shared_uri}budgets/{budget.over}.json"
+
+    @property
     def inspections_uri(self) -> str:
         """Directory of what a detector of type `dlp` has found; with a cache it is shared with other jobs."""
         return f"{self._journal}@inspections/"

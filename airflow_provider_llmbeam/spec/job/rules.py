@@ -59,6 +59,7 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
         or _media_fault(spec)
         or _feature_fault(spec)
         or _price_fault(spec)
+        or _shared_budget_fault(spec)
         or _local_file_fault(spec)
         or _worker_key_fault(spec, has_project=has_project)
     )
@@ -211,12 +212,13 @@ def _search_fault(spec: JobSpec) -> FieldFaultError | None:
             True,
             spec.model.name,
         )
-    if spec.limits.budget_usd is not None:
+    if spec.limits.has_budget:
+        field = "budget" if spec.limits.budget_usd is None else "budget_usd"
         return FieldFaultError(
-            "limits.budget_usd",
+            f"limits.{field}",
             "must be left out with `generation.google_search`: the provider bills each search besides the tokens, "
             "and a budget would not include them",
-            spec.limits.budget_usd,
+            getattr(spec.limits, field),
         )
     return None
 
@@ -258,15 +260,30 @@ def _media_fault(spec: JobSpec) -> ValueError | None:
 
 
 def _price_fault(spec: JobSpec) -> FieldFaultError | None:
-    if spec.limits.budget_usd is None or price_of(spec.model, spec.limits.price) is not None:
+    if not spec.limits.has_budget or price_of(spec.model, spec.limits.price) is not None:
         return None
     return FieldFaultError(
         "limits.price",
-        f"this field is needed with `limits.budget_usd`, as the price of {spec.model.type} model "
+        f"this field is needed with a budget in `limits`, as the price of {spec.model.type} model "
         f"{spec.model.name!r} is not known, e.g. {{'input_usd_per_million_tokens': 0.3, "
         "'output_usd_per_million_tokens': 2.5}",
         NOT_SHOWN,
         spec.model.name,
+    )
+
+
+def _shared_budget_fault(spec: JobSpec) -> FieldFaultError | None:
+    if spec.limits.budget is None:
+        return None
+    if spec.state_uri is None:
+        return FieldFaultError("state_uri", "this field is needed with `limits.budget`: the ledger is there", None)
+    if _is_local(spec.state_uri) or spec.state_uri.startswith("gs://"):
+        return None
+    return FieldFaultError(
+        "state_uri",
+        "must be on a disk or on Cloud Storage with `limits.budget`: other stores cannot refuse one of two writes "
+        "at the same time, and both runs would spend what is left",
+        spec.state_uri,
     )
 
 

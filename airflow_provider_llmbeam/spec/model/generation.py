@@ -80,18 +80,18 @@ class Generation(SpecModel):
             `{"HARM_CATEGORY_DANGEROUS_CONTENT": "BLOCK_ONLY_HIGH"}`. A blocked row fails with the kind `blocked`.
         model_armor: Templates of Model Armor that Vertex AI applies to `prompt` and `response`, instead of
             `safety_settings`: `{"prompt": "projects/…/locations/…/templates/…"}`.
-        google_search: Whether Gemini may search the web. The column `citations` then has the pages that it used.
-            Searches are billed besides the tokens, and `cost_usd` does not include them.
-        logprobs: Whether the column `mean_logprob` has the mean natural logarithm of the probabilities of the
-            answer's tokens: a measure of how sure the model was.
+        google_search: Whether Gemini may search the web. The column `llmbeam_citations` then has the pages that it
+            used. Searches are billed besides the tokens, and `cost_usd` does not include them.
+        logprobs: Whether the column `llmbeam_mean_logprob` has the mean natural logarithm of the probabilities of
+            the answer's tokens: a measure of how sure the model was.
         structured_outputs: What vLLM restricts the answer to: one of a `choice`, a `regex` or a `grammar`. An
             answer that is not one of a `choice` is invalid.
         extra_body: Further fields of the body of a request, for servers with the OpenAI API, e.g.
             `{"min_p": 0.1}`; a field that is `None` is left out of it.
         strip_reasoning: Whether a block of reasoning before an answer, `<think>…</think>`, is left out of it.
-        keep_reasoning: Whether the column `reasoning` has what the model wrote before its answer: such a block,
-            and reasoning that the server sends apart. Gemini is asked for summaries of its thoughts. It is no part
-            of the answer, so that answers of earlier runs, which have none, are not requested again.
+        keep_reasoning: Whether the column `llmbeam_reasoning` has what the model wrote before its answer: such a
+            block, and reasoning that the server sends apart. Gemini is asked for summaries of its thoughts. It is
+            no part of the answer, so that answers of earlier runs, which have none, are not requested again.
         stream: Whether the answer is streamed: the time to its first token is recorded, and a stalled answer fails
             before `limits.request_timeout_seconds`. The text is the same.
         stream_idle_timeout_seconds: Maximum time between two chunks of a streamed answer, in seconds.
@@ -128,7 +128,7 @@ class Generation(SpecModel):
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        """Columns that an output row has only with these parameters."""
+        """What an output row has only with these parameters; in a sink with `llmbeam_` before the name."""
         columns = {
             "citations": self.google_search,
             "mean_logprob": self.logprobs,

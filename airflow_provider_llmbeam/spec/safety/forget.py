@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, model_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel
 from airflow_provider_llmbeam.spec.characters import valid_text
 
 _FINGERPRINT = re.compile("[0-9a-f]{64}")
@@ -43,5 +43,6 @@ class RowsToForget(SpecModel):
     @model_validator(mode="after")
     def _some(self) -> RowsToForget:
         if not self.keys and not self.fingerprints:
-            raise ValueError("needs the key of a row, or the fingerprint of a prompt")
+            want = "needs the key of a row (`--key`), or the fingerprint of a prompt (`--fingerprint`)"
+            raise FieldFaultError("keys", want)
         return self

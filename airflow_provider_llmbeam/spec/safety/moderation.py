@@ -44,7 +44,7 @@ class Moderation(SpecModel):
         generation: Parameters of its answers.
         limits: Its rates and its budget, which are not those of the job.
         action: What follows if it calls a text unsafe. `fail`: the row goes to the dead letter with the kind
-            `moderated`. `flag`: the categories are in the column `moderation_input` or `moderation_output` of the
+            `moderated`. `flag`: the categories are in the column `llmbeam_moderation_input` or `…_output` of the
             output row. `replace`: `replacement` is published instead of the answer. A prompt that fails or is
             replaced is not sent to the model of the job.
         categories: Another action for a category, or `allow`. Of several categories the strictest action counts.
@@ -99,7 +99,7 @@ class Moderation(SpecModel):
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        """Columns that an output row has only with moderation."""
+        """What an output row has only with moderation; in a sink with `llmbeam_` before the name."""
         return tuple(f"moderation_{side}" for side in ("input", "output") if self.flags and side in self.on)
 
     def find_fault(self, spec: JobSpec) -> FieldFaultError | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 import random
 from collections import Counter
@@ -19,6 +20,7 @@ from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.output import OutputParser
+from airflow_provider_llmbeam.engine.pacing.account import Account
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
@@ -27,7 +29,7 @@ from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state imp
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError, RetryPolicy
-from airflow_provider_llmbeam.exceptions import BudgetExceededError
+from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobFailedError
 from airflow_provider_llmbeam.spec import Price
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
@@ -834,3 +836,63 @@ def test_a_slow_rate_of_an_earlier_run_does_not_last_where_streams_break(run: Ru
     outcomes, seconds = run(main())
     assert all(isinstance(outcome, Completion) for outcome in outcomes)
     assert seconds < 60
+
+
+def of_16_usd(count: int) -> list[Prompt]:
+    """Returns prompts whose requests are expected to cost what they do: 7 input tokens, and 9 output tokens."""
+    return prompts(*(f"{number:028}" for number in range(count)))
+
+
+class LedgerFile:
+    content: bytes | None = None
+
+    def change(self, changed: Callable[[bytes | None], bytes]) -> None:
+        self.content = changed(self.content)
+
+
+def shared_budget_of(requests: float, file: LedgerFile, name: str = "a") -> Budget:
+    """Returns the part of a process in a budget for a number of requests of `of_16_usd`."""
+    usd = 16.0 * requests
+    options: dict[str, Any] = {"over": "month", "uri": "x", "interval_seconds": 0.0, "first_requests": 2}
+    account = Account(file.change, usd, name=name, clock=float, in_background=lambda called: called(), **options)
+    return Budget(account=account)
+
+
+@given(afford=st.integers(1, 40), max_in_flight=st.integers(1, 16))
+@examples(0.6)
+def test_runs_that_share_a_budget_spend_it_to_the_last_request_and_no_more(
+    run: Run, afford: int, max_in_flight: int
+) -> None:
+    file, sent, buckets = LedgerFile(), 0, LengthBuckets((128,), 9)
+    for name in "abc":
+        backend, budget = FakeBackend(), shared_budget_of(afford, file, name)
+        engine = engine_of(backend, budget=budget, max_in_flight=max_in_flight, buckets=buckets)
+        with contextlib.suppress(BudgetExceededError):
+            run(engine.answer(of_16_usd(20)))
+        budget.account.close()
+        sent += len(backend.sent)
+    assert sent == min(60, afford)
+
+
+def test_a_shared_budget_that_is_spent_names_what_is_left_of_it(run: Run) -> None:
+    budget = shared_budget_of(5.5, LedgerFile())
+    ended = Batch(run, FakeBackend(), of_16_usd(20), budget=budget, buckets=LengthBuckets((128,), 9))
+    assert "of the $88 of `limits.budget` 'month', which other runs spend, too, $8 are left" in ended.message
+    assert "The journal, if there is one, has the answers so far" in ended.message
+
+
+def test_a_ledger_that_cannot_be_read_ends_the_batch_and_nothing_is_sent(run: Run) -> None:
+    file, backend = LedgerFile(), FakeBackend()
+    file.content = b"{"
+    with pytest.raises(JobFailedError, match="cannot be read"):
+        run(engine_of(backend, budget=shared_budget_of(5, file)).answer(of_16_usd(20)))
+    assert backend.sent == []
+
+
+def test_a_request_that_fails_keeps_nothing_reserved(run: Run) -> None:
+    refused = {f"row {number}": [RequestError("bad_request", "no")] for number in range(20)}
+    budget = shared_budget_of(3, LedgerFile())
+    for number in range(5):
+        backend = FakeBackend(refused)
+        run(engine_of(backend, budget=budget, buckets=LengthBuckets((128,), 9)).answer(prompts(f"row {number}")))
+        assert len(backend.sent) == 1

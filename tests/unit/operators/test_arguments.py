@@ -240,6 +240,15 @@ def test_a_model_that_airflow_rendered_as_text_is_read(text: str, monkeypatch: p
     assert spec.limits.max_in_flight == 3
 
 
+def test_an_argument_that_only_the_task_would_stumble_over_is_refused_when_the_dag_is_parsed() -> None:
+    assert "`notifiers`: must be notifiers of Airflow" in refusal(notifiers="slack")
+    assert "`notifiers`: must be notifiers of Airflow" in refusal(notifiers=["slack"])
+    assert "`job_name`: must be a name of at most" in refusal(job_name="my job")
+    evaluated = {**SIMPLE, "golden": {"uri": "g.csv", "key": "id"}}
+    with pytest.raises(JobSpecError, match=r"`metrics`: must be an object with named fields; got \['exact'\]"):
+        EvaluateInferenceOperator(**evaluated, metrics=["exact"])
+
+
 def test_a_rendered_value_that_is_no_object_names_native_objects() -> None:
     made = RunInferenceOperator(**{**SIMPLE, "limits": "{{ ti.xcom_pull(task_ids='gate') }}"}, job_name="job")
     made.limits = "None"
@@ -283,6 +292,8 @@ def test_a_guard_a_judge_and_the_other_model_of_a_task_have_the_address_of_the_e
     seen: list[Any] = []
 
     class Process:
+        page = None
+
         def __init__(self, spec: JobSpec, *_: Any, **others: Any) -> None:
             seen.extend(spec.models)
 

@@ -8,6 +8,9 @@ from types import SimpleNamespace
 from zoneinfo import ZoneInfo
 
 import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_llmbeam import DAY
 
 DAGS = Path(__file__).resolve().parents[3] / "dags"
 
@@ -55,6 +58,15 @@ def test_a_schedule_in_the_zone_of_the_start_date_reads_the_file_of_its_day(name
     scope = scope_of(name, ("datetime(2026, 1, 1)", start))
     evening = datetime(2026, 10, 25, 22, tzinfo=ZoneInfo(zone))
     assert source_of(scope, task_id, evening).endswith(f"/{file}")
+
+
+@pytest.mark.parametrize(
+    ("logical_date", "day"), [(None, "2026-11-06"), (datetime(2026, 11, 3, 23, 15, tzinfo=UTC), "2026-11-04")]
+)
+def test_the_day_of_a_run_is_in_the_zone_of_its_dag_also_without_a_logical_date(logical_date, day):
+    dag = DAG("day", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")))
+    run = SimpleNamespace(logical_date=logical_date, run_after=datetime(2026, 11, 5, 23, 15, tzinfo=UTC))
+    assert dag.get_template_env().from_string(DAY).render(dag=dag, dag_run=run) == day
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in DAGS.glob("*.py")))

@@ -90,7 +90,7 @@ def test_pending_values_are_not_checked(parts: dict[str, Any]) -> None:
         ({"name": "a/b"}, "name"),
         ({"limits": {"max_in_flight": 0, "max_attempts": "{{ params.n }}"}}, "limits.max_in_flight"),
         ({"limits": {"max_tries": 1}}, "limits.max_tries"),
-        ({"source": {"uri": "{{ params.uri }}", "key": ["answer"]}}, "source.key"),
+        ({"source": {"uri": "{{ params.uri }}", "key": ["id", "id"]}}, "source.key"),
         ({"source": {"uri": "in/table", "key": ["id"]}}, "source"),
         ({"model": {"type": "claude"}}, "model.type"),
         ({"model": {}}, "model.type"),

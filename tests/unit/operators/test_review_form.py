@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from airflow_provider_llmbeam.operators.review_answers import review_answers
-from airflow_provider_llmbeam.operators.review_form import ReviewAnswerOperator, form_body, verdict
+from airflow_provider_llmbeam.operators.review_form import (
+    MAX_SUBJECT,
+    ReviewAnswerOperator,
+    form_body,
+    subject,
+    verdict,
+)
 
 MARKUP = "`~>#-*_[]()!<&{}%|\\ \n\t\r\u2028\0ab1."
 AT = datetime(2026, 11, 25, 10, tzinfo=UTC)
@@ -49,14 +55,16 @@ def test_airflow_renders_no_field_and_adds_no_params_of_the_dag():
     assert {name: task.params.get_param(name).schema for name in task.params} == {
         name: field["schema"] for name, field in FORM.items()
     }
-    assert task.defaults is None
     assert "{{ 7 * 7 }}" in task.body
     assert mapped.template_fields == ()
 
 
 def test_what_nobody_reviews_in_time_makes_no_golden_row():
     task = ReviewAnswerOperator(task_id="review", review=json.dumps(REVIEW), response_timeout=timedelta(hours=1))
-    assert task.defaults == ["Leave out"]
+    event = {"chosen_options": task.defaults, "params_input": {}, "responded_at": AT, "responded_by_user": None}
+    found = json.loads(task.execute_complete({}, event))
+    assert not found["is_accepted"], "although Airflow records the option that the form highlights"
+    assert found["reviewed_by"] is None
 
 
 def test_a_response_becomes_a_verdict_with_the_values_of_the_form():
@@ -83,9 +91,32 @@ def test_the_verdict_is_text_in_which_airflow_and_postgresql_find_nothing_of_the
     assert json.loads(found)["values"] == {"mood": "bad", "tags": tags}
 
 
-def test_nobody_is_named_if_nobody_answered_in_time():
-    response = {"chosen_options": ["Leave out"], "params_input": None, "responded_at": AT}
-    assert verdict(REVIEW, response | {"responded_by_user": None})["reviewed_by"] is None
+@pytest.mark.parametrize("kwargs", [{}, {"response_timeout": timedelta(hours=1)}])
+def test_accept_comes_first_and_is_the_one_option_that_the_form_highlights(kwargs):
+    task = ReviewAnswerOperator(task_id="review", review=json.dumps(REVIEW), **kwargs)
+    assert task.options == ["Accept", "Leave out"]
+    assert task.defaults == ["Accept"]
+
+
+def test_the_subject_and_the_map_index_name_the_row_and_its_answer():
+    review = {**REVIEW, "key": '{"id": "T103-00109", "day": 7}'}
+    task = ReviewAnswerOperator(task_id="review", review=json.dumps(review))
+    assert task.subject == 'T103-00109, 7 · mood = good, tags = [ "a" ]'
+    with DAG("named", schedule=None):
+        mapped = review_answers(ReviewAnswerOperator(task_id="one", review=json.dumps(review)).output)
+        own = review_answers(mapped.output, task_id="own", map_index_template="mine")
+    assert mapped.partial_kwargs["map_index_template"] == "{{ task.subject }}"
+    assert own.partial_kwargs["map_index_template"] == "mine"
+
+
+@pytest.mark.fuzz
+@given(st.text(MARKUP + "\u202e", max_size=300), st.text(MARKUP, max_size=300))
+def test_a_subject_is_one_short_line_whatever_is_in_the_row_and_its_answer(key, value):
+    form = {"mood": {**FORM["mood"], "value": value}}
+    found = subject({"key": json.dumps({"id": key}), "form": form})
+    assert len(found) <= MAX_SUBJECT
+    assert found.isprintable()
+    assert " · mood = " in found, "a long key leaves room for the answer"
 
 
 def test_a_field_that_must_hold_json_and_does_not_is_named_and_asked_for_again():

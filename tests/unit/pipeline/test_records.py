@@ -34,7 +34,7 @@ from airflow_provider_llmbeam.pipeline.sources.files import parse_json_line, par
 from airflow_provider_llmbeam.pipeline.staged_bytes import bytes_of, without_bytes
 from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.prompt.answer_type import answer_type
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS
 from tests.hostile import examples
 from tests.outcomes import completion
 
@@ -63,14 +63,14 @@ def record(answer: Any = "Hi.", **key: Any) -> dict[str, Any]:
     return {
         **key,
         "answer": answer,
-        "origin": "fresh",
-        "model": "m",
-        "fingerprint": "f",
-        "finish_reason": "stop",
-        "input_tokens": 1,
-        "output_tokens": 2,
-        "attempts": 1,
-        "latency_seconds": 0.25,
+        "llmbeam_origin": "fresh",
+        "llmbeam_model": "m",
+        "llmbeam_fingerprint": "f",
+        "llmbeam_finish_reason": "stop",
+        "llmbeam_input_tokens": 1,
+        "llmbeam_output_tokens": 2,
+        "llmbeam_attempts": 1,
+        "llmbeam_latency_seconds": 0.25,
     }
 
 
@@ -88,14 +88,14 @@ def test_an_answered_row_has_its_key_and_the_columns_for_an_audit() -> None:
         "part": "a",
         "id": 7,
         "answer": "Hi.",
-        "origin": "fresh",
-        "model": "m-001",
-        "fingerprint": "f" * 64,
-        "finish_reason": "stop",
-        "input_tokens": 10,
-        "output_tokens": 3,
-        "attempts": 1,
-        "latency_seconds": 0.3333,
+        "llmbeam_origin": "fresh",
+        "llmbeam_model": "m-001",
+        "llmbeam_fingerprint": "f" * 64,
+        "llmbeam_finish_reason": "stop",
+        "llmbeam_input_tokens": 10,
+        "llmbeam_output_tokens": 3,
+        "llmbeam_attempts": 1,
+        "llmbeam_latency_seconds": 0.3333,
     }
 
 
@@ -309,8 +309,8 @@ def test_a_structured_answer_is_json_text_in_parquet() -> None:
 def test_the_columns_of_a_parquet_file_are_the_key_and_the_output() -> None:
     table = parquet(record(part="b", id=1), key=("part", "id"))
     assert tuple(table.column_names) == ("part", "id", *OUTPUT_COLUMNS)
-    assert table["input_tokens"].type == pa.int64()
-    assert table["latency_seconds"].to_pylist() == [0.25]
+    assert table["llmbeam_input_tokens"].type == pa.int64()
+    assert table["llmbeam_latency_seconds"].to_pylist() == [0.25]
 
 
 def test_one_answer_that_does_not_fit_makes_its_column_json_text() -> None:

@@ -85,7 +85,10 @@ def test_one_word_stands_for_the_whole_where_it_has_one_meaning(short: Any, long
 @pytest.mark.parametrize(
     ("short", "sentence"),
     [
-        ({"inference": "bach"}, "`inference.mode`: must be 'online', 'batch' or 'auto'; got 'bach'"),
+        (
+            {"inference": "bach"},
+            "`inference.mode`: must be 'online', 'batch' or 'auto' (did you mean 'batch'?); got 'bach'",
+        ),
         ({"runner": "dataflw"}, "`runner.type`: must be one of 'direct'"),
         ({"runner": "dataflow"}, "`runner.location`: this field is needed"),
         ({"inference": {"finish_by": "07:00"}}, "a time of day needs its zone"),

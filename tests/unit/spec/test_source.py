@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from airflow_provider_llmbeam.spec import FilesSource
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS, RowsSource, format_of
+from airflow_provider_llmbeam.spec.source import RowsSource, format_of
 
 
 def test_a_source_resolves_its_format_from_the_extension() -> None:
@@ -54,13 +54,6 @@ def test_a_key_is_a_column_or_several_also_as_text(given: object, expected: tupl
 def test_a_source_without_a_key_says_what_a_key_is() -> None:
     (problem,) = FilesSource.problems({"uri": "a.csv"})
     assert str(problem) == ("`key`: this field is needed: the columns that identify a row, e.g. 'ticket_id'.")
-
-
-@pytest.mark.parametrize("column", OUTPUT_COLUMNS)
-def test_a_key_that_an_output_column_would_overwrite_is_refused(column: str) -> None:
-    (problem,) = FilesSource.problems({"uri": "a.csv", "key": ["id", column]})
-    assert problem.field == "key"
-    assert f"['{column}'] would be overwritten" in problem.want
 
 
 def test_a_key_column_named_twice_is_refused() -> None:

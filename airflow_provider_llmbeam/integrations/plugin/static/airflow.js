@@ -1,5 +1,10 @@
 // What the pages share: requests to Airflow's REST API, and text that is safe to read.
-const OPERATORS = new Set(["RunInferenceOperator", "RetryFailedRowsOperator", "@task.llmbeam", "_LLMBeamDecoratedOperator"]);
+const RUNNING = new Set(["RunInferenceOperator", "RetryFailedRowsOperator", "@task.llmbeam", "_LLMBeamDecoratedOperator"]);
+const MEASURING = new Set(["EstimateInferenceOperator", "EvaluateInferenceOperator", "CompareInferenceOperator"]);
+const isOne = (operators) => (task) => [task.operator_name, task.operator].some((name) => operators.has(name));
+// Whether a task runs inference over the rows of a Dag, and whether it estimates, evaluates or compares such a one.
+export const isRunning = isOne(RUNNING);
+export const isMeasuring = isOne(MEASURING);
 export const MUTED = { opacity: 0.7 };
 
 // Without control characters and those that turn the direction of text, which a model may have written. Whoever may
@@ -21,7 +26,7 @@ export const pathOfTasks = (dagId, runId) =>
 export const pathOfTask = (task) =>
   `${pathOfTasks(task.dag_id, task.dag_run_id)}/${encodeURIComponent(task.task_id)}`;
 
-// The tasks of a run that run inference. Airflow returns at most 100 at once (`api.maximum_page_limit`), or fewer.
+// The tasks of a run. Airflow returns at most 100 at once (`api.maximum_page_limit`), or fewer.
 export async function readTasks(dagId, runId) {
   const tasks = [];
   for (let isWhole = false; !isWhole; ) {
@@ -29,10 +34,23 @@ export async function readTasks(dagId, runId) {
     tasks.push(...(found?.task_instances ?? []));
     isWhole = !found?.task_instances?.length || tasks.length >= found.total_entries;
   }
-  return tasks.filter((task) => [task.operator_name, task.operator].some((name) => OPERATORS.has(name)));
+  return tasks;
 }
 
 export async function readXCom(task, key) {
   const found = await read(`${pathOfTask(task)}/xcomEntries/${key}?map_index=${task.map_index}&deserialize=true`);
   return found?.value;
+}
+
+// From the log of the last try: the last line with the progress, which the worker or the triggerer has written, and
+// the error that ended it.
+export async function readLog(task) {
+  if (!task.try_number) return {};
+  const log = await read(`${pathOfTask(task)}/logs/${task.try_number}?map_index=${task.map_index}&full_content=true`);
+  const lines = Array.isArray(log?.content) ? log.content : [];
+  const texts = lines.map((line) => String(line.event ?? line));
+  return {
+    progress: texts.findLast((line) => /^rows [\d,]+\/[\d,]+|^Batch inference: [\d,]+ of [\d,]+ rows/.test(line)),
+    error: lines.findLast((line) => line.error_detail?.length)?.error_detail[0].exc_value,
+  };
 }

@@ -1,6 +1,7 @@
-// The pages "Inference" of a task instance and "Inference of the run": what a task has reported; without a report, the
+// The pages "Inference" of a task instance and "Inference of the run": what a task has reported, also one that
+// estimates, evaluates or compares; without a report, the
 // progress line of its log, and its error. What a model, a row or a server said is shown as text, or in a frame that runs no scripts.
-import { MUTED, pathOfTask, plain, read, readTasks, readXCom } from "./airflow.js";
+import { isMeasuring, isRunning, MUTED, plain, readLog, readTasks, readXCom } from "./airflow.js";
 
 (() => {
   const { createElement: h, useEffect, useState } = globalThis.React;
@@ -22,22 +23,9 @@ import { MUTED, pathOfTask, plain, read, readTasks, readXCom } from "./airflow.j
     return { uri, html: isWhole ? await unzip(gzip).catch(() => undefined) : undefined };
   }
 
-  // From the log of the last try: the last line with the progress, which the worker or the triggerer has written, and
-  // the error that ended it.
-  async function readLog(task) {
-    if (!task.try_number) return {};
-    const log = await read(`${pathOfTask(task)}/logs/${task.try_number}?map_index=${task.map_index}&full_content=true`);
-    const lines = Array.isArray(log?.content) ? log.content : [];
-    const texts = lines.map((line) => String(line.event ?? line));
-    return {
-      progress: texts.findLast((line) => /^rows [\d,]+\/[\d,]+|^Batch inference: [\d,]+ of [\d,]+ rows/.test(line)),
-      error: lines.findLast((line) => line.error_detail?.length)?.error_detail[0].exc_value,
-    };
-  }
-
   async function readReports({ dagId, runId, taskId, mapIndex }) {
     const wanted = (await readTasks(dagId, runId)).filter(
-      (task) => taskId === undefined || (task.task_id === taskId && task.map_index === Number(mapIndex ?? -1)),
+      (task) => (isRunning(task) || isMeasuring(task)) && (taskId === undefined || task.task_id === taskId && task.map_index === Number(mapIndex ?? -1)),
     );
     return Promise.all(
       wanted.map(async (task) => {
@@ -47,14 +35,14 @@ import { MUTED, pathOfTask, plain, read, readTasks, readXCom } from "./airflow.j
     );
   }
 
-  function Progress({ line }) {
+  function Progress({ line, isOver }) {
     const [, done, all] = line.match(/([\d,]+)(?:\/| of )([\d,]+)/) ?? [];
     const number = (text) => Number((text ?? "0").replaceAll(",", ""));
     return h(
       "div",
       { style: { margin: "1rem 0" } },
       h("progress", { max: number(all) || 1, value: number(done), style: { width: "100%" }, "aria-label": "Rows" }),
-      h("div", null, plain(line)),
+      h("div", null, plain(isOver ? line.replace(/ · ETA .*/, "") : line)),
     );
   }
 
@@ -81,14 +69,14 @@ import { MUTED, pathOfTask, plain, read, readTasks, readXCom } from "./airflow.j
 
   function Task({ found, isDark }) {
     const { task, page, progress, error } = found;
+    const isOver = ENDED.has(task.state);
     if (page?.html) return h(Report, { html: page.html, isDark });
     if (page) return h("p", null, `The report is too large for this page, or is none. It is in ${plain(page.uri)}.`);
     if (progress || error) {
       return h("div", null,
         error ? h("p", { role: "alert", style: { whiteSpace: "pre-wrap" } }, plain(error)) : null,
-        progress ? h(Progress, { line: progress }) : null);
+        progress ? h(Progress, { line: progress, isOver }) : null);
     }
-    const isOver = ENDED.has(task.state);
     return h("p", { style: MUTED },
       isOver ? "This task has no report: it ended before its job did. Its log says why." : "The job has not reported progress yet.");
   }
@@ -128,13 +116,15 @@ import { MUTED, pathOfTask, plain, read, readTasks, readXCom } from "./airflow.j
     const { tasks, error } = state;
     const isDark = document.documentElement.classList.contains("dark");
     const isRun = taskId === undefined;
+    const running = (tasks ?? []).filter(({ task }) => isRunning(task));
+    const opened = (running.length ? running : tasks ?? []).slice(0, OPEN_TASKS);
     const key = ({ task }) => `${task.task_id} ${task.map_index}`;
     return h("div", { style: { padding: "1rem", overflowY: "auto", height: "100%" }, "data-testid": "llmbeam-inference" },
       error ? h("p", { role: "alert" }, `${error} The page tries again.`) : null,
       tasks === undefined && !error ? h("p", { style: MUTED }, "Loading …") : null,
       tasks?.length === 0 ? h("p", { style: MUTED }, isRun ? "No task of this run runs inference." : "This task runs no inference.") : null,
       tasks?.map((found) => isRun
-        ? h(TaskOfRun, { key: key(found), found, isOpen: tasks.length <= OPEN_TASKS, isDark })
+        ? h(TaskOfRun, { key: key(found), found, isOpen: opened.includes(found), isDark })
         : h(Task, { key: key(found), found, isDark })));
   }
 

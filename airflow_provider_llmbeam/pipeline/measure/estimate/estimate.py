@@ -127,8 +127,10 @@ class Estimate(_Part):
             budget and the report of the job are compared.
         prefix_cache_usd: What `cost_usd` has for making and storing a prefix cache, in US dollars; 0 without one.
         total_cost_usd: `cost_usd` and that of the guard; `None` if one of them is not known.
-        exceeds_budget: Whether the cost in the mode of the job is above `limits.budget_usd`, or that of the guard
-            above its own budget.
+        exceeds_budget: Whether the cost in the mode of the job is above `limits.budget_usd` or what is left of
+            `limits.budget`, or that of the guard above its own budget.
+        budget_left_usd: What is left of `limits.budget`, which other runs spend, too, in US dollars; `None`
+            without it.
         duration_seconds: Duration until the last answer, in seconds, including the start, if no other job uses the
             quota; `None` if neither a quota nor the latency is known.
         limited_by: The limit that determines the duration.
@@ -138,7 +140,7 @@ class Estimate(_Part):
         demand: Demand of the job, for a quota sensor.
         ways: What the same prompts cost online and by batch inference, and when each is finished; none for a job
             that can only be run online.
-        auto: The way that `inference.mode` 'auto' takes, with the reason; '' without `ways`.
+        auto: The way that a job of the mode 'auto' takes, with the reason; '' for another mode, or without `ways`.
         guard: The requests of the guard model, which are not among the figures above; `None` without one.
         inspected_bytes: Size of the texts that a detector of type `dlp` inspects, in bytes, also of those that it
             has inspected already. `cost_usd` does not include their price.
@@ -167,6 +169,7 @@ class Estimate(_Part):
     prefix_cache_usd: float = 0.0
     total_cost_usd: float | None = None
     exceeds_budget: bool
+    budget_left_usd: float | None = None
     duration_seconds: float | None
     limited_by: LimitedBy | None
     latency_seconds: float | None
@@ -204,6 +207,8 @@ class Estimate(_Part):
         if self.planned_cost_usd is not None and self.planned_cost_usd != self.cost_usd:
             planned = f"{bound or 'about '}{usd(self.planned_cost_usd)}"
             yield f"Planned   {planned} in the mode and at the tier of the job"
+        if self.budget_left_usd is not None:
+            yield f"Left      {usd(self.budget_left_usd)} of the budget that the runs share"
         if self.guard is not None:
             yield from self.guard.lines()
             yield f"Total     {'not known' if self.total_cost_usd is None else usd(self.total_cost_usd)}"

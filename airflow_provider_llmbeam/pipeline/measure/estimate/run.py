@@ -45,12 +45,13 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
 from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES, spread_over
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
 from airflow_provider_llmbeam.pipeline.reporting.history import mean_output
+from airflow_provider_llmbeam.pipeline.shared_budget import left_usd
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS, ordinary_tier
-from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
+from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, workers_of
 
 _log = logging.getLogger("llmbeam")
@@ -135,9 +136,8 @@ def make_estimate(
         )
     elif estimate.exceeds_budget:
         _log.warning(
-            "The job costs more than `limits.budget_usd` (%s) allows: it would fail before its last row, and a "
-            "clear would continue from there.",
-            usd(spec.limits.budget_usd or 0.0),
+            "The job costs more than `limits` allows: it would fail before its last row, and a clear would "
+            "continue from there."
         )
     return estimate
 
@@ -240,7 +240,8 @@ def _extrapolate(
     rates = None if price is None else mean_rates(price, bills)
     ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
     ways = ways_of_job(spec, work, rates, duration, now)
-    planned, budget = planned_cost_usd(spec, work, rates, ways), spec.limits.budget_usd
+    planned, left = planned_cost_usd(spec, work, rates, ways), left_usd(spec)
+    budget = min((each for each in (spec.limits.budget_usd, left) if each is not None), default=None)
     return Estimate(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
@@ -263,6 +264,7 @@ def _extrapolate(
         planned_cost_usd=_rounded(planned),
         prefix_cache_usd=round(work.prefix_usd, 6),
         exceeds_budget=planned is not None and budget is not None and planned > budget,
+        budget_left_usd=left,
         duration_seconds=duration,
         limited_by=limited_by,
         latency_seconds=None if latency is None else round(latency, 3),
@@ -275,7 +277,7 @@ def _extrapolate(
             learned_rate=learned,
         ),
         ways=ways,
-        auto=auto_way(spec, ways)[1] if ways else "",
+        auto=auto_way(spec, ways)[1] if ways and spec.inference.mode == "auto" else "",
         inspected_bytes=round(scale * found.inspected_bytes),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -15,7 +14,7 @@ from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES, read_s
 from airflow_provider_llmbeam.pipeline.moderation.guard import Questions, guard_job
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_record
-from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
+from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates, row_digest
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 #: Number of prompts that are kept, at random, for the sample of answers.
@@ -99,7 +98,8 @@ class _Sampler:
         self._questions = None
         if moderation is not None and "input" in moderation.on:
             self._questions = Questions(guard_job(spec, moderation), moderation)
-        self._keys = Counter[bytes]()
+        self._digests: dict[bytes, bytes] = {}
+        self._differing: dict[bytes, None] = {}
         self._picked: dict[bytes, tuple[bytes, Row]] = {}
 
     def add(self, rows: Iterable[Row | FailedRow]) -> int:
@@ -113,9 +113,8 @@ class _Sampler:
             elif self._source.on_duplicate_key in ("first", "last", "dead_letter"):
                 size += self._pick(row)
             else:
-                if self._source.on_duplicate_key == "error":
-                    self._keys[encode_equal_key(row, self._source.key)] += 1
-                accepted.append(row)
+                if self._source.on_duplicate_key == "allow" or self._is_first(row):
+                    accepted.append(row)
         return size + self._render(accepted)
 
     def end(self) -> SourceSample:
@@ -123,12 +122,21 @@ class _Sampler:
         self._render(row for _, row in self._picked.values())
         found.candidates = dict(heapq.nsmallest(CANDIDATES, found.candidates.items()))
         found.inspected_bytes = 0 if self._prompts.masker is None else self._prompts.masker.text_bytes
-        refuse_duplicates([key for key, count in self._keys.items() if count > 1])
+        refuse_duplicates([*self._differing])
         return found
 
     def _fail(self, message: str) -> None:
         self._found.failed += 1
         self._found.first_message = self._found.first_message or message
+
+    def _is_first(self, row: Row) -> bool:
+        """Returns whether no row with this key was read before; one that differs fails the job."""
+        key, digest = encode_equal_key(row, self._source.key), row_digest(row)
+        if (first := self._digests.get(key)) is None:
+            self._digests[key] = digest
+        elif first != digest:
+            self._differing[key] = None
+        return first is None
 
     def _pick(self, row: Row) -> int:
         """Keeps the row of a key that the job selects."""

@@ -126,9 +126,9 @@ def _add_answered(spec: JobSpec, keys: NamedKeys, found: FoundPrompts) -> None:
 
     def fingerprints(are_wanted: bool) -> Iterator[Any]:
         for uri in answers:
-            for row in read_rows(uri, [*spec.source.key, "fingerprint"]):
+            for row in read_rows(uri, [*spec.source.key, "llmbeam_fingerprint"]):
                 if (keys.of_row(row) is not None) == are_wanted:
-                    yield row.get("fingerprint")
+                    yield row.get("llmbeam_fingerprint")
 
     for fingerprint in fingerprints(True):
         found.add(fingerprint)

@@ -74,4 +74,4 @@ def store_of(spec: JobSpec) -> FindingStore:
     privacy = spec.safety.privacy
     assert privacy is not None
     assert privacy.dlp is not None
-    return FindingStore(spec.paths.inspections_uri, privacy.dlp, cipher_of(privacy.key_env))
+    return FindingStore(spec.paths.inspections_uri, privacy.dlp, cipher_of(privacy))

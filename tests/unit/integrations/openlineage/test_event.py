@@ -24,6 +24,7 @@ from airflow_provider_llmbeam.integrations.openlineage.event import (
 )
 from airflow_provider_llmbeam.integrations.openlineage.task import HasLineage, JobFacts
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS
 
 SECRET = "planted-password-of-the-sink"
 TEMPLATE = "What is the mood of {{ row.text }}?"
@@ -222,14 +223,17 @@ def test_an_answer_with_a_schema_has_the_columns_of_its_form(form, answer):
     prompt, sink = {"template": "{{ row.text }}", "output_schema": schema}, {"uri": "/out", "answer_columns": form}
     _, columns = columns_of(prompt=prompt, sink=sink)
     assert columns[: 1 + len(answer)] == ("id", *answer)
-    assert columns[1 + len(answer) :] == (
-        *("origin", "model", "fingerprint", "finish_reason", "input_tokens", "output_tokens", "attempts"),
-        "latency_seconds",
-    )
+    assert columns[1 + len(answer) :] == OUTPUT_COLUMNS[1:]
 
 
 def test_vectors_have_a_column_and_milvus_has_columns_of_its_own():
     embeds = {"task": "embed", "model": {"type": "gemini", "project": "p", "name": "gemini-embedding-001"}}
     assert columns_of(**embeds)[1][1] == "answer"
     milvus = {"type": "milvus", "uri": "http://m", "collection": "c"}
-    assert columns_of(**embeds, sink=milvus)[1] == ("llmbeam_id", "id", "vector", "model", "fingerprint")
+    assert columns_of(**embeds, sink=milvus)[1] == (
+        "llmbeam_id",
+        "id",
+        "vector",
+        "llmbeam_model",
+        "llmbeam_fingerprint",
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.execution_time.xcom import XCom
 from airflow.serialization import serialized_objects
 
 from airflow_provider_llmbeam.operators.links import OutputLink
@@ -37,24 +36,19 @@ class TaskInstance:
 
 
 @pytest.mark.parametrize(("url", "keys"), [(None, []), ("https://x.test/", ["llmbeam_output_link"])])
-def test_a_task_that_has_run_has_the_links_whose_url_it_stored_and_reads_no_other(dag, monkeypatch, url, keys):
-    monkeypatch.setattr(XCom, "get_value", None)  # Airflow logs an error for an XCom that is missing
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_task_stores_the_links_that_lead_somewhere_and_airflow_reads_no_other(
+    dag, monkeypatch, url, keys, is_resumed
+):
     task, ti = dag.get_task("one"), TaskInstance()
+    assert task.operator_extra_links
     task.pre_execute({"ti": ti})
     task.store_link({"ti": ti}, OutputLink(), url)
-    assert [link.xcom_key for link in task.operator_extra_links] == [*ti.pushed] == keys
-
-
-def test_a_resumed_task_has_the_links_that_an_earlier_process_stored_and_reads_them_once(dag, monkeypatch):
-    stored = {"llmbeam_dataflow_link": "https://x.test/"}
-    monkeypatch.setattr(XCom, "get_value", lambda *, ti_key, key: stored.get(key))
-    task = dag.get_task("one")
-    task.pre_execute({"ti": "ti"})
-    monkeypatch.setattr(task, "execute_complete", lambda context: None, raising=False)
-    task.resume_execution("execute_complete", {}, {"ti": "ti"})
-    assert [link.xcom_key for link in task.operator_extra_links] == [*stored]
-    monkeypatch.setattr(XCom, "get_value", None)  # `dag.test` asks again after the task, and logs the error
-    assert [link.xcom_key for link in task.operator_extra_links] == [*stored]
+    if is_resumed:
+        monkeypatch.setattr(task, "execute_complete", lambda context: None, raising=False)
+        task.resume_execution("execute_complete", {}, {"ti": ti})
+    assert [*ti.pushed] == keys
+    assert not task.operator_extra_links  # `finalize` reads and writes an XCom for each
 
 
 def test_a_serialized_dag_has_all_links_also_of_a_mapped_task(dag):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow
 from airflow_provider_llmbeam.pipeline.moderation.feature import with_published_text
+from tests.outcomes import completion
 
 
 @pytest.mark.parametrize(
@@ -24,18 +24,6 @@ from airflow_provider_llmbeam.pipeline.moderation.feature import with_published_
 def test_a_guard_judges_all_that_is_published(
     keeps: bool, reasoning: str | None, text: str, parsed: Any, judged: str
 ) -> None:
-    completion = Completion(
-        text=text,
-        parsed=parsed,
-        reasoning=reasoning,
-        model="m",
-        finish_reason="stop",
-        input_tokens=1,
-        output_tokens=1,
-        attempts=1,
-        latency_seconds=0.1,
-        sent_at=0.0,
-        answered_at=0.0,
-    )
-    answered = AnsweredRow({"id": 1}, "f", completion, "fresh")
+    answer = completion(text, parsed=parsed, reasoning=reasoning)
+    answered = AnsweredRow({"id": 1}, "f", answer, "fresh")
     assert with_published_text(answered, keeps) == (judged, answered)

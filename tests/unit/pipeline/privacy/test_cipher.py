@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.privacy.cipher import Cipher, WrongKeyError, cipher_of
+from airflow_provider_llmbeam.spec.safety import Privacy
 
 SECRET = "a secret of enough characters"
 
@@ -46,5 +47,12 @@ def test_a_missing_or_short_secret_is_refused_without_quoting_it(monkeypatch, se
     if secret is not None:
         monkeypatch.setenv("OWN_KEY", secret)
     with pytest.raises(JobSpecError, match=rf"'OWN_KEY' {fault}\. Expected a secret of at least 16") as refused:
-        cipher_of("OWN_KEY")
+        cipher_of(Privacy(key_env="OWN_KEY"))
     assert "short'" not in str(refused.value)
+
+
+def test_a_secret_in_a_connection_that_only_airflow_reads_is_asked_for_by_the_name_of_the_task():
+    with pytest.raises(JobSpecError) as refused:
+        cipher_of(Privacy(key_env="OWN_KEY", key_conn_id="masking"))
+    assert "Airflow alone reads connection 'masking'" in str(refused.value)
+    assert "Name the task, `dags/x.py::task`, in place of JSON" in str(refused.value)

@@ -8,9 +8,9 @@ from apache_beam.coders import registry
 from apache_beam.typehints.row_type import RowTypeConstraint
 from hypothesis import given
 
-from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.public.answer_fields import AnswerFields
+from tests import outcomes
 from tests.hostile import altered
 
 SCHEMA = {
@@ -35,19 +35,7 @@ ANSWER = {
 
 
 def completion(answer, **known):
-    return Completion(
-        text=json.dumps(answer),
-        parsed=answer,
-        model="m",
-        finish_reason="stop",
-        input_tokens=1,
-        output_tokens=1,
-        attempts=1,
-        latency_seconds=0.1,
-        sent_at=0.0,
-        answered_at=0.0,
-        **known,
-    )
+    return outcomes.completion(json.dumps(answer), parsed=answer, **known)
 
 
 def stored(fields, answer, **known):

@@ -13,12 +13,20 @@ from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, O
 from airflow_provider_llmbeam.pipeline.reporting.build_report import build_report
 from airflow_provider_llmbeam.pipeline.reporting.drift import compare_runs
 from airflow_provider_llmbeam.pipeline.reporting.history import summary_of
-from airflow_provider_llmbeam.pipeline.reporting.page import line_path, nice_top, plot, render_page, step_path
+from airflow_provider_llmbeam.pipeline.reporting.page import (
+    ORIGIN_WORDS,
+    line_path,
+    nice_top,
+    plot,
+    render_page,
+    step_path,
+)
 from airflow_provider_llmbeam.pipeline.reporting.report import FullPrice, Report
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import TallyRows
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
+from airflow_provider_llmbeam.spec.safety.audit import AirflowRun
 from tests.outcomes import completion
 
 HOSTILE = {
@@ -165,23 +173,43 @@ def test_the_page_names_no_other_address_that_is_fetched(spec: JobSpec) -> None:
     assert not re.search(r"https?://|url\(|@import", written)
 
 
-def test_a_page_has_every_section(spec: JobSpec) -> None:
+def test_numbers_come_first_then_failures_labels_answers_and_files_and_the_plots_last(spec: JobSpec) -> None:
     written = render_page(hostile_report(spec, "some text"))
     headings = re.findall(r"<h2>(.*?)</h2>", re.sub(r"</?bdi>", "", written))
     assert headings == [
-        "Against the last run",
-        "Over time",
-        "Ways",
-        "Requests and latency",
-        "Length buckets",
-        "Answers",
-        "Labels: some text",
         "Failures",
+        "Labels: some text",
+        "Against the last run",
         "5 answers at random",
         "Files",
+        "Where the answers come from",
+        "Requests and waiting times",
+        "Prompts by length",
+        "Answers",
+        "Over time",
     ]
+    assert written.index('class="cards"') < written.index("<h2>Failures")
+    assert written.count('class="card"') == 6, "two complete rows of three, or three of two"
     assert written.count("<svg") == 6
     assert "prefers-color-scheme: dark" in written
+
+
+def test_the_title_is_the_task_and_its_run_and_without_airflow_the_job(spec: JobSpec) -> None:
+    run = AirflowRun(dag_id="nightly_dag", task_id="<ask>", run_id="manual__1", map_index=3)
+    of_task = render_page(report_of(spec.model_copy(update={"airflow_run": run}), tally_of()))
+    assert "<h1><bdi>nightly_dag · &lt;ask&gt; [3] · manual__1</bdi></h1>" in of_task
+    assert f"<li>job <bdi>{spec.name}</bdi></li>" in of_task, "the name by which it is found elsewhere"
+    alone = render_page(report_of(spec, tally_of()))
+    assert f"<h1><bdi>{spec.name}</bdi></h1>" in alone
+    assert "<li>job" not in alone
+
+
+def test_a_page_says_where_answers_come_from_in_words(spec: JobSpec) -> None:
+    written = render_page(hostile_report(spec, "some text"))
+    assert set(ORIGIN_WORDS) == set(get_args(Origin))
+    assert all(words in written for words in ORIGIN_WORDS.values())
+    assert "waiting for the quota" in written
+    assert not re.search(r">(fresh|held|Ways|Tiers|p50|Length buckets)\b", written)
 
 
 def test_a_run_without_rows_has_a_page(spec: JobSpec) -> None:

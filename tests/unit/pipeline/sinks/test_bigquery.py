@@ -18,7 +18,7 @@ def test_a_merge_inserts_new_rows_and_updates_only_differing_ones() -> None:
     columns = [
         MergeColumn("day", "STRING", "DATE", is_key=True),
         MergeColumn("answer", "STRING", "STRING"),
-        MergeColumn("origin", "STRING", "STRING"),
+        MergeColumn("llmbeam_origin", "STRING", "STRING"),
     ]
     statement = merge_statement(TARGET, "`p.d.staging`", ["day"], columns)
     assert statement == (
@@ -26,9 +26,10 @@ def test_a_merge_inserts_new_rows_and_updates_only_differing_ones() -> None:
         "USING `p.d.staging` AS S\n"
         "ON T.`day` = CAST(S.`day` AS DATE)\n"
         "WHEN MATCHED AND (T.`answer` IS DISTINCT FROM S.`answer`) THEN\n"
-        "  UPDATE SET `answer` = S.`answer`, `origin` = S.`origin`\n"
+        "  UPDATE SET `answer` = S.`answer`, `llmbeam_origin` = S.`llmbeam_origin`\n"
         "WHEN NOT MATCHED THEN\n"
-        "  INSERT (`day`, `answer`, `origin`) VALUES (CAST(S.`day` AS DATE), S.`answer`, S.`origin`)"
+        "  INSERT (`day`, `answer`, `llmbeam_origin`) "
+        "VALUES (CAST(S.`day` AS DATE), S.`answer`, S.`llmbeam_origin`)"
     )
     assert sqlglot.parse_one(statement, read="bigquery").key == "merge"
 

@@ -13,6 +13,7 @@ from milvus_lite.server_manager import server_manager_instance
 from pymilvus import DataType, MilvusClient
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.sinks import milvus
 from airflow_provider_llmbeam.pipeline.sinks.milvus import check, entity_id
 from airflow_provider_llmbeam.spec import MilvusSink
@@ -43,20 +44,21 @@ def entities(sink: MilvusSink) -> list[dict[str, Any]]:
 
 def stage(directory: Path, *rows: dict[str, Any]) -> dict[int, str]:
     path = directory / "staged.jsonl"
-    filled = [{"answer": [1.0, 0.5], "model": "m", "fingerprint": "f", **row} for row in rows]
+    filled = [{"answer": [1.0, 0.5], "llmbeam_model": "m", "llmbeam_fingerprint": "f", **row} for row in rows]
     path.write_text("".join(json.dumps(row) + "\n" for row in filled))
     return {0: str(path)}
 
 
-def publish(sink: MilvusSink, key: tuple[str, ...], staged: dict[int, str]) -> list[str]:
-    """Publishes rows, none of which the collection refuses."""
-    return milvus.publish(sink, key, staged, lambda number, reason: pytest.fail(f"{number}: {reason}"))
+def publish(sink: MilvusSink, found: tuple[str, ...] | OutputColumns, staged: dict[int, str]) -> list[str]:
+    """Publishes rows, none of which the collection refuses; a key alone stands for columns without others."""
+    columns = found if isinstance(found, OutputColumns) else OutputColumns(found)
+    return milvus.publish(sink, columns, staged, lambda number, reason: pytest.fail(f"{number}: {reason}"))
 
 
 def refusals(sink: MilvusSink, staged: dict[int, str]) -> dict[int, str]:
     """Publishes rows; returns why some were refused, by their positions."""
     reasons: dict[int, str] = {}
-    milvus.publish(sink, KEY, staged, reasons.__setitem__)
+    milvus.publish(sink, OutputColumns(KEY), staged, reasons.__setitem__)
     return reasons
 
 
@@ -68,9 +70,29 @@ def test_a_row_becomes_an_entity(sink: MilvusSink, tmp_path: Path) -> None:
         "llmbeam_id": entity_id({"id": 7}, KEY),
         "id": 7,
         "vector": [0.25, -1.0],
-        "model": "m",
-        "fingerprint": "f",
+        "llmbeam_model": "m",
+        "llmbeam_fingerprint": "f",
     }
+
+
+def test_columns_of_the_source_are_passed_through_also_where_a_row_has_none(
+    sink: MilvusSink, tmp_path: Path
+) -> None:
+    columns = OutputColumns(KEY, passthrough=("text", "stars", "model", "tags"), after_answer=())
+    rows = [
+        {"id": 1, "text": "flat tyre", "stars": 2, "model": "city", "tags": ["a", "b"]},
+        {"id": 2, "text": None, "stars": None, "model": None, "tags": None},
+    ]
+    publish(sink, columns, stage(tmp_path, *rows))
+    found = entities(sink)
+    assert found == [
+        {"llmbeam_id": entity_id(row, KEY), "vector": [1.0, 0.5]} | row | {"tags": tags}
+        for row, tags in zip(rows, ('["a", "b"]', None), strict=True)
+    ]
+    publish(sink, columns, stage(tmp_path, *rows))
+    assert entities(sink) == found
+    with pytest.raises(JobSpecError, match=r"has no field \['shop'\]: .*another key or `sink\.passthrough`"):
+        check(sink, OutputColumns(KEY, passthrough=("shop",), after_answer=(), dimensions=2))
 
 
 def test_an_entity_is_found_by_its_vector_and_by_its_key(sink: MilvusSink, tmp_path: Path) -> None:
@@ -139,8 +161,12 @@ def test_whole_numbers_of_type_float_find_the_entities_of_a_field_of_integers(
 ) -> None:
     """As pandas writes integers of a column in which one value is missing."""
     publish(sink, KEY, stage(tmp_path, {"id": 7}, {"id": 8}))
-    publish(sink, KEY, stage(tmp_path, {"id": 7.0, "model": "m2"}, {"id": 9.0}))
-    assert sorted((found["id"], found["model"]) for found in entities(sink)) == [(7, "m2"), (8, "m"), (9, "m")]
+    publish(sink, KEY, stage(tmp_path, {"id": 7.0, "llmbeam_model": "m2"}, {"id": 9.0}))
+    assert sorted((found["id"], found["llmbeam_model"]) for found in entities(sink)) == [
+        (7, "m2"),
+        (8, "m"),
+        (9, "m"),
+    ]
     assert {found["llmbeam_id"] for found in entities(sink)} == {
         entity_id({"id": number}, KEY) for number in (7, 8, 9)
     }
@@ -193,10 +219,10 @@ def test_another_dimension_is_rejected_before_anything_is_billed_or_when_publish
     sink: MilvusSink, tmp_path: Path
 ) -> None:
     publish(sink, KEY, stage(tmp_path, {"id": 1}))
-    check(sink, KEY, None)
-    check(sink, KEY, 2)
+    check(sink, OutputColumns(KEY))
+    check(sink, OutputColumns(KEY, dimensions=2))
     with pytest.raises(JobSpecError, match=r"vectors of 2 dimensions.* have 3\..*Nothing was sent or billed"):
-        check(sink, KEY, 3)
+        check(sink, OutputColumns(KEY, dimensions=3))
     with pytest.raises(JobFailedError, match=r"holds vectors of 2 dimensions.* have 3\..*are in the journal"):
         publish(sink, KEY, stage(tmp_path, {"id": 1, "answer": [1.0, 2.0, 3.0]}))
     assert [entity["vector"] for entity in entities(sink)] == [[1.0, 0.5]]
@@ -205,20 +231,23 @@ def test_another_dimension_is_rejected_before_anything_is_billed_or_when_publish
 def test_a_collection_of_another_kind_is_refused(sink: MilvusSink) -> None:
     with opened(sink) as client:
         client.create_collection("notes", dimension=2)
-    with pytest.raises(JobSpecError, match=r"has no field \['llmbeam_id', 'model', 'fingerprint'\]"):
-        check(sink, KEY, 2)
+    with pytest.raises(
+        JobSpecError,
+        match=r"has no field \['llmbeam_id', 'llmbeam_model', 'llmbeam_fingerprint'\].* `sink\.details` False",
+    ):
+        check(sink, OutputColumns(KEY, dimensions=2))
 
 
 def test_a_collection_with_another_key_is_refused(sink: MilvusSink, tmp_path: Path) -> None:
     publish(sink, KEY, stage(tmp_path, {"id": 1}))
     with pytest.raises(JobSpecError, match=r"has no field \['part'\]: a job of another kind, or with another key"):
-        check(sink, ("id", "part"), 2)
+        check(sink, OutputColumns(("id", "part"), dimensions=2))
 
 
 def test_an_index_with_another_metric_is_refused(sink: MilvusSink, tmp_path: Path) -> None:
     publish(sink, KEY, stage(tmp_path, {"id": 1}))
     with pytest.raises(JobSpecError, match=r"has an index by \['COSINE'\], and `sink.metric_type` is 'L2'"):
-        check(sink.model_copy(update={"metric_type": "L2"}), KEY, 2)
+        check(sink.model_copy(update={"metric_type": "L2"}), OutputColumns(KEY, dimensions=2))
 
 
 def test_the_error_for_a_key_that_does_not_fit_names_its_field(sink: MilvusSink, tmp_path: Path) -> None:
@@ -227,8 +256,8 @@ def test_the_error_for_a_key_that_does_not_fit_names_its_field(sink: MilvusSink,
 
 
 def test_a_missing_collection_passes_the_check(sink: MilvusSink) -> None:
-    check(sink, KEY, 2)
-    check(sink, KEY, None)
+    check(sink, OutputColumns(KEY, dimensions=2))
+    check(sink, OutputColumns(KEY))
 
 
 @pytest.mark.full
@@ -255,14 +284,14 @@ def test_a_file_that_another_process_has_open_is_an_error(sink: MilvusSink) -> N
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
         with pytest.raises(JobFailedError, match=r"Another process may have the file open\. Nothing was sent"):
-            check(sink, KEY, None)
+            check(sink, OutputColumns(KEY))
         other.communicate()
 
 
 def test_an_unreachable_server_is_a_retryable_error() -> None:
     sink = MilvusSink(type="milvus", uri="http://127.0.0.1:9", collection="notes")
     with pytest.raises(JobFailedError, match=r"Milvus at 'http://127\.0\.0\.1:9': .*Nothing was sent or billed\."):
-        check(sink, KEY, None)
+        check(sink, OutputColumns(KEY))
 
 
 def test_a_server_is_used_like_a_file(sink: MilvusSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +301,7 @@ def test_a_server_is_used_like_a_file(sink: MilvusSink, tmp_path: Path, monkeypa
     remote = MilvusSink(type="milvus", uri=served, collection="notes")
     try:
         for _ in range(2):
-            check(remote, KEY, 2)
+            check(remote, OutputColumns(KEY, dimensions=2))
             assert publish(remote, KEY, stage(tmp_path, {"id": 1}, {"id": 2})) == [f"{served}/notes"]
     finally:
         server_manager_instance.release_server(sink.uri)
@@ -285,7 +314,7 @@ def test_the_error_for_a_missing_package_names_the_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(JobSpecError, match=r"`airflow-provider-llmbeam\[milvus\]` where the job runs"):
-        check(sink, KEY, None)
+        check(sink, OutputColumns(KEY))
 
 
 def test_rows_that_milvus_drops_stop_the_job(

@@ -5,7 +5,10 @@ from __future__ import annotations
 from airflow_provider_llmbeam.pipeline.records import encode_record
 from airflow_provider_llmbeam.pipeline.sinks.sent import digest_of, find_unsent, remember
 
-RECORDS = [{"id": 1, "answer": "a", "origin": "fresh"}, {"id": 2, "answer": "b", "origin": "fresh"}]
+RECORDS = [
+    {"id": 1, "answer": "a", "llmbeam_origin": "fresh"},
+    {"id": 2, "answer": "b", "llmbeam_origin": "fresh"},
+]
 
 
 def staged(tmp_path, records):
@@ -26,7 +29,7 @@ def send(tmp_path, records, refused=()):
 def test_answers_are_the_same_in_any_order_and_whether_they_are_fresh_or_from_the_journal(tmp_path):
     assert unsent(tmp_path, RECORDS) == [0, 1]
     send(tmp_path, RECORDS)
-    again = [{**record, "origin": "resumed"} for record in reversed(RECORDS)]
+    again = [{**record, "llmbeam_origin": "resumed"} for record in reversed(RECORDS)]
     assert unsent(tmp_path, again) == []
     assert unsent(tmp_path, RECORDS, "another") == [0, 1]
     assert unsent(tmp_path, [*RECORDS, RECORDS[0]]) == [0, 1, 2]

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.pipeline.transforms.keys import (
     PickOne,
     key_line,
     refuse_duplicates,
-    repeated_lines,
+    repeated_keys,
 )
 from airflow_provider_llmbeam.pipeline.transforms.line_blocks import BLOCK_BYTES, ToLineBlocks
 
@@ -36,19 +36,26 @@ def packed(rows: list[dict[str, Any]]) -> dict[int, list[bytes]]:
     return parts
 
 
-@given(st.lists(values, max_size=30))
-def test_exactly_the_keys_that_occur_twice_are_found(keys: list[Any]) -> None:
-    rows = [{"id": key} for key in keys]
-    found = [line for blocks in packed(rows).values() for line in repeated_lines(blocks)]
-    lines = Counter(encode_key(row, ("id",)).rstrip(b"\n") for row in rows)
-    assert sorted(found) == sorted(line for line, count in lines.items() if count > 1)
+@given(st.lists(st.tuples(values, st.booleans()), max_size=30))
+def test_exactly_the_keys_that_occur_twice_are_found_and_whether_their_rows_differ(
+    found: list[tuple[Any, bool]],
+) -> None:
+    rows = [{"id": key, "text": text} for key, text in found]
+    parts = [*map(repeated_keys, packed(rows).values())]
+    lines = [encode_key(row, ("id",)).rstrip(b"\n") for row in rows]
+    texts: dict[bytes, set[bool]] = {}
+    for line, (_, text) in zip(lines, found, strict=True):
+        texts.setdefault(line, set()).add(text)
+    twice = {line for line, count in Counter(lines).items() if count > 1}
+    for number, is_wanted in enumerate([lambda line: len(texts[line]) > 1, lambda line: len(texts[line]) == 1]):
+        assert sorted(key for part in parts for key in part[number]) == sorted(filter(is_wanted, twice))
 
 
 def test_a_large_block_is_emitted_before_the_bundle_ends() -> None:
     rows = [{"id": "x" * 1000}] * (2 + BLOCK_BYTES // 1000) * 2
     (blocks,) = packed(rows).values()
     assert len(blocks) > 1
-    assert len(repeated_lines(blocks)) == 1
+    assert [*map(len, repeated_keys(blocks))] == [0, 1]
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, "1"), (True, 1), (1.5, "1.5"), ("a", "A"), ("é", "e\u0301")])

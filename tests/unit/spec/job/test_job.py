@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.fields.names import is_job_name
-from airflow_provider_llmbeam.spec.source import OUTPUT_COLUMNS
+from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS
 from tests.hostile import examples
 
 words = st.text("abcXYZ019 äß漢😀-_", max_size=12)

@@ -199,9 +199,9 @@ def test_a_parameter_that_a_connection_may_make_possible_is_not_refused_when_the
             "must be 'online' with `generation.google_search`",
         ),
         (
-            {"generation": {"logprobs": True}, "source": {"uri": "in/*.jsonl", "key": ["mean_logprob"]}},
-            "",
-            "has column 'mean_logprob' in `source.key`",
+            {"generation": {"logprobs": True}, "source": {"uri": "in/*.jsonl", "key": ["llmbeam_mean_logprob"]}},
+            "source.key",
+            "has column 'llmbeam_mean_logprob', and every output row has",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) and " " in value else "",

@@ -216,7 +216,7 @@ def test_a_budget_must_be_positive_and_finite(budget_usd: float) -> None:
 def test_a_budget_needs_a_price(job) -> None:
     data = job(model=SERVER.model_dump(), limits={"budget_usd": 5})
     expected = (
-        r"^`limits\.price`: this field is needed with `limits\.budget_usd`, as the price of openai model 'gemma' "
+        r"^`limits\.price`: this field is needed with a budget in `limits`, as the price of openai model 'gemma' "
         r"is "
         r"not known, e\.g\. \{'input_usd_per_million_tokens': 0\.3, .* Nothing was sent or billed\.$"
     )

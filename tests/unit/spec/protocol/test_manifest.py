@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 from airflow_provider_llmbeam.spec.protocol.manifest import MAX_BYTES, PAGE_KEY, encode_page, manifest
 
 AIRFLOW_JS = Path(airflow_provider_llmbeam.integrations.plugin.__file__).parent / "static" / "airflow.js"
-REPORT_PAGE = AIRFLOW_JS.parents[3] / "pipeline" / "reporting" / "report.html.jinja"
+REPORT_PAGE = AIRFLOW_JS.parents[3] / "pipeline" / "reporting" / "page.html.jinja"
 
 
 def test_a_manifest_has_the_counts_of_a_report_and_neither_its_rows_nor_its_spec():
@@ -46,11 +46,13 @@ def test_a_page_that_is_too_large_is_named_by_its_address():
     assert encode_page(html, "gs://out/report.html") == {"uri": "gs://out/report.html", "html_gzip": None}
 
 
-def test_the_pages_have_every_operator_that_runs_inference():
-    names = {each.__name__ for each in (RunInferenceOperator, *RunInferenceOperator.__subclasses__())}
-    assert "RetryFailedRowsOperator" in names
-    (line,) = (each for each in AIRFLOW_JS.read_text().splitlines() if each.startswith("const OPERATORS"))
-    assert {name for name in names if f'"{name}"' in line} == names
+def test_the_pages_have_every_operator_that_runs_inference_or_measures_it():
+    running = {each.__name__ for each in (RunInferenceOperator, *RunInferenceOperator.__subclasses__())}
+    assert "RetryFailedRowsOperator" in running
+    measuring = {"EstimateInferenceOperator", "EvaluateInferenceOperator", "CompareInferenceOperator"}
+    for name, operators in (("RUNNING", running), ("MEASURING", measuring)):
+        (line,) = (each for each in AIRFLOW_JS.read_text().splitlines() if each.startswith(f"const {name} "))
+        assert {each for each in operators if f'"{each}"' in line} == operators
 
 
 def test_the_pages_have_all_tasks_of_a_run_of_many():
@@ -93,24 +95,32 @@ def test_the_history_says_that_the_cost_of_some_tasks_of_a_run_is_not_known(tmp_
             : task === undefined ? {{ task_instances: costs[run].map(of_run), total_entries: costs[run].length }}
             : {{ value: {{ rows: {{ answered: 1 }}, cost_usd: costs[run][task] }} }}));
         }};
-        let state;
+        const slots = [];
+        let next;
         const createElement = (type, props, ...children) =>
           typeof type === "function" ? type(props) : {{ type, children: children.flat(9) }};
-        const useState = (initial) => [state ?? initial, (found) => {{ state = found; }}];
-        globalThis.React = {{ createElement, useState, useEffect: (effect) => state ?? effect() }};
+        const useState = (initial) => {{
+          const slot = next++;
+          slots[slot] ??= [initial];
+          return [slots[slot][0], (found) => {{ slots[slot] = [found]; }}];
+        }};
+        const useEffect = (effect) => {{ const slot = next++; slots[slot] ??= [effect()]; }};
+        globalThis.React = {{ createElement, useState, useEffect }};
         await import("./history.js");
-        globalThis.AirflowPlugin({{ dagId: "d" }});
-        while (!state) await new Promise((resolve) => setTimeout(resolve, 5));
+        const render = () => {{ next = 0; return globalThis.AirflowPlugin({{ dagId: "d" }}); }};
+        render();
+        while (!slots[0][0].history) await new Promise((resolve) => setTimeout(resolve, 5));
         const texts = (node) => node?.children?.flatMap(texts) ?? (typeof node === "string" ? [node] : []);
-        console.log(JSON.stringify(texts(globalThis.AirflowPlugin({{ dagId: "d" }}))));
+        console.log(JSON.stringify(texts(render())));
     """)
     node, _ = compute_driver_executable()
     found = subprocess.run([node, tmp_path / "page.js"], capture_output=True, text=True, check=True)
     texts = json.loads(found.stdout)
-    cost = "at least 1.2; the cost of 2 tasks is not known"
-    assert {f"some: {cost}", "all: 1.5", "none: –"} <= {*texts}
+    cost = "at least $1.20"
+    assert {f"some: {cost}", "all: $1.50", "none: –"} <= {*texts}
+    assert any(text.startswith("Sum of 3 runs: at least $2.70 · ") for text in texts)
     of_runs = [texts[texts.index("success", texts.index(name)) + 1] for name in costs]
-    assert of_runs == [cost, "1.5", "–"]
+    assert of_runs == [cost, "$1.50", "–"]
 
 
 def shown_page(directory: Path, xcom: Any) -> list[Any]:

@@ -10,7 +10,9 @@ from airflow_provider_llmbeam.spec.safety import RowsToForget
 def test_a_key_or_a_fingerprint_is_needed() -> None:
     assert RowsToForget.parse({"keys": ["17"]}).keys == ("17",)
     assert RowsToForget.parse({"fingerprints": ["0" * 64]}).fingerprints == ("0" * 64,)
-    with pytest.raises(JobSpecError, match="needs the key of a row, or the fingerprint of a prompt"):
+    with pytest.raises(
+        JobSpecError, match=r"`keys`: needs the key of a row \(`--key`\), or the fingerprint of a prompt"
+    ):
         RowsToForget.parse({})
 
 

@@ -59,7 +59,9 @@ def test_a_moderation_that_cannot_work_is_refused_with_the_field(changes, messag
 )
 def test_an_output_row_has_a_column_for_each_side_that_may_be_flagged(changes, columns):
     assert moderation(**changes).extra_columns == columns
-    assert job({}, **changes).extra_columns == columns
+    assert job({"sink": {"uri": "out", "details": False}}, **changes).detail_columns == tuple(
+        f"llmbeam_{name}" for name in columns
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,9 +80,9 @@ def test_an_output_row_has_a_column_for_each_side_that_may_be_flagged(changes, c
             r"moderation\.action`: must be 'fail', .* with a sink of type 'milvus'",
         ),
         (
-            {"source": {"uri": "rows.jsonl", "key": "moderation_input"}},
+            {"source": {"uri": "rows.jsonl", "key": "llmbeam_moderation_input"}},
             {"action": "flag"},
-            r"'moderation_input' in `source\.key`, and every output row has a column of that name",
+            r"`source\.key`: has column 'llmbeam_moderation_input', and every output row has a column of that",
         ),
     ],
 )

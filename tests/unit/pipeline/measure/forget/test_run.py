@@ -13,6 +13,7 @@ from milvus_lite.server_manager import server_manager_instance
 from pymilvus import MilvusClient
 from sqlglot import expressions
 
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.measure.forget import run
 from airflow_provider_llmbeam.pipeline.measure.named_keys import NamedKeys
 from airflow_provider_llmbeam.pipeline.records import encode_key
@@ -62,9 +63,11 @@ def test_a_collection_of_milvus_is_deleted_from_whatever_the_type_of_its_key(
     sink = MilvusSink(type="milvus", uri=f"{tmp_path}/notes.db", collection="notes")
     spec = JobSpec.parse(spec_of(SINKS["bigquery"]).model_dump() | {"sink": sink.model_dump(), "task": "embed"})
     staged = tmp_path / "staged.jsonl"
-    rows = [{"id": key, "answer": [1.0], "model": "m", "fingerprint": "f"} for key in (named, kept)]
+    rows = [
+        {"id": key, "answer": [1.0], "llmbeam_model": "m", "llmbeam_fingerprint": "f"} for key in (named, kept)
+    ]
     staged.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    milvus.publish(sink, ("id",), {0: str(staged)}, lambda *refused: pytest.fail(str(refused)))
+    milvus.publish(sink, OutputColumns(("id",)), {0: str(staged)}, lambda *refused: pytest.fail(str(refused)))
     client = MilvusClient(sink.uri)
     try:
         client.load_collection("notes")
