@@ -66,3 +66,26 @@ def create(path: Path, *, is_private: bool = True) -> IO[bytes]:
     if is_private:
         os.fchmod(file.fileno(), 0o600)
     return file
+
+
+def make_private(directory: Path) -> None:
+    """Makes a directory that only its owner can read; one that exists keeps its mode.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def link_fault(directory: Path) -> str | None:
+    """Returns what is wrong with a directory of this package that is a link, or has one in it; else `None`."""
+    found = (Path(parent, name) for parent, names, _ in os.walk(directory) for name in names)
+    link = next((path for path in (directory, *found) if path.is_symlink()), None)
+    if link is None:
+        return None
+    return (
+        f"{str(link)!r} is a link to {str(link.readlink())!r}. The state of jobs is written below no link, as "
+        "whoever may write there could have other files of this account overwritten. Remove it, and name the "
+        "directory that it leads to in `state_uri` or `sink.uri`."
+    )

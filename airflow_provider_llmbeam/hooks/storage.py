@@ -47,13 +47,18 @@ class StorageHook(GoogleHook):
             found = bucket.list_blobs(prefix=_path(prefix), timeout=REQUEST_SECONDS, retry=retry())
             return [f"gs://{bucket.name}/{blob.name}" for blob in found]
 
-    def write(self, uri: str, text: str, within_seconds: float | None = None) -> None:
+    def write(self, uri: str, content: str | bytes, within_seconds: float | None = None) -> None:
         """Writes an object atomically, with retries, or with one request that has a timeout in seconds."""
         policy = retry() if within_seconds is None else None
         with self._bucket(uri, "write") as bucket:
             bucket.blob(_path(uri)).upload_from_string(
-                text, timeout=within_seconds or REQUEST_SECONDS, retry=policy
+                content, timeout=within_seconds or REQUEST_SECONDS, retry=policy
             )
+
+    def delete(self, uri: str) -> None:
+        """Deletes an object."""
+        with self._bucket(uri, "delete") as bucket:
+            bucket.blob(_path(uri)).delete(timeout=REQUEST_SECONDS, retry=retry())
 
     @contextmanager
     def _bucket(self, uri: str, verb: str) -> Iterator[Any]:
@@ -102,16 +107,22 @@ class ObjectStorage:
             found = path.iterdir() if path.exists() else ()
             return [str(file) for file in found if file.name.startswith(name)]
 
-    def write(self, uri: str, text: str, within_seconds: float | None = None) -> None:
-        """Writes a text file; the timeout is that of the filesystem."""
+    def write(self, uri: str, content: str | bytes, within_seconds: float | None = None) -> None:
+        """Writes a file; the timeout is that of the filesystem."""
+        found = content.encode() if isinstance(content, str) else content
         with _errors(uri):
             path = ObjectStoragePath(uri)
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.protocol in ("", "file"):
                 with local_files.create(Path(path.path), is_private=False) as file:
-                    file.write(text.encode())
+                    file.write(found)
             else:
-                path.write_text(text)
+                path.write_bytes(found)
+
+    def delete(self, uri: str) -> None:
+        """Deletes a file."""
+        with _errors(uri):
+            ObjectStoragePath(uri).unlink()
 
 
 def files_at(uri: str, gcp_conn_id: str) -> StorageHook | ObjectStorage:

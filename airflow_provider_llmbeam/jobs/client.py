@@ -120,8 +120,14 @@ class Files(Protocol):
     def read(self, uri: str) -> str:
         """Reads a text file."""
 
-    def write(self, uri: str, text: str, within_seconds: float | None = None) -> None:
-        """Writes a text file."""
+    def list(self, prefix: str) -> list[str]:
+        """Returns the addresses of the files that begin with a prefix, whose last part is that of a name."""
+
+    def write(self, uri: str, content: str | bytes, within_seconds: float | None = None) -> None:
+        """Writes a file."""
+
+    def delete(self, uri: str) -> None:
+        """Deletes a file."""
 
 
 class JobClient(Protocol):

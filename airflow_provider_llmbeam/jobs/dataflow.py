@@ -61,7 +61,7 @@ class DataflowClient(DataflowJobHook):
         files = self.files(spec_uri)
         files.write(spec_uri, spec.model_dump_json())
         files.write(spec.paths.launch_error_uri, "")  # that of an earlier try
-        start()  # Dataflow submits the job, and this fails if the task was killed
+        start().stage()  # Dataflow submits the job; and this fails if the task was killed
         launched = self.launch_flex_template(
             template_uri,
             name=dataflow_name(spec),

@@ -193,7 +193,10 @@ class JobLauncher:
 
         assert self._spec is not None
         self._fail_if_killed()
-        self._process = JobProcess(self._spec, kafka_environment(source=self._spec.source), self._log)
+        files_at = self._connect(SubmittedJob.of(self._spec, "", is_attached=False)).files
+        self._process = JobProcess(
+            self._spec, kafka_environment(source=self._spec.source), self._log, files_at=files_at
+        )
         return self._process
 
     def _fail_if_killed(self) -> None:

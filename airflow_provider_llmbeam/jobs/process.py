@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam import exceptions
 from airflow_provider_llmbeam.exceptions import JobFailedError
@@ -21,6 +22,10 @@ from airflow_provider_llmbeam.redaction import redact, secrets_of
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.jobs.client import Files
+    from airflow_provider_llmbeam.spec.protocol.steps import Reads
 
 #: Exit code of the entry point after a SIGTERM or Ctrl-C.
 _EXIT_INTERRUPTED = 130
@@ -44,6 +49,8 @@ class JobProcess:
         log: Log that receives the child's lines.
         python: Interpreter of the virtual environment that contains Beam; by default that of this process.
         on_alert: Called with each alert of the job, as it is raised.
+        files_at: Returns the client of the filesystem to which the rows of a SQL source are staged; by default
+            with the default connection.
 
     Attributes:
         page: Page of what the job or the step has reported, see `manifest.encode_page`; `None` without one.
@@ -59,12 +66,15 @@ class JobProcess:
         log: TaskLog,
         python: str = sys.executable,
         on_alert: Callable[[Alert], None] | None = None,
+        files_at: Callable[[str], Files] | None = None,
     ) -> None:
         self._spec = spec
         self._environment = environment
         self._log = log
         self._python = python
         self._on_alert = on_alert
+        self._files_at = files_at or _default_files_at
+        self._is_stopped = False
         self.page: dict[str, Any] | None = None
         self._child: subprocess.Popen[str] | None = None
         self._last_error = ""
@@ -82,7 +92,7 @@ class JobProcess:
         Raises:
             LLMBeamError: The error class is the one that the child reported.
         """
-        return self._run_child(*(["--defer"] if defers else []))
+        return self._run_child(*(["--defer"] if defers else []), reads="all")
 
     def submit(self, beam_options: Sequence[str] = ()) -> dict[str, str]:
         """Submits the job to Dataflow or Flink.
@@ -93,8 +103,17 @@ class JobProcess:
         Raises:
             LLMBeamError: The error class is the one that the child reported.
         """
-        job: dict[str, str] = self._run_child("--step=submit", *beam_options)["job"]
+        job: dict[str, str] = self._run_child("--step=submit", *beam_options, reads="all")["job"]
         return job
+
+    def stage(self) -> None:
+        """Stages the rows of a SQL source, for a job that another machine submits.
+
+        Raises:
+            LLMBeamError: They cannot be read or written.
+        """
+        with self._staged("all"):
+            pass
 
     def run_step(self, name: str, given: SpecModel) -> dict[str, Any]:
         """Does a step of the job, see `spec.protocol.steps`.
@@ -109,11 +128,27 @@ class JobProcess:
         Raises:
             LLMBeamError: The error class is the one that the child reported.
         """
-        result: dict[str, Any] = self._run_child(f"--step={name}", given=given)["result"]
+        from airflow_provider_llmbeam.spec.protocol.steps import reads_of
+
+        outcome = self._run_child(f"--step={name}", given=given, reads=reads_of(name))
+        result: dict[str, Any] = outcome["result"]
         return result
 
-    def _run_child(self, *arguments: str, given: SpecModel | None = None) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory(prefix="llmbeam-", ignore_cleanup_errors=True) as directory:
+    @contextmanager
+    def _staged(self, reads: Reads) -> Iterator[dict[str, str]]:
+        from airflow_provider_llmbeam.jobs.stage import staged_for
+
+        self._is_stopped = False
+        with staged_for(self._spec, reads, self._files_at, self._log) as variables:
+            if self._is_stopped:
+                raise JobFailedError(f"Job {self._spec.name!r} was stopped before it started; nothing was sent.")
+            yield variables
+
+    def _run_child(self, *arguments: str, reads: Reads, given: SpecModel | None = None) -> dict[str, Any]:
+        with (
+            self._staged(reads) as variables,
+            tempfile.TemporaryDirectory(prefix="llmbeam-", ignore_cleanup_errors=True) as directory,
+        ):
             spec_path, result_path = Path(directory, "spec.json"), Path(directory, "result.json")
             _write_private(spec_path, self._spec)
             if given is not None:
@@ -122,7 +157,7 @@ class JobProcess:
             alerts = AlertFile(Path(directory, "alerts.jsonl"), self._log)
             if self._on_alert is not None:
                 arguments = (*arguments, f"--alerts={alerts.path}")
-            with self._start(spec_path, result_path, arguments) as child:
+            with self._start(spec_path, result_path, arguments, variables) as child:
                 self._child = child
                 assert child.stdout is not None
                 try:
@@ -144,6 +179,7 @@ class JobProcess:
 
     def stop(self) -> None:
         """Ends the child and all processes that it started."""
+        self._is_stopped = True
         if self._child is None or self._child.poll() is not None:
             return
         self._log.warning("Stopping job %r. The answers so far are in its journal.", self._spec.name)
@@ -155,11 +191,13 @@ class JobProcess:
         except subprocess.TimeoutExpired:
             os.killpg(self._child.pid, signal.SIGKILL)
 
-    def _start(self, spec_path: Path, result_path: Path, arguments: Sequence[str]) -> subprocess.Popen[str]:
+    def _start(
+        self, spec_path: Path, result_path: Path, arguments: Sequence[str], variables: Mapping[str, str]
+    ) -> subprocess.Popen[str]:
         # What a child that is stopped leaves in its temporary directory is removed with that of this process; what
         # the jobs of a machine share, the pace of their requests, is outside it.
         temporary = {"TMPDIR": str(spec_path.parent), "LLMBEAM_SHARED_TMPDIR": tempfile.gettempdir()}
-        given = {**self._environment, **temporary}
+        given = {**self._environment, **variables, **temporary}
         environment = job_environment(self._spec, given, os.environ, configured_variables())
         self._secrets = secrets_of(environment, self._spec.secret_variables)
         return subprocess.Popen(
@@ -225,6 +263,12 @@ class AlertFile:
                 yield Alert.from_json(line)
             except ValueError as error:
                 self._log.warning("An alert of the job cannot be read: %s", error)
+
+
+def _default_files_at(uri: str) -> Files:
+    from airflow_provider_llmbeam.hooks.storage import files_at  # Google's clients take a second
+
+    return files_at(uri, "google_cloud_default")
 
 
 def _write_private(path: Path, value: SpecModel) -> None:

@@ -33,6 +33,7 @@ from airflow_provider_llmbeam.spec.sink import PostgresSink
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier, Context, XComArg
 
+    from airflow_provider_llmbeam.jobs.client import Files
     from airflow_provider_llmbeam.spec.alerts import Alerts
     from airflow_provider_llmbeam.spec.cache import Cache
     from airflow_provider_llmbeam.spec.conversation import Conversation
@@ -83,6 +84,8 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         "impersonation_chain",
         "prompt_per_row",
     )
+    #: For the query of a SQL source in a file.
+    template_ext: Sequence[str] = (".sql",)
     template_fields_renderers = dict.fromkeys(("prompt_variables", *_PARTS[:-1], "prompt_per_row"), "json")
 
     #: Whether the task writes answers.
@@ -233,6 +236,12 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
             location = str(runner.get("location"))
             data["runner"] = {**runner, "project": self._read_project(location)}
         return data
+
+    def _files_at(self, uri: str) -> Files:
+        """Returns the client of the filesystem of an address."""
+        from airflow_provider_llmbeam.hooks.storage import files_at
+
+        return files_at(uri, self.gcp_conn_id)
 
     def _read_project(self, location: str) -> str:
         """Returns the project of the connection or of its credentials.

@@ -1,4 +1,4 @@
-"""A task of a Dag file, as Airflow would run it: its job, for the command line.
+"""A task of a Dag file, as Airflow would run it: its job, for the command line. Or the JSON of a job with a query.
 
 `pipeline/dag_task.py` starts it, in the environment of Airflow. It writes the job to a file descriptor, as it
 has secrets, and stays until its standard input is closed, since the key file of a connection is its own.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,10 @@ from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.spec.fields.suggestion import nearest
+from airflow_provider_llmbeam.spec.job import JobSpec
 
 XCOM_RETURN_KEY = "return_value"
+_log = logging.getLogger(__name__)
 #: Operators whose tasks alone say what these steps are asked for.
 _OPERATORS: dict[str, type[InferenceJobOperator]] = {
     "evaluate": EvaluateInferenceOperator,
@@ -68,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     question = Question(address=options.address, step=options.step, when=options.date, map_index=options.map_index)
     with ExitStack() as until_end:
         try:
-            found = until_end.enter_context(job_of_task(question))
+            is_task = "::" in question.address
+            found = until_end.enter_context((job_of_task if is_task else staged_job)(question))
         except LLMBeamError as error:
             found = {"error": {"type": error_name(error), "message": str(error)}}
         with suppress(BrokenPipeError), os.fdopen(options.fd, "w") as result:
@@ -87,6 +92,10 @@ def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
     Raises:
         JobSpecError: The file, the task, the run or an argument of the task does not fit.
     """
+    from airflow_provider_llmbeam.hooks.storage import files_at
+    from airflow_provider_llmbeam.jobs.stage import staged_for
+    from airflow_provider_llmbeam.spec.protocol.steps import reads_of
+
     path, _, name = question.address.partition("::")
     task = _find_task(_parse(Path(path)), Path(path), name, question.step)
     map_index = _map_index(task, question.map_index)
@@ -105,15 +114,45 @@ def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
         rendered: Any = context["task"]  # of a mapped task, its instance
         spec, secrets, given = rendered.resolve_job(context)
         before = dict(os.environ)
-        with google_credentials(spec, rendered.gcp_conn_id, getattr(given, "models", ())):
+        reads, files = reads_of(question.step), partial(files_at, gcp_conn_id=rendered.gcp_conn_id)
+        with (
+            google_credentials(spec, rendered.gcp_conn_id, getattr(given, "models", ())),
+            staged_for(spec, reads, files, _log) as staged,
+        ):
             changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
             yield {
                 "spec": spec.model_dump(mode="json"),
-                "environment": changed | secrets,
+                "environment": changed | secrets | staged,
                 "given": None if given is None else given.model_dump(mode="json"),
                 "run_id": run.run_id,
                 "is_known": is_known,
             }
+
+
+@contextmanager
+def staged_job(question: Question) -> Iterator[dict[str, Any]]:
+    """Stages the rows of a job that is no task; they are those of its connection in this Airflow.
+
+    Args:
+        question: Its address is a local file with the JSON of the spec.
+
+    Raises:
+        LLMBeamError: They cannot be read or written.
+    """
+    from airflow_provider_llmbeam.hooks.storage import files_at
+    from airflow_provider_llmbeam.jobs.stage import staged_for
+    from airflow_provider_llmbeam.spec.protocol.steps import reads_of
+
+    spec = JobSpec.from_json(Path(question.address).read_bytes())
+    files = partial(files_at, gcp_conn_id="google_cloud_default")
+    with airflow_of_tasks(), staged_for(spec, reads_of(question.step), files, _log) as staged:
+        yield {
+            "spec": spec.model_dump(mode="json"),
+            "environment": staged,
+            "given": None,
+            "run_id": "",
+            "is_known": False,
+        }
 
 
 def _parse(path: Path) -> list[Any]:

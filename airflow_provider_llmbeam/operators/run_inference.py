@@ -67,8 +67,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     ends among the answers or, with the server's message, in the dead letter.
 
     Args:
-        source: Source of the rows, see `spec.FilesSource`, `spec.BigQuerySource`, `spec.KafkaSource`,
-            `spec.PubSubSource` and `spec.RowsSource`.
+        source: Source of the rows, see `spec.FilesSource`, `spec.BigQuerySource`, `spec.SqlSource`,
+            `spec.KafkaSource`, `spec.PubSubSource` and `spec.RowsSource`.
         prompt: Prompt of a row, see `spec.PromptTemplate`, or its template alone. Its `template` and `system` are
             rendered per row on the workers, never by Airflow; its `variables` are rendered by Airflow.
         model: Model that answers, see `spec.GeminiModel` and `spec.OpenAIModel`, the name of a Gemini model, or
@@ -160,7 +160,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         data = self._spec_data(self.job_name or "preview", with_stand_in(self.inference, None))
         spec, secrets = self._connect(data)
         with google_credentials(spec, self.gcp_conn_id):
-            return Preview.of(JobProcess(spec, secrets, self.log).run_step("preview", sample))
+            process = JobProcess(spec, secrets, self.log, files_at=self._files_at)
+            return Preview.of(process.run_step("preview", sample))
 
     def continue_batch(
         self, context: Context, event: dict[str, Any], started_at: float | None = None
@@ -233,7 +234,9 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         if isinstance(spec.runner, DetachedRunner):
             self._remote = self._launcher(context)
             return self._run_elsewhere(spec, self._remote, context)
-        self._process = JobProcess(spec, environment, self.log, on_alert=partial(self._notify, context))
+        self._process = JobProcess(
+            spec, environment, self.log, on_alert=partial(self._notify, context), files_at=self._files_at
+        )
         self.store_link(context, OutputLink(), output_url(spec))
         is_deferred = self.deferrable and spec.inference.mode != "online"
         with google_credentials(spec, self.gcp_conn_id):

@@ -9,8 +9,9 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.evaluation import Evaluation
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.server import with_base_urls
-from airflow_provider_llmbeam.spec.protocol.steps import STEPS
+from airflow_provider_llmbeam.spec.protocol.steps import STEPS, reads_of
+from airflow_provider_llmbeam.spec.source import SqlSource
 
 _log = logging.getLogger("llmbeam")
 
@@ -191,7 +193,8 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
         given = _read_given(command, spec)
         if not command.is_child:
             _check_allowed(spec, given)
-        yield spec, given
+        with nullcontext() if command.is_child else _staged(spec, command.step):
+            yield spec, given
         return
     if command.step not in STEPS:
         raise JobSpecError(f"`{command.step}` takes JOB.json; Airflow runs a task, e.g. `airflow dags test`.")
@@ -203,6 +206,24 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
         if command.given is not None:  # Airflow has checked what the task names
             _check_allowed(given)
         yield task.spec, given
+
+
+@contextmanager
+def _staged(spec: JobSpec, step: str) -> Iterator[None]:
+    """Has Airflow stage the rows of a SQL source, whose connection only it has.
+
+    Raises:
+        LLMBeamError: There is no Airflow, or the rows cannot be staged.
+    """
+    if not isinstance(spec.source, SqlSource) or reads_of(step) == "nothing":
+        yield
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="llmbeam-", suffix=".json") as file:
+        file.write(spec.model_dump_json())
+        file.flush()
+        with open_dag_task(file.name, step, when=None, map_index=None) as staged:
+            os.environ.update(staged.environment)
+            yield
 
 
 def _is_task(address: str) -> bool:

@@ -44,7 +44,7 @@ def open_dag_task(address: str, step: str, *, when: str | None, map_index: int |
     """Provides the job of a task; the credentials of its connections are valid in the body.
 
     Args:
-        address: `FILE::TASK`.
+        address: `FILE::TASK`, or a local file with the JSON of a job whose rows Airflow stages.
         step: Name of the step.
         when: Day, time or id of the Dag run; `None`: the newest run.
         map_index: Index of an instance of a mapped task.
@@ -72,7 +72,7 @@ def open_dag_task(address: str, step: str, *, when: str | None, map_index: int |
             if not (content := result.read()):
                 child.wait()
                 log.seek(0)
-                raise JobSpecError(_failure(log.read().decode(errors="replace"), python))
+                raise JobSpecError(_failure(address, log.read().decode(errors="replace"), python))
             found = json.loads(content)
             if "error" in found:
                 raise exceptions.error_class(found["error"]["type"], JobSpecError)(found["error"]["message"])
@@ -84,10 +84,11 @@ def open_dag_task(address: str, step: str, *, when: str | None, map_index: int |
             child.communicate()
 
 
-def _failure(log: str, python: str) -> str:
+def _failure(address: str, log: str, python: str) -> str:
     """Returns why there is no job."""
     last = (log.strip().splitlines() or ["no reason was given"])[-1]
     hint = ""
     if "ModuleNotFoundError" in last:
         hint = f" Name the Python of the environment of Airflow in {PYTHON_VARIABLE}; it was {python!r}."
-    return f"Airflow could not read the Dag file: {last.rstrip('.')}.{hint}"
+    task = "read the Dag file" if "::" in address else "read `source.query` through `source.conn_id`"
+    return f"Airflow could not {task}: {last.rstrip('.')}.{hint}"

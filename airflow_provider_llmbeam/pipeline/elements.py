@@ -17,12 +17,6 @@ from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 Row = dict[str, Any]
 
 
-class BinaryText(str):
-    """Text of a column of bytes: a text in prompts and files, and bytes again in a column of bytes."""
-
-    __slots__ = ()
-
-
 #: Origin of an answer: received now, after a repair, or by batch inference of this run; from the journal, of this
 #: job or of another one; shared with an equal prompt; or the replacement of a prompt that was not sent.
 Origin = Literal["fresh", "repaired", "batch", "resumed", "cached", "duplicate", "replaced"]

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from functools import cache, partial
+from functools import cache
 from operator import attrgetter
 from typing import Any
-from uuid import UUID
-from zoneinfo import ZoneInfo
 
 import orjson
 
@@ -25,69 +18,18 @@ from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import (
     MODERATION_COLUMNS,
     AnsweredRow,
-    BinaryText,
     FailedRow,
     Row,
 )
 from airflow_provider_llmbeam.pipeline.staged_bytes import staged_bytes
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.plain_values import INFINITE
+from airflow_provider_llmbeam.spec.typed_values import BinaryText, restore_types, text_of, types_of
 
-
-def _text(value: Any) -> str:
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
-
-
-_to_json = json.JSONEncoder(ensure_ascii=False, default=_text, allow_nan=False).encode
+_to_json = json.JSONEncoder(ensure_ascii=False, default=text_of, allow_nan=False).encode
 _to_compact_json = json.JSONEncoder(
-    ensure_ascii=False, default=_text, separators=(",", ":"), allow_nan=False
+    ensure_ascii=False, default=text_of, separators=(",", ":"), allow_nan=False
 ).encode
-#: Exponents of a number that is read from a text: a row could name one of gigabytes.
-_MAX_EXPONENT = 1000
-
-
-def _decimal(text: str) -> Decimal:
-    number = Decimal(text)
-    if number.is_finite() and abs(number.adjusted()) > _MAX_EXPONENT:
-        raise ValueError(text)
-    return number
-
-
-#: The text of a `timedelta`, which may be negative: `-1 day, 23:59:59.000001`.
-_TIMEDELTA = re.compile(r"(?:(-?\d+) days?, )?(\d+):(\d\d):(\d\d)(?:\.(\d{6}))?")
-
-
-def _timedelta(text: str) -> timedelta:
-    if (parts := _TIMEDELTA.fullmatch(text)) is None:
-        raise ValueError(text)
-    days, hours, minutes, seconds, microseconds = (int(part or 0) for part in parts.groups())
-    return timedelta(days, seconds, microseconds, hours=hours, minutes=minutes)
-
-
-#: How a value without a JSON type is made of its text, by the name of its type.
-_OF_TEXT: dict[str, Callable[[str], Any]] = {
-    "bytes": partial(base64.b64decode, validate=True),
-    "binary_text": BinaryText,
-    "date": date.fromisoformat,
-    "datetime": datetime.fromisoformat,
-    "decimal": _decimal,
-    "float": {text: float(text) for text in INFINITE}.__getitem__,
-    "time": time.fromisoformat,
-    "timedelta": _timedelta,
-    "uuid": UUID,
-}
-_NAMES = {
-    bytes: "bytes",
-    BinaryText: "binary_text",
-    date: "date",
-    datetime: "datetime",
-    Decimal: "decimal",
-    time: "time",
-    timedelta: "timedelta",
-    UUID: "uuid",
-}
-#: Errors of a row that is not of a dead letter, or was changed.
-_NOT_OF_TYPE = (ValueError, ArithmeticError, LookupError, AttributeError, OSError)
 _log = logging.getLogger("llmbeam")
 _ORJSON = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
@@ -140,7 +82,7 @@ def failed_record(failed: FailedRow) -> Row:
         "attempts": failure.attempts,
         "origin": failed.origin,
     }
-    if types := _types({name: value for name, value in failed.row.items() if name != "llmbeam_error"}):
+    if types := types_of({name: value for name, value in failed.row.items() if name != "llmbeam_error"}):
         error["types"] = types
     if failure_of(failed.row) is None and "llmbeam_error" in failed.row:
         warn_of_replaced("llmbeam_error")
@@ -168,34 +110,7 @@ def with_types(row: Row) -> Row:
     types = (failure_of(row) or {}).get("types")
     if not isinstance(types, dict):
         return row
-    return {name: _typed(value, types.get(name)) for name, value in row.items()}
-
-
-def _types(value: Any) -> Any:
-    """Returns the name of the type of a value that JSON does not have, or those in it; `None` for any other."""
-    if isinstance(value, dict):
-        return {name: found for name, inner in value.items() if (found := _types(inner))} or None
-    if isinstance(value, (list, tuple)):
-        found = [*map(_types, value)]
-        return found if any(found) else None
-    name = _NAMES.get(type(value))
-    if isinstance(value, float) and not math.isfinite(value):
-        name = "float"
-    zone = getattr(getattr(value, "tzinfo", None), "key", None)
-    return f"{name} {zone}" if name and zone else name
-
-
-def _typed(value: Any, types: Any) -> Any:
-    if isinstance(value, dict) and isinstance(types, dict):
-        return {name: _typed(inner, types.get(name)) for name, inner in value.items()}
-    if isinstance(value, list) and isinstance(types, list) and len(value) == len(types):
-        return [*map(_typed, value, types)]
-    if isinstance(value, str) and isinstance(types, str):
-        name, _, zone = types.partition(" ")
-        with suppress(*_NOT_OF_TYPE):
-            typed = _OF_TEXT[name](value)
-            return typed.astimezone(ZoneInfo(zone)) if zone else typed
-    return value
+    return {name: restore_types(value, types.get(name)) for name, value in row.items()}
 
 
 def encode_record(record: Row) -> bytes:

@@ -291,8 +291,7 @@ def make_private(uri: str) -> None:
         return
     directory = Path(uri)
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir(mode=0o700, exist_ok=True)
+        local_files.make_private(directory)
         reason = None if os.access(directory, os.R_OK | os.W_OK | os.X_OK) else "Permission denied"
     except OSError as error:
         reason = error.strerror
@@ -308,15 +307,8 @@ def refuse_links(uri: str) -> None:
     Raises:
         JobSpecError: One is: whoever made it could have files written and deleted where it leads.
     """
-    if not is_local(uri):
-        return
-    found = (Path(parent, name) for parent, names, _ in os.walk(uri) for name in names)
-    if link := next((path for path in (Path(uri), *found) if path.is_symlink()), None):
-        raise JobSpecError(
-            f"{str(link)!r} is a link to {str(link.readlink())!r}. The state of jobs is written below no link, as "
-            "whoever may write there could have other files of this account overwritten. Remove it, and name the "
-            "directory that it leads to in `state_uri` or `sink.uri`."
-        )
+    if is_local(uri) and (fault := local_files.link_fault(Path(uri))):
+        raise JobSpecError(fault)
 
 
 def _is_local(filesystem: FileSystem) -> bool:

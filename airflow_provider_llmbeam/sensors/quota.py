@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
@@ -182,13 +183,15 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
     def _demand(self, ti: Any) -> dict[str, Any]:
         """Returns the demand of a whole job in numbers."""
         from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
+        from airflow_provider_llmbeam.hooks.storage import files_at
         from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
 
         data = self._job_data(job_name(ti, self.job_task_id))
         data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**data["model"]})
         spec = with_base_urls(JobSpec.parse(data), os.environ, self.log)
         self._check_allowed(spec, within="demand")
-        self._process = JobProcess(spec, environment, self.log)
+        files = partial(files_at, gcp_conn_id=self.gcp_conn_id)
+        self._process = JobProcess(spec, environment, self.log, files_at=files)
         try:
             with google_credentials(spec, self.gcp_conn_id):
                 nothing = EstimateSample(sample_size=0)

@@ -46,6 +46,7 @@ from airflow_provider_llmbeam.spec.source import (
     PubSubSource,
     RowsSource,
     Source,
+    SqlSource,
 )
 
 __all__ = [
@@ -95,6 +96,7 @@ __all__ = [
     "SharedBudget",
     "Sink",
     "Source",
+    "SqlSource",
     "VertexEndpoint",
     "VertexEndpointModel",
     "WorkerEnvironment",

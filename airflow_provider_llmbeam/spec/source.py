@@ -1,15 +1,23 @@
-"""Sources of rows: files, BigQuery, queues, or the spec itself."""
+"""Sources of rows: files, BigQuery, SQL databases, queues, or the spec itself."""
 
 from __future__ import annotations
 
 import codecs
 import csv
 import re
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BeforeValidator, Field, TypeAdapter, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
 
 from airflow_provider_llmbeam.spec.base import (
     FieldFaultError,
@@ -304,6 +312,44 @@ class BigQuerySource(_Source):
         return self
 
 
+class SqlSource(_Source):
+    """Rows of a query to any database that Airflow has a `DbApiHook` for, read once per run.
+
+    The task reads them with a cursor that the server keeps, and stages them as Parquet files below `state_uri`;
+    the job and its retries read those. They are deleted when the answers are published, so that a later run reads
+    current rows. The query is no secret: values that are belong in the connection.
+
+    Decimals, dates, times and UUIDs keep their types, and JSON that the driver decodes is an object. A time with a
+    zone is the same moment in UTC. Bytes are those of a Parquet file, see `FilesSource`. Any other type is text.
+
+    Attributes:
+        conn_id: Airflow connection.
+        query: One SELECT, or the path of a `.sql` file, which Airflow renders.
+        parameters: Values for the placeholders of the query, by position or by name, in the style of the driver.
+        hook_params: Arguments of the hook, e.g. `{"warehouse": "SMALL"}`.
+    """
+
+    type: Literal["sql"]
+    conn_id: Annotated[str, Field(min_length=1)]
+    query: Annotated[str, Field(min_length=1)]
+    parameters: dict[str, Any] | tuple[Any, ...] | None = None
+    hook_params: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("parameters", mode="before")
+    @classmethod
+    def _plain_parameters(cls, parameters: Any) -> Any:
+        return _texts_of_times(from_text(parameters))
+
+
+def _texts_of_times(parameters: Any) -> Any:
+    """Returns parameters with times and decimals, which a template of native type may be, as texts."""
+    if isinstance(parameters, dict):
+        return {name: _texts_of_times(value) for name, value in parameters.items()}
+    if isinstance(parameters, list | tuple):
+        return [*map(_texts_of_times, parameters)]
+    return str(parameters) if isinstance(parameters, date | Decimal) else parameters
+
+
 class RowsSource(_Source):
     """Rows that are part of the spec, for small jobs and tests.
 
@@ -483,11 +529,18 @@ def _with_a_key(data: Any) -> Any:
     return with_type(data, _TYPES)
 
 
-#: Types by the field that only they have.
-_TYPES = {"table": "bigquery", "query": "bigquery", "rows": "rows", "topic": "kafka", "subscription": "pubsub"}
+#: Types by the field that only they have, or that tells them from those below.
+_TYPES = {
+    "table": "bigquery",
+    "rows": "rows",
+    "topic": "kafka",
+    "subscription": "pubsub",
+    "conn_id": "sql",
+    "query": "bigquery",
+}
 
 Source = Annotated[
-    FilesSource | BigQuerySource | RowsSource | KafkaSource | PubSubSource,
+    FilesSource | BigQuerySource | SqlSource | RowsSource | KafkaSource | PubSubSource,
     Field(discriminator="type"),
     BeforeValidator(_with_a_key),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mistakes.mistake import LEFT_OUT, Mistake
 
+SQL = {"type": "sql", "conn_id": "warehouse", "query": "SELECT id, text FROM tickets", "key": "id"}
 KAFKA = {"type": "kafka", "topic": "tickets", "bootstrap_servers": "broker:9092"}
 
 MISTAKES = (
@@ -65,8 +66,8 @@ MISTAKES = (
     Mistake(
         changes={"source.type": "mysql"},
         sentence=(
-            "`source.type`: must be one of 'files', 'bigquery', 'rows', 'kafka', 'pubsub'; got 'mysql'. Nothing "
-            "was sent or billed."
+            "`source.type`: must be one of 'files', 'bigquery', 'sql', 'rows', 'kafka', 'pubsub' (did you mean "
+            "'sql'?); got 'mysql'. Nothing was sent or billed."
         ),
     ),
     Mistake(
@@ -207,6 +208,22 @@ MISTAKES = (
         sentence=(
             "`source.bootstrap_servers`: must be hosts and ports alone, 'host:9092': a password belongs "
             "in the connection. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"source": {"type": "sql", "query": "SELECT id FROM tickets", "key": "id"}},
+        sentence="`source.conn_id`: this field is needed. Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={"source": {**SQL, "sql": "SELECT 1"}},
+        sentence="`source.sql`: there is no such field; did you mean `query`? Nothing was sent or billed.",
+    ),
+    Mistake(
+        changes={"source": {**SQL, "on_duplicate_key": "first"}},
+        sentence=(
+            "`source.on_duplicate_key`: must be 'error', 'dead_letter' or 'allow', as the rows of type 'sql' are "
+            "in no order: select one of them in `source.query`, by ROW_NUMBER() OVER (…); got 'first'. Nothing "
+            "was sent or billed."
         ),
     ),
     Mistake(

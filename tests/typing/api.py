@@ -67,6 +67,7 @@ from airflow_provider_llmbeam.spec import (
     PubSubSink,
     PubSubSource,
     RowsSource,
+    SqlSource,
     VertexEndpoint,
     VertexEndpointModel,
     parse_endpoint,
@@ -101,7 +102,7 @@ def spec_values() -> JobSpec:
         sink=FilesSink(uri="gs://b/out", format="parquet"),
         limits=limits,
     )
-    assert_type(spec.source, FilesSource | BigQuerySource | RowsSource | KafkaSource | PubSubSource)
+    assert_type(spec.source, FilesSource | BigQuerySource | SqlSource | RowsSource | KafkaSource | PubSubSource)
     assert_type(spec.model, GeminiModel | OpenAIModel | VertexEndpointModel | EchoModel)
     assert_type(spec.sink, FilesSink | BigQuerySink | PostgresSink | MilvusSink | KafkaSink | PubSubSink)
     assert_type(JobSpec.parse(spec.model_dump()), JobSpec)

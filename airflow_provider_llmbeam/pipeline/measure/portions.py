@@ -33,8 +33,16 @@ from airflow_provider_llmbeam.pipeline.sources.files import (
     read_batches,
 )
 from airflow_provider_llmbeam.pipeline.sources.lines import is_compressed, plain, read_lines
+from airflow_provider_llmbeam.pipeline.sources.sql import find_sample, with_types
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, RowsSource
+from airflow_provider_llmbeam.spec.source import (
+    BigQuerySource,
+    FilesSource,
+    KafkaSource,
+    PubSubSource,
+    RowsSource,
+    SqlSource,
+)
 
 T = TypeVar("T")
 
@@ -105,7 +113,7 @@ def read_once(spec: JobSpec, prompts: RowPrompts, max_bytes: int = MAX_BYTES) ->
     """
     export_uri = f"{spec.paths.export_uri}{uuid.uuid4().hex}/"
     try:
-        yield read_source(prompts, export_uri, max_bytes)
+        yield read_source(spec, prompts, export_uri, max_bytes)
     finally:
         if isinstance(prompts.source, BigQuerySource):
             from airflow_provider_llmbeam.pipeline.sources.bigquery import discard
@@ -113,10 +121,11 @@ def read_once(spec: JobSpec, prompts: RowPrompts, max_bytes: int = MAX_BYTES) ->
             discard(export_uri)
 
 
-def read_source(prompts: RowPrompts, export_uri: str, max_bytes: int = MAX_BYTES) -> SourceReading:
+def read_source(spec: JobSpec, prompts: RowPrompts, export_uri: str, max_bytes: int = MAX_BYTES) -> SourceReading:
     """Reads the selected rows of a source, or of portions of a large one; see `read_portions`.
 
     Args:
+        spec: The job.
         prompts: Selects the rows of its source.
         export_uri: Directory for the export of a BigQuery source.
         max_bytes: A larger source is read in portions.
@@ -124,7 +133,7 @@ def read_source(prompts: RowPrompts, export_uri: str, max_bytes: int = MAX_BYTES
     Raises:
         JobSpecError: The source does not exist.
     """
-    size, portions = _read_all(prompts, export_uri, max_bytes)
+    size, portions = _read_all(spec, prompts, export_uri, max_bytes)
     selected = (
         Portion([row for row in portion.rows if prompts.selects(row) and not prompts.skips(row)], portion.size)
         for portion in portions
@@ -132,7 +141,9 @@ def read_source(prompts: RowPrompts, export_uri: str, max_bytes: int = MAX_BYTES
     return SourceReading(size, selected)
 
 
-def _read_all(prompts: RowPrompts, export_uri: str, max_bytes: int) -> tuple[float, Iterable[Portion]]:
+def _read_all(
+    spec: JobSpec, prompts: RowPrompts, export_uri: str, max_bytes: int
+) -> tuple[float, Iterable[Portion]]:
     match source := prompts.source:
         case FilesSource():
             check_source(source.uri, source.resolved_format, source.on_missing)
@@ -146,6 +157,12 @@ def _read_all(prompts: RowPrompts, export_uri: str, max_bytes: int) -> tuple[flo
             return size, (
                 Portion([row if isinstance(row, FailedRow) else json_values(row) for row in each.rows], each.size)
                 for each in portions
+            )
+        case SqlSource():
+            pattern, stage = find_sample(spec)
+            _, portions = read_portions(pattern, RowFormat("parquet", used=prompts.used), max_bytes)
+            return float(stage.query_rows), (
+                Portion([*map(with_types, each.rows)], each.size) for each in portions
             )
         case KafkaSource() | PubSubSource():
             raise JobSpecError(

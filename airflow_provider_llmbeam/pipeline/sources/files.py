@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.elements import PLACE, BinaryText, FailedRow, Row, failed_row
+from airflow_provider_llmbeam.pipeline.elements import PLACE, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.records import with_types
 from airflow_provider_llmbeam.pipeline.sources.check_files import check_source
 from airflow_provider_llmbeam.pipeline.sources.lines import (
@@ -38,6 +38,7 @@ from airflow_provider_llmbeam.pipeline.sources.lines import (
 from airflow_provider_llmbeam.spec.characters import valid_value
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH, text_depth_exceeds
 from airflow_provider_llmbeam.spec.source import CsvOptions, FileFormat, FilesSource
+from airflow_provider_llmbeam.spec.typed_values import BinaryText
 
 _log = logging.getLogger("llmbeam")
 

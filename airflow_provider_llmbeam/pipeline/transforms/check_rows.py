@@ -14,7 +14,14 @@ from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
 from airflow_provider_llmbeam.pipeline.columns import wanted_columns
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, Source
+from airflow_provider_llmbeam.spec.source import (
+    BigQuerySource,
+    FilesSource,
+    KafkaSource,
+    PubSubSource,
+    Source,
+    SqlSource,
+)
 
 _MAX_NAMED = 10
 
@@ -123,7 +130,7 @@ def name_of(source: Source) -> str:
             return f"`source.uri` {source.uri!r}"
         case BigQuerySource(table=str()):
             return f"`source.table` {source.table!r}"
-        case BigQuerySource():
+        case BigQuerySource() | SqlSource():
             return "`source.query`"
         case KafkaSource():
             return f"`source.topic` {', '.join(map(repr, source.topic))}"

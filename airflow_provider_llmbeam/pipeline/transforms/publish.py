@@ -35,7 +35,7 @@ from airflow_provider_llmbeam.pipeline.secrets import load_environment
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in, write_file
 from airflow_provider_llmbeam.pipeline.sinks.merge_files import merge_dead_letter, read_rows
 from airflow_provider_llmbeam.pipeline.sinks.ownership import release
-from airflow_provider_llmbeam.pipeline.sources import bigquery, queue
+from airflow_provider_llmbeam.pipeline.sources import bigquery, queue, sql
 from airflow_provider_llmbeam.pipeline.transforms.check_rows import check_count, name_of
 from airflow_provider_llmbeam.pipeline.transforms.refusals import Refusals, TooManyRefusalsError
 from airflow_provider_llmbeam.pipeline.transforms.write_report import ReportWriter
@@ -44,7 +44,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.output_rules import matches, reads_own_dead_letter
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.sink import FilesSink
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, sends_failed_rows
+from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, SqlSource, sends_failed_rows
 
 _log = logging.getLogger(__name__)
 
@@ -223,8 +223,11 @@ class Publish(beam.DoFn):
     def _clean_up(self) -> None:
         queue.after_publication(self._spec)
         storage.delete(storage.match(f"{self._spec.paths.staging_uri}*"))
-        if isinstance(self._spec.source, BigQuerySource):
-            bigquery.discard(self._spec.paths.export_uri)
+        match self._spec.source:
+            case BigQuerySource():
+                bigquery.discard(self._spec.paths.export_uri)
+            case SqlSource():
+                sql.discard(self._spec)
 
     def _every_shard(
         self, written: Iterable[tuple[int, str]], prefix: str, shards: int, file_format: str

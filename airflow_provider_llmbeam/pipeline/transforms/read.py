@@ -8,10 +8,17 @@ from airflow_provider_llmbeam.pipeline.columns import used_columns
 from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import FAILED, PLACE
 from airflow_provider_llmbeam.pipeline.reporting.tally import TALLIES
-from airflow_provider_llmbeam.pipeline.sources import bigquery, files, kafka, pubsub
+from airflow_provider_llmbeam.pipeline.sources import bigquery, files, kafka, pubsub, sql
 from airflow_provider_llmbeam.pipeline.transforms.rows_to_prompts import TakeRows
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, RowsSource
+from airflow_provider_llmbeam.spec.source import (
+    BigQuerySource,
+    FilesSource,
+    KafkaSource,
+    PubSubSource,
+    RowsSource,
+    SqlSource,
+)
 
 
 class ReadRows(beam.PTransform):
@@ -40,6 +47,8 @@ class ReadRows(beam.PTransform):
                 found = files.read(root, source, used_columns(self._spec))
             case BigQuerySource():
                 found = bigquery.read(root, source, self._spec.paths.export_uri)
+            case SqlSource():
+                found = sql.read(root, self._spec, used_columns(self._spec))
             case KafkaSource():
                 found = kafka.read(root, self._spec, source)
             case PubSubSource():

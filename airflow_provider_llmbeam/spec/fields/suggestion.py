@@ -38,6 +38,7 @@ _NAMES_ELSEWHERE = {
     "response_schema": ("output_schema",),
     "retries": ("max_attempts",),
     "rpm": ("requests_per_minute",),
+    "sql": ("query",),
     "stop": ("stop_sequences",),
     "temp_location": ("temp_uri",),
     "timeout": ("request_timeout_seconds",),

@@ -196,7 +196,7 @@ class JobPaths:
 
     @property
     def export_uri(self) -> str:
-        """Directory of the exports of a BigQuery source, for this job only."""
+        """Directory of the exports of a BigQuery source, and of staged rows, for this job only."""
         given = self.spec.source.export_uri if isinstance(self.spec.source, BigQuerySource) else None
         return f"{given}{self.spec.name}/" if given else f"{self.home_uri}export/"
 

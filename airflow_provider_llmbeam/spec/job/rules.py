@@ -22,7 +22,14 @@ from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, is_in_network, missing_worker_secrets
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink, KafkaSink, MilvusSink, PubSubSink
-from airflow_provider_llmbeam.spec.source import BigQuerySource, FilesSource, KafkaSource, PubSubSource, RowsSource
+from airflow_provider_llmbeam.spec.source import (
+    BigQuerySource,
+    FilesSource,
+    KafkaSource,
+    PubSubSource,
+    RowsSource,
+    SqlSource,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job.job import JobSpec
@@ -105,6 +112,8 @@ def _key_fault(spec: JobSpec) -> FieldFaultError | None:
         fault = f"must be 'error', 'dead_letter' or 'allow', as the rows of type {source.type!r} are in no order"
         if isinstance(source, BigQuerySource):
             fault += ": select one of them in `source.query`, with QUALIFY ROW_NUMBER() OVER (…) = 1"
+        elif isinstance(source, SqlSource):
+            fault += ": select one of them in `source.query`, by ROW_NUMBER() OVER (…)"
     elif source.picks_by_order and privacy is not None and privacy.dlp is not None:
         fault = "must be 'error', 'dead_letter' or 'allow', as a detector of type 'dlp' keeps no order of the rows"
     if fault is None:

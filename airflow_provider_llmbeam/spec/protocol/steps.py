@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -33,6 +33,10 @@ class EstimateSample(SpecModel):
     sample_size: Annotated[int, Field(ge=0)] = 32
 
 
+#: How much of its source a process of a job reads: of a query, a sample is its first rows.
+Reads = Literal["nothing", "sample", "all"]
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One line of the table.
@@ -40,20 +44,27 @@ class Step:
     Attributes:
         input: Type of what the step is asked for.
         sends: Returns whether a request is sent for an input.
+        reads: How much of the source of the job is read.
     """
 
     input: type[SpecModel]
     sends: Callable[[Any], bool]
+    reads: Reads = "nothing"
+
+
+def reads_of(step: str) -> Reads:
+    """Returns how much of its source a process reads, by its step; a job that is run or submitted reads all."""
+    return STEPS[step].reads if step in STEPS else "all"
 
 
 STEPS = {
-    "estimate": Step(EstimateSample, lambda sample: sample.sample_size > 0),
+    "estimate": Step(EstimateSample, lambda sample: sample.sample_size > 0, "sample"),
     "evaluate": Step(Evaluation, lambda _: True),
-    "compare": Step(Comparison, lambda _: True),
-    "preview": Step(PreviewSample, lambda sample: sample.sends),
-    "check": Step(PreviewSample, lambda _: False),
-    "sample_answers": Step(AnswerSample, lambda _: False),
+    "compare": Step(Comparison, lambda _: True, "sample"),
+    "preview": Step(PreviewSample, lambda sample: sample.sends, "sample"),
+    "check": Step(PreviewSample, lambda _: False, "sample"),
+    "sample_answers": Step(AnswerSample, lambda _: False, "sample"),
     "add_golden": Step(GoldenAddition, lambda _: False),
-    "diff": Step(JobSpec, lambda _: False),  # the earlier spec of the job
-    "forget": Step(RowsToForget, lambda _: False),
+    "diff": Step(JobSpec, lambda _: False, "sample"),  # the earlier spec of the job
+    "forget": Step(RowsToForget, lambda _: False, "all"),
 }

@@ -11,7 +11,7 @@ def test_cloud_storage_has_its_own_client():
     assert isinstance(files_at("/mnt/x", "google_cloud_default"), ObjectStorage)
 
 
-def test_what_is_written_is_read_and_listed(tmp_path):
+def test_what_is_written_is_read_listed_and_deleted(tmp_path):
     files = ObjectStorage()
     assert files.list(f"{tmp_path}/a/1-") == []
     files.write(f"{tmp_path}/a/1-x.json", "{}")
@@ -20,6 +20,10 @@ def test_what_is_written_is_read_and_listed(tmp_path):
     assert files.read(f"{tmp_path}/a/1-x.json") == "{}"
     assert files.exists(f"{tmp_path}/a/1-x.json")
     assert not files.exists(f"{tmp_path}/a/3")
+    files.write(f"{tmp_path}/a/1-y.parquet", b"PAR1\xff")
+    assert (tmp_path / "a" / "1-y.parquet").read_bytes() == b"PAR1\xff"
+    files.delete(f"{tmp_path}/a/1-y.parquet")
+    assert files.list(f"{tmp_path}/a/1-") == [f"{tmp_path}/a/1-x.json"]
 
 
 def test_errors_name_the_file(tmp_path):

@@ -59,6 +59,15 @@ def test_a_written_object_is_read_back(google):
     assert hook.read("gs://rows/a/spec.json") == '{"ö": 1}'
 
 
+def test_objects_of_bytes_are_listed_and_deleted(google):
+    hook = StorageHook(google.project)
+    for name in ("1-a", "1-b", "2-a"):
+        hook.write(f"gs://rows/stage/{name}.parquet", b"PAR1\xff")
+    for uri in hook.list("gs://rows/stage/1-"):
+        hook.delete(uri)
+    assert hook.list("gs://rows/stage/") == ["gs://rows/stage/2-a.parquet"]
+
+
 def test_missing_credentials_are_an_error():
     class Without(StorageHook):
         def get_credentials(self):

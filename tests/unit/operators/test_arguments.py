@@ -294,7 +294,7 @@ def test_a_guard_a_judge_and_the_other_model_of_a_task_have_the_address_of_the_e
     class Process:
         page = None
 
-        def __init__(self, spec: JobSpec, *_: Any) -> None:
+        def __init__(self, spec: JobSpec, *_: Any, **others: Any) -> None:
             seen.extend(spec.models)
 
         def run_step(self, name: str, given: Any) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def test_a_preview_is_of_the_person_who_writes_it(monkeypatch: pytest.MonkeyPatc
     seen: list[Any] = []
 
     class Process:
-        def __init__(self, spec: Any, *_: Any) -> None:
+        def __init__(self, spec: Any, *_: Any, **others: Any) -> None:
             seen.append(spec)
 
         def run_step(self, *_: Any) -> dict[str, Any]:

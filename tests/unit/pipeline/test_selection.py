@@ -58,7 +58,8 @@ def test_only_rows_that_failed_in_one_of_these_ways_are_read():
 def test_an_estimate_reads_the_rows_of_the_job(job):
     rows = [{"id": number} for number in range(100)]
     part = RowsSource.parse({"type": "rows", "rows": rows, "key": "id", "share": [0, 0.3]})
-    (portion,) = read_source(RowPrompts(job(source=part.model_dump())), "").portions()
+    spec = job(source=part.model_dump())
+    (portion,) = read_source(spec, RowPrompts(spec), "").portions()
     assert portion.rows == list(filter(selection(part), rows)) != rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -44,6 +44,22 @@ def spec_of(**parts: Any) -> JobSpec:
         (
             {**TABLE, "source": {"query": "SELECT 1 AS id", "key": "id"}},
             {**TABLE, "source": {"type": "bigquery", "query": "SELECT 1 AS id", "key": "id"}},
+        ),
+        (
+            {"source": {"conn_id": "db", "query": "SELECT 1 AS id", "parameters": "{'day': 1}", "key": "id"}},
+            {
+                "source": {
+                    "type": "sql",
+                    "conn_id": "db",
+                    "query": "SELECT 1 AS id",
+                    "parameters": {"day": 1},
+                    "key": ["id"],
+                }
+            },
+        ),
+        (
+            {"source": {"conn_id": "db", "query": "SELECT 1", "parameters": [date(2026, 1, 1)], "key": "id"}},
+            {"source": {"conn_id": "db", "query": "SELECT 1", "parameters": ["2026-01-01"], "key": "id"}},
         ),
         (
             {"source": {"rows": [{"id": 1, "text": "a"}], "key": "id"}},

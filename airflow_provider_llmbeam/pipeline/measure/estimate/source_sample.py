@@ -79,7 +79,7 @@ def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
         JobSpecError: The source is empty, or has duplicate keys that the spec does not allow.
     """
     prompts = RowPrompts(spec)
-    reading = read_source(prompts, spec.paths.export_uri, max_bytes)
+    reading = read_source(spec, prompts, spec.paths.export_uri, max_bytes)
     counter = _Sampler(spec, prompts)
     spans = [(portion.size, float(counter.add(portion.rows))) for portion in reading.portions()]
     found = counter.end()

@@ -136,6 +136,25 @@ def test_rows_of_the_spec_are_no_dataset_and_the_tables_of_a_query_are():
     assert "planted" not in json.dumps(event)
 
 
+def test_the_tables_of_a_query_have_the_names_of_their_database(add_connection):
+    add_connection("warehouse", "postgres", f"postgresql://reader:{SECRET}@db.example:5433/shop")
+    query = "SELECT t.id, t.text FROM tickets t JOIN sales.orders o USING (id) WHERE o.state = 'planted'"
+    source = {"type": "sql", "conn_id": "warehouse", "query": query, "key": "id"}
+    event = sent(job_lineage(JobFacts(spec(source=source), manifest=MANIFEST)))
+    assert [(found["namespace"], found["name"]) for found in event["inputs"]] == [
+        ("postgres://db.example:5433", "shop.public.tickets"),
+        ("postgres://db.example:5433", "shop.sales.orders"),
+    ]
+    assert "planted" not in json.dumps(event)
+
+
+def test_without_its_connection_a_query_has_no_tables_and_the_answers_are_still_named():
+    source = {"type": "sql", "conn_id": "nowhere", "query": "SELECT id FROM t", "key": "id"}
+    event = sent(job_lineage(JobFacts(spec(source=source), manifest=MANIFEST)))
+    assert event["inputs"] == []
+    assert event["outputs"]
+
+
 def test_an_error_leaves_the_task_without_lineage():
     class Broken(HasLineage):
         def _job_facts(self, task_instance):
