@@ -84,8 +84,8 @@ MISTAKES = (
     Mistake(
         changes={"limits": {"budget": 5}},
         sentence=(
-            "`limits.budget`: must be like {'usd': 200, 'over': 'month'}, for many runs; `budget_usd` is that of one; "
-            "got 5. Nothing was sent or billed."
+            "`limits.budget`: must be like {'usd': 200, 'over': 'month'}, for many runs; `budget_usd` is that of "
+            "one; got 5. Nothing was sent or billed."
         ),
     ),
     Mistake(

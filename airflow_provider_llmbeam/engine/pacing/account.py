@@ -140,8 +140,8 @@ class Account:
     def close(self, *, is_end: bool = False) -> None:
         """Returns what is left of the last block, unless requests are in flight.
 
-        The next request opens the account again, under another name. If the last write was just now, it is returned
-        later, if nothing is in flight then.
+        The next request opens the account again, under another name. After a write just now it is returned later,
+        if nothing is in flight then.
 
         Args:
             is_end: Whether the process ends, and there is no later.

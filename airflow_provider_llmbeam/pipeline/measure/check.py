@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.pipeline.measure.preview import make_preview
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.parameters import ignored
+from airflow_provider_llmbeam.spec.protocol.counts import usd
 from airflow_provider_llmbeam.spec.protocol.preview import Preview
 from airflow_provider_llmbeam.spec.sink import Sink
 

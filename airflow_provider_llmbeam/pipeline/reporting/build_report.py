@@ -55,6 +55,7 @@ def build_report(
     skipped_because: str | None = None,
     failed_because: str | None = None,
     budget_usd: float | None = None,
+    budget_left_usd: float | None = None,
     deadline_at: float | None = None,
     batch_began_at: float | None = None,
     full_price: FullPrice | None = None,
@@ -76,6 +77,7 @@ def build_report(
         skipped_because: Why the run was skipped; `None` if it was not.
         failed_because: Why the run failed; `None` if it did not.
         budget_usd: Budget of the whole run.
+        budget_left_usd: What is left of the budget that runs share.
         deadline_at: Unix time by which the answers were needed.
         batch_began_at: Unix time at which the batch inference of the run began.
         full_price: Rows of batch inference that were sent online instead; `None` for none.
@@ -133,6 +135,7 @@ def build_report(
         cost_usd=cost,
         costs_usd={way: round(nano / NANO, 6) for way, nano in sorted(tally.costs.items()) if nano},
         budget_usd=budget_usd,
+        budget_left_usd=budget_left_usd,
         deadline_at=deadline_at,
         batch_began_at=batch_began_at,
         truncated=sums["truncated"],

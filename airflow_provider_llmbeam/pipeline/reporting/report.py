@@ -369,6 +369,7 @@ class Report(Part):
     cost_usd: float | None
     costs_usd: dict[str, float]
     budget_usd: float | None = None
+    budget_left_usd: float | None = None
     deadline_at: float | None = None
     batch_began_at: float | None = None
     truncated: int

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from airflow_provider_llmbeam.operators.identity import job_name, owner_of
+from airflow_provider_llmbeam.operators.identity import budget_name, job_name, owner_of
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 SPEC = {
@@ -41,3 +43,34 @@ def test_two_airflows_with_the_same_dag_have_other_jobs_and_journals_below_one_s
 
     assert all(a != b for a, b in zip(of("development"), of("production"), strict=True))
     assert of("production") == of("production")
+
+
+def run(run_type="scheduled", start_date=datetime(2026, 10, 31, 23, 30, tzinfo=UTC)):
+    return SimpleNamespace(run_type=run_type, start_date=start_date)
+
+
+def test_a_month_begins_in_the_zone_of_the_dag():
+    in_utc = budget_name("month", task(), run(), UTC)
+    in_berlin = budget_name("month", task(), run(), ZoneInfo("Europe/Berlin"))
+    assert in_utc.endswith("-2026-10")
+    assert in_berlin == in_utc.replace("-2026-10", "-2026-11")
+    assert budget_name("month", task(run_id="r2", task_id="other"), run(), UTC) == in_utc, "of the whole Dag"
+    assert budget_name("month", task(dag_id="another"), run(), UTC) != in_utc
+
+
+def test_a_backfill_has_a_budget_that_other_runs_of_its_dag_have_no_part_in():
+    assert budget_name("backfill", task(), run(), UTC) is None
+    assert budget_name("backfill", task(), run("backfill"), UTC).startswith("backfill-etl")
+    assert budget_name("dag", task(), run(), UTC) == budget_name("dag", task(), run("backfill"), UTC)
+    assert budget_name("dag", task(), run(), UTC) != budget_name("backfill", task(), run("backfill"), UTC)
+
+
+def test_any_other_word_is_the_name_of_a_budget_of_several_dags():
+    assert budget_name("team-2026", task(), run(), UTC) == budget_name("team-2026", task(dag_id="b"), run(), UTC)
+
+
+@pytest.mark.parametrize("over", ["month", "dag", "backfill"])
+def test_the_name_of_a_budget_is_one_that_a_spec_takes(over):
+    name = budget_name(over, task(dag_id="ä" * 250), run("backfill"), UTC)
+    spec = JobSpec.parse({**SPEC, "name": "n", "limits": {"budget": {"usd": 1, "over": name}}})
+    assert spec.paths.budget_uri == f"gs://shared/state/budgets/{name}.json"

@@ -142,9 +142,11 @@ import { isMeasuring, isRunning, MUTED, plain, read, readLog, readTasks, readXCo
     const all = history.map(({ reports }) => reports);
     const failures = history.filter(({ run }) => run.state === "failed").length;
     const [cost, answered, failed, tokens, time] = MEASURES.map((measure) => shown(measure, ...all));
+    const left = history.flatMap(({ reports }) => reports).findLast((report) => typeof report.budget_left_usd === "number");
+    const rest = left ? ` · ${usd(left.budget_left_usd)} of the shared budget were left` : "";
     const runs = `${number(history.length)} ${history.length === 1 ? "run" : "runs"}${failures ? `, ${number(failures)} of them failed` : ""}`;
     return h("p", { style: { fontWeight: 600 }, "data-testid": "llmbeam-sum" },
-      `Sum of ${runs}: ${cost} · ${answered} rows answered · ${failed} failed · ${tokens} tokens · ${time}`);
+      `Sum of ${runs}: ${cost} · ${answered} rows answered · ${failed} failed · ${tokens} tokens · ${time}${rest}`);
   }
 
   function Runs({ dagId, history }) {

@@ -127,10 +127,10 @@ class Estimate(_Part):
             budget and the report of the job are compared.
         prefix_cache_usd: What `cost_usd` has for making and storing a prefix cache, in US dollars; 0 without one.
         total_cost_usd: `cost_usd` and that of the guard; `None` if one of them is not known.
-        exceeds_budget: Whether the cost in the mode of the job is above `budget_usd`, or that of the guard above its
-            own budget.
-        budget_usd: What the job may spend, in US dollars: `limits.budget_usd`, or what is left of `limits.budget` if
-            that is less; `None` without either.
+        exceeds_budget: Whether the cost in the mode of the job is above `budget_usd`, or that of the guard above
+            its own budget.
+        budget_usd: What the job may spend, in US dollars: `limits.budget_usd`, or what is left of `limits.budget`
+            if that is less; `None` without either.
         budget_left_usd: What is left of `limits.budget`, which other runs spend, too, in US dollars; `None`
             without it.
         duration_seconds: Duration until the last answer, in seconds, including the start, if no other job uses the

@@ -51,7 +51,7 @@ from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS, ordinary_tier
-from airflow_provider_llmbeam.spec.protocol.counts import NANO
+from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, workers_of
 
 _log = logging.getLogger("llmbeam")

@@ -225,6 +225,35 @@ def test_a_budget_needs_a_price(job) -> None:
     assert JobSpec.parse({**data, "limits": {"budget_usd": 5, "price": OWN}}).limits.price == Price(**OWN)
 
 
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        (
+            {"state_uri": "s3://bucket/state"},
+            r"^`state_uri`: must be on a disk or on Cloud Storage with `limits\.budget`",
+        ),
+        ({"state_uri": None, "sink": {"uri": "out"}}, r"^`state_uri`: this field is needed with `limits\.budget`"),
+        ({"model": SERVER.model_dump()}, r"^`limits\.price`: this field is needed with `limits\.budget`"),
+        ({"limits": {"budget": {"usd": 5, "over": "a/b"}}}, r"^`limits\.budget\.over`"),
+        ({"limits": {"budget": {"usd": 0, "over": "month"}}}, r"^`limits\.budget\.usd`: must be greater than 0"),
+        ({"limits": {"budget": {"usd": 5}}}, r"^`limits\.budget\.over`: this field is needed"),
+    ],
+)
+def test_a_budget_that_runs_share_needs_a_price_and_a_place_for_its_ledger(job, changes, fault) -> None:
+    data = job(model={"type": "gemini"}, state_uri="gs://b/s", limits={"budget": {"usd": 5, "over": "month"}})
+    assert JobSpec.parse(data).paths.budget_uri == "gs://b/s/budgets/month.json"
+    with pytest.raises(JobSpecError, match=fault):
+        JobSpec.parse(data | changes)
+
+
+def test_a_guard_has_no_part_of_its_own_in_a_budget_that_runs_share(job) -> None:
+    guard = {"model": {"type": "echo"}, "limits": {"budget": {"usd": 5, "over": "month"}}}
+    with pytest.raises(
+        JobSpecError, match=r"`safety\.moderation\.limits\.budget`: belongs into the `limits` of the job"
+    ):
+        JobSpec.parse(job(safety={"moderation": guard}))
+
+
 def test_a_budget_of_a_model_with_a_list_price_needs_nothing(job) -> None:
     spec = JobSpec.parse(job(model={"type": "gemini"}, limits={"budget_usd": 5}))
     assert JobSpec.from_json(spec.model_dump_json()) == spec

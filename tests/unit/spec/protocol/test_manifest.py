@@ -93,7 +93,7 @@ def test_the_history_says_that_the_cost_of_some_tasks_of_a_run_is_not_known(tmp_
             run === undefined
             ? {{ dag_runs: Object.keys(costs).map((id) => ({{ dag_run_id: id, state: "success" }})) }}
             : task === undefined ? {{ task_instances: costs[run].map(of_run), total_entries: costs[run].length }}
-            : {{ value: {{ rows: {{ answered: 1 }}, cost_usd: costs[run][task] }} }}));
+            : {{ value: {{ rows: {{ answered: 1 }}, cost_usd: costs[run][task], budget_left_usd: 4 }} }}));
         }};
         const slots = [];
         let next;
@@ -118,7 +118,11 @@ def test_the_history_says_that_the_cost_of_some_tasks_of_a_run_is_not_known(tmp_
     texts = json.loads(found.stdout)
     cost = "at least $1.20"
     assert {f"some: {cost}", "all: $1.50", "none: –"} <= {*texts}
-    assert any(text.startswith("Sum of 3 runs: at least $2.70 · ") for text in texts)
+    assert any(
+        text.startswith("Sum of 3 runs: at least $2.70 · ")
+        and text.endswith(" · $4.00 of the shared budget were left")
+        for text in texts
+    )
     of_runs = [texts[texts.index("success", texts.index(name)) + 1] for name in costs]
     assert of_runs == [cost, "$1.50", "–"]
 
