@@ -16,6 +16,7 @@ import orjson
 
 from airflow_provider_llmbeam.engine.journal.segment_name import segment_of
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.state_version import is_newer, newer_state
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH
@@ -96,6 +97,7 @@ def decode_entry(line: bytes) -> Entry:
 
     Raises:
         ValueError: The line is not an entry; the message says why.
+        NewerEntryError: A newer version of the package wrote it.
     """
     try:
         fields = _from_json(line.decode("utf-8", "surrogatepass"))
@@ -108,6 +110,8 @@ def decode_entry(line: bytes) -> Entry:
     for name, value in fields.items():
         is_valid = checks.get(name)
         if is_valid is None:
+            if name == "version" and is_newer(value):
+                raise NewerEntryError(value)
             raise ValueError(f"it has a field {name[:40]!r} that this version does not know")
         if not is_valid(value):
             raise ValueError(f"its field `{name}` is {_shown(value)}")
@@ -120,6 +124,10 @@ def decode_entry(line: bytes) -> Entry:
     return Entry(fingerprint, job, Completion(**fields))
 
 
+class NewerEntryError(Exception):
+    """A newer version of the package wrote the line; its argument is the version of the format."""
+
+
 def read_segment(uri: str, open_file: Callable[[str], IO[bytes]]) -> Iterator[Entry]:
     """Reads a segment.
 
@@ -129,6 +137,9 @@ def read_segment(uri: str, open_file: Callable[[str], IO[bytes]]) -> Iterator[En
     Args:
         uri: Address of the segment, or of a part of one, which another process may meanwhile have completed.
         open_file: Opens it.
+
+    Raises:
+        JobFailedError: A newer version of the package wrote it.
     """
     lines = passed_over = 0
     first = ""
@@ -144,6 +155,8 @@ def read_segment(uri: str, open_file: Callable[[str], IO[bytes]]) -> Iterator[En
                 if len(line) > MAX_LINE_BYTES:
                     raise ValueError(f"it is longer than {MAX_LINE_BYTES:,} bytes")
                 entry = decode_entry(line)
+            except NewerEntryError as error:
+                raise newer_state(uri, *error.args) from None
             except ValueError as error:
                 passed_over += 1
                 first = first or f"line {lines}: {str(error)[:200]}"

@@ -206,4 +206,4 @@ class Account:
                     self._is_refused = self._taken < least
                     self._is_spent = self._is_refused and not self._reserved
                     left = ledger.left_nano_usd + self._taken - self._spent - self._reserved
-                    self._left_usd = left / NANO
+                    self._left_usd = max(0.0, left / NANO)

@@ -12,6 +12,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, ValidationError
 
+from airflow_provider_llmbeam.engine.state_version import refuse_newer
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
@@ -50,6 +51,7 @@ class Ledger(BaseModel):
         """
         if content is None:
             return cls(usd=usd)
+        refuse_newer(uri, content)
         try:
             return cls.model_validate_json(content).model_copy(update={"usd": usd})
         except ValidationError as error:
@@ -57,9 +59,8 @@ class Ledger(BaseModel):
             where = ".".join(map(str, fault["loc"]))
             raise JobFailedError(
                 f"The ledger {uri!r} of `limits.budget` cannot be read: {where and f'`{where}`: '}{fault['msg']}; "
-                f"got {str(fault['input'])[:80]!r}. It is torn, or of a newer version of this package. What was "
-                "spent is not known, so nothing more is sent. Use the newer version, restore the file, or give "
-                "`over` another name, which begins a new budget."
+                f"got {str(fault['input'])[:80]!r}. What was spent is not known, so nothing more is sent. "
+                "Restore the file, or give `over` another name, which begins a new budget."
             ) from None
 
     @property

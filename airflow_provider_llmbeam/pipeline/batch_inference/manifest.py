@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
+from airflow_provider_llmbeam.engine.state_version import refuse_newer
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import MonitorHistory
 from airflow_provider_llmbeam.pipeline.reporting.report import FullPrice
@@ -265,12 +266,18 @@ def digest_of(spec: JobSpec) -> str:
 
 
 def read_manifest(spec: JobSpec) -> BatchManifest | None:
-    """Returns the manifest of an earlier run that has not published; `None` if there is none that can be read."""
+    """Returns the manifest of an earlier run that has not published; `None` if there is none that can be read.
+
+    Raises:
+        JobFailedError: A newer version of the package wrote it.
+    """
     uri = spec.paths.manifest_uri
     if not storage.exists(uri):
         return None
+    content = storage.read(uri)
+    refuse_newer(uri, content)
     try:
-        manifest = BatchManifest.model_validate_json(storage.read(uri))
+        manifest = BatchManifest.model_validate_json(content)
         if manifest.files == files_by_name(spec, manifest.files.values()):
             return manifest
         fault = "it names jobs that are not of this job"
