@@ -63,7 +63,7 @@ def test_a_job_whose_harness_is_killed_half_way_loses_no_row_and_pays_for_no_ans
 
 
 def test_duplicate_keys_end_the_command_with_2_and_one_sentence(echo_job, command, tmp_path):
-    echo_job.write([{"id": number % 5, "text": "t"} for number in range(10)])
+    echo_job.write([{"id": number % 5, "text": f"t{number}"} for number in range(10)])
     ended = subprocess.run(command(echo_job), capture_output=True, text=True, check=False)
     assert ended.returncode == 2, ended.stderr
     error = json.loads((tmp_path / "result.json").read_text())["error"]

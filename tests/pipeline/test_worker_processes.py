@@ -47,7 +47,7 @@ def test_the_progress_of_worker_processes_is_shown(echo_job, run_job):
 
 
 def test_an_error_in_a_worker_process_ends_the_job_with_its_class_and_one_sentence(run_job):
-    code, outcome, log = run_job([{"id": number % 5, "text": "t"} for number in range(10)])
+    code, outcome, log = run_job([{"id": number % 5, "text": f"t{number}"} for number in range(10)])
     assert code == 2, log
     message = outcome["error"]["message"]
     assert outcome["error"]["type"] == "JobSpecError"
