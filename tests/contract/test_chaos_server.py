@@ -64,7 +64,7 @@ def judged(server):
 
 
 def unexplained(verdict):
-    """Returns the findings that need an explanation; there are two that have one.
+    """Returns the findings that need an explanation; there are three that have one.
 
     `no_backoff` is a warning about retries none of which came later than the one before. Our delays are drawn anew
     between zero and a limit that doubles ("full jitter"), so that a quarter of all pairs look like that; retries
@@ -73,12 +73,17 @@ def unexplained(verdict):
     `malformed_chunk_ignored`: the client reads no further than the chunk, but the server has written the rest of
     the short stream to the socket by then, takes it for a success, and its retry for another call. Each prompt is
     sent once, so that a later request with the same body is that retry.
+
+    `truncated_stream_accepted`: the finish reason is in the sixth chunk of an answer, and a stream that is cut after
+    it lacks its usage alone.
     """
     attempts = [attempt for call in verdict.calls for attempt in call.attempts]
 
     def is_explained(finding):
         if finding.code == "no_backoff":
             return "at a constant interval" in finding.title
+        if finding.code == "truncated_stream_accepted":
+            return "was cut after 6 chunk(s)" in finding.title
         (broken,) = (attempt for attempt in attempts if attempt.seq == finding.seqs[-1])
         again = (one for one in attempts if one.fingerprint == broken.fingerprint and one.seq > broken.seq)
         return finding.code == "malformed_chunk_ignored" and any(again)
