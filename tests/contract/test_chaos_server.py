@@ -74,8 +74,8 @@ def unexplained(verdict):
     the short stream to the socket by then, takes it for a success, and its retry for another call. Each prompt is
     sent once, so that a later request with the same body is that retry.
 
-    `truncated_stream_accepted`: the finish reason is in the sixth chunk of an answer, and a stream that is cut after
-    it lacks its usage alone.
+    `truncated_stream_accepted`: the finish reason is in the sixth chunk of an answer, and a stream that is cut
+    after it lacks its usage alone.
     """
     attempts = [attempt for call in verdict.calls for attempt in call.attempts]
 
