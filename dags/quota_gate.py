@@ -30,7 +30,7 @@ JOB = {
     "sink": f"{DATA}/moods/gated",
 }
 # The window of the night starts with the run, and that of the day 12 hours later.
-NIGHT, DAY = timedelta(hours=5), timedelta(hours=8)
+NIGHT, WORKDAY = timedelta(hours=5), timedelta(hours=8)
 DAY_OPENS = "{{ dag_run.run_after + macros.timedelta(hours=12) }}"
 OPEN_GATE = "(ti.xcom_pull(task_ids='night_gate') or ti.xcom_pull(task_ids='day_gate'))"
 
@@ -68,7 +68,7 @@ with DAG(
         target_time=DAY_OPENS,
         trigger_rule="all_skipped",
     )
-    day_gate = gate("day_gate", DAY)
+    day_gate = gate("day_gate", WORKDAY)
     judge = RunInferenceOperator(
         task_id="judge",
         model=f"{{{{ {OPEN_GATE}.model }}}}",

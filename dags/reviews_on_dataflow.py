@@ -49,6 +49,7 @@ with DAG(
         model={"type": "gemini", "name": "gemini-3.5-flash-lite", "project": PROJECT},
         limits={"requests_per_minute": 600, "budget_usd": 20},
         sink=f"gs://{BUCKET}/moods/day={DAY}",
+        state_uri=f"gs://{BUCKET}/state",
         runner=RUNNER,
         retries=3,
         execution_timeout=timedelta(hours=6),

@@ -99,7 +99,7 @@ class Account:
         """Why nothing more is admitted, for a message."""
         return (
             f"of the ${self._usd:,.6g} of `limits.budget` {self._over!r}, which other runs spend, too, "
-            f"${self._left_usd:,.6g} are left, less than the next request may cost"
+            f"${self._left_usd:,.6g} are neither spent nor reserved for requests, less than the next one may cost"
         )
 
     def admit(self, cost: int) -> float:

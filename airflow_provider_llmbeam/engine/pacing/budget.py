@@ -58,13 +58,13 @@ class Budget:
 
     def error(self) -> BudgetExceededError:
         """Returns the error that reports the spent budget."""
-        allowed = f"`limits.budget_usd` is ${self._budget_usd:,.6g}"
+        allowed, further = f"`limits.budget_usd` is ${self._budget_usd:,.6g}", "with a new budget"
         if self.account is not None and self.account.is_spent:
-            allowed = self.account.refusal
+            allowed, further = self.account.refusal, "once `usd` is higher, or `over` names another budget"
         return BudgetExceededError(
             f"This process has spent ${self.spent_usd:,.6g} on {self._input_tokens:,} input and "
             f"{self._output_tokens:,} output tokens, and {allowed}. "
             "Requests in flight were awaited, and this process sends and bills nothing more. The journal, if "
             "there is one, has the answers so far, and the previous output was kept: clear the task, or run the "
-            "job again, to continue from there with a new budget."
+            f"job again, to continue from there {further}."
         )

@@ -16,7 +16,8 @@ from airflow_provider_llmbeam.engine.state_version import refuse_newer
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
-#: Share of what is left that a block has at most where four or more processes spend; of fewer, each has its part.
+#: Share of what is left that a block has at most where three or more processes spend. Of two it is a third, and of
+#: one the half: another run may begin, and a process may be killed.
 MOST_OF_REST = 0.25
 
 
@@ -84,7 +85,7 @@ class Ledger(BaseModel):
         taken, left = self.open.get(name, 0), self.left_nano_usd
         if least - taken > left:
             return self
-        most = left * max(MOST_OF_REST, 1 / len({*self.open, name}))
+        most = left * max(MOST_OF_REST, 1 / (len({*self.open, name}) + 1))
         total = max(least, taken, min(wanted, taken + round(most)))
         return self.model_copy(update={"open": {**self.open, name: total}})
 

@@ -877,7 +877,10 @@ def test_runs_that_share_a_budget_spend_it_to_the_last_request_and_no_more(
 def test_a_shared_budget_that_is_spent_names_what_is_left_of_it(run: Run) -> None:
     budget = shared_budget_of(5.5, LedgerFile())
     ended = Batch(run, FakeBackend(), of_16_usd(20), budget=budget, buckets=LengthBuckets((128,), 9))
-    assert "of the $88 of `limits.budget` 'month', which other runs spend, too, $8 are left" in ended.message
+    assert (
+        "of the $88 of `limits.budget` 'month', which other runs spend, too, $8 are neither spent nor"
+        in ended.message
+    )
     assert "The journal, if there is one, has the answers so far" in ended.message
 
 

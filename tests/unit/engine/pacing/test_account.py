@@ -79,7 +79,7 @@ def test_a_budget_is_spent_to_the_last_request_that_fits() -> None:
     assert [send(account, 3 * CENT) for _ in range(40)] == [True] * 33 + [False] * 7
     assert account.is_spent
     assert "of the $1 of `limits.budget` 'month'" in account.refusal
-    assert "$0.01 are left" in account.refusal
+    assert "$0.01 are neither spent nor reserved" in account.refusal
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(0, 12)), max_size=120))

@@ -48,14 +48,15 @@ def test_a_write_that_is_repeated_after_a_lost_reply_changes_nothing_more(
 
 def test_a_block_has_at_most_a_part_of_what_is_left_and_at_least_what_the_next_request_costs() -> None:
     ledger = Ledger(usd=1.0).take("a", 1000, 2 * 10**8)
-    assert ledger.take("a", 1000, 10**9).left_nano_usd == 0, "one process alone may have all of it"
-    ledger = ledger.take("b", 1000, 10**9)
-    assert ledger.open["b"] == 4 * 10**8, "half of what is left"
-    ledger = ledger.take("c", 3 * 10**8, 3 * 10**8)
-    assert ledger.open["c"] == 3 * 10**8, "what the next request costs"
+    assert ledger.take("a", 1000, 10**9).open["a"] == 6 * 10**8, "one process takes half of what is left"
+    ledger = ledger.take("b", 1000, 12 * 10**8)
+    assert ledger.open["b"] == round(8 * 10**8 / 3), "a third of what is left"
+    ledger = ledger.take("c", 4 * 10**8, 4 * 10**8)
+    assert ledger.open["c"] == 4 * 10**8, "what the next request costs"
+    left = ledger.left_nano_usd
     ledger = ledger.take("d", 1000, 10**9)
-    assert ledger.open["d"] == 25 * 10**6, "a quarter"
-    assert ledger.take("e", 10**8, 10**8) == ledger, "more than is left"
+    assert ledger.open["d"] == round(left / 4), "a quarter"
+    assert ledger.take("e", 2 * 10**8, 2 * 10**8) == ledger, "more than is left"
 
 
 def test_what_a_process_did_not_spend_is_left_for_others() -> None:
