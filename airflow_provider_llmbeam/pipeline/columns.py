@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import logging
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -20,6 +21,8 @@ from airflow_provider_llmbeam.spec.sink import (
     PostgresSink,
     Sink,
 )
+
+_log = logging.getLogger(__name__)
 
 
 def used_columns(spec: JobSpec) -> frozenset[str] | None:
@@ -132,8 +135,15 @@ def _answer_columns(sink: Sink) -> AnswerColumns:
             return "struct"
 
 
-def without_details(missing: Iterable[str]) -> str:
-    """Returns how to do without the columns `llmbeam_…` that a table lacks; empty if it has them."""
-    if not any(name.startswith("llmbeam_") for name in missing):
-        return ""
-    return " `sink.details` False leaves out those that begin with 'llmbeam_'."
+def left_out(wanted: Iterable[str], there: Collection[str], table: str) -> frozenset[str]:
+    """Returns the details of an answer that a table of the author's own has no columns for; logs them.
+
+    Args:
+        wanted: Columns of an output row.
+        there: Columns of the table.
+        table: Name of the table.
+    """
+    names = [name for name in wanted if name in OUTPUT_COLUMNS[1:] and name not in there]
+    if names:
+        _log.info("Table %r has no columns %s, so these are left out.", table, ", ".join(names))
+    return frozenset(names)

@@ -52,8 +52,8 @@ class _Sink(SpecModel):
     Attributes:
         passthrough: Columns of the source that every output row has, too; a row without one of them has null.
         details: Whether every output row has the columns `llmbeam_…`: origin, model, tokens and others. `False`:
-            key, answer and `passthrough` alone, e.g. for a table of your own, and columns that another field asks
-            for, such as `generation.logprobs`.
+            key, answer and `passthrough` alone, and columns that another field asks for, such as
+            `generation.logprobs`. An existing table of BigQuery or PostgreSQL gets those that it has columns for.
     """
 
     passthrough: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=1000)] = ()

@@ -730,7 +730,10 @@ def test_duplicate_keys_end_the_job_before_anything_is_sent(client, sandbox):
     assert sandbox.stats()["billed_answers"] == 0
 
 
-def test_answers_are_merged_into_a_table_of_ones_own_and_a_key_without_a_row_is_a_failed_row(client, sandbox):
+@pytest.mark.parametrize("details", [False, True], ids=["without details", "without columns for them"])
+def test_answers_are_merged_into_a_table_of_ones_own_and_a_key_without_a_row_is_a_failed_row(
+    client, sandbox, details
+):
     load(client, [{"id": 1, "text": "shoe"}, {"id": 2, "text": "boot"}])
     columns = [("id", "INT64"), ("title", "STRING"), ("model", "STRING"), ("title_de", "STRING")]
     schema = [SchemaField(name, kind, "REQUIRED" if name == "title" else "NULLABLE") for name, kind in columns]
@@ -740,7 +743,7 @@ def test_answers_are_merged_into_a_table_of_ones_own_and_a_key_without_a_row_is_
     spec = spec_of(
         prompt={"template": "{{ row.text }}", "output_schema": field},
         model={"type": "gemini", "base_url": sandbox.gemini_url},
-        sink={**TO_TABLE, "answer_columns": "flat", "details": False},
+        sink={**TO_TABLE, "answer_columns": "flat", "details": details},
         limits=ANY_RATIO,
     )
     for _ in range(2):
@@ -754,10 +757,9 @@ def test_answers_are_merged_into_a_table_of_ones_own_and_a_key_without_a_row_is_
 
 TARGETS = {
     "too few columns": (
-        [SchemaField("id", "INT64"), *OUTPUT_SCHEMA[:-2]],
-        r"has no column 'llmbeam_attempts', 'llmbeam_latency_seconds', .*"
-        r"run: ALTER TABLE `llmbeam-sandbox.llm.answers` "
-        r"ADD COLUMN `llmbeam_attempts` INT64, ADD COLUMN `llmbeam_latency_seconds` FLOAT64;",
+        [SchemaField("id", "INT64"), *OUTPUT_SCHEMA[1:]],
+        r"has no column 'answer', which every answer has\. .*"
+        r"run: ALTER TABLE `llmbeam-sandbox.llm.answers` ADD COLUMN `answer` STRING;",
     ),
     "one too many": (
         [SchemaField("id", "INT64"), SchemaField("day", "DATE", mode="REQUIRED"), *OUTPUT_SCHEMA],

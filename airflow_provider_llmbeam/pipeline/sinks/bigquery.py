@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     run_once,
     run_with_recorded_id,
 )
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns, without_details
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns, left_out
 from airflow_provider_llmbeam.pipeline.sinks.parquet import Staged, output_types, read_staged
 from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
@@ -83,9 +83,12 @@ def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
             names = ", ".join(f"{quote(column)} {kind}" for column, kind in wanted.items())
             statement = f"CREATE TABLE {quote_table(target)} ({names})"
         else:
+            fields = _fields_of(table)
+            absent = left_out(wanted, fields, sink.table)
+            wanted = {column: kind for column, kind in wanted.items() if column not in absent}
+            outputs = {column: kind for column, kind in outputs.items() if column not in absent}
             if mismatch := _misfit(table, wanted):
                 raise JobSpecError(f"`sink.table` {sink.table!r} {mismatch}")
-            fields = _fields_of(table)
             kinds = {column: _key_type(_type_of(fields[column.lower()])) for column in columns.from_source}
             staged = {**kinds, **outputs}
             nothing = ", ".join(f"CAST(NULL AS {kind}) AS {quote(column)}" for column, kind in staged.items())
@@ -190,7 +193,8 @@ class _Merge:
         run_once(
             self._client, load_id, self._location, lambda: self._load(load_id, staging, schema), "Loading answers"
         )
-        columns = _columns(self._types, self._target_fields(), self._key)
+        fields = self._target_fields()
+        columns = _columns(self._types, fields, self._key)
         # Values of one kind that are staged with the type of the target are still different.
         shared = {column.name for column in columns if column.is_cast or len(self._kinds.get(column.name, ())) > 1}
         rows = Staging(quote_table(staging), self._key, columns, may_share_keys=not shared.isdisjoint(self._key))
@@ -291,13 +295,16 @@ class _Merge:
             }
             schema = [_field(column, kind) for column, kind in types.items()]
             table = self._client.create_table(bigquery.Table(self._target, schema=schema), exists_ok=True)
+        fields = _fields_of(table)
+        absent = left_out(self._types, fields, str(self._target))
+        self._types = {column: kind for column, kind in self._types.items() if column not in absent}
         if mismatch := _misfit(table, self._types):
             raise JobFailedError(
                 f"`sink.table` {str(self._target)!r} {mismatch} The table is unchanged. The answers are in the "
                 "journal: once the table fits, a retry merges them, and sends nothing to the model."
             )
         self._needed = _needed(table, self._types)
-        return _fields_of(table)
+        return fields
 
 
 def _find(client: bigquery.Client, target: bigquery.TableReference) -> bigquery.Table | None:
@@ -326,17 +333,14 @@ def sql_type(kind: pa.DataType) -> str:
 
 
 def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
-    """Returns why a table cannot store the answers; an empty text if it can.
-
-    A table without all columns is rejected, as `sink.details` says which of them the author wants.
-    """
+    """Returns why a table cannot store the answers; an empty text if it can."""
     if table.table_type != "TABLE":
         return f"is a {table.table_type}; the answers need a table."
     there = {name: _type_of(field) for name, field in _fields_of(table).items()}
     if missing := {column: kind for column, kind in wanted.items() if column.lower() not in there}:
         added = ", ".join(f"ADD COLUMN {quote(column)} {kind}" for column, kind in missing.items())
         return (
-            f"has no column {', '.join(map(repr, missing))}, which every answer has.{without_details(missing)} "
+            f"has no column {', '.join(map(repr, missing))}, which every answer has. "
             f"Let the job make a table of its own, or run: ALTER TABLE {quote_table(table.reference)} {added};"
         )
     for column, kind in wanted.items():

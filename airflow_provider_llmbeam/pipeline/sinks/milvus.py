@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError, refusal
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns, without_details
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.records import encode_key, read_records, whole
 from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyType, KeyTypes
 from airflow_provider_llmbeam.pipeline.sinks.parquet import as_text
@@ -178,7 +178,8 @@ def _misfit(client: MilvusClient, sink: MilvusSink, columns: OutputColumns, dime
     if missing := [name for name in (ID, *columns.from_source, VECTOR, *_details(columns)) if name not in fields]:
         return (
             f"The collection {sink.collection!r} has no field {missing}: a job of another kind, or with another "
-            f"key or `sink.passthrough`, made it.{without_details(missing)} Name a new one (`sink.collection`)."
+            "key or `sink.passthrough`, made it. `sink.details` False leaves those with 'llmbeam_' out. "
+            "Name a new one (`sink.collection`)."
         )
     found = int(fields[VECTOR]["params"]["dim"])
     if dimensions is not None and found != dimensions:

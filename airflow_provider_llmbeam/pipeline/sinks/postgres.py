@@ -33,7 +33,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns, without_details
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns, left_out
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import read_records
 from airflow_provider_llmbeam.pipeline.sinks import key_types
@@ -281,8 +281,11 @@ class _Upsert:
             " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
             (self._target.as_string(self._connection),),
         ).fetchall()
-        names = (*self._key, *self._values)
         found = {name: type_ for name, type_, *_ in rows}
+        if found:
+            absent = left_out(self._values, found, self._sink.table)
+            self._values = tuple(name for name in self._values if name not in absent)
+        names = (*self._key, *self._values)
         self._filled = {*names, *(name for name, _, is_generated, *_ in rows if is_generated)}
         self._without_empty = {name for name, _, _, category, _ in rows if category in _NO_EMPTY_TEXT}
         needed = [name for name, *_, is_needed in rows if is_needed and name not in names]
@@ -303,7 +306,7 @@ class _Upsert:
             )
             raise self._moment.refusal(
                 f"`sink.table`: table {self._sink.table!r} has no columns {missing}, which every answer carries. "
-                f"This adds them: `{self._alter(additions)}`.{without_details(missing)}"
+                f"This adds them: `{self._alter(additions)}`."
             )
         return {name: found[name] for name in names if found}
 
