@@ -29,17 +29,16 @@ MEAN_USD, SECONDS = 0.0004, 2.0
 class File:
     """The file of the ledger in memory, with the times of its writes."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.content: bytes | None = None
+    def __init__(self, usd: float, clock: Callable[[], float]) -> None:
+        self.ledger = Ledger(usd=usd)
         self.writes: Counter[int] = Counter()
         self._clock = clock
 
-    def change(self, changed: Callable[[bytes | None], bytes]) -> None:
-        """Replaces the content."""
-        new = changed(self.content)
-        if new != self.content:
-            self.writes[int(self._clock())] += 1
-        self.content = new
+    def change(self, changed: Callable[[Ledger], Ledger]) -> Ledger:
+        """Changes the ledger."""
+        before, self.ledger = self.ledger, changed(self.ledger)
+        self.writes[int(self._clock())] += self.ledger != before
+        return self.ledger
 
 
 @dataclass
@@ -72,7 +71,7 @@ def simulate(usd: float, kill_ratio: float, interval_seconds: float, seed: int =
     """
     random_, totals = random.Random(seed), Totals()
     now = 0.0
-    file = File(lambda: now)
+    file = File(usd, lambda: now)
     events: list[tuple[float, int, Run]] = []
     waiting = iter(range(RUNS))
     order = iter(range(10**12))
@@ -92,7 +91,6 @@ def simulate(usd: float, kill_ratio: float, interval_seconds: float, seed: int =
                 file.change,
                 usd,
                 over="backfill",
-                uri="memory",
                 name=str(next(order)),
                 interval_seconds=interval_seconds,
                 first_requests=IN_FLIGHT,
@@ -151,8 +149,7 @@ def main() -> None:
         for kill_ratio in (0.0, 0.2):
             for place, interval in (("disk", 0.0), ("object", 10.0)):
                 totals, file = simulate(usd, kill_ratio, interval)
-                ledger = Ledger.read(file.content, usd, "memory")
-                kept = ledger.taken_nano_usd - totals.spent
+                kept = file.ledger.taken_nano_usd - totals.spent
                 assert totals.spent <= usd * NANO + totals.above
                 _print(
                     f"${usd:<7,.0f} {totals.killed:>5}  {place:<7} ${totals.spent / NANO:<8,.2f} "

@@ -112,7 +112,7 @@ class JobProcess:
         Raises:
             LLMBeamError: They cannot be read or written.
         """
-        with self._staged("all"):
+        with self._stage_source("all"):
             pass
 
     def run_step(self, name: str, given: SpecModel) -> dict[str, Any]:
@@ -135,18 +135,18 @@ class JobProcess:
         return result
 
     @contextmanager
-    def _staged(self, reads: Reads) -> Iterator[dict[str, str]]:
-        from airflow_provider_llmbeam.jobs.stage import staged_for
+    def _stage_source(self, reads: Reads) -> Iterator[dict[str, str]]:
+        from airflow_provider_llmbeam.jobs.stage import stage_source
 
         self._is_stopped = False
-        with staged_for(self._spec, reads, self._files_at, self._log) as variables:
+        with stage_source(self._spec, reads, self._files_at, self._log) as variables:
             if self._is_stopped:
                 raise JobFailedError(f"Job {self._spec.name!r} was stopped before it started; nothing was sent.")
             yield variables
 
     def _run_child(self, *arguments: str, reads: Reads, given: SpecModel | None = None) -> dict[str, Any]:
         with (
-            self._staged(reads) as variables,
+            self._stage_source(reads) as variables,
             tempfile.TemporaryDirectory(prefix="llmbeam-", ignore_cleanup_errors=True) as directory,
         ):
             spec_path, result_path = Path(directory, "spec.json"), Path(directory, "result.json")

@@ -61,7 +61,7 @@ def stage_rows(spec: JobSpec, files: Files, log: TaskLog) -> Stage:
 
 
 @contextmanager
-def staged_sample(spec: JobSpec, files: Files, log: TaskLog) -> Iterator[dict[str, str]]:
+def stage_sample(spec: JobSpec, files: Files, log: TaskLog) -> Iterator[dict[str, str]]:
     """Stages the first rows of a job, which are deleted after the body.
 
     Yields:
@@ -81,7 +81,7 @@ def staged_sample(spec: JobSpec, files: Files, log: TaskLog) -> Iterator[dict[st
 
 
 @contextmanager
-def staged_for(
+def stage_source(
     spec: JobSpec, reads: Reads, files_at: Callable[[str], Files], log: TaskLog
 ) -> Iterator[dict[str, str]]:
     """Stages what a process of a job reads of a SQL source; nothing for another one.
@@ -103,7 +103,7 @@ def staged_for(
         return
     files = files_at(spec.paths.home_uri)
     if reads == "sample":
-        with staged_sample(spec, files, log) as variables:
+        with stage_sample(spec, files, log) as variables:
             yield variables
         return
     stage_rows(spec, files, log)

@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as until_end:
         try:
             is_task = "::" in question.address
-            found = until_end.enter_context((job_of_task if is_task else staged_job)(question))
+            found = until_end.enter_context((job_of_task if is_task else stage_job)(question))
         except LLMBeamError as error:
             found = {"error": {"type": error_name(error), "message": str(error)}}
         with suppress(BrokenPipeError), os.fdopen(options.fd, "w") as result:
@@ -93,7 +93,7 @@ def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
         JobSpecError: The file, the task, the run or an argument of the task does not fit.
     """
     from airflow_provider_llmbeam.hooks.storage import files_at
-    from airflow_provider_llmbeam.jobs.stage import staged_for
+    from airflow_provider_llmbeam.jobs.stage import stage_source
     from airflow_provider_llmbeam.spec.protocol.steps import reads_of
 
     path, _, name = question.address.partition("::")
@@ -117,7 +117,7 @@ def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
         reads, files = reads_of(question.step), partial(files_at, gcp_conn_id=rendered.gcp_conn_id)
         with (
             google_credentials(spec, rendered.gcp_conn_id, getattr(given, "models", ())),
-            staged_for(spec, reads, files, _log) as staged,
+            stage_source(spec, reads, files, _log) as staged,
         ):
             changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
             yield {
@@ -130,7 +130,7 @@ def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def staged_job(question: Question) -> Iterator[dict[str, Any]]:
+def stage_job(question: Question) -> Iterator[dict[str, Any]]:
     """Stages the rows of a job that is no task; they are those of its connection in this Airflow.
 
     Args:
@@ -140,12 +140,12 @@ def staged_job(question: Question) -> Iterator[dict[str, Any]]:
         LLMBeamError: They cannot be read or written.
     """
     from airflow_provider_llmbeam.hooks.storage import files_at
-    from airflow_provider_llmbeam.jobs.stage import staged_for
+    from airflow_provider_llmbeam.jobs.stage import stage_source
     from airflow_provider_llmbeam.spec.protocol.steps import reads_of
 
     spec = JobSpec.from_json(Path(question.address).read_bytes())
     files = partial(files_at, gcp_conn_id="google_cloud_default")
-    with airflow_of_tasks(), staged_for(spec, reads_of(question.step), files, _log) as staged:
+    with airflow_of_tasks(), stage_source(spec, reads_of(question.step), files, _log) as staged:
         yield {
             "spec": spec.model_dump(mode="json"),
             "environment": staged,

@@ -135,7 +135,7 @@ def _answer_columns(sink: Sink) -> AnswerColumns:
             return "struct"
 
 
-def left_out(wanted: Iterable[str], there: Collection[str], table: str) -> frozenset[str]:
+def leave_out(wanted: Iterable[str], there: Collection[str], table: str) -> frozenset[str]:
     """Returns the details of an answer that a table of the author's own has no columns for; logs them.
 
     Args:

@@ -193,7 +193,7 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
         given = _read_given(command, spec)
         if not command.is_child:
             _check_allowed(spec, given)
-        with nullcontext() if command.is_child else _staged(spec, command.step):
+        with nullcontext() if command.is_child else _stage_in_airflow(spec, command.step):
             yield spec, given
         return
     if command.step not in STEPS:
@@ -209,7 +209,7 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
 
 
 @contextmanager
-def _staged(spec: JobSpec, step: str) -> Iterator[None]:
+def _stage_in_airflow(spec: JobSpec, step: str) -> Iterator[None]:
     """Has Airflow stage the rows of a SQL source, whose connection only it has.
 
     Raises:

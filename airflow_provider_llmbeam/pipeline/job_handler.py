@@ -267,7 +267,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             if has_quota or not isinstance(model, OpenAIModel | VertexEndpointModel)
             else ConcurrencyLimit(limits.max_in_flight),
             price=self.price,
-            budget=self._budget(),
+            budget=self._open_budget(),
             media=MediaLoader(media_rules(model), files, open_uploads(model, self.upload_prefix)),
             pilot=pilot,
             outage=outage,
@@ -276,7 +276,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             redact=lru_cache(maxsize=1024)(partial(redact, secrets=self._secrets())),
         )
 
-    def _budget(self) -> Budget | None:
+    def _open_budget(self) -> Budget | None:
         limits, run = self.spec.limits, self.context.run
         if limits.budget_field and run not in _BUDGETS:
             _BUDGETS[run] = Budget(limits.budget_usd or math.inf, open_account(self.spec))
@@ -284,7 +284,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
 
     def _batch_ended(self, governor: MachineGovernor) -> None:
         governor.batch_ended()
-        budget = self._budget()
+        budget = _BUDGETS.get(self.context.run)
         if budget is not None and budget.account is not None:
             budget.account.close()
 

@@ -6,14 +6,14 @@ import atexit
 import logging
 import uuid
 from collections.abc import Callable
-from functools import partial
+from typing import Self
 
 from airflow_provider_llmbeam.engine.pacing.account import Account
 from airflow_provider_llmbeam.engine.pacing.ledger import Ledger
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.limits import OVER_RUNS
+from airflow_provider_llmbeam.spec.limits import OVER_RUNS, SharedBudget
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
 
 _log = logging.getLogger(__name__)
@@ -23,6 +23,48 @@ _log = logging.getLogger(__name__)
 _OBJECT_SECONDS = 10.0
 
 
+class LedgerFile:
+    """The file of a ledger.
+
+    Args:
+        budget: The budget, as this run has it.
+        uri: Address of the file.
+    """
+
+    def __init__(self, budget: SharedBudget, uri: str) -> None:
+        self.budget, self.uri = budget, uri
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Self | None:
+        """Returns the file of a job; `None` without a budget that runs share."""
+        budget, uri = spec.limits.budget, spec.paths.budget_uri
+        return None if budget is None or uri is None else cls(budget, uri)
+
+    def read(self) -> Ledger:
+        """Reads the ledger.
+
+        Raises:
+            JobFailedError: It cannot be read.
+        """
+        return self._decode(storage.read_if_exists(self.uri))
+
+    def change(self, changed: Callable[[Ledger], Ledger]) -> Ledger:
+        """Changes the ledger, and returns the new one; see `storage.change`."""
+        ledger: Ledger | None = None
+
+        def rewritten(content: bytes | None) -> bytes:
+            nonlocal ledger
+            ledger = changed(self._decode(content))
+            return ledger.content()
+
+        storage.change(self.uri, rewritten)
+        assert ledger is not None
+        return ledger
+
+    def _decode(self, content: bytes | None) -> Ledger:
+        return Ledger.read(content, self.budget.usd, self.uri)
+
+
 def check_budget(spec: JobSpec) -> None:
     """Refuses a budget that cannot be used, and logs what is left of it.
 
@@ -30,28 +72,26 @@ def check_budget(spec: JobSpec) -> None:
         JobSpecError: It belongs to runs of a Dag, and this is none.
         JobFailedError: The ledger cannot be read.
     """
-    budget = spec.limits.budget
-    if budget is None or (left := left_usd(spec)) is None:
+    if (file := LedgerFile.of(spec)) is None:
         return
-    if budget.over in OVER_RUNS:
+    if file.budget.over in OVER_RUNS:
         raise JobSpecError(
-            f"`limits.budget.over`: {budget.over!r} are runs of a Dag, and this is none. Expected a name here, "
-            "which is that of the budget, e.g. 'tickets-2026-11'."
+            f"`limits.budget.over`: {file.budget.over!r} are runs of a Dag, and this is none. Expected a name "
+            "here, which is that of the budget, e.g. 'tickets-2026-11'."
         )
-    _log.info("%s of the budget %r are left (%s).", usd(left), budget.over, spec.paths.budget_uri)
+    left = usd(file.read().left_nano_usd / NANO)
+    _log.info("%s of the budget %r are left (%s).", left, file.budget.over, file.uri)
 
 
 def open_account(spec: JobSpec) -> Account | None:
     """Opens the account of this process, which returns what it did not spend; `None` without a budget."""
-    budget, uri = spec.limits.budget, spec.paths.budget_uri
-    if budget is None or uri is None:
+    if (file := LedgerFile.of(spec)) is None:
         return None
-    is_local = storage.is_local(uri)
+    is_local = storage.is_local(file.uri)
     account = Account(
-        partial(storage.change, uri),
-        budget.usd,
-        over=budget.over,
-        uri=uri,
+        file.change,
+        file.budget.usd,
+        over=file.budget.over,
         name=f"{spec.name}.{uuid.uuid4().hex[:8]}",
         interval_seconds=0.0 if is_local else max(_OBJECT_SECONDS, float(spec.limits.expected_workers or 1)),
         first_requests=spec.limits.max_in_flight,
@@ -60,12 +100,9 @@ def open_account(spec: JobSpec) -> Account | None:
     return account
 
 
-def left_usd(spec: JobSpec) -> float | None:
+def read_left_usd(spec: JobSpec) -> float | None:
     """Returns what is left of the budget, in US dollars; `None` without one."""
-    budget, uri = spec.limits.budget, spec.paths.budget_uri
-    if budget is None or uri is None:
-        return None
-    return Ledger.read(storage.read_if_exists(uri), budget.usd, uri).left_nano_usd / NANO
+    return None if (file := LedgerFile.of(spec)) is None else file.read().left_nano_usd / NANO
 
 
 def reserve_batch(spec: JobSpec, cost_usd: float) -> None:
@@ -74,13 +111,14 @@ def reserve_batch(spec: JobSpec, cost_usd: float) -> None:
     Raises:
         BudgetExceededError: It is more than is left.
     """
+    if (file := LedgerFile.of(spec)) is None:
+        return
     cost, name = round(cost_usd * NANO), _batch_name(spec)
-    ledger = _change(spec, lambda ledger: ledger.take(name, cost, cost))
-    if ledger is not None and ledger.open.get(name, 0) < cost:
-        assert spec.limits.budget is not None
+    ledger = file.change(lambda ledger: ledger.take(name, cost, cost))
+    if ledger.open.get(name, 0) < cost:
         raise BudgetExceededError(
-            f"Batch inference costs about {usd(cost_usd)}, and of the {usd(spec.limits.budget.usd)} of "
-            f"`limits.budget` {spec.limits.budget.over!r}, which other runs spend, too, "
+            f"Batch inference costs about {usd(cost_usd)}, and of the {usd(file.budget.usd)} of "
+            f"`limits.budget` {file.budget.over!r}, which other runs spend, too, "
             f"{usd(ledger.left_nano_usd / NANO)} are left. No job was submitted. Raise the budget, or leave rows "
             "out."
         )
@@ -88,23 +126,9 @@ def reserve_batch(spec: JobSpec, cost_usd: float) -> None:
 
 def settle_batch(spec: JobSpec, cost_usd: float) -> None:
     """Replaces the reservation of batch inference, if there is one, with what it has cost."""
-    name = _batch_name(spec)
-    _change(spec, lambda ledger: ledger.close(name, round(cost_usd * NANO)))
+    if (file := LedgerFile.of(spec)) is not None:
+        file.change(lambda ledger: ledger.close(_batch_name(spec), round(cost_usd * NANO)))
 
 
 def _batch_name(spec: JobSpec) -> str:
     return f"{spec.name}.batch"
-
-
-def _change(spec: JobSpec, changed: Callable[[Ledger], Ledger]) -> Ledger | None:
-    budget, uri, ledger = spec.limits.budget, spec.paths.budget_uri, None
-    if budget is None or uri is None:
-        return None
-
-    def rewritten(content: bytes | None) -> bytes:
-        nonlocal ledger
-        ledger = changed(Ledger.read(content, budget.usd, uri))
-        return ledger.content()
-
-    storage.change(uri, rewritten)
-    return ledger

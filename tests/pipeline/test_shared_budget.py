@@ -21,8 +21,14 @@ from airflow_provider_llmbeam.engine.pacing.ledger import Ledger
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.shared_budget import check_budget, open_account, reserve_batch, settle_batch
-from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.pipeline.shared_budget import (
+    LedgerFile,
+    check_budget,
+    open_account,
+    reserve_batch,
+    settle_batch,
+)
+from airflow_provider_llmbeam.spec import JobSpec, SharedBudget
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from tests.clouds import for_one_test
 from tests.hostile import examples
@@ -180,17 +186,16 @@ def test_processes_that_are_killed_never_spend_more_together(tmp_path):
 def test_a_backfill_of_many_runs_at_once_stays_below_its_cap(
     runs: int, steps: list[tuple[int, str]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    uri = f"{tmp_path_factory.mktemp('ledger')}/budget.json"
+    file = LedgerFile(SharedBudget(usd=2.0, over="x"), f"{tmp_path_factory.mktemp('ledger')}/budget.json")
     opened = 0
 
     def open_one() -> Account:
         nonlocal opened
         opened += 1
         return Account(
-            lambda changed: storage.change(uri, changed),
+            file.change,
             2.0,
             over="backfill",
-            uri=uri,
             name=str(opened),
             interval_seconds=0.0,
             first_requests=4,

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.hooks.sql import DeclaredCursor, open_query
 from airflow_provider_llmbeam.hooks.storage import ObjectStorage
 from airflow_provider_llmbeam.jobs import stage as module
-from airflow_provider_llmbeam.jobs.stage import encode_column, stage_rows, staged_sample
+from airflow_provider_llmbeam.jobs.stage import encode_column, stage_rows, stage_sample
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.portions import read_source
@@ -156,7 +156,7 @@ def test_a_sample_of_mysql_does_not_read_the_rest(add_connection, job, monkeypat
     add_connection("warehouse", "mysql", os.environ["LLMBEAM_TESTS_MYSQL"])
     monkeypatch.setattr(module, "count_rows", lambda _: 10**12)
     spec = job("SELECT a.seq AS id FROM seq_1_to_1000000 a, seq_1_to_1000000 b")
-    with staged_sample(spec, ObjectStorage(), LOG) as variables:
+    with stage_sample(spec, ObjectStorage(), LOG) as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         assert len([*read_source(spec, RowPrompts(spec), "").rows()]) == 10_100
@@ -250,7 +250,7 @@ def test_a_sample_has_the_first_rows_and_the_number_of_all_and_is_deleted(sqlite
     sqlite.execute("CREATE TABLE t (id INTEGER)")
     sqlite.executemany("INSERT INTO t VALUES (?)", ((number,) for number in range(1000)))
     spec = job("SELECT * FROM t ORDER BY id -- the newest ones")
-    with staged_sample(spec, ObjectStorage(), LOG) as variables:
+    with stage_sample(spec, ObjectStorage(), LOG) as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         reading = read_source(spec, RowPrompts(spec), "")
@@ -267,7 +267,7 @@ def test_a_sample_of_a_small_query_is_all_of_it_and_counts_nothing(sqlite, job, 
     sqlite.execute("CREATE TABLE t (id INTEGER)")
     sqlite.executemany("INSERT INTO t VALUES (?)", ((number,) for number in range(rows)))
     spec = job("SELECT * FROM t")
-    with staged_sample(spec, ObjectStorage(), LOG) as variables:
+    with stage_sample(spec, ObjectStorage(), LOG) as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         reading = read_source(spec, RowPrompts(spec), "")

@@ -17,10 +17,11 @@ _log = logging.getLogger(__name__)
 
 
 class ChangeLedger(Protocol):
-    """Changes the file of a ledger; those that other processes make at the same time are all made."""
+    """Changes the ledger in its file; changes that other processes make at the same time are all made."""
 
-    def __call__(self, changed: Callable[[bytes | None], bytes], /) -> None:
-        """Replaces the content of the file; see `pipeline.storage.change`."""
+    def __call__(self, changed: Callable[[Ledger], Ledger], /) -> Ledger:
+        """Returns the changed ledger; see `pipeline.shared_budget.LedgerFile`."""
+        ...
 
 
 def _call_in_thread(called: Callable[[], None]) -> None:
@@ -40,10 +41,9 @@ class Account:
     above their estimate. Its methods may be called from any thread.
 
     Args:
-        change: Changes the file of the ledger.
+        change: Changes the ledger.
         usd: The budget, in US dollars.
         over: What the budget is for, as its ledger is called.
-        uri: Address of the ledger, for messages.
         name: Name of this account, which no other process has.
         interval_seconds: Least time between two writes but the first ones, between which it doubles from a second.
             Cloud Storage takes one write per second and object, of all runs.
@@ -66,7 +66,6 @@ class Account:
         usd: float,
         *,
         over: str,
-        uri: str,
         name: str,
         interval_seconds: float,
         first_requests: int,
@@ -74,8 +73,7 @@ class Account:
         in_background: Callable[[Callable[[], None]], None] = _call_in_thread,
         call_later: Callable[[float, Callable[[], None]], None] = _call_later,
     ) -> None:
-        self._change, self._usd, self._over = change, usd, over
-        self._uri, self._base_name = uri, name
+        self._change, self._usd, self._over, self._base_name = change, usd, over, name
         self._interval_seconds = interval_seconds
         self._first_requests = first_requests
         self._clock = clock
@@ -85,7 +83,7 @@ class Account:
         self._closings = self._writes = 0
         self._taken = self._spent = self._reserved = self._block = 0
         self._spent_at_write, self._written_at = 0, -math.inf
-        self._is_asking = self._is_refused = self._is_spent = False
+        self._is_asking = self._is_refused = self._is_spent = self._is_closing = False
         self._error: Exception | None = None
         self._left_usd = usd
 
@@ -151,22 +149,25 @@ class Account:
                 if self._reserved or self._is_asking or not self._taken:
                     return
                 if not is_end and (seconds := self._seconds_to_write()) > 0:
-                    self._call_later(seconds, self.close)
+                    if not self._is_closing:
+                        self._is_closing = True
+                        self._call_later(seconds, self._close_later)
                     return
                 name, spent, self._closings = self._name, self._spent, self._closings + 1
                 self._taken = self._spent = self._spent_at_write = 0
                 self._written_at = self._clock()
             try:
-                self._change(lambda content: self._read(content).close(name, spent).content())
+                self._change(lambda ledger: ledger.close(name, spent))
             except Exception as error:  # noqa: BLE001 - the answers are there
-                _log.warning("What this process did not spend of %r stays taken: %s", self._uri, error)
+                _log.warning("What this process did not spend of budget %r stays taken: %s", self._over, error)
+
+    def _close_later(self) -> None:
+        self._is_closing = False
+        self.close()
 
     @property
     def _name(self) -> str:
         return f"{self._base_name}.{self._closings}"
-
-    def _read(self, content: bytes | None) -> Ledger:
-        return Ledger.read(content, self._usd, self._uri)
 
     def _ask(self, cost: int) -> None:
         """Takes the next block in a thread, if it is time for it."""
@@ -183,18 +184,10 @@ class Account:
         return self._written_at + min(self._interval_seconds, 2.0**self._writes) - self._clock()
 
     def _take(self, least: int, wanted: int) -> None:
-        ledger: Ledger | None = None
-
-        def changed(content: bytes | None) -> bytes:
-            nonlocal ledger
-            before = self._read(content)
-            ledger = before.take(self._name, least, wanted)
-            return content if content is not None and ledger == before else ledger.content()
-
-        error: Exception | None = None
+        ledger, error = None, None
         with self._writing:
             try:
-                self._change(changed)
+                ledger = self._change(lambda before: before.take(self._name, least, wanted))
             except Exception as raised:  # noqa: BLE001 - `admit` raises it
                 error = raised
             with self._lock:

@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     run_once,
     run_with_recorded_id,
 )
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns, left_out
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns, leave_out
 from airflow_provider_llmbeam.pipeline.sinks.parquet import Staged, output_types, read_staged
 from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
@@ -84,7 +84,7 @@ def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
             statement = f"CREATE TABLE {quote_table(target)} ({names})"
         else:
             fields = _fields_of(table)
-            absent = left_out(wanted, fields, sink.table)
+            absent = leave_out(wanted, fields, sink.table)
             wanted = {column: kind for column, kind in wanted.items() if column not in absent}
             outputs = {column: kind for column, kind in outputs.items() if column not in absent}
             if mismatch := _misfit(table, wanted):
@@ -296,7 +296,7 @@ class _Merge:
             schema = [_field(column, kind) for column, kind in types.items()]
             table = self._client.create_table(bigquery.Table(self._target, schema=schema), exists_ok=True)
         fields = _fields_of(table)
-        absent = left_out(self._types, fields, str(self._target))
+        absent = leave_out(self._types, fields, str(self._target))
         self._types = {column: kind for column, kind in self._types.items() if column not in absent}
         if mismatch := _misfit(table, self._types):
             raise JobFailedError(

@@ -33,7 +33,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns, left_out
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns, leave_out
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import read_records
 from airflow_provider_llmbeam.pipeline.sinks import key_types
@@ -283,7 +283,7 @@ class _Upsert:
         ).fetchall()
         found = {name: type_ for name, type_, *_ in rows}
         if found:
-            absent = left_out(self._values, found, self._sink.table)
+            absent = leave_out(self._values, found, self._sink.table)
             self._values = tuple(name for name in self._values if name not in absent)
         names = (*self._key, *self._values)
         self._filled = {*names, *(name for name, _, is_generated, *_ in rows if is_generated)}

@@ -21,7 +21,7 @@ from airflow_provider_llmbeam.pipeline.reporting.history import (
 from airflow_provider_llmbeam.pipeline.reporting.page import render_page
 from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, Report, RowCounts, RunUsage
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
-from airflow_provider_llmbeam.pipeline.shared_budget import left_usd
+from airflow_provider_llmbeam.pipeline.shared_budget import read_left_usd
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
 from airflow_provider_llmbeam.pipeline.sinks.merge_files import read_rows
 from airflow_provider_llmbeam.pipeline.sources import queue
@@ -125,7 +125,7 @@ class ReportWriter:
             failed_because=failed_because,
             # The spec has what batch inference has left of the budget.
             budget_usd=None if budget is None else budget + (batch.budgeted_usd if batch else 0.0),
-            budget_left_usd=left_usd(spec),
+            budget_left_usd=read_left_usd(spec),
             deadline_at=self._deadline_at,
             batch_began_at=batch.created_at if batch and batch.files else None,
             full_price=None if batch is None else batch.full_price(tally),

@@ -24,6 +24,7 @@ from airflow_provider_llmbeam.engine.pacing.account import Account
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.engine.pacing.concurrency import ConcurrencyLimit
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
+from airflow_provider_llmbeam.engine.pacing.ledger import Ledger
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.engine.plan import StaticBatching
@@ -845,15 +846,18 @@ def of_16_usd(count: int) -> list[Prompt]:
 
 class LedgerFile:
     content: bytes | None = None
+    usd = 1.0
 
-    def change(self, changed: Callable[[bytes | None], bytes]) -> None:
-        self.content = changed(self.content)
+    def change(self, changed: Callable[[Ledger], Ledger]) -> Ledger:
+        ledger = changed(Ledger.read(self.content, self.usd, "x"))
+        self.content = ledger.content()
+        return ledger
 
 
 def shared_budget_of(requests: float, file: LedgerFile, name: str = "a") -> Budget:
     """Returns the part of a process in a budget for a number of requests of `of_16_usd`."""
-    usd = 16.0 * requests
-    options: dict[str, Any] = {"over": "month", "uri": "x", "interval_seconds": 0.0, "first_requests": 2}
+    file.usd = usd = 16.0 * requests
+    options: dict[str, Any] = {"over": "month", "interval_seconds": 0.0, "first_requests": 2}
     account = Account(file.change, usd, name=name, clock=float, in_background=lambda called: called(), **options)
     return Budget(account=account)
 

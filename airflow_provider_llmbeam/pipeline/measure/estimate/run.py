@@ -45,7 +45,7 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
 from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES, spread_over
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
 from airflow_provider_llmbeam.pipeline.reporting.history import mean_output
-from airflow_provider_llmbeam.pipeline.shared_budget import left_usd
+from airflow_provider_llmbeam.pipeline.shared_budget import read_left_usd
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -241,7 +241,7 @@ def _extrapolate(
     rates = None if price is None else mean_rates(price, bills)
     ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
     ways = ways_of_job(spec, work, rates, duration, now)
-    planned, left = planned_cost_usd(spec, work, rates, ways), left_usd(spec)
+    planned, left = planned_cost_usd(spec, work, rates, ways), read_left_usd(spec)
     budget = min((each for each in (spec.limits.budget_usd, left) if each is not None), default=None)
     return Estimate(
         name=spec.name,

@@ -22,17 +22,19 @@ class File:
 
     def __init__(self) -> None:
         self.content: bytes | None = None
+        self.usd = 1.0
         self.writes = 0
         self.fault: Exception | None = None
         self._lock = threading.Lock()
 
-    def change(self, changed: Callable[[bytes | None], bytes]) -> None:
+    def change(self, changed: Callable[[Ledger], Ledger]) -> Ledger:
         with self._lock:
             if self.fault is not None:
                 raise self.fault
-            new = changed(self.content)
-            self.writes += new != self.content
-            self.content = new
+            ledger = changed(Ledger.read(self.content, self.usd, "x"))
+            self.writes += ledger.content() != self.content
+            self.content = ledger.content()
+            return ledger
 
     @property
     def ledger(self) -> Ledger:
@@ -47,12 +49,12 @@ class Clock:
 
 
 def account_of(file: File, usd: float = 1.0, **changes: Any) -> Account:
+    file.usd = usd
     return Account(
         file.change,
         usd,
         **{
             "over": "month",
-            "uri": "x",
             "name": "a",
             "interval_seconds": 0.0,
             "first_requests": 4,
@@ -198,7 +200,7 @@ def test_a_rest_that_cannot_be_returned_is_logged_and_is_no_error(caplog: pytest
 
 def test_threads_share_an_account() -> None:
     file = File()
-    account = Account(file.change, 1.0, over="x", uri="x", name="a", interval_seconds=0.0, first_requests=4)
+    account = Account(file.change, 1.0, over="x", name="a", interval_seconds=0.0, first_requests=4)
     sent = []
 
     def work() -> None:
@@ -211,3 +213,12 @@ def test_threads_share_an_account() -> None:
     for thread in threads:
         thread.join()
     assert len(sent) == 100
+
+
+def test_many_batches_that_end_soon_after_a_write_return_their_rest_once() -> None:
+    later: list[tuple[float, Callable[[], None]]] = []
+    account = account_of(File(), interval_seconds=10.0, call_later=lambda *called: later.append(called))
+    for _ in range(3):
+        assert send(account, CENT // 10)
+        account.close()
+    assert len(later) == 1
