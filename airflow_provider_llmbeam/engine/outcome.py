@@ -121,6 +121,8 @@ class Failure:
         service_tier: Tier at which a refused answer was served.
         category: What a prompt or an answer was blocked for, as the server or the guard model names it, e.g.
             `HARM_CATEGORY_HARASSMENT`; several are separated by commas. `None` for other failures.
+        request_id: ID that the server or its gateway has given the last request; `None` if it gave none, and for a
+            refusal from the journal.
     """
 
     kind: FailureKind
@@ -141,6 +143,7 @@ class Failure:
     failed_at: float = field(default=0.0, compare=False)
     service_tier: ServiceTier = "standard"
     category: str | None = None
+    request_id: str | None = field(default=None, compare=False)
 
 
 Outcome = Completion | Failure
@@ -154,8 +157,8 @@ def without_secrets(outcome: Outcome, redact: Callable[[str], str]) -> Outcome:
         redact: Returns such a text, see `redaction.redact`; called for every outcome, with few different texts.
     """
     if isinstance(outcome, Failure):
-        category = redact(outcome.category) if outcome.category else outcome.category
-        return replace(outcome, message=redact(outcome.message), category=category)
+        texts = {name: text for name in ("message", "category", "request_id") if (text := getattr(outcome, name))}
+        return replace(outcome, **{name: redact(text) for name, text in texts.items()})
     model, finish_reason = redact(outcome.model), redact(outcome.finish_reason)
     if model == outcome.model and finish_reason == outcome.finish_reason:
         return outcome

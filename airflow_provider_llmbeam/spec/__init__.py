@@ -9,6 +9,7 @@ from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits, SharedBudget
 from airflow_provider_llmbeam.spec.model import (
+    Auth,
     EchoModel,
     Embedding,
     GeminiModel,
@@ -52,6 +53,7 @@ from airflow_provider_llmbeam.spec.source import (
 __all__ = [
     "AirflowRun",
     "Alerts",
+    "Auth",
     "Batching",
     "BigQueryAudit",
     "BigQuerySink",

@@ -114,7 +114,7 @@ class ChatBackend(HttpBackend):
                 raise self._error_of(response.status, response.headers, text)
             content = await response.read()
             answer = json_object(content, _NO_ANSWER, self._error_of, response.headers)
-        return read_reply(answer, content, prompt, self._name, self._usage)
+            return read_reply(answer, content, prompt, self._name, self._usage)
 
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         """Assembles a streamed answer in the format of an unstreamed one."""
@@ -169,8 +169,8 @@ class OpenAIBackend(ChatBackend):
     ) -> None:
         parameters = model_parameters(model, generation, output_schema)
         super().__init__(
-            HttpClient(model.base_url, open_access(model)),
-            f"{model.base_url}/chat/completions",
+            HttpClient(model.base_url, open_access(model), certificate=model.api.certificate),
+            model.method_url("chat/completions"),
             model.name,
             generation,
             parameters if asked_tier == "standard" else {**parameters, "service_tier": asked_tier},

@@ -176,7 +176,7 @@ def test_the_connection_test_asks_vertex_ai_with_the_account(
     monkeypatch: pytest.MonkeyPatch, server: Any, credentials: Any
 ) -> None:
     path = "/v1beta1/publishers/google/models"
-    model = model_of_connection(None, None, {"project": "acme", "location": "europe-west1"})
+    model = model_of_connection(None, {"project": "acme", "location": "europe-west1"})
     assert _list_of(model)[0] == f"https://europe-west1-aiplatform.googleapis.com{path}"
     server.on("GET", path, {"publisherModels": [{"name": "a"}, {"name": "b"}], "nextPageToken": "more"})
     host = f"http://127.0.0.1:{server.server_port}"
@@ -197,7 +197,7 @@ def test_the_connection_test_asks_vertex_ai_with_the_account(
 def test_a_key_is_tested_at_the_server_to_which_it_belongs(
     host: str | None, key: str | None, address: str
 ) -> None:
-    assert _list_of(model_of_connection(host, key, {}))[0] == address
+    assert _list_of(model_of_connection(key, {"base_url": host}))[0] == address
 
 
 def test_a_server_that_lists_no_models_or_does_not_answer_is_named(
