@@ -146,24 +146,28 @@ class LLMBeamHook(BaseHook):
         # What is no model is refused by the caller.
         key_variable = next(iter(() if model_problems(own) else parse_model(own).api.key_variables), None)
         secrets = {key_variable: connection.password} if key_variable and connection.password else {}
-        headers, of_headers = _with_values(
-            from_text(own.get("headers", {})), values if "headers" in fields else {}
-        )
+        values = values if "headers" in fields else {}
+        provided["headers"], of_headers = _with_values(from_text(own.get("headers", {})), values)
         if self.llmbeam_conn_id == self.default_conn_name and _is_at_another_address(own, connection.host):
             if secrets or of_headers:
                 self.log.info(
-                    "The key and the headers of connection %r are left out, as its host is not the address of model "
-                    "%r: `%s` of the environment is used. Name a connection in `llmbeam_conn_id` to send its key.",
+                    "The key and the headers of connection %r are left out, as its host is not the address of "
+                    "model %r: `%s` of the environment is used. Name a connection in `llmbeam_conn_id` to send "
+                    "its key.",
                     self.llmbeam_conn_id,
                     model.get("name"),
                     key_variable,
                 )
             fields, secrets, of_headers = tuple({*fields} & {"base_url", "project", "location"}), {}, {}
-        filled = {name: provided[name] for name in fields if provided.get(name) and name not in own}
+        filled = {
+            name: provided[name]
+            for name in fields
+            if provided.get(name) and (name not in own or name == "headers")
+        }
         secrets |= of_headers
         for secret in secrets_of(secrets, secrets):
             mask_secret(secret)
-        return {**model, **filled, **({"headers": headers} if of_headers else {})}, secrets
+        return {**model, **filled}, secrets
 
     def _fields(self, connection: Any) -> tuple[dict[str, Any], dict[str, str]]:
         """Returns the fields of a model that a connection has, and the values of headers by their names."""
@@ -173,8 +177,8 @@ class LLMBeamHook(BaseHook):
             auth = {"client_id": connection.login, **auth}
         if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
             raise JobSpecError(  # not shown: it may hold a secret
-                f"`llmbeam_conn_id`: `headers` in the extra of connection {self.llmbeam_conn_id!r} is no JSON object "
-                'with texts, such as {"x-portkey-config": "VALUE"}.'
+                f"`llmbeam_conn_id`: `headers` in the extra of connection {self.llmbeam_conn_id!r} is no JSON "
+                'object with texts, such as {"x-portkey-config": "VALUE"}.'
             )
         found = {name: extra.get(name) for name in ("project", "location", "query")}
         return {"base_url": connection.host, **found, "auth": auth, "headers": _with_values({}, values)[0]}, values
@@ -190,10 +194,9 @@ def _with_values(named: Any, values: Mapping[str, str]) -> tuple[Any, dict[str, 
     if not isinstance(named, Mapping):
         return named, {}  # refused by the caller
     own = {str(name).lower(): variable for name, variable in named.items()}
-    added = {name: header_variable(name) for name in values if name.lower() not in own}
-    return {**named, **added}, {
-        own.get(name.lower(), header_variable(name)): text for name, text in values.items()
-    }
+    variables = {name: own.get(name.lower(), header_variable(name)) for name in values}
+    added = {name: variable for name, variable in variables.items() if name.lower() not in own}
+    return {**named, **added}, {variables[name]: value for name, value in values.items()}
 
 
 def _is_at_another_address(model: Mapping[str, Any], host: str | None) -> bool:

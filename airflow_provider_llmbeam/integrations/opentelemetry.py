@@ -196,7 +196,7 @@ def _trace(manifest: Mapping[str, Any], attributes: dict[str, str], ti: Any) -> 
     span.end(int(manifest["finished_at"] * 1e9))
 
 
-def _span_attributes(manifest: Mapping[str, Any], ti: Any) -> dict[str, str | int | float]:
+def _span_attributes(manifest: Mapping[str, Any], ti: Any) -> dict[str, str | int | float | list[str]]:
     rows, tokens, server = manifest["rows"], manifest["tokens"], urlsplit(manifest["server"]["origin"])
     found = {
         "airflow.dag_run.run_id": ti.run_id,
@@ -206,6 +206,7 @@ def _span_attributes(manifest: Mapping[str, Any], ti: Any) -> dict[str, str | in
         "gen_ai.usage.output_tokens": tokens["output"],
         "gen_ai.usage.cache_read.input_tokens": tokens.get("cached", 0),
         "llmbeam.cost_usd": manifest["cost_usd"],
+        "llmbeam.failed_request_ids": manifest.get("failed_request_ids"),
         "llmbeam.job.name": manifest["name"],
         "llmbeam.requests": manifest["requests"]["sent"],
         "llmbeam.rows.answered": rows["answered"],

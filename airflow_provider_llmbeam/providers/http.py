@@ -79,7 +79,8 @@ class HttpClient:
             response = await self._send(url, body, headers)
             if response.status == 401 and await self._renew(headers):
                 response.release()
-                response = await self._send(url, body, await self.headers())
+                headers = await self.headers()
+                response = await self._send(url, body, headers)
             async with response:
                 if response.status in REDIRECTS:
                     raise _redirected(url, response)

@@ -182,6 +182,7 @@ class FailedSample(Part):
     http_status: int | None
     attempts: int
     origin: str
+    request_id: str | None = None
 
 
 class AnswerSample(Part):

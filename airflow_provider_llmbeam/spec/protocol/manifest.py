@@ -29,8 +29,11 @@ MAX_BYTES = 48 * 1024
 
 
 def manifest(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns counts, tokens, cost and addresses of a report, without its rows."""
-    return {name: value for name, value in report.items() if name not in _LEFT_OUT}
+    """Returns counts, tokens, cost and addresses of a report; of its rows, the IDs of some failed requests."""
+    failed = (report.get("samples") or {}).get("failed") or {}
+    ids = [request_id for rows in failed.values() for row in rows if (request_id := row.get("request_id"))]
+    found = {name: value for name, value in report.items() if name not in _LEFT_OUT}
+    return {**found, **({"failed_request_ids": ids} if ids else {})}
 
 
 def encode_page(html: str, uri: str) -> dict[str, Any]:
