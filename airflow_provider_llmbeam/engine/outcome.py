@@ -157,8 +157,8 @@ def without_secrets(outcome: Outcome, redact: Callable[[str], str]) -> Outcome:
         redact: Returns such a text, see `redaction.redact`; called for every outcome, with few different texts.
     """
     if isinstance(outcome, Failure):
-        texts = {name: text for name in ("message", "category", "request_id") if (text := getattr(outcome, name))}
-        return replace(outcome, **{name: redact(text) for name, text in texts.items()})
+        category, request_id = (text and redact(text) for text in (outcome.category, outcome.request_id))
+        return replace(outcome, message=redact(outcome.message), category=category, request_id=request_id)
     model, finish_reason = redact(outcome.model), redact(outcome.finish_reason)
     if model == outcome.model and finish_reason == outcome.finish_reason:
         return outcome

@@ -202,7 +202,7 @@ def _with_values(named: Any, values: Mapping[str, str]) -> tuple[Any, dict[str, 
 def _is_at_another_address(model: Mapping[str, Any], host: str | None) -> bool:
     """Returns whether a model, as plain data, is at another address than a host; without one, that of Gemini."""
     if not host:
-        return model.get("type", "gemini") != "gemini"
+        return bool(model.get("type", "gemini") != "gemini")
     return str(model.get("base_url", host)).rstrip("/") != host.rstrip("/")
 
 

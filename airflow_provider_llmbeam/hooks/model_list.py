@@ -65,7 +65,7 @@ def _list_of(model: Model) -> tuple[str, str, dict[str, str]]:
     As google-genai 2.34 (`models.Models._list`) and openai ask for them.
     """
     if isinstance(model, OpenAIModel):
-        return model.method_url("models"), "data", {}
+        return model.url_of("models"), "data", {}
     assert isinstance(model, GeminiModel)
     size = {"pageSize": str(_MAX_MODELS)}
     if model.project:

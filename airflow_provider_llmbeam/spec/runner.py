@@ -402,8 +402,9 @@ def missing_worker_secrets(
         name = next(iter(key_variables))
         vertex = ", or set `model.project` to use Vertex AI" if name == "GOOGLE_API_KEY" else ""
         return f"the workers need `{name}` for the model: name its secret, {{{name!r}: {_EXAMPLE}}}{vertex}"
-    if name := next((name for name in header_variables if name not in given), None):
-        return f"the workers need {name!r} for `model.headers`: name its secret, {{{name!r}: {_EXAMPLE}}}"
+    for name in header_variables:
+        if name not in given:
+            return f"the workers need {name!r} for `model.headers`: name its secret, {{{name!r}: {_EXAMPLE}}}"
     if isinstance(sink, PostgresSink) and sink.dsn_env not in given:
         return (
             f"the workers need {sink.dsn_env!r} for the sink: name the secret that holds it, "

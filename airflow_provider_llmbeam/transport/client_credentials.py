@@ -10,6 +10,7 @@ from urllib.parse import quote_plus, urlencode
 from google.auth.credentials import Credentials, TokenState
 from google.auth.exceptions import RefreshError
 
+from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.model import Auth
 from airflow_provider_llmbeam.transport.server_reply import (
     PASSING_STATUSES,
@@ -53,13 +54,14 @@ class ClientCredentials(Credentials):
         """
         # RFC 6749, section 2.3.1: every server takes `Basic`, of the form-encoded id and secret.
         user = f"{quote_plus(self._auth.client_id or '')}:{quote_plus(self._secret)}"
+        basic = base64.b64encode(user.encode()).decode()
         form = {"grant_type": "client_credentials", "scope": self._auth.scope or ""}
         asked_at = time.monotonic()
         reply = request(
             url=self._auth.token_url,
             method="POST",
             headers={
-                "Authorization": f"Basic {base64.b64encode(user.encode()).decode()}",
+                "Authorization": f"Basic {basic}",
                 "Content-Type": "application/x-www-form-urlencoded",
                 "Accept": "application/json",
             },
@@ -69,8 +71,9 @@ class ClientCredentials(Credentials):
         token = str_of(fields.get("access_token"))
         if reply.status != 200 or not token:
             said = ": ".join(filter(None, (str_of(fields.get(name)) for name in ("error", "error_description"))))
+            shown = error_text(redact(said, (basic, self._secret))) or "no token"
             raise RefreshError(  # type: ignore[no-untyped-call]
-                f"{self._auth.token_url} answered HTTP {reply.status}: {error_text(said) or 'no token'}",
+                f"{self._auth.token_url} answered HTTP {reply.status}: {shown}",
                 retryable=reply.status in PASSING_STATUSES or reply.status >= 500,
             )
         self.token = token

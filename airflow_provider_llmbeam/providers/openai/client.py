@@ -170,7 +170,7 @@ class OpenAIBackend(ChatBackend):
         parameters = model_parameters(model, generation, output_schema)
         super().__init__(
             HttpClient(model.base_url, open_access(model), certificate=model.api.certificate),
-            model.method_url("chat/completions"),
+            model.url_of("chat/completions"),
             model.name,
             generation,
             parameters if asked_tier == "standard" else {**parameters, "service_tier": asked_tier},

@@ -40,7 +40,7 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one `embeddings` request."""
         request = {**self._parameters, "input": [prompt.text for prompt in prompts]}
-        async with self._http.post(self._model.method_url("embeddings"), request) as response:
+        async with self._http.post(self._model.url_of("embeddings"), request) as response:
             if response.status != 200:
                 text = await response.error_text()
                 raise error_of(response.status, response.headers, text)

@@ -247,7 +247,7 @@ class OpenAIModel(SpecModel):
         """Address of the API."""
         return self.base_url
 
-    def method_url(self, path: str) -> str:
+    def url_of(self, path: str) -> str:
         """Returns the address of a method, e.g. `chat/completions`."""
         return f"{self.base_url}/{path}{'?' if self.query else ''}{urlencode(self.query)}"
 

@@ -296,4 +296,4 @@ def test_a_certificate_that_is_not_there_is_refused_before_anything_is_sent(tmp_
 
 def test_a_query_is_encoded():
     found = OpenAIModel(type="openai", name="m", base_url="http://g/v1", query={"a b": "c&d"})
-    assert parse_qsl(urlsplit(found.method_url("chat/completions")).query) == [("a b", "c&d")]
+    assert parse_qsl(urlsplit(found.url_of("chat/completions")).query) == [("a b", "c&d")]
