@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from llmbeam_sandbox import Fault, Sandbox
+from llmbeam_sandbox import Fault, ModelSettings, Sandbox
 from waiting import until
 
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
@@ -38,7 +38,7 @@ def litellm_program():
 
 @pytest.fixture(scope="module")
 def upstream():
-    with Sandbox(openai_api_key="sk-of-the-provider") as running:
+    with Sandbox(models=ModelSettings(openai_api_key="sk-of-the-provider")) as running:
         yield running
 
 
@@ -110,9 +110,8 @@ def test_a_job_through_litellm_has_its_answers_and_the_id_of_a_failed_request(
     monkeypatch.setenv("AIRFLOW_CONN_LITELLM", json.dumps(connection))
     assert LLMBeamHook("litellm").test_connection()[0] is True
     model, secrets = LLMBeamHook("litellm").complete_model({"type": "openai", "name": "team-model"})
-    (tmp_path / "in.jsonl").write_text(
-        "".join(f'{{"id": {number}, "text": "row {number}"}}\n' for number in range(6))
-    )
+    rows = ({"id": number, "text": f"row {number}"} for number in range(6))
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     spec = JobSpec.parse(
         {
             "name": "job",
@@ -124,13 +123,13 @@ def test_a_job_through_litellm_has_its_answers_and_the_id_of_a_failed_request(
             "state_uri": f"{tmp_path}/state",
         }
     )
-    upstream.faults.queue("openai.chatCompletions", Fault("error", http_status=400, message="no such thing"))
+    upstream.faults.queue("openai.chatCompletions", Fault(kind="error", http_status=400, message="no such thing"))
     log = Log()
     manifest = JobProcess(spec, secrets, log).run()["report"]
     upstream.faults.assert_all_consumed()
     assert manifest["rows"] == {"read": 6, "answered": 5, "dead_letter": 1, "skipped": 0}
-    (dead,) = [json.loads(line) for file in (tmp_path / "out").glob("dead_letter-*") for line in file.open()]
-    error = dead["llmbeam_error"]
+    (dead_letter,) = (tmp_path / "out").glob("dead_letter-*")
+    error = json.loads(dead_letter.read_text())["llmbeam_error"]
     assert (error["kind"], error["http_status"]) == ("bad_request", 400)
     assert re.fullmatch(r"[0-9a-f-]{36}", error["request_id"])
     assert manifest["failed_request_ids"] == [error["request_id"]]

@@ -27,7 +27,7 @@ from airflow_provider_llmbeam.transport import client_credentials
 from tests.replying import Replying, chat_reply, raw
 
 KEY = "planted-gateway-key"
-#: What gateways check, see docs/gateways.md: fields of the model, path, and headers of the request.
+#: What gateways check, see docs/reference/gateways.md: fields of the model, path, and headers of the request.
 GATEWAYS = {
     "LiteLLM": ({}, "/v1/chat/completions", {"authorization": f"Bearer {KEY}"}),
     "LiteLLM behind IAM": (
