@@ -298,7 +298,7 @@ def reconcile(
 
     STATE is a `state_uri`, or the `uri` of a files sink. Prints the difference for each set of labels, by cause:
     other-calls, cached-tokens, price-change, missing-day, unexplained. Exits with 1 if it is above the bound, and
-    with 2 if there is nothing to compare. See docs/reconcile.md.
+    with 2 if there is nothing to compare. See docs/reference/reconcile.md.
     """
     from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
     from airflow_provider_llmbeam.pipeline.measure.reconcile.differences import CAUSES

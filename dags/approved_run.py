@@ -2,12 +2,12 @@
 
     airflow dags trigger approved_run
 
-`estimate` sends a few prompts and computes the cost of the rest. `approve` shows it under "Required Actions", to be
-approved or rejected, and waits without a worker slot. After an approval `judge` sends the rest: the answers of the
-estimate are in its journal. After a rejection, or twelve hours without a response, it is skipped, and nothing more
-is sent.
+`estimate` sends a few prompts and computes the cost of the rest. `approve` shows it under "Required Actions", and
+waits for a response without a worker slot. After "Approve" `judge` sends the rest: the answers of the estimate are in
+its journal. After "Reject", or twelve hours without a response, it is skipped, and nothing more is sent.
 
-`assigned_users` of `approve` names who may respond, and `notifiers` tells them. docs/estimate.md describes the figures.
+`assigned_users` of `approve` names who may respond, and `notifiers` tells them. The figures are those of
+docs/estimate.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FIGURES = """\
 | rows | prompts to send | tokens in | tokens out | cost | budget |
 |---|---|---|---|---|---|
 | {{ found.rows }} | {{ found.requests }} | {{ found.input_tokens }} | {{ found.output_tokens }} \
-| {% if found.planned_cost_usd is none %}not known{% else %}${{ "%.4f" | format(found.planned_cost_usd) }}{% endif %} \
+| ${{ "%.4f" | format(found.planned_cost_usd) }} \
 | ${{ found.budget_usd }} |
 """
 

@@ -57,7 +57,7 @@ def test_the_response_of_a_person_decides_on_a_real_scheduler(cloud, reviews, op
     before = sum(cloud.sandbox.requests.paid().values())
 
     def form():
-        """The form that waits; a response before the scheduler has seen that the task waits is lost (Airflow 3.3)."""
+        """The form, once the scheduler has seen that the task waits: a faster response is lost (Airflow 3.3)."""
         key = f"dag_id={DAG_ID!r}, task_id='approve', run_id={run.run_id!r}"
         parked = f"event with state success for task instance TaskInstanceKey({key}"
         found = airflow.required_actions(DAG_ID, run.run_id)
