@@ -3,8 +3,8 @@
     airflow dags trigger approved_run
 
 `estimate` sends a few prompts and computes the cost of the rest. `approve` shows it under "Required Actions", and
-waits for a response without a worker slot. After "Approve" `judge` sends the rest: the answers of the estimate are in
-its journal. After "Reject", or twelve hours without a response, it is skipped, and nothing more is sent.
+waits for a response without a worker slot. After "Approve" `judge` sends the rest: the answers of the estimate are
+in its journal. After "Reject", or twelve hours without a response, it is skipped, and nothing more is sent.
 
 `assigned_users` of `approve` names who may respond, and `notifiers` tells them. The figures are those of
 docs/estimate.md.
