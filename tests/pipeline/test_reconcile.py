@@ -111,7 +111,7 @@ def test_what_cannot_be_compared_exits_with_2(reconcile, project):
     assert ends(STATE, "--export", missing, *TIME)[0] == 2
     code, message = ends(STATE, "--export", missing, "--since", "2020-01-01")
     assert code == 2
-    assert "No run from 2020-01-01" in message
+    assert "None of the 1 reports below 'gs://state/night' is of a run from 2020-01-01" in message
     assert "must be a table, `project.dataset.table`" in ends(STATE, "--export", "x`; DROP TABLE y", *TIME)[1]
     assert ends(STATE, "--export", missing, "--max-difference", "2")[0] == 2
     assert "expected of other-calls" in ends(STATE, "--export", missing, "--ignore", "noise")[1]

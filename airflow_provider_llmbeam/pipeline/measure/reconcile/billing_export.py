@@ -113,7 +113,7 @@ def read_sku(description: str) -> Sku | None:
         kind = "input" if "input" in directions else "output"
     if not model or kind is None or "storage" in rest:
         return None
-    tier = next((tier for tier in _TIERS if tier in rest), "standard")
+    tier: ServiceTier = next((tier for tier in _TIERS if tier in rest), "standard")
     return Sku(model, kind, None if rest & _OTHER_PRICE else tier)
 
 

@@ -88,7 +88,7 @@ class Line(BaseModel):
     """The calls with the same labels.
 
     Attributes:
-        labels: The labels; none for calls without one that a report has.
+        labels: The labels; none for calls that carry none.
         runs: Names of the jobs that have reported them.
         reported_usd: Their reported cost, in US dollars.
         billed_usd: Their cost on the bill, before credits, in US dollars.
@@ -233,9 +233,10 @@ def _compare(
         for day, (begin, end) in days.items():
             share = run.share_of(begin, end)
             costs[day] += share * (run.cost_usd or 0.0)
-            for kind, number in run.tokens.items():
-                tokens[day, kind] += share * number
-    reported_usd, billed_usd = sum(costs.values()), sum(each.cost_usd for each in billed)
+            for kind, count in run.tokens.items():
+                tokens[day, kind] += share * count
+    reported_usd = sum(costs.values())
+    billed_usd = sum(each.cost_usd for each in billed)
     differences = []
     if not runs:
         because = "no report that was read has these labels" if labels else "calls without a label"

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.bigquery_jobs import before_the_model
 from airflow_provider_llmbeam.pipeline.measure.reconcile.billing_export import read_export
 from airflow_provider_llmbeam.pipeline.measure.reconcile.differences import (
     Reconciliation,
@@ -96,9 +97,9 @@ def reconcile_bill(
     projects = {run.project for run in runs if run.labels and run.project}
     if not projects:
         raise JobSpecError(
-            f"No run from {since} to {until} of {len(found)} reports below {', '.join(map(repr, states))} has "
-            "labels that Cloud Billing knows. Expected the `state_uri` of jobs that ask Gemini on Vertex AI, i.e. "
-            "with `project`, and a time in which they ran."
+            f"None of the {len(found)} reports below {', '.join(map(repr, states))} is of a run from {since} to "
+            f"{until} whose requests carry labels. Expected the `state_uri` of jobs that ask Gemini on Vertex AI, "
+            "i.e. with `project`, and a time in which they ran."
         )
     return reconcile(
         runs,
@@ -114,11 +115,13 @@ def reconcile_bill(
 
 def _read_runs(state: str) -> Iterator[ReportedRun]:
     storage.check_scheme("STATE", state)
-    for uri in (file.path for file in storage.find(f"{state.rstrip('/')}/**")):
-        if uri.rpartition("/")[2] in _NAMES:
-            try:
-                yield _Report.model_validate_json(storage.read(uri)).as_run()
-            except ValidationError as error:
-                fault = error.errors(include_url=False)[0]
-                field = ".".join(map(str, fault["loc"]))
-                raise JobSpecError(f"{uri!r} is no report of a run: {field}: {fault['msg']}.") from error
+    with before_the_model(f"`STATE` {state!r}"):
+        files = [file.path for file in storage.find(f"{state.rstrip('/')}/**")]
+        reports = {uri: storage.read(uri) for uri in files if uri.rpartition("/")[2] in _NAMES}
+    for uri, content in reports.items():
+        try:
+            yield _Report.model_validate_json(content).as_run()
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            field = ".".join(map(str, fault["loc"]))
+            raise JobSpecError(f"{uri!r} is no report of a run: {field}: {fault['msg']}.") from error

@@ -111,6 +111,13 @@ def test_tokens_that_no_report_has_are_unexplained_and_counted():
     assert because(found) == "billed 2,000,000 output tokens where 1,000,000 were reported"
 
 
+def test_a_run_without_a_price_and_a_sku_of_a_shorter_name_are_recognised():
+    preview = RUN.model_copy(update={"model": "gemini-3.5-flash-lite-preview", "cost_usd": None})
+    found = compare([*BILL[:2], replace(BILL[2], cost_usd=3.0)], [preview])
+    assert causes(found) == {"price-change": 0.5, "unexplained": 4.42}
+    assert because(found).endswith("the price of a run was not known")
+
+
 def test_each_of_several_causes_has_its_amount_and_their_sum_is_the_difference():
     planted = (
         replace(BILL[0], amount=10_000_000, cost_usd=3.6),
