@@ -30,19 +30,20 @@ Kind = Literal["input", "cached", "output"]
 #: Source: cloudbilling.googleapis.com/v1/services (2026-09)
 _SERVICE = "C7E2-9256-1C43"
 #: `cost` is before credits, in the currency of the account; a conversion rate is units of it for a US dollar.
-#: Taxes, adjustments and rounding are rows of other types.
+#: Taxes, adjustments and rounding are rows of other types. Groups are named by position, as `sku` and `labels` are
+#: columns of the table, too, of types that BigQuery does not group by.
 _QUERY = """
 SELECT
   DATE(usage_start_time) AS day,
-  sku.description AS sku,
-  TO_JSON_STRING(labels) AS labels,
+  sku.description AS description,
+  TO_JSON_STRING(labels) AS label_list,
   SUM(usage.amount) AS amount,
   SUM(cost / currency_conversion_rate) AS cost_usd,
   SUM((SELECT SUM(credit.amount) FROM UNNEST(credits) AS credit) / currency_conversion_rate) AS credits_usd
 FROM `{table}`
 WHERE usage_start_time >= @since AND usage_start_time < @until
   AND service.id = @service AND project.id IN UNNEST(@projects) AND cost_type = 'regular'
-GROUP BY day, sku, labels
+GROUP BY 1, 2, 3
 """
 _TABLE = re.compile(r"[\w-]+(\.[\w-]+){2}")
 
@@ -144,8 +145,8 @@ def read_export(table: str, projects: Collection[str], since: datetime, until: d
         return [
             BilledUsage(
                 day=row["day"],
-                sku=row["sku"],
-                labels=tuple(sorted((label["key"], label["value"]) for label in json.loads(row["labels"]))),
+                sku=row["description"],
+                labels=tuple(sorted((label["key"], label["value"]) for label in json.loads(row["label_list"]))),
                 amount=row["amount"] or 0.0,
                 cost_usd=row["cost_usd"] or 0.0,
                 credits_usd=row["credits_usd"] or 0.0,

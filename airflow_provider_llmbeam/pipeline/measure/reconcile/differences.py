@@ -314,11 +314,13 @@ def _sum_of(skus: _BySku, kind: Kind) -> float:
 
 def _price_of(sku: Sku, runs: Sequence[ReportedRun], price_at: PriceAt) -> Price | None:
     """Returns the price that the runs have counted for a model; a description may shorten its name."""
-    asked = next((run for run in runs if run.model == sku.model), None)
-    asked = asked or next((run for run in runs if run.model.startswith(f"{sku.model}-")), None)
-    if asked is None:
-        return price_at(sku.model, runs[0].began_at)
-    return asked.price or price_at(asked.model, asked.began_at)
+    began_at = runs[0].began_at
+    if (asked := next((run for run in runs if run.model == sku.model), None)) is not None:
+        return asked.price or price_at(asked.model, began_at)
+    if (price := price_at(sku.model, began_at)) is not None:
+        return price
+    longer = next((run for run in runs if run.model.startswith(f"{sku.model}-")), None)
+    return None if longer is None else longer.price or price_at(longer.model, began_at)
 
 
 def _rest_of(

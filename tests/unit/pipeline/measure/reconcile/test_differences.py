@@ -20,6 +20,7 @@ PRICE = Price(
     output_usd_per_million_tokens=2.5,
     cached_input_usd_per_million_tokens=0.03,
 )
+PRICES = {"gemini-3.5-flash-lite": PRICE, "gemini-9-preview": PRICE}
 INPUT, CACHED, OUTPUT = (
     "Gemini 3.5 Flash Lite Global Text Input - Predictions",
     "Gemini 3.5 Flash Lite Global Text Input Caching",
@@ -111,11 +112,21 @@ def test_tokens_that_no_report_has_are_unexplained_and_counted():
     assert because(found) == "billed 2,000,000 output tokens where 1,000,000 were reported"
 
 
-def test_a_run_without_a_price_and_a_sku_of_a_shorter_name_are_recognised():
-    preview = RUN.model_copy(update={"model": "gemini-3.5-flash-lite-preview", "cost_usd": None})
-    found = compare([*BILL[:2], replace(BILL[2], cost_usd=3.0)], [preview])
-    assert causes(found) == {"price-change": 0.5, "unexplained": 4.42}
-    assert because(found).endswith("the price of a run was not known")
+def test_a_sku_without_the_end_of_a_models_name_has_the_price_of_the_model():
+    preview = RUN.model_copy(update={"model": "gemini-9-preview"})
+    bill = [replace(each, sku=each.sku.replace("Gemini 3.5 Flash Lite", "Gemini 9")) for each in BILL]
+    assert causes(compare([*bill[:2], replace(bill[2], cost_usd=3.0)], [preview])) == {"price-change": 0.5}
+
+
+def test_tokens_of_another_model_have_its_price_and_one_without_a_price_is_unexplained():
+    other = replace(BILL[2], sku="Gemini 9 Flash Text Output - Predictions")
+    assert causes(compare([*BILL, other])) == {"unexplained": 2.5}
+
+
+def test_the_cost_of_a_run_without_a_price_is_unexplained():
+    found = compare(BILL, [RUN.model_copy(update={"cost_usd": None})])
+    assert causes(found) == {"unexplained": 4.42}
+    assert because(found) == "the price of a run was not known"
 
 
 def test_each_of_several_causes_has_its_amount_and_their_sum_is_the_difference():
