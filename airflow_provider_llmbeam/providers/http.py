@@ -89,6 +89,7 @@ class HttpClient:
                 except RequestError as error:
                     # A token that was fetched is in no environment.
                     error.message = redact(error.message, secrets_in(headers))
+                    error.args = (error.message,)
                     error.request_id = request_id(response.headers)
                     raise
         except (aiohttp.ClientError, OSError) as error:
