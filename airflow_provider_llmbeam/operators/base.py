@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.deployment import own_deployment, require_deployment
+from airflow_provider_llmbeam.hooks.google.authentication import with_key
 from airflow_provider_llmbeam.integrations.openlineage.task import HasLineage, JobFacts
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.arguments import check_arguments
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.source import Source
 
 
-#: Fields of the spec that are templated arguments of the same name: objects, and one text.
+#: Fields of the spec that are templated arguments of the same name: objects, and two texts.
 _PARTS = (
     "source",
     "model",
@@ -63,6 +65,7 @@ _PARTS = (
     "cache",
     "runner",
     "state_uri",
+    "kms_key_name",
 )
 
 #: A template of what differs between runs of a Dag.
@@ -86,7 +89,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
     )
     #: For the query of a SQL source in a file.
     template_ext: Sequence[str] = (".sql",)
-    template_fields_renderers = dict.fromkeys(("prompt_variables", *_PARTS[:-1], "prompt_per_row"), "json")
+    template_fields_renderers = dict.fromkeys(("prompt_variables", *_PARTS[:-2], "prompt_per_row"), "json")
 
     #: Whether the task writes answers.
     _writes = True
@@ -110,6 +113,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         cache: Cache | Mapping[str, Any] | XComArg | None = None,
         runner: Runner | Mapping[str, Any] | XComArg | None = None,
         state_uri: str | None = None,
+        kms_key_name: str | None = None,
         job_name: str | None = None,
         llmbeam_conn_id: str = "llmbeam_default",
         gcp_conn_id: str = "google_cloud_default",
@@ -144,6 +148,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         self.cache = plain(cache)
         self.runner = plain(runner)
         self.state_uri = plain(state_uri)
+        self.kms_key_name = plain(kms_key_name)
         self.job_name = job_name
         self.llmbeam_conn_id = llmbeam_conn_id
         self.gcp_conn_id = gcp_conn_id
@@ -237,11 +242,11 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
             data["runner"] = {**runner, "project": self._read_project(location)}
         return data
 
-    def _files_at(self, uri: str) -> Files:
-        """Returns the client of the filesystem of an address."""
+    def _files_of(self, spec: JobSpec) -> Callable[[str], Files]:
+        """Returns what makes the client of the filesystem of an address, for the files of a job."""
         from airflow_provider_llmbeam.hooks.storage import files_at
 
-        return files_at(uri, self.gcp_conn_id)
+        return partial(files_at, gcp_conn_id=self.gcp_conn_id, kms_key_name=spec.kms_key_name)
 
     def _read_project(self, location: str) -> str:
         """Returns the project of the connection or of its credentials.
@@ -270,7 +275,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         if self.safety is not None:
             models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
             connected["safety"] = models.completed_guard(self.safety)
-        spec = with_base_urls(JobSpec.parse(connected), os.environ, self.log)
+        spec = with_base_urls(with_key(JobSpec.parse(connected), self.gcp_conn_id), os.environ, self.log)
         self._check_allowed(spec)
         return spec, secrets
 

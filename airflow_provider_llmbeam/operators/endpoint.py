@@ -199,7 +199,7 @@ class ProvisionEndpointOperator(WrittenInDag, StoresLinks, BaseOperator):
         if is_resumed and (found := _read_records(self.name, [self.task_id], context)):
             parsed, key = found[0].endpoint, found[0].key
             history = replace(history, operation=found[0].operation, lost=LostReply(found[0].since, now))
-        spec = with_project(parsed, self.gcp_conn_id, self.impersonation_chain)
+        spec = with_connection(parsed, self.gcp_conn_id, self.impersonation_chain)
         labels = endpoint_labels(
             key,
             deployment=deployment,
@@ -351,19 +351,19 @@ class TeardownEndpointOperator(BaseOperator):
             self.log.warning("It is unknown whether Dataflow jobs still use this endpoint: %s", error)
 
 
-def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Sequence[str] | None) -> Endpoint:
-    """Returns the endpoint with its project, by default that of the connection or the credentials.
+def with_connection(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Sequence[str] | None) -> Endpoint:
+    """Returns the endpoint with its project and its key of Cloud KMS, by default those of the connection.
 
     Raises:
-        JobSpecError: No project is set.
+        JobSpecError: No project is set, or the endpoint cannot be encrypted with the key of the connection.
     """
-    if spec.project is not None:
-        return spec
+    from airflow_provider_llmbeam.hooks.google.base import GoogleHook
     from airflow_provider_llmbeam.hooks.google.errors import before_submission
 
     with before_submission():
-        site = platform_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])
-        return spec.model_copy(update={"project": site.project})
+        hook = GoogleHook(spec.project, gcp_conn_id, impersonation_chain)
+        found = {"project": hook.project, "kms_key_name": spec.kms_key_name or hook.kms_key_name}
+    return parse_endpoint({**spec.model_dump(), **found})
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,10 @@ class BatchInference:
         self._spec = spec
         self._new_pipeline = new_pipeline
         self._provider = provider or open_provider(
-            spec.model, output_uri=f"{spec.paths.batch_uri}results/", embeds=spec.embedding is not None
+            spec.model,
+            output_uri=f"{spec.paths.batch_uri}results/",
+            embeds=spec.embedding is not None,
+            kms_key_name=spec.kms_key_name,
         )
         self._prefix = display_name_prefix(spec)
         self._monitor = Monitor(spec, self._provider, waits=waits, clock=clock, sleep=sleep)
