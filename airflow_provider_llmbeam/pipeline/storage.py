@@ -38,12 +38,11 @@ _ATTEMPTS = 10
 
 
 def use_key(kms_key_name: str | None) -> None:
-    """Lets this process write to Cloud Storage with a key of Cloud KMS, until a pipeline has options of its own.
+    """Lets this process write to Cloud Storage with a key of Cloud KMS, or none, until a pipeline has options.
 
     Workers have the same option, the only one of Beam for a key, from the pipeline, see `launch.runner`.
     """
-    if kms_key_name is not None:
-        FileSystems.set_options(PipelineOptions([], dataflow_kms_key=kms_key_name))
+    FileSystems.set_options(PipelineOptions([], dataflow_kms_key=kms_key_name))
 
 
 def create(uri: str, *, is_private: bool = False, mime_type: str = "application/octet-stream") -> IO[bytes]:

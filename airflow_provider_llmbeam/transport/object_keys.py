@@ -42,9 +42,8 @@ class _Keyed(requests.auth.AuthBase):
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         if request.method == "POST":
             request.url = self._with_key(str(request.url))
-            if "/batch/storage/v1" in request.url and request.body:
-                body = request.body.encode() if isinstance(request.body, str) else request.body
-                request.body = _IN_BATCH.sub(self._line_with_key, body)
+            if "/batch/storage/v1" in request.url and isinstance(body := request.body, str | bytes):
+                request.body = _IN_BATCH.sub(self._line_with_key, body.encode() if isinstance(body, str) else body)
         return request
 
     def _line_with_key(self, line: re.Match[bytes]) -> bytes:
