@@ -90,8 +90,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         runner: Runner of the job, see `spec.DataflowRunner`, `spec.FlinkRunner`, `spec.PrismRunner` and
             `spec.PortableRunner`; by default a process on the worker.
         state_uri: Directory of the journal; by default below a files sink.
-        kms_key_name: Key of Cloud KMS, see docs/encryption.md; by default `kms_key_name` in the extra fields of
-            `gcp_conn_id`.
+        kms_key_name: Key of Cloud KMS, see docs/reference/encryption.md; by default `kms_key_name` in the extra
+            fields of `gcp_conn_id`.
         job_name: Name of the job; by default derived from Dag, task and run, so that retries find their journal.
             On Dataflow, a task waits for a running job of its name, and does not replace that of another run.
         llmbeam_conn_id: Connection with API key, base URL, project and location.

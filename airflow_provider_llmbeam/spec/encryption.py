@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from airflow_provider_llmbeam.spec.base import FieldFaultError
+from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
@@ -81,8 +81,8 @@ def encryption_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | N
         return None
     return FieldFaultError(
         "kms_key_name",
-        f"must be left out with {'batch inference' if is_batch else 'media'} of {spec.model.api.service}, which "
-        "keeps files with prompts and takes no key of Cloud KMS; Gemini on Vertex AI (`model.project`) takes one",
-        spec.kms_key_name,
+        f"must be left out with {'batch inference' if is_batch else 'media'}: {spec.model.api.service} keeps "
+        "files with prompts, and takes no key of Cloud KMS; Gemini on Vertex AI (`model.project`) takes one",
+        NOT_SHOWN,
         spec.model.name,
     )

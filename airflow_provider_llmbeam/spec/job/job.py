@@ -73,8 +73,9 @@ class JobSpec(SpecModel):
         runner: Runner of the pipeline; by default a process on this machine.
         state_uri: Directory of the journal, which holds answers already paid for. `None`: `.llmbeam/` below a
             files sink.
-        kms_key_name: Key of Cloud KMS that encrypts what the job makes on Google Cloud, see docs/encryption.md:
-            `projects/…/locations/…/keyRings/…/cryptoKeys/…`. `None`: that of the Airflow connection, if any.
+        kms_key_name: Key of Cloud KMS that encrypts what the job makes on Google Cloud,
+            `projects/…/locations/…/keyRings/…/cryptoKeys/…`, see docs/reference/encryption.md. `None`: that of the
+            Airflow connection, if it has one.
     """
 
     version: Literal[1] = 1
