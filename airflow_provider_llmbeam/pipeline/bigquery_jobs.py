@@ -109,7 +109,7 @@ def encryption_of(kms_key_name: str | None) -> bigquery.EncryptionConfiguration 
     """Returns the encryption of a table that is made with a key of Cloud KMS; `None` for the default."""
     if kms_key_name is None:
         return None
-    return bigquery.EncryptionConfiguration(kms_key_name)  # type: ignore[no-untyped-call]
+    return bigquery.EncryptionConfiguration(kms_key_name)
 
 
 JobConfig = TypeVar("JobConfig", bigquery.QueryJobConfig, bigquery.LoadJobConfig)

@@ -75,8 +75,8 @@ class EndpointSpec(SpecModel):
             for a known model.
         max_num_seqs: Maximum number of concurrent sequences. `None`: as many as fit the memory, at most 64.
         expires_after_seconds: Lifetime in seconds; afterwards the sweeper deletes it, independently of Airflow.
-        kms_key_name: Key of Cloud KMS that encrypts endpoint and model, or the service; all `locations` must be its
-            own, see docs/reference/encryption.md. `None`: that of the Airflow connection, if it has one.
+        kms_key_name: Key of Cloud KMS that encrypts endpoint and model, or the service, whose `locations` must all
+            be its own, see docs/reference/encryption.md. `None`: that of the Airflow connection, if it has one.
     """
 
     model: Annotated[str, Field(min_length=1)]
