@@ -18,9 +18,9 @@ from airflow_provider_llmbeam.providers.errors import ApiError
 from airflow_provider_llmbeam.providers.gemini.cached_contents import CachedContent, CachedContents
 from airflow_provider_llmbeam.providers.registry import part_of
 from airflow_provider_llmbeam.providers.rest import open_client
-from airflow_provider_llmbeam.spec.encryption import stores_encrypted
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.encryption_rules import stores_encrypted
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from airflow_provider_llmbeam.spec.runner import LocalRunner

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
 from airflow_provider_llmbeam.spec.characters import has_whole_characters
-from airflow_provider_llmbeam.spec.encryption import encryption_fault
+from airflow_provider_llmbeam.spec.job.encryption_rules import encryption_fault
 from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
 from airflow_provider_llmbeam.spec.job.output_rules import milvus_fault, output_fault
 from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
