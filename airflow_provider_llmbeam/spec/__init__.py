@@ -48,6 +48,7 @@ from airflow_provider_llmbeam.spec.source import (
     Source,
     SqlSource,
 )
+from airflow_provider_llmbeam.spec.traces import Traces
 
 __all__ = [
     "AirflowRun",
@@ -97,6 +98,7 @@ __all__ = [
     "Sink",
     "Source",
     "SqlSource",
+    "Traces",
     "VertexEndpoint",
     "VertexEndpointModel",
     "WorkerEnvironment",
