@@ -2,8 +2,8 @@
 
 Source of the names that begin with `gen_ai.`, and of the bounds of the buckets, read on 2026-11-28:
 open-telemetry/semantic-conventions-genai, docs/gen-ai/client-inference.md at 024a4f94, client-embeddings.md at
-88eccb15, gen-ai-token-metrics.md at 066d4a7f, model/gen-ai/events.yaml at 03870916. All of it is in development, and
-not released. docs/metrics.md lists all metrics.
+88eccb15, gen-ai-token-metrics.md at 066d4a7f, model/gen-ai/events.yaml at 03870916: in development, without a
+release. docs/metrics.md lists all metrics.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ TOKENS = Metric("llmbeam.tokens", "stats", "counter", "{token}", (*_OF_MODEL, TO
 POLLS = Metric("llmbeam.polls", "stats", "counter", "{poll}", (TRIGGER, OUTCOME))
 POLL_DURATION = Metric("llmbeam.poll.duration", "stats", "timer", "ms", (TRIGGER,))
 COST = Metric("llmbeam.cost", "otel", "counter", "{USD}", _OF_MODEL)
-#: Kinds of tokens as OpenTelemetry names them, by their names here; `cached` and `reasoning` are parts of the others.
+#: Kinds of tokens as OpenTelemetry names them, by their names here; the last two are parts of the others.
 _USAGE_NAMES = {
     "input": "input_tokens",
     "output": "output_tokens",
@@ -351,7 +351,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _exports_traces() -> bool:
-    return conf.getboolean("traces", "otel_on", fallback=False)
+    return bool(conf.getboolean("traces", "otel_on", fallback=False))
 
 
 def _count(metric: Metric, number: int, attributes: dict[str, str]) -> None:

@@ -43,7 +43,7 @@ def job_identity(spec: JobSpec) -> str:
 
 
 def spec_digest(spec: JobSpec) -> str:
-    """Returns a digest, 8 hexadecimal digits, of the spec without alerts, traces and Dag run: no answer has them."""
+    """Returns 8 hexadecimal digits of the spec without alerts, traces and Dag run, which change no answer."""
     plain = spec.model_dump_json(exclude={"alerts", "airflow_run", "trace_id", "traces"})
     return hashlib.sha256(plain.encode()).hexdigest()[:8]
 

@@ -24,8 +24,8 @@ class Traces(SpecModel):
     Attributes:
         sample_ratio: Ratio of the other rows, by the hash of their prompt: equal prompts are taken in each run.
         max_rows: Most spans of each reason (failed, flagged, judged, sampled); `0` for none. The rest is counted.
-        include_text: Whether spans also have the row, the answer and the message of the server, masked like those in
-            the report, and at most 1,000 characters each.
+        include_text: Whether spans also have the row, the answer and the message of the server: masked as in the
+            report, and at most 1,000 characters each.
         url: Address of a trace in a tool, with `{trace_id}`, for the link of the report.
     """
 

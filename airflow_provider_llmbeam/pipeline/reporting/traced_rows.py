@@ -83,8 +83,8 @@ class RowTracer:
 
     def add_answer(self, traced: TracedRows, found: AnsweredRow) -> None:
         """Keeps an answered row that it takes."""
-        labels = {"moderation.input": found.moderation_input, "moderation.output": found.moderation_output}
-        labels = {name: label for name, label in labels.items() if label}
+        flags = {"moderation.input": found.moderation_input, "moderation.output": found.moderation_output}
+        labels = {name: label for name, label in flags.items() if label}
         self.keep(traced, "flagged" if labels else "sampled", found.row, found.completion, labels)
 
     def add_failure(self, traced: TracedRows, found: FailedRow) -> None:
