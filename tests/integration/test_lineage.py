@@ -149,13 +149,14 @@ def test_the_collector_has_the_metrics_of_each_task_and_of_the_triggerer(cloud, 
     }
     durations = {
         found["airflow.task_id"]: (found, point)
-        for found, point in collector.points("gen_ai.client.operation.duration")
+        for found, point in collector.points("gen_ai.client.inference.duration")
     }
     for task in ("on_worker", "on_dataflow"):
         manifest = cloud.airflow.xcom("moods", finished, task)
         usage = {
-            found["gen_ai.token.type"]: point.sum
-            for found, point in collector.points("gen_ai.client.token.usage")
+            name: point.as_int
+            for name in ("input", "output")
+            for found, point in collector.points(f"gen_ai.client.inference.usage.{name}_tokens")
             if found["airflow.task_id"] == task
         }
         assert usage == {name: manifest["tokens"][name] for name in ("input", "output")}

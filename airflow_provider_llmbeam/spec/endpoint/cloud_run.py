@@ -21,10 +21,10 @@ _MIN_CPU_AND_GIB = {"nvidia-l4": (4, 16), "nvidia-rtx-pro-6000": (20, 80)}
 #: Numbers of cores that Cloud Run has with an L4, and the most memory in GiB with each. Those with larger GPUs are
 #: not documented further. Source: docs.cloud.google.com/run/docs/configuring/services/cpu
 _MAX_GIB_BY_CPU = {"nvidia-l4": {4: 16, 6: 24, 8: 32}}
-#: vLLM serves Gemma 4 since 0.19.0 (github.com/vllm-project/vllm/releases/tag/v0.19.0). This is the image for CUDA
-#: 12: those without `-cu129` have CUDA 13 since 0.20 (llm-d/llm-d-kv-cache#584), and Cloud Run documents driver 535,
-#: of CUDA 12.2, for an L4 (docs.cloud.google.com/run/docs/configuring/services/gpu). On 2026-11-28 the newest release
-#: is 0.33.0; that it has such an image is not established, and this one was not tried on Cloud Run.
+#: vLLM serves Gemma 4 since 0.19.0 (github.com/vllm-project/vllm/releases/tag/v0.19.0). This image has CUDA 12.
+#: Those without `-cu129` have CUDA 13 since 0.20 (llm-d/llm-d-kv-cache#584), and Cloud Run documents driver 535
+#: (CUDA 12.2) for an L4 (docs.cloud.google.com/run/docs/configuring/services/gpu). On 2026-11-28 the newest
+#: release is 0.33.0. That it has such an image is not established, and this one was not tried on Cloud Run.
 IMAGE = "vllm/vllm-openai:v0.27.1-cu129"
 #: Memory of vLLM and CUDA themselves. Assumed, not measured.
 _PROCESS_GIB = 6

@@ -180,8 +180,8 @@ ARCHITECTURES = {
         for name, (*numbers, heads) in _GEMMA4.items()
     },
 }
-#: Whole names only: what ends in `-qat-q4_0-gguf`, `-awq` or `-bnb-4bit` is smaller than its size says. The hub has
-#: capitals in the names of Gemma 4, Model Garden none.
+#: Whole names only: what ends in `-qat-q4_0-gguf`, `-awq` or `-bnb-4bit` is smaller than its size says. Names of
+#: Gemma 4 have capitals on the hub, and none in Model Garden.
 _KNOWN = re.compile(rf"(?:^|[/@])({'|'.join(ARCHITECTURES)})-(?:it|pt)/?$", re.IGNORECASE)
 
 

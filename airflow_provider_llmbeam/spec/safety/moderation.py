@@ -42,7 +42,7 @@ class Moderation(SpecModel):
             `json`: it is asked for an object with `unsafe` and `categories`, which any model can answer that
             `template` or `system` tells what is unsafe. A text with a category is unsafe in any case.
             `shield_gemma`: `Yes`, or `No`, to the policy in `system` or `template`.
-        min_probability: Least probability of `Yes` from which on a text is unsafe, with `shield_gemma`. `None`: the
+        min_probability: Least probability of `Yes` at which a text is unsafe, with `shield_gemma`. `None`: the
             word decides. Needs `generation` with `logprobs` and `max_output_tokens` 1.
         generation: Parameters of its answers.
         limits: Its rates and its budget, which are not those of the job.
@@ -93,8 +93,7 @@ class Moderation(SpecModel):
             if not self.generation.logprobs or self.generation.max_output_tokens != 1:
                 raise FieldFaultError(
                     "generation",
-                    "must have `logprobs` and `max_output_tokens` 1 with `min_probability`: the probability is that "
-                    "of one token",
+                    "must have `logprobs` and `max_output_tokens` 1 with `min_probability`, that of one token",
                     NOT_SHOWN,
                 )
         if self.replaces and self.replacement is None:
