@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from airflow_provider_llmbeam.spec.base import SpecModel, without_user
+from airflow_provider_llmbeam.spec.base import SpecModel
 
 #: The place of the id in `Traces.url`.
 TRACE_ID = "{trace_id}"
@@ -34,13 +34,11 @@ class Traces(SpecModel):
     include_text: bool = False
     url: str | None = None
 
-    _no_password = field_validator("url")(without_user)
-
     @field_validator("url")
     @classmethod
-    def _has_place(cls, url: str | None) -> str | None:
-        if url is not None and (TRACE_ID not in url or not url.startswith(("https://", "http://"))):
-            raise ValueError(f"must be an address of the web with {TRACE_ID!r}")
+    def _address_with_place(cls, url: str | None) -> str | None:
+        if url is not None and (TRACE_ID not in url or "@" in url or not url.startswith(("https://", "http://"))):
+            raise ValueError(f"must be an address of the web, without a user, that has {TRACE_ID!r}")
         return url
 
     def link(self, trace_id: str) -> str | None:
