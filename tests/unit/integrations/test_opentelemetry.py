@@ -179,6 +179,38 @@ def test_rows_are_spans_below_that_of_their_job_without_their_text():
     ]
 
 
+EVALUATE = """
+import json, sys
+from types import SimpleNamespace
+from airflow import settings
+from airflow_provider_llmbeam.integrations.opentelemetry import record_evaluation
+found, rows = json.load(sys.stdin)
+ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1)
+record_evaluation(found, rows, "https://api.openai.com:443", ti)
+"""
+
+
+@on_3_3
+def test_the_scores_of_an_evaluation_are_events_of_its_span_and_the_marks_those_of_the_graded_rows():
+    found = {"model": "openai:gpt-5-mini", "name": "night", "rows": 2, "made_at": 1_700_000_009.0}
+    rows = [traced(reason="judged", scores={"tone": 0.75})]
+    with receiver() as collector:
+        ended = subprocess.run(
+            [sys.executable, "-c", EVALUATE],
+            input=json.dumps([found | {"scores": {"tone": {"score": 0.5, "low": 0.2, "high": 0.8}}}, rows]),
+            env=os.environ | collector.environment(),
+            capture_output=True,
+            text=True,
+        )
+    assert ended.returncode == 0, ended.stderr
+    job, row = sorted(collector.spans, key=lambda span: "llmbeam.row.reason" in attributes(span))
+    assert row.parent_span_id == job.span_id
+    marks = [attributes(event)["gen_ai.evaluation.score.value"] for span in (job, row) for event in span.events]
+    assert marks == [0.5, 0.75]
+    assert attributes(row)["openai.response.service_tier"] == "flex"
+    assert job.start_time_unix_nano == row.start_time_unix_nano
+
+
 @on_3_3
 def test_a_job_with_as_many_spans_as_it_may_have_loses_none():
     rows = [
