@@ -123,7 +123,7 @@ def _verdict(text: str, *, is_json: bool) -> str:
 
 
 def _yes_or_no(text: str) -> str:
-    """Returns the verdict of ShieldGemma (ai.google.dev/gemma/docs/shieldgemma/model_card), whatever the policy."""
+    """Returns ShieldGemma's verdict (ai.google.dev/gemma/docs/shieldgemma/model_card), whatever the policy."""
     if UNREADABLE_MARKER in text:
         return "I cannot assess this text."
     return "Yes" if _UNSAFE.search(text) else "No"
