@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 
 def stores_encrypted(model: Model, kms_key_name: str | None) -> bool:
-    """Whether what the provider stores for a job is encrypted with the key of the job, if it has one.
-
-    Those are jobs of batch inference, and the cached beginning of prompts.
-    """
+    """Whether the beginning of prompts that a provider stores is encrypted with the key of a job, if any."""
     if kms_key_name is None:
         return True
     return isinstance(model, GeminiModel) and bool(model.project) and model.location == key_location(kms_key_name)
