@@ -49,7 +49,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.media import media_rules
 from airflow_provider_llmbeam.spec.model.price import price_of
-from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, ordinary_tier
+from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, flex_tier, ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
 from airflow_provider_llmbeam.spec.runner import DetachedRunner, limits_of_a_worker
 
@@ -242,7 +242,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         if tier in FLEX_TIERS:
             has_fallback = tier == "flex_then_standard"
             capacity = FlexCapacity(has_fallback, self.context.flex_until, limits.max_throttled_seconds)
-            flex = FlexTier(open_client(asked_tier="flex"), limits.request_timeout_seconds, capacity)
+            flex = FlexTier(open_client(asked_tier=flex_tier(tier)), limits.request_timeout_seconds, capacity)
         files = StoredMedia(follows_links=self.follows_links)
         # A vector costs no output tokens, so none are reserved.
         max_output_tokens = spec.max_output_tokens

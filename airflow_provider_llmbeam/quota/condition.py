@@ -190,9 +190,3 @@ class QuotaCondition:
             "probe_usd": round(self._probe_usd, 6),
             "at": self._now(),
         }
-
-
-def _hours(seconds: float) -> str:
-    if seconds < 7200:
-        return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
