@@ -50,6 +50,7 @@ from airflow_provider_llmbeam.spec.model import OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.media import media_rules
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, flex_tier, ordinary_tier
+from airflow_provider_llmbeam.spec.model.usage_tier import threshold_of
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
 from airflow_provider_llmbeam.spec.runner import DetachedRunner, limits_of_a_worker
 
@@ -225,7 +226,8 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     def _open_engine(self, governor: MachineGovernor) -> Engine:
         spec, limits, run = self.spec, self.spec.limits, self.context.run
         model, schema, embedding = spec.model, spec.prompt.output_schema, spec.embedding
-        has_quota = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
+        quotas = (limits.requests_per_minute, limits.tokens_per_minute, threshold_of(model, limits))
+        has_quota = quotas != (None, None, None)
         # The pilot of batch inference tests what is paid for later.
         as_batch = spec.inference.mode != "online"
         open_client = partial(

@@ -47,9 +47,9 @@ class Limits(SpecModel):
         tokens_per_minute: Quota of tokens, input and output together. `None`: unknown; if `requests_per_minute` is
             unknown, too, it is learned which of them is exhausted first.
         usage_tier: Usage tier of your organisation in Vertex AI's Standard PayGo: 1, 2 or 3, or the threshold of a
-            custom one in tokens per minute, from 1,000 on. Requests up to the threshold of the model are served first,
-            so the job begins there, evenly, and probes what the shared pool admits above it. Rates that are stated
-            count instead. Also in the extra fields of the connection.
+            custom one in tokens per minute, from 1,000 on. Requests up to the threshold of the model are served
+            first, so the job begins there, evenly, and probes what the shared pool admits above it. A rate that is
+            stated counts instead. Also in the extra fields of the connection.
         max_in_flight: Maximum number of concurrent requests per worker process.
         share_ratio: Fraction of these quotas that this job may use, so that a backfill leaves quota to the nightly
             run. All jobs of one machine with the same quotas and share use one governor.

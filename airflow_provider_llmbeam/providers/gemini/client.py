@@ -71,6 +71,7 @@ _FINISH_REASONS = {"STOP": "stop", "MAX_TOKENS": "max_tokens"}
 _WITHHELD = re.compile("SAFETY|RECITATION|LANGUAGE|BLOCKLIST|PROHIBITED_CONTENT|SPII|MODEL_ARMOR")
 _NO_ANSWER = "no answer"
 
+
 class GeminiBackend(HttpBackend):
     """Client of a Gemini model.
 

@@ -125,7 +125,7 @@ def _usage_tier_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | 
             return None
         return FieldFaultError(
             "limits.usage_tier",
-            "must be left out with another service tier than 'standard': its thresholds are those of Standard PayGo",
+            "must be left out with another service tier than 'standard', whose thresholds it is about",
             spec.limits.usage_tier,
             spec.inference.service_tier,
         )
