@@ -129,8 +129,8 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "usage_tier": {
                         "label": "Usage tier",
-                        "description": "Of your organisation in Standard PayGo: 1, 2 or 3, or the tokens per minute "
-                        "of a custom one.",
+                        "description": "Of your organisation in Standard PayGo: 1, 2 or 3, or the tokens per "
+                        "minute of a custom one.",
                         "schema": {"type": ["integer", "null"]},
                     },
                 },

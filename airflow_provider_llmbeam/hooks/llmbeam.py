@@ -127,17 +127,11 @@ class LLMBeamHook(BaseHook):
         completed, limits = {**data, "model": model}, data.get("limits") or {}
         connection = self.get_conn()
         tier = self._extra(connection).get("usage_tier") if connection else None
-        is_open = isinstance(limits, Mapping) and limits.get("usage_tier") is None
         inference = data.get("inference")
-        asked = inference.get("service_tier", "standard") if isinstance(inference, Mapping) else "standard"
-        if (
-            tier
-            and is_open
-            and asked == "standard"
-            and not model_problems(model)
-            and thresholds_of(parse_model(model))
-        ):
-            completed["limits"] = {**limits, "usage_tier": tier}
+        asked = inference.get("service_tier") if isinstance(inference, Mapping) else None
+        has_thresholds = not model_problems(model) and bool(thresholds_of(parse_model(model)))
+        if tier and has_thresholds and asked in (None, "standard") and isinstance(limits, Mapping):
+            completed["limits"] = {"usage_tier": tier, **limits}
         return completed, secrets
 
     def complete_model(self, model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -46,16 +46,10 @@ class QuotaAnswer:
         return f"{self.health.sentence} {self._finish()}".rstrip()
 
     def _finish(self) -> str:
-        seconds, ratio, learned, tiers = (
-            self.fit.seconds,
-            self.fit.ratio,
-            self.fit.learned_rate,
-            self.fit.tier_seconds,
-        )
-        if len(tiers) > 1:
-            thresholds = f"At the thresholds of Standard PayGo it would take {hours_by_tier(tiers)}."
-        else:
-            thresholds = ""
+        found, tiers = self.fit, self.fit.tier_seconds
+        seconds, ratio, learned = found.seconds, found.ratio, found.learned_rate
+        several = f"At the thresholds of Standard PayGo it would take {hours_by_tier(tiers)}."
+        thresholds = several if len(tiers) > 1 else ""
         if seconds is None or not math.isfinite(seconds):
             return thresholds
         rate = "the rate that is free"

@@ -26,8 +26,8 @@ class Fit:
         ratio: Share of the job that fits into the window, 0 to 1; `None` if not known.
         learned_rate: Rate of an earlier job, if the duration follows from it; `None` if it follows from the
             evidence.
-        tier_seconds: Duration at the threshold of each usage tier, or of the one that is stated, if the evidence has
-            no rate. That at the stated one is `seconds`.
+        tier_seconds: Duration at the threshold of each usage tier, or of the one that is stated, if no rate is
+            known. That at the stated one is `seconds`.
     """
 
     seconds: float | None = None
@@ -37,9 +37,13 @@ class Fit:
 
 
 def rates(question: QuotaQuestion, health: QuotaHealth) -> dict[Unit, float]:
-    """Returns the rates per minute that are free, bounded by the job's own limits and its share of them."""
-    limits = question.limits
-    found: dict[Unit, float] = dict(health.rates)
+    """Returns the rates per minute that are free, bounded by the job's own limits and its share of them.
+
+    What a pool has admitted bounds no job that is served first up to a threshold.
+    """
+    limits, model = question.limits, question.model_at(health.location)
+    has_threshold = model is not None and threshold_of(model, limits) is not None
+    found: dict[Unit, float] = {} if has_threshold else dict(health.rates)
     own: tuple[tuple[Unit, float | None], ...] = (
         ("requests", limits.requests_per_minute),
         ("tokens", limits.tokens_per_minute),
@@ -53,7 +57,7 @@ def rates(question: QuotaQuestion, health: QuotaHealth) -> dict[Unit, float]:
 def fit(question: QuotaQuestion, health: QuotaHealth) -> Fit:
     """Returns how long the job takes at the free rates, and how much of it fits into the window.
 
-    Where no rate is known, the duration is that at the threshold of the stated usage tier, or else that at the rate
+    Where no rate is known, the duration is that at the threshold of the stated usage tier, else that at the rate
     of an earlier job.
     """
     known, demand, model = rates(question, health), question.demand, question.model_at(health.location)

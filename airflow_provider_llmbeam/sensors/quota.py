@@ -76,8 +76,8 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
 
     XCom:
         Verdict, sentence and evidence; the free `requests_per_minute` and `tokens_per_minute`; the duration of
-        the job, and the `learned_rate` of an earlier job that it follows from if no other rate is known, or its duration at
-        the threshold of each usage tier (`tier_seconds`). Under
+        the job, and the `learned_rate` of an earlier job that it follows from if no other rate is known, and
+        `tier_seconds`, its duration at the threshold of each usage tier. Under
         their own keys `limits`, `model` (or `endpoint`) and `location`:
         `RunInferenceOperator(limits=sensor.output["limits"], model=sensor.output["model"])`.
 

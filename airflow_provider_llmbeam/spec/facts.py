@@ -37,8 +37,8 @@ MOST_REQUESTS_PER_MINUTE = 30_000
 #: Price of input and output tokens over that of the standard tier, for Gemini and OpenAI; that of `priority`
 #: differs by model, see `Price`. Source: ai.google.dev/gemini-api/docs/pricing, platform.openai.com/docs/pricing
 #: (2026-11). Provisioned Throughput is paid for whether it is used or not
-#: (docs.cloud.google.com/vertex-ai/generative-ai/docs/provisioned-throughput). The price of `off_peak` was not found:
-#: the standard one is taken.
+#: (docs.cloud.google.com/vertex-ai/generative-ai/docs/provisioned-throughput). The price of `off_peak` was not
+#: found: the standard one is taken.
 TIER_RATIOS: Mapping[ServiceTier, float] = {
     "standard": 1.0,
     "flex": 0.5,

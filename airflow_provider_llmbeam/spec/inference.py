@@ -42,8 +42,8 @@ class Inference(SpecModel):
             near, is sent at the standard tier. `priority` costs 1.7 to 2.5 times as much as `standard`, by the
             model, and is served first; above its limit the server answers at the standard tier and price.
             `provisioned` uses Provisioned Throughput of Vertex AI alone, which is prepaid and costs nothing more;
-            what is above it waits. `provisioned_then_flex` sends that at flex instead. `standard` and `priority` use
-            Provisioned Throughput first, too, and `flex` never does.
+            what is above it waits. `provisioned_then_flex` sends that at flex instead. `standard` and `priority`
+            use Provisioned Throughput first, too, and `flex` never does.
         prefix_cache: Whether the beginning that all prompts have in common is stored at Gemini while the job runs,
             where that costs less than to send it with each request.
     """

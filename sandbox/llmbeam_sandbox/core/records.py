@@ -55,7 +55,7 @@ class RequestRecord:
         resource: Name of the resource: of storage and BigQuery as the path has it; of models the project and
             location on Vertex AI, or the model deployed to an endpoint, "" on other paths.
         limit_name: The limit of the quota that rejected the request; "" when none did.
-        request_type: "dedicated" if Provisioned Throughput served it, "spillover" if that was used up, else "shared".
+        request_type: "dedicated" if Provisioned Throughput served it, "spillover" if that was used up.
         received_bytes: Size of the request body as far as it was read, in bytes; not for models.
         sent_bytes: Size of the answer's body, in bytes; not for models.
         media: Images, audio, video and documents of a request to a model that was not refused.

@@ -41,8 +41,8 @@ class ModelCall:
         media: Images, audio, video and documents.
         cached_tokens: Those of `input_tokens` that a cached content has.
         tier: Tier that the request asks for, and then the one that serves it.
-        asked_type: What the request asks to be served by: "dedicated", Provisioned Throughput alone; "shared", past
-            it; "" for it first.
+        asked_type: What the request asks to be served by: "dedicated" is Provisioned Throughput alone, "shared"
+            never, "" first.
         request_type: What has served it.
         labels: Labels for the bill, by key.
         has_logprobs: Whether the answer reports the probabilities of its tokens.

@@ -59,8 +59,8 @@ class Quota:
             admission, output on completion, which may leave the bucket in debt.
         usage_tier: Usage tier of Vertex AI's Standard PayGo, 1 to 3, or a threshold in tokens per minute. Requests
             up to the threshold of a model are always admitted, if they are spread evenly, those above it while the
-            pool has tokens for them; more than `burst_seconds` of both at once is a spike, and is rejected. At most
-            30,000 requests per minute.
+            pool has tokens for them; more than `burst_seconds` of both at once is a spike, and is rejected. At
+            most 30,000 requests per minute.
         pool_tokens_per_minute: What the shared pool has for requests above the threshold at present, >= 0.
         requests_per_day: Requests per 24 h, counted from the first one, >= 1.
         window: Limit per fixed window, e.g. a hidden one of 100 requests per 20 s.
