@@ -57,6 +57,8 @@ class PrioritizedRate:
     CLOCK_SECONDS = 1e-6
     #: Time for which an unused rate is kept, to compensate for a late event loop; more would be a spike.
     CREDIT_SECONDS = 0.02
+    #: Rate over the threshold from which on a 429 says nothing of the threshold.
+    ABOVE = 1.05
     #: Time over which the admitted rate is smoothed.
     HORIZON_SECONDS = 5.0
     #: Weight of a request in the mean of the tokens.
@@ -92,16 +94,16 @@ class PrioritizedRate:
         state.admitted_tps += tokens / self.HORIZON_SECONDS
         if late <= max(gap, self.CREDIT_SECONDS):  # the request waited for the rate
             state.tps *= grow(self._rps(), state.rejected_ratio, passed)
-        if state.tps > self._threshold_tps:
+        if state.tps > self.ABOVE * self._threshold_tps:
             state.above_at = now
         state.grown_at = now
         state.line = max(state.line, now - self.CREDIT_SECONDS) + gap
         return 0.0
 
     def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None:
-        """Corrects a reservation once the usage is known; see `Governor.settle`."""
+        """Corrects a reservation once the usage is known; see `Governor.settle`. A 429 releases nothing."""
         state = self.state
-        if state.tps:
+        if state.tps and (is_answered or used_tokens):
             most = max(state.line, state.grown_at + self.LONGEST_DEBT_SECONDS)
             state.line = min(most, state.line + (used_tokens - reserved_tokens) / state.tps)
 
