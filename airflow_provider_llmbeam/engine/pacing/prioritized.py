@@ -24,7 +24,8 @@ class PrioritizedState:
 
     Attributes:
         tps: Rate, in tokens per second; 0 before the first request.
-        line: Earliest time of the next request.
+        line: Earliest time of the next request, by the tokens of those before it.
+        request_line: The same, by their number.
         grown_at: Time of the last request; negative before the first one.
         held_until: End of the current hold, before which nothing is sent.
         above_at: Last time at which a request was sent at a rate above the threshold.
@@ -35,6 +36,7 @@ class PrioritizedState:
 
     tps: float = 0.0
     line: float = -1e9
+    request_line: float = -1e9
     grown_at: float = -1.0
     held_until: float = -1e9
     above_at: float = -1e9
@@ -59,6 +61,8 @@ class PrioritizedRate:
     CREDIT_SECONDS = 0.02
     #: Rate over the threshold from which on a 429 says nothing of the threshold.
     ABOVE = 1.05
+    #: Least rate over the threshold, and time in which one below it at least doubles.
+    LEAST, RECOVERY_SECONDS = 1 / 30, 120.0
     #: Time over which the admitted rate is smoothed.
     HORIZON_SECONDS = 5.0
     #: Weight of a request in the mean of the tokens.
@@ -80,24 +84,21 @@ class PrioritizedRate:
 
     def admit(self, now: float, tokens: float, backlog: float = 0.0) -> float:
         """See `Governor.admit`."""
-        state = self.state
-        now = max(now, state.grown_at)
-        if state.grown_at < 0:
-            state.tps = state.admitted_tps = self._threshold_tps
-            state.grown_at = state.line = now
-        if (wait := max(state.held_until, state.line) - now) > self.CLOCK_SECONDS:
+        state, now = self.state, self._begin(now)
+        if (wait := max(state.held_until, state.line, state.request_line) - now) > self.CLOCK_SECONDS:
             return wait
-        gap, late, passed = max(tokens / state.tps, self._least_gap), now - state.line, now - state.grown_at
+        gap, late, passed = tokens / state.tps, now - state.line, now - state.grown_at
         state.mean_tokens += (self.MEAN_WEIGHT if state.mean_tokens else 1.0) * (tokens - state.mean_tokens)
         state.rejected_ratio *= 1 - SMOOTHING
         state.admitted_tps *= math.exp(-passed / self.HORIZON_SECONDS)
         state.admitted_tps += tokens / self.HORIZON_SECONDS
         if late <= max(gap, self.CREDIT_SECONDS):  # the request waited for the rate
-            state.tps *= grow(self._rps(), state.rejected_ratio, passed)
+            state.tps *= max(grow(self._rps(), state.rejected_ratio, passed), self._recover(passed))
         if state.tps > self.ABOVE * self._threshold_tps:
             state.above_at = now
         state.grown_at = now
         state.line = max(state.line, now - self.CREDIT_SECONDS) + gap
+        state.request_line = max(state.request_line, now - self.CREDIT_SECONDS) + self._least_gap
         return 0.0
 
     def settle(self, reserved_tokens: float, used_tokens: float, *, is_answered: bool = False) -> None:
@@ -117,18 +118,30 @@ class PrioritizedRate:
         Returns:
             Duration of the hold, in seconds: none, unless the server states a delay below the threshold.
         """
-        state = self.state
-        now = max(now, state.grown_at)
+        state, now = self.state, self._begin(now)
         sent_at = now if rejection.sent_at is None else rejection.sent_at
         state.rejected_ratio += SMOOTHING
         state.admitted_tps = max(0.0, state.admitted_tps - rejection.tokens / self.HORIZON_SECONDS)
         is_above = sent_at <= state.above_at
-        least = self._threshold_tps if is_above else FLOOR * state.admitted_tps
+        lately = max(FLOOR * state.admitted_tps, self.LEAST * self._threshold_tps)
+        least = self._threshold_tps if is_above else lately
         state.tps = max(min(state.tps, least), state.tps * math.exp(-cut(self._rps())))
         if is_above or rejection.retry_after_seconds is None:
             return 0.0
         state.held_until = max(state.held_until, now + min(LONGEST_ADVISED_SECONDS, rejection.retry_after_seconds))
         return state.held_until - now
+
+    def _begin(self, now: float) -> float:
+        state = self.state
+        if state.grown_at < 0:
+            state.tps = state.admitted_tps = self._threshold_tps
+            state.grown_at = state.line = now
+        return max(now, state.grown_at)
+
+    def _recover(self, seconds: float) -> float:
+        """Returns the least growth, however slow the requests are: none above the threshold."""
+        is_below = self.state.tps < self._threshold_tps
+        return float(2.0 ** (min(seconds, self.RECOVERY_SECONDS) / self.RECOVERY_SECONDS)) if is_below else 1.0
 
     def _rps(self) -> float:
         return self.state.tps / max(1.0, self.state.mean_tokens)
