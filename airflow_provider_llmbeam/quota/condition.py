@@ -48,17 +48,15 @@ class QuotaAnswer:
     def _finish(self) -> str:
         found, tiers = self.fit, self.fit.tier_seconds
         seconds, ratio, learned = found.seconds, found.ratio, found.learned_rate
-        several = f"At the thresholds of Standard PayGo it would take {hours_by_tier(tiers)}."
-        thresholds = several if len(tiers) > 1 else ""
         if seconds is None or not math.isfinite(seconds):
-            return thresholds
+            return f"At the thresholds of Standard PayGo it would take {hours_by_tier(tiers)}." if tiers else ""
         rate = "the rate that is free"
         if learned is not None:
             rate = f"the rate that an earlier job has learned ({learned.words})"
-        elif len(tiers) == 1:
+        elif tiers:
             rate = f"{', '.join(map(tier_name, tiers))}, and the pool above it may admit more"
         window = "" if ratio is None or ratio >= 1 else f", and its window holds {ratio:.0%} of it"
-        return f"The job would take {hours(seconds)} at {rate}{window}. {thresholds}".rstrip()
+        return f"The job would take {hours(seconds)} at {rate}{window}."
 
 
 class QuotaCondition:

@@ -27,7 +27,7 @@ class Fit:
         learned_rate: Rate of an earlier job, if the duration follows from it; `None` if it follows from the
             evidence.
         tier_seconds: Duration at the threshold of each usage tier, or of the one that is stated, if no rate is
-            known. That at the stated one is `seconds`.
+            known. That at the stated one is `seconds`, and else this is `None`.
     """
 
     seconds: float | None = None
@@ -70,6 +70,7 @@ def fit(question: QuotaQuestion, health: QuotaHealth) -> Fit:
         if threshold is not None:
             known, learned = {"tokens": threshold}, None
         elif learned is not None:
+            tiers = {}
             tokens = learned.tokens_per_minute
             known = {"requests": learned.requests_per_minute} if tokens is None else {"tokens": tokens}
     if not known:

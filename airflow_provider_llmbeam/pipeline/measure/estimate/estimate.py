@@ -254,7 +254,11 @@ class Estimate(_Part):
         return f"{bound}{usd(self.cost_usd)}{between} at {rates}{cache}"
 
     def _time(self) -> str:
-        tiers = f"; sending: {hours_by_tier(self.tier_seconds)}" if len(self.tier_seconds) > 1 else ""
+        tiers = (
+            f"; sending: {hours_by_tier(self.tier_seconds)}"
+            if len(self.tier_seconds) > 1 and self.limited_by != "learned_rate"
+            else ""
+        )
         if self.duration_seconds is None:
             return f"not known: neither a quota (`limits`) nor the model's latency is{tiers}"
         words = duration(self.duration_seconds)
