@@ -26,8 +26,8 @@ MISTAKES = (
     Mistake(
         changes={"limits": {"usage_tier": 4}},
         sentence=(
-            "`limits.usage_tier`: must be 1, 2 or 3, or the tokens per minute of a custom tier, at least 1000; got 4. "
-            "Nothing was sent or billed."
+            "`limits.usage_tier`: must be 1, 2 or 3, or the tokens per minute of a custom tier, at least 1000; "
+            "got 4. Nothing was sent or billed."
         ),
     ),
     Mistake(
@@ -36,8 +36,8 @@ MISTAKES = (
             "limits": {"usage_tier": 2},
         },
         sentence=(
-            "`limits.usage_tier`: must be left out here: Vertex AI has thresholds for texts of Gemini models from 2.0 "
-            "on, with `model.project`, in 'global' alone; got 2. Nothing was sent or billed."
+            "`limits.usage_tier`: must be left out here: Vertex AI has thresholds for texts of Gemini models from "
+            "2.0 on, in 'global' alone; got 2. Nothing was sent or billed."
         ),
     ),
     Mistake(
@@ -46,8 +46,8 @@ MISTAKES = (
             "inference": {"service_tier": "provisioned"},
         },
         sentence=(
-            "`inference.service_tier`: must be another one here: Provisioned Throughput is for texts of a Gemini model "
-            "on Vertex AI (`model.project`); got 'provisioned'. Nothing was sent or billed."
+            "`inference.service_tier`: must be another one here: Provisioned Throughput is for texts of Gemini "
+            "models on Vertex AI; got 'provisioned'. Nothing was sent or billed."
         ),
     ),
     Mistake(

@@ -89,8 +89,7 @@ def _tier_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
         if not is_on_vertex_ai or spec.embedding is not None:
             return FieldFaultError(
                 "inference.service_tier",
-                "must be another one here: Provisioned Throughput is for texts of a Gemini model on Vertex AI "
-                "(`model.project`)",
+                "must be another one here: Provisioned Throughput is for texts of Gemini models on Vertex AI",
                 inference.service_tier,
                 spec.model.name,
             )
@@ -131,8 +130,8 @@ def _usage_tier_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | 
         )
     return FieldFaultError(
         "limits.usage_tier",
-        "must be left out here: Vertex AI has thresholds for texts of Gemini models from 2.0 on, with "
-        f"`model.project`, in {TIER_LOCATION!r} alone",
+        "must be left out here: Vertex AI has thresholds for texts of Gemini models from 2.0 on, in "
+        f"{TIER_LOCATION!r} alone",
         spec.limits.usage_tier,
         spec.model.name,
     )
