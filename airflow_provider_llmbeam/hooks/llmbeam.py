@@ -16,7 +16,7 @@ from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentica
 from airflow_provider_llmbeam.redaction import redact, url_fault
 from airflow_provider_llmbeam.spec.model import Model, connection_fields, model_data, model_problems, parse_model
 from airflow_provider_llmbeam.spec.model.server import with_base_url
-from airflow_provider_llmbeam.spec.model.usage_tier import thresholds_of
+from airflow_provider_llmbeam.spec.usage_tier import thresholds_of
 
 
 class LLMBeamHook(BaseHook):

@@ -50,9 +50,9 @@ from airflow_provider_llmbeam.spec.model import OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.media import media_rules
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, flex_tier, ordinary_tier
-from airflow_provider_llmbeam.spec.model.usage_tier import threshold_of
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
 from airflow_provider_llmbeam.spec.runner import DetachedRunner, limits_of_a_worker
+from airflow_provider_llmbeam.spec.usage_tier import threshold_of
 
 _log = logging.getLogger(__name__)
 

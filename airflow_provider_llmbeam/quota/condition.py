@@ -16,9 +16,9 @@ from airflow_provider_llmbeam.polling.poller import TaskLog, Wait
 from airflow_provider_llmbeam.quota.health import QuotaHealth
 from airflow_provider_llmbeam.quota.hook import QuotaHook
 from airflow_provider_llmbeam.quota.recommendation import Fit, best, fit, may_start, recommended_limits
-from airflow_provider_llmbeam.spec.model.usage_tier import hours_by_tier, tier_name
 from airflow_provider_llmbeam.spec.protocol.counts import hours
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
+from airflow_provider_llmbeam.spec.usage_tier import hours_by_tier, tier_name
 
 #: Timeout of one request: a poll of two locations, with 8 requests each, ends within `sensors.base.GRACE_SECONDS`.
 REPLY_SECONDS = 15.0

@@ -11,8 +11,8 @@ from airflow_provider_llmbeam.quota.evidence import Unit
 from airflow_provider_llmbeam.quota.findings import Verdict
 from airflow_provider_llmbeam.quota.health import QuotaHealth
 from airflow_provider_llmbeam.spec.demand import Demand, EarlierRate
-from airflow_provider_llmbeam.spec.model.usage_tier import seconds_by_tier, threshold_of
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
+from airflow_provider_llmbeam.spec.usage_tier import seconds_by_tier, threshold_of
 
 _ORDER: tuple[Verdict, ...] = ("healthy", "degraded", "unknown", "exhausted")
 

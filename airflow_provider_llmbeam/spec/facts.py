@@ -1,7 +1,7 @@
 """Facts of the model services that age: limits, tiers and their prices, names on the wire.
 
-Each has its source beside it. A number that a service changes is changed here alone; list prices are those of the
-package `genai-prices`.
+Each has its source beside it; those without a date were last compared with theirs on 2026-11-27. What a service
+changes is changed here alone. List prices are those of the package `genai-prices`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.model.tier import AskedTier, ServiceTier
 
-#: Day on which the facts below without a month of their own were last compared with their sources.
-CHECKED = "2026-11-27"
-
 # Standard PayGo of Vertex AI. Source: docs.cloud.google.com/gemini-enterprise-agent-platform/models/standard-paygo
 
-#: Gemini models that share a pool: those from 2.0 on, without the embedding models, which have quotas.
+#: Gemini models that share a pool and have no quota: those from 2.0 on, without the embedding models.
 SHARED_POOL = re.compile(r"gemini-(?!1\.|.*embedding)")
 #: The only location whose requests have a threshold.
 TIER_LOCATION = "global"

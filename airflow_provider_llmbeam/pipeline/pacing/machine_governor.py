@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.spec.demand import EarlierRate
 from airflow_provider_llmbeam.spec.facts import MOST_REQUESTS_PER_MINUTE
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import EchoModel, Model
-from airflow_provider_llmbeam.spec.model.usage_tier import threshold_of
+from airflow_provider_llmbeam.spec.usage_tier import threshold_of
 
 _log = logging.getLogger(__name__)
 

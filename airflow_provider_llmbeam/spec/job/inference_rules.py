@@ -10,8 +10,8 @@ from airflow_provider_llmbeam.spec.facts import TIER_LOCATION
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, PROVISIONED_TIERS
-from airflow_provider_llmbeam.spec.model.usage_tier import thresholds_of
 from airflow_provider_llmbeam.spec.runner import LocalRunner
+from airflow_provider_llmbeam.spec.usage_tier import thresholds_of
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job import JobSpec

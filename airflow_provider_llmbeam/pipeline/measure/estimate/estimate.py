@@ -15,9 +15,9 @@ from airflow_provider_llmbeam.pipeline.sinks.files import move_in
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.usage_tier import hours_by_tier, tier_name
 from airflow_provider_llmbeam.spec.protocol.counts import duration, usd
 from airflow_provider_llmbeam.spec.safety.privacy import inspection_usd
+from airflow_provider_llmbeam.spec.usage_tier import hours_by_tier, tier_name
 
 _log = logging.getLogger(__name__)
 

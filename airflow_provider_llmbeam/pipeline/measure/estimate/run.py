@@ -52,9 +52,9 @@ from airflow_provider_llmbeam.spec.facts import TIER_RATIOS
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
-from airflow_provider_llmbeam.spec.model.usage_tier import seconds_by_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, workers_of
+from airflow_provider_llmbeam.spec.usage_tier import seconds_by_tier
 
 _log = logging.getLogger("llmbeam")
 

@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import EchoModel, GeminiModel, JobSpec, Limits
-from airflow_provider_llmbeam.spec.model.usage_tier import (
+from airflow_provider_llmbeam.spec.usage_tier import (
     hours_by_tier,
     seconds_by_tier,
     threshold_of,

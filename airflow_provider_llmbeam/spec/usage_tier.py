@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.spec.facts import SHARED_POOL, TIER_LOCATION, USAGE_TIERS
-from airflow_provider_llmbeam.spec.model.model import GeminiModel, Model
+from airflow_provider_llmbeam.spec.limits import Limits
+from airflow_provider_llmbeam.spec.model import GeminiModel, Model
 from airflow_provider_llmbeam.spec.protocol.counts import hours
-
-if TYPE_CHECKING:
-    from airflow_provider_llmbeam.spec.limits import Limits
 
 
 def thresholds_of(model: Model) -> Mapping[int, int]:
