@@ -176,6 +176,10 @@ class QuotaCondition:
     def _result(self, question: QuotaQuestion, answer: QuotaAnswer) -> dict[str, Any]:
         health = answer.health
         limits = recommended_limits(question, health)
+        if "usage_tier" not in (self._data.get("limits") or {}):
+            limits.pop(
+                "usage_tier", None
+            )  # the job has it from its own connection, where its service tier takes one
         return {
             **question.target_at(health.location),
             "limits": limits,

@@ -102,7 +102,7 @@ class GeminiModel(SpecModel):
                 authentication="access_token",
                 base_url_variable=None if given else "GOOGLE_VERTEX_BASE_URL",
                 has_batch=True,
-                tiers=_TIERS | {"provisioned"},
+                tiers=_TIERS,
                 price_list="google",
                 embeds=True,
             )
