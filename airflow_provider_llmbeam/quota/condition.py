@@ -177,9 +177,7 @@ class QuotaCondition:
         health = answer.health
         limits = recommended_limits(question, health)
         if "usage_tier" not in (self._data.get("limits") or {}):
-            limits.pop(
-                "usage_tier", None
-            )  # the job has it from its own connection, where its service tier takes one
+            limits.pop("usage_tier", None)  # the job has its own connection
         return {
             **question.target_at(health.location),
             "limits": limits,
