@@ -277,7 +277,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         connected, secrets = {**data}, dict[str, str]()
         model = model_data(plain(self.model))
         if isinstance(model, Mapping):
-            connected["model"], secrets = LLMBeamHook(self.llmbeam_conn_id).complete_model({**model})
+            connected, secrets = LLMBeamHook(self.llmbeam_conn_id).complete({**data, "model": model})
         if self.safety is not None:
             models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
             connected["safety"] = models.completed_guard(self.safety)

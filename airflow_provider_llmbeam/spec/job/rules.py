@@ -53,7 +53,7 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
         or _queue_fault(spec)
         or output_fault(spec)
         or milvus_fault(spec)
-        or inference_fault(spec)
+        or inference_fault(spec, has_project=has_project)
         or labels_fault(spec, has_project=has_project)
         or encryption_fault(spec, has_project=has_project)
         or _embedding_fault(spec)

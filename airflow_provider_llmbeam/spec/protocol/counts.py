@@ -83,6 +83,13 @@ def usd(amount: float) -> str:
     return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${float(f'{amount:.2g}'):.10f}".rstrip("0")
 
 
+def hours(seconds: float) -> str:
+    """Formats a duration that is compared with others."""
+    if seconds < 7200:
+        return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
 def duration(seconds: float) -> str:
     """Formats a duration."""
     minutes, rest = divmod(round(seconds), 60)
