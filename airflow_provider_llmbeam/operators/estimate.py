@@ -74,6 +74,7 @@ class EstimateInferenceOperator(InProcessOperator):
         self.on_exceeds_budget = on_exceeds_budget
         if not is_pending(on_exceeds_budget):
             self._check_consequence()
+            self._check_budget()
         if sample_size < 0:
             raise JobSpecError(f"Task {self.task_id!r}: `sample_size` must be 0 or more; got {sample_size!r}.")
 
@@ -97,6 +98,20 @@ class EstimateInferenceOperator(InProcessOperator):
             raise JobSpecError(
                 f"Task {self.task_id!r}: `on_exceeds_budget` must be 'fail', 'skip' or 'report'; got "
                 f"{self.on_exceeds_budget!r}."
+            )
+
+    def _check_budget(self) -> None:
+        """Refuses a skip above a budget that nobody has set."""
+        moderation = self.safety.get("moderation") if isinstance(self.safety, Mapping) else self.safety
+        guard = moderation.get("limits") if isinstance(moderation, Mapping) else moderation
+        every = [each or {} for each in (self.limits, guard)]
+        has_budget = any(
+            is_pending(each) or each.get("budget_usd") is not None or each.get("budget") is not None for each in every
+        )
+        if self.on_exceeds_budget == "skip" and not has_budget:
+            raise JobSpecError(
+                f"Task {self.task_id!r}: `on_exceeds_budget` 'skip' needs a budget, and without one the task is never "
+                "skipped. Set `limits.budget_usd`, or leave it out."
             )
 
     def _end(self, why: str) -> Exception:

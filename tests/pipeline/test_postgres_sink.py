@@ -342,7 +342,7 @@ def test_numbers_that_are_not_finite_are_passed_through_to_a_new_table_and_an_ex
 @pytest.mark.full
 def test_the_error_for_a_missing_column_to_pass_through_has_the_statement_that_adds_it(start, client):
     start(rows_of(1))
-    with pytest.raises(JobSpecError, match=r"has no column 'lang', .*ADD COLUMN "lang" text`'):
+    with pytest.raises(JobSpecError, match=r"has no column 'lang', .*ADD COLUMN \"lang\" text`"):
         start(
             [{"id": 1, "text": "x", "lang": "en"}],
             sink={"type": "postgres", "table": "answers", "passthrough": ["lang"]},
