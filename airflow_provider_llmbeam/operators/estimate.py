@@ -80,7 +80,7 @@ class EstimateInferenceOperator(InProcessOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Estimates the job."""
-        with errors_of_airflow():
+        with errors_of_airflow(self):
             self._check_consequence()
             if self.job_task_id is not None:  # of any other task, the job would send the sample again
                 refuse_unknown_task("job_task_id", self.job_task_id, self.get_dag())
@@ -106,7 +106,8 @@ class EstimateInferenceOperator(InProcessOperator):
         guard = moderation.get("limits") if isinstance(moderation, Mapping) else moderation
         every = [each or {} for each in (self.limits, guard)]
         has_budget = any(
-            is_pending(each) or each.get("budget_usd") is not None or each.get("budget") is not None for each in every
+            is_pending(each) or each.get("budget_usd") is not None or each.get("budget") is not None
+            for each in every
         )
         if self.on_exceeds_budget == "skip" and not has_budget:
             raise JobSpecError(

@@ -87,9 +87,7 @@ class UsageReader:
         is_documented: Whether the service documents a usage; where it does not, an estimate is no news.
     """
 
-    def __init__(
-        self, model: str, asked_tier: AskedTier | None = None, *, is_documented: bool = True
-    ) -> None:
+    def __init__(self, model: str, asked_tier: AskedTier | None = None, *, is_documented: bool = True) -> None:
         self._model = model
         self._is_documented = is_documented
         self._asked_tier = asked_tier

@@ -261,7 +261,9 @@ def test_a_query_result_is_written_to_its_destination(client: bigquery.Client) -
     assert [tuple(row.values()) for row in client.list_rows(ANSWERS)] == [(4, "x", None), (5, "x", 2)]
 
 
-def test_columns_are_added_by_sql_and_are_null_in_the_rows_there(sandbox: Sandbox, client: bigquery.Client) -> None:
+def test_columns_are_added_by_sql_and_are_null_in_the_rows_there(
+    sandbox: Sandbox, client: bigquery.Client
+) -> None:
     stage(client)
     add = f"ALTER TABLE `{ANSWERS}` ADD COLUMN `title_de` STRING, ADD COLUMN tags ARRAY<STRUCT<id INT64>>"
     client.query(add, job_config=QueryJobConfig(dry_run=True))

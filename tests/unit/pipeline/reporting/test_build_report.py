@@ -181,7 +181,8 @@ def at_a_rate_of(per_second: float, rows: int = 78) -> list[AnsweredRow]:
     """The answers, which take no time, to requests at equal distances."""
     times = [1000 + row / per_second for row in range(rows)]
     return [
-        AnsweredRow({}, str(at), completion(sent_at=at, answered_at=at, latency_seconds=0.0), "fresh") for at in times
+        AnsweredRow({}, str(at), completion(sent_at=at, answered_at=at, latency_seconds=0.0), "fresh")
+        for at in times
     ]
 
 

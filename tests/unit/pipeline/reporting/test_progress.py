@@ -152,7 +152,9 @@ def test_rows_that_are_known_already_have_no_rate() -> None:
 
 def test_a_line_has_the_cost_if_the_price_is_known(lines: list[str]) -> None:
     with show_progress(interval_seconds=60):
-        PROGRESS.add(Counts(rows=1, answered=1, input_tokens=2_000_000, output_tokens=1_000_000, cost_nano_usd=12 * NANO))
+        PROGRESS.add(
+            Counts(rows=1, answered=1, input_tokens=2_000_000, output_tokens=1_000_000, cost_nano_usd=12 * NANO)
+        )
     with show_progress(interval_seconds=60):
         PROGRESS.add(Counts(rows=1, answered=1, input_tokens=2_000_000, output_tokens=1_000_000))
     known, unknown = lines

@@ -236,6 +236,6 @@ def test_vectors_without_tokens_are_news_where_the_service_documents_them(
     way: int, is_news: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     name, place, *_ = WAYS[way]
-    backend = GeminiEmbeddings(GeminiModel(name=name, **place), EMBEDDING, NO_ACCESS)
+    backend = GeminiEmbeddings(GeminiModel(name=name, **place), EMBEDDING)
     assert backend._usage.count(None, 7) == (7, 7)
     assert bool(caplog.messages) == is_news
