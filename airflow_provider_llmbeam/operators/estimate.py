@@ -105,15 +105,14 @@ class EstimateInferenceOperator(InProcessOperator):
         moderation = self.safety.get("moderation") if isinstance(self.safety, Mapping) else self.safety
         guard = moderation.get("limits") if isinstance(moderation, Mapping) else moderation
         every = [each or {} for each in (self.limits, guard)]
-        has_budget = any(
-            is_pending(each) or each.get("budget_usd") is not None or each.get("budget") is not None
-            for each in every
+        if self.on_exceeds_budget != "skip" or any(
+            is_pending(each) or each.get("budget_usd") or each.get("budget") for each in every
+        ):
+            return
+        raise JobSpecError(
+            f"Task {self.task_id!r}: `on_exceeds_budget` 'skip' needs a budget; without one the task is never "
+            "skipped. Set `limits.budget_usd`, or leave `on_exceeds_budget` out."
         )
-        if self.on_exceeds_budget == "skip" and not has_budget:
-            raise JobSpecError(
-                f"Task {self.task_id!r}: `on_exceeds_budget` 'skip' needs a budget, and without one the task is never "
-                "skipped. Set `limits.budget_usd`, or leave it out."
-            )
 
     def _end(self, why: str) -> Exception:
         return AirflowSkipException(why) if self.on_exceeds_budget == "skip" else AirflowFailException(why)

@@ -65,8 +65,8 @@ class TokenCounts(Part):
         output: Output tokens, thoughts included.
         estimated: Those of all these that the server did not report: they, and their cost, are estimated from the
             length of the texts.
-        per_minute: Input and output tokens per minute, from the first request to the last answer; `None` with batch
-            inference.
+        per_minute: Input and output tokens per minute, from the first request to the last answer; `None` with
+            batch inference.
     """
 
     input: int
