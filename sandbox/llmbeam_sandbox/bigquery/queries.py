@@ -186,7 +186,7 @@ class Queries:
         table = statement.target
         there = {one["name"].lower() for one in self._tables.get(table).columns}
         added = []
-        for column in statement.tree.actions:
+        for column in statement.tree.args["actions"]:
             if column.name.lower() not in there:
                 added.append(column)
             elif not column.args.get("exists"):
