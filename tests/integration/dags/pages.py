@@ -32,5 +32,11 @@ with DAG("measured_pages", schedule="@daily", start_date=datetime(2026, 1, 1, tz
     EvaluateInferenceOperator(
         task_id="evaluate", golden={"uri": f"{CASE}/golden.jsonl", "key": "id"}, metrics={"answer": "exact"}, **JOB
     )
-    TeardownEndpointOperator(task_id="teardown", name="gpu", endpoint={"type": "vertex", "model": "Qwen/Qwen3-4B"})
+    endpoint = {
+        "type": "vertex",
+        "model": "google/gemma3@gemma-3-4b-it",
+        "accept_eula": True,
+        "locations": ["us-central1"],
+    }
+    TeardownEndpointOperator(task_id="teardown", name="gpu", endpoint=endpoint)
     CompareInferenceOperator(task_id="compare", other={"model": "gemini-2.5-pro"}, **JOB)
