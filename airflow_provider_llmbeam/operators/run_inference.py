@@ -331,7 +331,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     @contextmanager
     def _report_outcome(self, context: Context) -> Iterator[None]:
         """Counts the outcome; keeps the name of an error, and the page of a job that failed after its last row."""
-        with errors_of_airflow(), count_outcome(context["ti"]):
+        with errors_of_airflow(self), count_outcome(context["ti"]):
             try:
                 yield
             except LLMBeamError as error:

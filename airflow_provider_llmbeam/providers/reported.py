@@ -74,10 +74,12 @@ class UsageReader:
         model: Name of the model, for the warning.
         asked_tier: Tier that the requests ask for; the first reply that was served at another one is named in the
             log. `None` for batch inference and vectors, which have no tiers.
+        is_documented: Whether the service documents a usage; where it does not, an estimate is no news.
     """
 
-    def __init__(self, model: str, asked_tier: AskedTier | None = None) -> None:
+    def __init__(self, model: str, asked_tier: AskedTier | None = None, *, is_documented: bool = True) -> None:
         self._model = model
+        self._is_documented = is_documented
         self._asked_tier = asked_tier
         self._has_warned = False
         self._has_warned_of_tier = False
@@ -98,7 +100,7 @@ class UsageReader:
         """
         if found := self.tokens(reported):
             return found, 0
-        if estimate and not reported:
+        if estimate and not reported and self._is_documented:
             self._warn(reported)
         return estimate, estimate
 

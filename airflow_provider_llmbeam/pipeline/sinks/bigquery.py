@@ -28,7 +28,7 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     run_once,
     run_with_recorded_id,
 )
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns, leave_out
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns, absent_columns, leave_out
 from airflow_provider_llmbeam.pipeline.sinks.parquet import Staged, output_types, read_staged
 from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
@@ -366,7 +366,7 @@ def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
     if missing := {column: kind for column, kind in wanted.items() if column.lower() not in there}:
         added = ", ".join(f"ADD COLUMN {quote(column)} {kind}" for column, kind in missing.items())
         return (
-            f"has no column {', '.join(map(repr, missing))}, which every answer has. "
+            f"has {absent_columns([*missing])}, which every answer has. "
             f"Let the job make a table of its own, or run: ALTER TABLE {quote_table(table.reference)} {added};"
         )
     for column, kind in wanted.items():
