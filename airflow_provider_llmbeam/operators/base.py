@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.deployment import own_deployment, require_deployment
+from airflow_provider_llmbeam.hooks.google.authentication import with_key
 from airflow_provider_llmbeam.integrations.openlineage.task import HasLineage, JobFacts
+from airflow_provider_llmbeam.integrations.opentelemetry import current_trace_id
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.deadline import with_deadline, with_stand_in
@@ -45,9 +48,10 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.safety import Safety
     from airflow_provider_llmbeam.spec.sink import Sink
     from airflow_provider_llmbeam.spec.source import Source
+    from airflow_provider_llmbeam.spec.traces import Traces
 
 
-#: Fields of the spec that are templated arguments of the same name: objects, and one text.
+#: Fields of the spec that are templated arguments of the same name: objects, and two texts.
 _PARTS = (
     "source",
     "model",
@@ -59,10 +63,12 @@ _PARTS = (
     "limits",
     "batching",
     "alerts",
+    "traces",
     "safety",
     "cache",
     "runner",
     "state_uri",
+    "kms_key_name",
 )
 
 #: A template of what differs between runs of a Dag.
@@ -86,7 +92,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
     )
     #: For the query of a SQL source in a file.
     template_ext: Sequence[str] = (".sql",)
-    template_fields_renderers = dict.fromkeys(("prompt_variables", *_PARTS[:-1], "prompt_per_row"), "json")
+    template_fields_renderers = dict.fromkeys(("prompt_variables", *_PARTS[:-2], "prompt_per_row"), "json")
 
     #: Whether the task writes answers.
     _writes = True
@@ -105,11 +111,13 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         limits: Limits | Mapping[str, Any] | XComArg | None = None,
         batching: Batching | Mapping[str, Any] | XComArg | None = None,
         alerts: Alerts | Mapping[str, Any] | XComArg | None = None,
+        traces: Traces | Mapping[str, Any] | XComArg | None = None,
         safety: Safety | Mapping[str, Any] | XComArg | None = None,
         notifiers: Sequence[BaseNotifier] | BaseNotifier = (),
         cache: Cache | Mapping[str, Any] | XComArg | None = None,
         runner: Runner | Mapping[str, Any] | XComArg | None = None,
         state_uri: str | None = None,
+        kms_key_name: str | None = None,
         job_name: str | None = None,
         llmbeam_conn_id: str = "llmbeam_default",
         gcp_conn_id: str = "google_cloud_default",
@@ -134,6 +142,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         self.limits = plain(limits)
         self.batching = plain(batching)
         self.alerts = plain(alerts)
+        self.traces = plain(traces)
         self.safety = plain(safety)
         self.notifiers = (notifiers,) if isinstance(notifiers, str) or callable(notifiers) else tuple(notifiers)
         if wrong := [one for one in self.notifiers if not callable(one)]:
@@ -144,6 +153,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         self.cache = plain(cache)
         self.runner = plain(runner)
         self.state_uri = plain(state_uri)
+        self.kms_key_name = plain(kms_key_name)
         self.job_name = job_name
         self.llmbeam_conn_id = llmbeam_conn_id
         self.gcp_conn_id = gcp_conn_id
@@ -229,6 +239,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         data = self._spec_data(self.job_name or self._own_job_name(context["ti"]), inference)
         data["owner"] = owner_of(context["ti"])
         data["airflow_run"] = airflow_run_of(context["ti"])
+        data["trace_id"] = current_trace_id()
         runner = runner_data(self.runner)
         runner_type = runner.get("type") if isinstance(runner, Mapping) else None
         data["deployment"] = require_deployment() if runner_type in ("dataflow", "flink") else own_deployment()
@@ -237,11 +248,11 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
             data["runner"] = {**runner, "project": self._read_project(location)}
         return data
 
-    def _files_at(self, uri: str) -> Files:
-        """Returns the client of the filesystem of an address."""
+    def _files_of(self, spec: JobSpec) -> Callable[[str], Files]:
+        """Returns what makes the client of the filesystem of an address, for the files of a job."""
         from airflow_provider_llmbeam.hooks.storage import files_at
 
-        return files_at(uri, self.gcp_conn_id)
+        return partial(files_at, gcp_conn_id=self.gcp_conn_id, kms_key_name=spec.kms_key_name)
 
     def _read_project(self, location: str) -> str:
         """Returns the project of the connection or of its credentials.
@@ -266,11 +277,11 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         connected, secrets = {**data}, dict[str, str]()
         model = model_data(plain(self.model))
         if isinstance(model, Mapping):
-            connected["model"], secrets = LLMBeamHook(self.llmbeam_conn_id).complete_model({**model})
+            connected, secrets = LLMBeamHook(self.llmbeam_conn_id).complete({**data, "model": model})
         if self.safety is not None:
             models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
             connected["safety"] = models.completed_guard(self.safety)
-        spec = with_base_urls(JobSpec.parse(connected), os.environ, self.log)
+        spec = with_base_urls(with_key(JobSpec.parse(connected), self.gcp_conn_id), os.environ, self.log)
         self._check_allowed(spec)
         return spec, secrets
 

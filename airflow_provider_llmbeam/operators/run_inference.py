@@ -85,11 +85,14 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         alerts: What raises an alert, see `spec.Alerts`.
         notifiers: Notifiers of Airflow, e.g. of the providers slack, smtp and http. Each is called once for each
             alert of a run, with the alert as `llmbeam_alert` in its context.
+        traces: Which rows are spans of the job's trace: `spec.Traces`.
         safety: What protects the people whose data is sent, and records who sent it: `spec.Safety`.
         cache: Sharing of answers with other runs and Dags, see `spec.Cache`.
         runner: Runner of the job, see `spec.DataflowRunner`, `spec.FlinkRunner`, `spec.PrismRunner` and
             `spec.PortableRunner`; by default a process on the worker.
         state_uri: Directory of the journal; by default below a files sink.
+        kms_key_name: Key of Cloud KMS, see docs/reference/encryption.md; by default `kms_key_name` in the extra
+            fields of `gcp_conn_id`.
         job_name: Name of the job; by default derived from Dag, task and run, so that retries find their journal.
             On Dataflow, a task waits for a running job of its name, and does not replace that of another run.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
@@ -101,8 +104,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     Templated:
         `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `conversation`, `inference`,
-        `limits`, `batching`, `alerts`, `safety`, `cache`, `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`,
-        `gcp_conn_id`, `impersonation_chain`.
+        `limits`, `batching`, `alerts`, `traces`, `safety`, `cache`, `runner`, `state_uri`, `kms_key_name`,
+        `job_name`, `llmbeam_conn_id`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
         The manifest: counts of rows, requests and tokens, the cost, and the addresses of answers, dead letter and
@@ -160,7 +163,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         data = self._spec_data(self.job_name or "preview", with_stand_in(self.inference, None))
         spec, secrets = self._connect(data)
         with google_credentials(spec, self.gcp_conn_id):
-            process = JobProcess(spec, secrets, self.log, files_at=self._files_at)
+            process = JobProcess(spec, secrets, self.log, files_at=self._files_of(spec))
             return Preview.of(process.run_step("preview", sample))
 
     def continue_batch(
@@ -235,7 +238,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             self._remote = self._launcher(context)
             return self._run_elsewhere(spec, self._remote, context)
         self._process = JobProcess(
-            spec, environment, self.log, on_alert=partial(self._notify, context), files_at=self._files_at
+            spec, environment, self.log, on_alert=partial(self._notify, context), files_at=self._files_of(spec)
         )
         self.store_link(context, OutputLink(), output_url(spec))
         is_deferred = self.deferrable and spec.inference.mode != "online"
@@ -309,13 +312,17 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self, manifest: dict[str, Any], page: dict[str, Any] | None, context: Context
     ) -> dict[str, Any]:
         """Tells metrics, lineage, assets and the page in Airflow what a job reported; returns its manifest."""
-        durations = manifest.pop("latency_counts", {})
-        self._manifest = manifest
-        record_job(manifest, durations, context["ti"], embeds=self.embedding is not None)
+        self._manifest = manifest = self._record(manifest, context)
         unless_skipped(manifest)
         self.store_link(context, ReportLink(), report_url(manifest))
         self._show_page(page, context)
         add_manifest(context, self.outlets, manifest)
+        return manifest
+
+    def _record(self, manifest: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Records a job for metrics and traces; returns its manifest without what only these need."""
+        durations, rows = manifest.pop("latency_counts", {}), manifest.pop("traced_rows", [])
+        record_job(manifest, durations, rows, context["ti"], embeds=self.embedding is not None)
         return manifest
 
     def _notify(self, context: Context, alert: Alert) -> None:
@@ -324,12 +331,14 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     @contextmanager
     def _report_outcome(self, context: Context) -> Iterator[None]:
         """Counts the outcome; keeps the name of an error, and the page of a job that failed after its last row."""
-        with errors_of_airflow(), count_outcome(context["ti"]):
+        with errors_of_airflow(self), count_outcome(context["ti"]):
             try:
                 yield
             except LLMBeamError as error:
                 context["ti"].xcom_push(key=ERROR_KEY, value=type(error).__name__)
                 self._show_page(error.page, context)
+                if error.report is not None:
+                    self._record(error.report, context)
                 raise
 
     def _show_links(self, spec: JobSpec, job: SubmittedJob, context: Context) -> None:

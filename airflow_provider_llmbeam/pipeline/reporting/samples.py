@@ -81,7 +81,6 @@ class Samples:
             http_status=failure.http_status,
             attempts=failure.attempts,
             origin=found.origin,
-            request_id=failure.request_id,
         )
         _drop_above(kept, FAILED_ROWS)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import AnswerProfile
 from airflow_provider_llmbeam.pipeline.reporting.samples import Samples
 from airflow_provider_llmbeam.pipeline.reporting.time_series import TimeSeries
+from airflow_provider_llmbeam.pipeline.reporting.traced_rows import TracedRows
 
 #: Tag of the output with one `Tally` for each bundle.
 TALLIES = "tallies"
@@ -37,10 +38,11 @@ class Tally:
         costs: Cost in billionths of a US dollar by what was paid for: a tier, or `prefix_cache`.
         buckets: Numbers of rows, input and output tokens by length bucket.
         first_sent_at: Unix time of the first request, or infinity.
-        last_answered_at: Unix time of the last answer, or minus infinity.
+        last_answered_at: Unix time of the last answer or failure, or minus infinity.
         series: Events of this run by time.
         profile: What all answers look like in sum.
         samples: Rows that the report shows.
+        traced: Rows that become spans.
     """
 
     read: int = 0
@@ -62,6 +64,14 @@ class Tally:
     series: TimeSeries = field(default_factory=TimeSeries)
     profile: AnswerProfile = field(default_factory=AnswerProfile)
     samples: Samples = field(default_factory=Samples)
+    traced: TracedRows = field(default_factory=TracedRows)
+
+    def add_time(self, sent_at: float, ended_at: float) -> None:
+        """Extends the time of sending by a request."""
+        if sent_at < self.first_sent_at:
+            self.first_sent_at = sent_at
+        if ended_at > self.last_answered_at:
+            self.last_answered_at = ended_at
 
     @property
     def latencies(self) -> Counter[int]:
@@ -82,9 +92,9 @@ def add_up(tallies: Iterable[Tally]) -> Tally:
         total.read += tally.read
         total.skipped += tally.skipped
         total.messages = {**tally.messages, **total.messages}
-        total.first_sent_at = min(total.first_sent_at, tally.first_sent_at)
-        total.last_answered_at = max(total.last_answered_at, tally.last_answered_at)
+        total.add_time(tally.first_sent_at, tally.last_answered_at)
         total.series.merge(tally.series)
         total.profile.merge(tally.profile)
         total.samples.merge(tally.samples)
+        total.traced.merge(tally.traced)
     return total

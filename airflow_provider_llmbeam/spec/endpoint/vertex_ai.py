@@ -12,8 +12,6 @@ from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     MACHINES,
     VERTEX_LADDER,
     GpuMachine,
-    architecture_of,
-    smallest_machine,
 )
 from airflow_provider_llmbeam.spec.fields.names import (
     AcceleratorType,
@@ -36,7 +34,13 @@ _OF_THE_CONTAINER = (
     "max_num_seqs",
 )
 #: Fields that no `DeployRequest` of Model Garden has; its `container_spec` would replace the whole container.
-_NOT_OF_MODEL_GARDEN = ("max_model_length_tokens", "max_num_seqs", "network", "service_account")
+_NOT_OF_MODEL_GARDEN = (
+    "max_model_length_tokens",
+    "max_num_seqs",
+    "network",
+    "service_account",
+    "kms_key_name",
+)
 _OF_THE_MACHINE = ("spot", "min_replicas", "max_replicas")
 
 
@@ -45,8 +49,8 @@ class VertexEndpoint(EndpointSpec):
 
     Without `machine_type` it uses the smallest machine that fits the model, see docs/gpu-memory.md; for a model
     that is not known there, Model Garden chooses. Model Garden also sets the limits of its server, and takes no
-    network and no account: `max_model_length_tokens`, `max_num_seqs`, `network` and `service_account` need
-    `container_image`. The further fields are those of `EndpointSpec`.
+    network, no account and no key: `max_model_length_tokens`, `max_num_seqs`, `network`, `service_account` and
+    `kms_key_name` need `container_image`. The further fields are those of `EndpointSpec`.
 
     Attributes:
         model: Model of Model Garden, `google/gemma3@gemma-3-4b-it`, or of the Hugging Face hub,
@@ -143,7 +147,7 @@ class VertexEndpoint(EndpointSpec):
         if self.machine_type is None:
             if given != (None, None):
                 raise ValueError("has an accelerator (`accelerator_type`), which needs `machine_type`")
-            if self.container_image is not None and architecture_of(self.model) is None:
+            if self.container_image is not None and self.known_architecture is None:
                 raise ValueError(
                     f"needs `machine_type`: how much memory {self.model} takes is not known, and a custom "
                     "container has no default"
@@ -241,7 +245,7 @@ class VertexEndpoint(EndpointSpec):
     def machine(self) -> GpuMachine | None:
         """Machine of a replica; `None`: Model Garden chooses."""
         if self.machine_type is None:
-            return smallest_machine(self.model, VERTEX_LADDER, self.max_num_seqs, self.length_tokens or 1)
+            return self._smallest(VERTEX_LADDER)
         if known := MACHINES.get(self.machine_type):
             return known
         return GpuMachine(self.machine_type, self.accelerator_type or "", self.accelerator_count or 1)

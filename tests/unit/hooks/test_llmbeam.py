@@ -327,3 +327,19 @@ def test_the_connection_test_sends_what_the_gateway_wants(monkeypatch: pytest.Mo
     assert request.path == "/v1/models?api-version=1"
     assert request.headers.items() >= {"x-portkey-config": "pc-planted", "api-key": "the-key"}.items()
     assert (is_usable, message) == (False, "OpenAI answered HTTP 401: no ***.")
+
+
+def test_the_usage_tier_of_the_connection_is_that_of_jobs_which_have_a_threshold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extra = json.dumps({"project": "acme", "location": "global", "usage_tier": 3})
+    monkeypatch.setenv("AIRFLOW_CONN_TIER", json.dumps({"conn_type": "llmbeam", "extra": extra}))
+    hook, job = LLMBeamHook("tier"), {"model": {"type": "gemini", "name": "gemini-2.5-flash"}}
+    assert hook.complete(job)[0]["limits"] == {"usage_tier": 3}
+    assert hook.complete({**job, "limits": {"usage_tier": 1}})[0]["limits"] == {"usage_tier": 1}
+    for changes in (
+        {"model": {"type": "gemini", "name": "gemini-2.5-flash", "location": "us-central1"}},
+        {"model": {"type": "echo"}},
+        {"inference": {"service_tier": "flex"}},
+    ):
+        assert "limits" not in hook.complete({**job, **changes})[0]
