@@ -25,6 +25,7 @@ class Reply:
         output_tokens: Billed output tokens, thoughts included.
         model: Version of the model.
         cached_tokens: Input tokens that the provider has read from its cache; `input_tokens` includes them.
+        cache_write_tokens: Input tokens that it has written to its cache; `input_tokens` includes them.
         audio_tokens: Input tokens of audio that are not from the cache; `input_tokens` includes them.
         estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
         reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
@@ -46,6 +47,7 @@ class Reply:
     audio_tokens: int = 0
     estimated_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
     service_tier: ServiceTier = "standard"
     first_token_seconds: float | None = None
     vector: Sequence[float] | None = None

@@ -24,6 +24,7 @@ class Bill(NamedTuple):
         audio_tokens: Input tokens of audio that are not from the cache, which `input_tokens` includes.
         estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
         reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
+        cache_write_tokens: Input tokens written to the provider's cache, which `input_tokens` includes.
     """
 
     input_tokens: int = 0
@@ -33,6 +34,7 @@ class Bill(NamedTuple):
     audio_tokens: int = 0
     estimated_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
 
     @classmethod
     def of(
@@ -45,14 +47,15 @@ class Bill(NamedTuple):
         audio_tokens: int = 0,
         estimated_tokens: int = 0,
         reasoning_tokens: int = 0,
+        cache_write_tokens: int = 0,
     ) -> Bill:
         """Returns the bill of one reply, valid or not, at the price of the tier that served it."""
         tokens = (input_tokens, output_tokens, cached_tokens)
-        counts = (audio_tokens, estimated_tokens, reasoning_tokens)
+        counts = (audio_tokens, estimated_tokens, reasoning_tokens, cache_write_tokens)
         ratio = None if price is None else price.ratio_at(service_tier)
         if price is None or ratio is None:
             return cls(*tokens, None, *counts) if any(tokens) else NOTHING
-        cost = price.cost_usd(*tokens, audio_tokens, tier_ratio=ratio)
+        cost = price.cost_usd(*tokens, audio_tokens, cache_write_tokens, tier_ratio=ratio)
         return cls(*tokens, round(cost * NANO), *counts)
 
     def plus(self, other: Bill) -> Bill:
@@ -66,6 +69,7 @@ class Bill(NamedTuple):
             self.audio_tokens + other.audio_tokens,
             self.estimated_tokens + other.estimated_tokens,
             self.reasoning_tokens + other.reasoning_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
         )
 
 
@@ -89,7 +93,7 @@ def charged_nano_usd(bill: Bill | Outcome, price: Price | None) -> int:
     """
     if bill.cost_nano_usd is not None or price is None:
         return bill.cost_nano_usd or 0
-    tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens, bill.audio_tokens)
+    tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens, bill.audio_tokens, bill.cache_write_tokens)
     return round(price.cost_usd(*tokens, tier_ratio=ASSUMED_PRIORITY_RATIO) * NANO)
 
 

@@ -47,6 +47,7 @@ class Completion:
         input_tokens: Billed input tokens, including those of invalid answers.
         output_tokens: Billed output tokens, including thoughts and invalid answers.
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
+        cache_write_tokens: Billed input tokens written to that cache; `input_tokens` includes them.
         audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
         estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
         reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
@@ -80,6 +81,7 @@ class Completion:
     audio_tokens: int = 0
     estimated_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
     cost_nano_usd: int | None = None
     attempts: int
     rejections: int = 0
@@ -114,6 +116,7 @@ class Failure:
         input_tokens: Billed input tokens, in spite of the failure.
         output_tokens: Billed output tokens, in spite of the failure.
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
+        cache_write_tokens: Billed input tokens written to that cache; `input_tokens` includes them.
         audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
         estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
         reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
@@ -142,6 +145,7 @@ class Failure:
     audio_tokens: int = 0
     estimated_tokens: int = 0
     reasoning_tokens: int = 0
+    cache_write_tokens: int = 0
     cost_nano_usd: int | None = 0
     max_repairs: int = 0
     answered_at: float = 0.0

@@ -226,5 +226,6 @@ def _invalid(reply: Reply, message: str, kind: FailureKind = "invalid_output") -
         audio_tokens=reply.audio_tokens,
         estimated_tokens=reply.estimated_tokens,
         reasoning_tokens=reply.reasoning_tokens,
+        cache_write_tokens=reply.cache_write_tokens,
         service_tier=reply.service_tier,
     )

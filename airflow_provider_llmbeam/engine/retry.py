@@ -30,6 +30,7 @@ class RequestError(Exception):
         input_tokens: Billed input tokens, in spite of the failure.
         output_tokens: Billed output tokens, in spite of the failure.
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
+        cache_write_tokens: Billed input tokens written to that cache; `input_tokens` includes them.
         audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
         estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
         reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
@@ -54,6 +55,7 @@ class RequestError(Exception):
         audio_tokens: int = 0,
         estimated_tokens: int = 0,
         reasoning_tokens: int = 0,
+        cache_write_tokens: int = 0,
         service_tier: ServiceTier = "standard",
         is_unconnected: bool = False,
         category: str | None = None,
@@ -71,6 +73,7 @@ class RequestError(Exception):
         self.audio_tokens = audio_tokens
         self.estimated_tokens = estimated_tokens
         self.reasoning_tokens = reasoning_tokens
+        self.cache_write_tokens = cache_write_tokens
         self.service_tier: ServiceTier = service_tier
         self.is_unconnected = is_unconnected
         self.category = category

@@ -84,9 +84,12 @@ class WithHeaders:
         return {name: value for name, value in headers.items() if name.lower() not in self._names}
 
 
+_NO_SECRETS = frozenset({"x-goog-user-project", "anthropic-version"})
+
+
 def secrets_in(headers: Mapping[str, str]) -> list[str]:
     """Returns the keys and tokens of authentication headers, which a server may quote in an error."""
-    return [value.rpartition(" ")[2] for name, value in headers.items() if name.lower() != "x-goog-user-project"]
+    return [value.rpartition(" ")[2] for name, value in headers.items() if name.lower() not in _NO_SECRETS]
 
 
 def tls_context(certificate: tuple[str, str]) -> ssl.SSLContext:
@@ -132,8 +135,11 @@ def open_access(
     """
     access = _open_authentication(model, environment or {}, find_credentials, request)
     headers = {
-        name: _header_value(name, variable, (environment or {}, os.environ))
-        for name, variable in model.api.headers.items()
+        **model.api.fixed_headers,
+        **{
+            name: _header_value(name, variable, (environment or {}, os.environ))
+            for name, variable in model.api.headers.items()
+        },
     }
     return WithHeaders(access, headers) if headers else access
 

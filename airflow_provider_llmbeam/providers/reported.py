@@ -54,6 +54,7 @@ class BilledTokens(TypedDict):
     estimated_tokens: NotRequired[int]
     audio_tokens: NotRequired[int]
     reasoning_tokens: NotRequired[int]
+    cache_write_tokens: NotRequired[int]
     service_tier: NotRequired[ServiceTier]
 
 

@@ -10,6 +10,7 @@ from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits, SharedBudget
 from airflow_provider_llmbeam.spec.model import (
+    AnthropicModel,
     Auth,
     EchoModel,
     Embedding,
@@ -56,6 +57,7 @@ __all__ = [
     "AirflowRun",
     "Alerts",
     "Architecture",
+    "AnthropicModel",
     "Auth",
     "Batching",
     "BigQueryAudit",

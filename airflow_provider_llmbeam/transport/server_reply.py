@@ -199,9 +199,9 @@ def advised_wait_seconds(
 
 
 #: Headers with the ID by which a server finds a request in its log, the most usual first: OpenAI and Databricks,
-#: LiteLLM, Azure, Cloudflare, Kong, Portkey. Sources: docs/reference/gateways.md
+#: Anthropic, LiteLLM, Azure, Cloudflare, Kong, Portkey. Sources: docs/reference/gateways.md
 _REQUEST_IDS = (
-    *("x-request-id", "x-litellm-call-id", "apim-request-id", "x-ms-request-id", "cf-aig-log-id"),
+    *("x-request-id", "request-id", "x-litellm-call-id", "apim-request-id", "x-ms-request-id", "cf-aig-log-id"),
     *("x-kong-request-id", "x-portkey-trace-id"),
 )
 _ID_CHARACTERS = 200

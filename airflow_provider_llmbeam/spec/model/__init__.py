@@ -3,6 +3,7 @@
 from airflow_provider_llmbeam.spec.model.gateway import Auth, header_variable
 from airflow_provider_llmbeam.spec.model.generation import Embedding, Generation
 from airflow_provider_llmbeam.spec.model.model import (
+    AnthropicModel,
     EchoModel,
     GeminiModel,
     Model,
@@ -17,6 +18,7 @@ from airflow_provider_llmbeam.spec.model.model import (
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 
 __all__ = [
+    "AnthropicModel",
     "Auth",
     "EchoModel",
     "Embedding",

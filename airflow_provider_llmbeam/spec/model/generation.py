@@ -71,10 +71,11 @@ class Generation(SpecModel):
         seed: Seed of the sampling, for servers that support it: a signed integer of 32 bits for Gemini, of 64 bits
             for others.
         stop_sequences: Texts that end the answer: at most 5 for Gemini, 4 for OpenAI.
-        thinking_budget_tokens: Maximum number of tokens for thoughts, for Gemini 2.5. 0 turns thinking off on
-            Flash models, -1 lets the model decide. Other servers ignore it.
+        thinking_budget_tokens: Maximum number of tokens for thoughts, for Gemini 2.5 and Claude. 0 turns thinking
+            off, on Flash models of Gemini, -1 lets the model decide. Other servers ignore it.
         thinking_level: How long Gemini 3 thinks. `minimal` and `medium` are for Flash models.
-        reasoning_effort: How long models of OpenAI, and those of servers with the same field, think.
+        reasoning_effort: How long models of OpenAI, and those of servers with the same field, think; the effort of
+            Claude, from `low` to `xhigh`.
         media_resolution: Resolution at which Gemini reads images, video and documents, and thus their tokens.
         safety_settings: What Gemini's filters block, by category, e.g.
             `{"HARM_CATEGORY_DANGEROUS_CONTENT": "BLOCK_ONLY_HIGH"}`. A blocked row fails with the kind `blocked`.

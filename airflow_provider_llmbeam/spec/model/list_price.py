@@ -20,6 +20,7 @@ _RATES = {
     "input_usd_per_million_tokens": "input_mtok",
     "output_usd_per_million_tokens": "output_mtok",
     "cached_input_usd_per_million_tokens": "cache_read_mtok",
+    "cache_write_usd_per_million_tokens": "cache_write_mtok",
 }
 _PRIORITY = {"service_tier": "priority"}
 _Found = dict[str, Decimal | TieredPrices | None]

@@ -9,6 +9,8 @@ Sources, read in November 2026:
   specifications"): an image 7 MB inline and 30 MB from Cloud Storage, `text/plain` 7 MB, a PDF 50 MB, a request
   500 MB; gs:// and https:// addresses.
 - OpenAI: platform.openai.com/docs/guides/images: PNG, JPEG, WEBP and GIF; 50 MB per request; https:// and `data:`.
+- Anthropic: anthropic 2.14 (`types.Base64ImageSourceParam`, `types.Base64PDFSourceParam`, and the same by `url`);
+  platform.claude.com/docs/en/build-with-claude/pdf-support: 32 MB per request.
 - vLLM: docs.vllm.ai, "Multimodal Inputs": images, audio and video by https:// or `data:`; `file://` is a path of
   the server, and refused unless it was started with `--allowed-local-media-path`.
 
@@ -25,6 +27,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from airflow_provider_llmbeam.spec.model.model import (
+    AnthropicModel,
     EchoModel,
     GeminiModel,
     Model,
@@ -63,6 +66,7 @@ _OPENAI_TYPES = (
     *("image/png", "image/jpeg", "image/webp", "image/gif"),
     *("audio/wav", "audio/mpeg", "audio/mp3", "application/pdf"),
 )
+_ANTHROPIC_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "application/pdf")
 _CHAT_TYPES = ("image/*", "audio/*", "video/*")
 _HTML = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 _BEGINNINGS = {
@@ -217,6 +221,15 @@ def media_rules(model: Model) -> MediaRules:
                 types_shown="PNG, JPEG, WebP, GIF, WAV, MP3 or PDF",
                 max_request_bytes=50 * MIB,
                 needs_type=False,
+            )
+        case AnthropicModel():
+            return MediaRules(
+                server="Anthropic",
+                # Claude on Vertex AI: only bytes, as nothing documents addresses there.
+                by_address=frozenset() if model.project else frozenset({"web"}),
+                types=_ANTHROPIC_TYPES,
+                types_shown="PNG, JPEG, WebP, GIF or PDF",
+                max_request_bytes=32 * MIB,
             )
         case OpenAIModel() | VertexEndpointModel():
             return MediaRules(

@@ -9,6 +9,8 @@ Sources, read in November 2026:
   of audio 32), …/document-processing (a page 258), …/media-resolution (an image, page or frame 64 if it is low).
 - OpenAI: developers.openai.com/api/docs/guides/pdf-files (the text of a page and its image), …/realtime-costs
   (10 tokens per second of audio); images in `openai_image_tokens`.
+- Claude: platform.claude.com/docs/en/build-with-claude/vision (width x height / 750, and at most what an image
+  of 2,576 pixels a side is made smaller to; older models make it smaller still), …/pdf-support (a page 1,500 to 3,000 tokens of text, and its image).
 - Gemma 3: ai.google.dev/gemma/docs/core (256 tokens for each image). Gemma 4: 280 by default, of 70 to 1,120
   (google-deepmind/gemma, gemma/gm/nn/gemma4/_gemma4.py, `output_length`).
 - Other weights are assumed to count patches of 28 x 28 pixels, as Qwen2.5-VL does
@@ -22,7 +24,13 @@ from dataclasses import dataclass
 from math import ceil, floor, sqrt
 from typing import NamedTuple
 
-from airflow_provider_llmbeam.spec.model.model import EchoModel, GeminiModel, Model, OpenAIModel
+from airflow_provider_llmbeam.spec.model.model import (
+    AnthropicModel,
+    EchoModel,
+    GeminiModel,
+    Model,
+    OpenAIModel,
+)
 
 #: Assumptions where a file does not say: pixels of an image whose header is not read, bytes of a page and of a
 #: second, and of a file on the web, which is not fetched.
@@ -33,6 +41,8 @@ _FILE_BYTES = 2**20
 _TEXT_BYTES = 4  # of a token, as `engine.tokens`
 #: A page as an image of A4, and its text.
 _PAGE_PIXELS, _PAGE_TEXT_TOKENS = (1024, 1448), 500
+#: Of Claude: tokens of the text of a page, pixels of a token, and the longest side that is not made smaller.
+_ANTHROPIC_PAGE_TOKENS, _ANTHROPIC_PIXELS, _ANTHROPIC_SIDE = 2000, 750, 2576
 #: Frames that a server of weights takes of a video, and tokens of each.
 _FRAMES, _FRAME_TOKENS = 32, 256
 #: Bounds, whatever a header says: pages of a document (Gemini), tokens of an image (Qwen2.5-VL) and of a file (the
@@ -115,9 +125,17 @@ def _rates(model: Model, pixels: tuple[int, int], media_resolution: str | None) 
     if isinstance(model, OpenAIModel) and model.is_openais:
         page = openai_image_tokens(name, _PAGE_PIXELS) + _PAGE_TEXT_TOKENS
         return _Rates(openai_image_tokens(name, pixels), page, audio=10)
+    if isinstance(model, AnthropicModel):
+        page = _anthropic_image_tokens(_PAGE_PIXELS) + _ANTHROPIC_PAGE_TOKENS
+        return _Rates(_anthropic_image_tokens(pixels), page, audio=0)
     of_gemma = {"gemma-3": 256, "gemma-4": 280}.get(name[:7])
     image = of_gemma or ceil(pixels[0] / 28) * ceil(pixels[1] / 28)
     return _Rates(image, page=0, audio=25)
+
+
+def _anthropic_image_tokens(pixels: tuple[int, int]) -> int:
+    width, height = _scaled(pixels, _ANTHROPIC_SIDE / max(pixels))
+    return max(1, ceil(width * height / _ANTHROPIC_PIXELS))
 
 
 def _gemini_3(media_resolution: str | None) -> _Rates:

@@ -41,6 +41,7 @@ class ModelApi:
         key_variables: Environment variables that may hold the API key; none if it takes a token instead.
         key_header: Header with the API key, and the text before the key.
         headers: Further headers: environment variables with their values, by name.
+        fixed_headers: Further headers with their values, which are no secrets, such as the version of the API.
         certificate: Files of a client's certificate and its key, for mutual TLS.
         requires_key: Whether it answers nothing without a key.
         base_url_variable: Environment variable that gives the address if the spec does not. Names as in
@@ -49,6 +50,8 @@ class ModelApi:
         tiers: Service tiers that it has besides the standard one.
         price_list: Name of the provider in the list of prices; `None` for a server that is billed by the hour.
         embeds: Whether it returns vectors, too.
+        closes_objects: Whether each object of an output schema has its `properties` alone, so that it has no free
+            maps.
         domains: Domains of the providers themselves. On run.app and vertexai.goog are the endpoints that this
             package provisions, with a new address each time.
     """
@@ -58,6 +61,7 @@ class ModelApi:
     key_variables: tuple[str, ...] = ()
     key_header: tuple[str, str] = ("Authorization", "Bearer ")
     headers: Mapping[str, str] = field(default_factory=dict)
+    fixed_headers: Mapping[str, str] = field(default_factory=dict)
     certificate: tuple[str, str] | None = None
     requires_key: bool = False
     base_url_variable: str | None = None
@@ -65,7 +69,11 @@ class ModelApi:
     tiers: frozenset[str] = frozenset()
     price_list: str | None = None
     embeds: bool = False
-    domains: tuple[str, ...] = ("googleapis.com", "vertexai.goog", "run.app", "api.openai.com")
+    closes_objects: bool = False
+    domains: tuple[str, ...] = (
+        *("googleapis.com", "vertexai.goog", "run.app"),
+        *("api.openai.com", "api.anthropic.com"),
+    )
 
     def key(self, *environments: Mapping[str, str]) -> str | None:
         """Returns the API key in the first of these environments that has one; `None` without a key."""
@@ -81,6 +89,19 @@ def value_of(variables: Iterable[str], environments: Sequence[Mapping[str, str]]
     """Returns the first value of variables in environments; `None` if none has one."""
     found = (each.get(name) for name in variables for each in environments)
     return next(filter(None, found), None)
+
+
+def _vertex_origin(location: str) -> str:
+    """Returns the address of Vertex AI in a location, as google-genai 2.34 (`_api_client.BaseApiClient`) has it."""
+    if location == "global":
+        return "https://aiplatform.googleapis.com"
+    if location in ("us", "eu"):
+        return f"https://aiplatform.{location}.rep.googleapis.com"
+    return f"https://{location}-aiplatform.googleapis.com"
+
+
+def _none_if_empty(project: str | None) -> str | None:
+    return project or None  # a template of Airflow without a value renders to an empty text
 
 
 class GeminiModel(SpecModel):
@@ -111,11 +132,7 @@ class GeminiModel(SpecModel):
     connection_fields: ClassVar[tuple[str, ...]] = ("base_url", "project", "location", "headers")
 
     _address = field_validator("base_url")(http_address)
-
-    @field_validator("project")
-    @classmethod
-    def _none_if_empty(cls, project: str | None) -> str | None:
-        return project or None  # a template of Airflow without a value renders to an empty text
+    _project = field_validator("project")(_none_if_empty)
 
     @property
     def api(self) -> ModelApi:
@@ -156,12 +173,6 @@ class GeminiModel(SpecModel):
         if not self.project:
             named = name if name.startswith(("models/", "tunedModels/")) else f"models/{name}"
             return f"{self.base_url or 'https://generativelanguage.googleapis.com'}/v1beta/{named}"
-        if location == "global":
-            host = "aiplatform.googleapis.com"
-        elif location in ("us", "eu"):
-            host = f"aiplatform.{location}.rep.googleapis.com"
-        else:
-            host = f"{location}-aiplatform.googleapis.com"
         if "/" not in name:
             name = f"publishers/google/models/{name}"
         elif not name.startswith(("projects/", "publishers/", "models/")):
@@ -169,7 +180,7 @@ class GeminiModel(SpecModel):
             name = f"publishers/{publisher}/models/{name}"
         if not name.startswith("projects/"):
             name = f"projects/{self.project}/locations/{location}/{name}"
-        return f"{self.base_url or f'https://{host}'}/v1beta1/{name}"
+        return f"{self.base_url or _vertex_origin(location)}/v1beta1/{name}"
 
 
 class OpenAIModel(SpecModel):
@@ -250,6 +261,87 @@ class OpenAIModel(SpecModel):
     def url_of(self, path: str) -> str:
         """Returns the address of a method, e.g. `chat/completions`."""
         return f"{self.base_url}/{path}{'?' if self.query else ''}{urlencode(self.query)}"
+
+
+#: Version of the API, on Vertex AI as well. Source: anthropic 2.14 (`_constants`, `lib.vertex`); `2023-06-01`, and
+#: `vertex-2023-10-16` there, are older ones.
+ANTHROPIC_VERSION = "2026-10-21"
+
+
+class AnthropicModel(SpecModel):
+    """A Claude model.
+
+    With `project` it is served by Vertex AI and needs Google credentials; without, by the Claude API, which needs a
+    key. The gateway that Anthropic manages on Google Cloud is not supported.
+
+    Attributes:
+        name: Name, e.g. `claude-haiku-5-5`; some on Vertex AI have a date, `claude-haiku-4-5@20251001`.
+        project: Google Cloud project that is billed.
+        location: Region of Vertex AI, or `global`, `us` or `eu`.
+        base_url: Another address of the same API, without `/v1`, e.g. of a gateway.
+        headers: Further headers for a gateway, see `OpenAIModel`.
+        api_key_env: Environment variable that holds the API key.
+    """
+
+    type: Literal["anthropic"]
+    name: Annotated[str, Field(min_length=1)]
+    project: str | None = None
+    location: str = "global"
+    base_url: str | None = None
+    headers: Headers = Field(default_factory=dict)
+    api_key_env: str = "ANTHROPIC_API_KEY"
+
+    connection_fields: ClassVar[tuple[str, ...]] = ("base_url", "project", "location", "headers")
+
+    _address = field_validator("base_url")(http_address)
+    _project = field_validator("project")(_none_if_empty)
+    _variable = field_validator("api_key_env")(variable_name)
+
+    @property
+    def api(self) -> ModelApi:
+        """The API that has it."""
+        if self.project:
+            return ModelApi(
+                service="Vertex AI",
+                authentication="access_token",
+                headers=self.headers,
+                price_list="google",
+                closes_objects=True,
+            )
+        return ModelApi(
+            service="Anthropic",
+            authentication="api_key",
+            key_variables=(self.api_key_env,),
+            key_header=("x-api-key", ""),
+            headers=self.headers,
+            fixed_headers={"anthropic-version": ANTHROPIC_VERSION},
+            requires_key=True,
+            base_url_variable=None if self.base_url else "ANTHROPIC_BASE_URL",
+            price_list="anthropic",
+            closes_objects=True,
+        )
+
+    @property
+    def address(self) -> str:
+        """Address of the API, or on Vertex AI of the model, without the method.
+
+        Names as in anthropic 2.14 (`lib.vertex._client`).
+        """
+        if not self.project:
+            return f"{self.base_url or 'https://api.anthropic.com'}/v1"
+        place = f"projects/{self.project}/locations/{self.location}"
+        origin = self.base_url or _vertex_origin(self.location)
+        return f"{origin}/v1/{place}/publishers/anthropic/models/{self.name}"
+
+    def messages_url(self, *, stream: bool = False) -> str:
+        """Returns the address of the method that takes the requests.
+
+        Args:
+            stream: Whether the answers are streamed.
+        """
+        if not self.project:
+            return f"{self.address}/messages"
+        return f"{self.address}:{'streamRawPredict' if stream else 'rawPredict'}"
 
 
 class VertexEndpointModel(SpecModel):
@@ -374,7 +466,7 @@ def _by_name(value: Any) -> Any:
 
 
 Model = Annotated[
-    GeminiModel | OpenAIModel | VertexEndpointModel | EchoModel,
+    GeminiModel | OpenAIModel | AnthropicModel | VertexEndpointModel | EchoModel,
     Field(discriminator="type"),
     BeforeValidator(_by_name),
 ]

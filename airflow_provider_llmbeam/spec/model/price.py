@@ -21,6 +21,7 @@ class _Rates(SpecModel):
     input_usd_per_million_tokens: _UsdPerMillion
     output_usd_per_million_tokens: _UsdPerMillion
     cached_input_usd_per_million_tokens: _UsdPerMillion | None = None
+    cache_write_usd_per_million_tokens: _UsdPerMillion | None = None
 
 
 class LongPromptPrice(_Rates):
@@ -32,6 +33,8 @@ class LongPromptPrice(_Rates):
         output_usd_per_million_tokens: Price of output tokens.
         cached_input_usd_per_million_tokens: Price of input tokens from the provider's cache; default: that of
             input tokens.
+        cache_write_usd_per_million_tokens: Price of input tokens written to that cache; default: that of input
+            tokens.
     """
 
     above_input_tokens: Annotated[int, Field(ge=1)]
@@ -45,6 +48,8 @@ class Price(_Rates):
         output_usd_per_million_tokens: Price of output tokens, thoughts included; a vector has none.
         cached_input_usd_per_million_tokens: Price of input tokens that the provider has read from its cache;
             default: that of input tokens.
+        cache_write_usd_per_million_tokens: Price of input tokens that the provider has written to its cache, for
+            Claude; default: that of input tokens.
         audio_input_usd_per_million_tokens: Price of input tokens of audio; default: that of input tokens.
         long_prompts: Price of requests with a long prompt; default: the same.
         priority_ratio: Price of all these tokens at the priority tier over that at the standard tier, e.g. 1.8;
@@ -65,13 +70,14 @@ class Price(_Rates):
         output_tokens: float,
         cached_tokens: float = 0,
         audio_tokens: float = 0,
+        cache_write_tokens: float = 0,
         *,
         tier_ratio: float = 1.0,
     ) -> float:
         """Returns the cost of one request, or the mean cost of many, in US dollars.
 
         Args:
-            input_tokens: Input tokens, including those from the provider's cache and those of audio.
+            input_tokens: Input tokens, including those from and to the provider's cache and those of audio.
             output_tokens: Output tokens.
             cached_tokens: Input tokens from the provider's cache. The discounts are not added: that of the cache
                 takes precedence over that of batch inference. A surcharge is, as each price of the priority tier
@@ -79,6 +85,7 @@ class Price(_Rates):
                 docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/batch-prediction-gemini,
                 openai.com/api-priority-processing (2026-11)
             audio_tokens: Input tokens of audio that are not from the cache.
+            cache_write_tokens: Input tokens written to the provider's cache.
             tier_ratio: Price of the other tokens over that of the standard tier.
         """
         long = self.long_prompts
@@ -87,9 +94,14 @@ class Price(_Rates):
         cached = rates.input_usd_per_million_tokens if cached is None else cached
         audio = self.audio_input_usd_per_million_tokens
         audio = rates.input_usd_per_million_tokens if audio is None else audio
+        write = rates.cache_write_usd_per_million_tokens
+        write = rates.input_usd_per_million_tokens if write is None else write
         return (
-            (input_tokens - cached_tokens - audio_tokens) * rates.input_usd_per_million_tokens * tier_ratio
+            (input_tokens - cached_tokens - audio_tokens - cache_write_tokens)
+            * rates.input_usd_per_million_tokens
+            * tier_ratio
             + audio_tokens * audio * tier_ratio
+            + cache_write_tokens * write * tier_ratio
             + cached_tokens * min(cached * max(tier_ratio, 1.0), rates.input_usd_per_million_tokens * tier_ratio)
             + output_tokens * rates.output_usd_per_million_tokens * tier_ratio
         ) / 1e6
