@@ -93,7 +93,13 @@ def charged_nano_usd(bill: Bill | Outcome, price: Price | None) -> int:
     """
     if bill.cost_nano_usd is not None or price is None:
         return bill.cost_nano_usd or 0
-    tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens, bill.audio_tokens, bill.cache_write_tokens)
+    tokens = (
+        bill.input_tokens,
+        bill.output_tokens,
+        bill.cached_tokens,
+        bill.audio_tokens,
+        bill.cache_write_tokens,
+    )
     return round(price.cost_usd(*tokens, tier_ratio=ASSUMED_PRIORITY_RATIO) * NANO)
 
 

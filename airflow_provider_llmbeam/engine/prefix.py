@@ -62,7 +62,7 @@ class CachedHead:
     """A head that the provider has stored.
 
     Attributes:
-        name: Name of the cached content.
+        name: Name of the cached content; empty for a head that requests mark.
         head: The head.
     """
 

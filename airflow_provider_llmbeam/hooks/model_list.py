@@ -8,18 +8,18 @@ from urllib.parse import urlsplit
 
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.providers.errors import ApiNotFoundError
+from airflow_provider_llmbeam.providers.probe import ModelList
+from airflow_provider_llmbeam.providers.registry import part_of
 from airflow_provider_llmbeam.providers.rest import RestClient, session_with
-from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, connection_fields, parse_model
+from airflow_provider_llmbeam.spec.model import Model, connection_fields, parse_model
 from airflow_provider_llmbeam.transport.server_reply import list_of
-
-_MAX_MODELS = 1000
 
 
 def model_of_connection(key: str | None, fields: Mapping[str, Any]) -> Model:
     """Returns a model whose requests would go where the key of a connection belongs.
 
     The address of a server with the OpenAI API has a path, such as `/v1`; that of Gemini has none. Without an
-    address, a key of OpenAI begins with `sk-`.
+    address, a key of OpenAI begins with `sk-`, and one of Anthropic with `sk-ant-`.
 
     Args:
         key: Its key.
@@ -29,8 +29,12 @@ def model_of_connection(key: str | None, fields: Mapping[str, Any]) -> Model:
         JobSpecError: A field of the connection does not fit.
     """
     host = fields.get("base_url")
+    is_anthropic = (urlsplit(host or "").hostname or "").endswith("anthropic.com") or (key or "").startswith(
+        "sk-ant-"
+    )
     is_openai = urlsplit(host or "").path.strip("/") or (not host and (key or "").startswith("sk-"))
-    model = {"type": "openai", "name": "any"} if is_openai and not fields.get("project") else {"type": "gemini"}
+    kind = "anthropic" if is_anthropic else "openai" if is_openai else "gemini"
+    model = {"type": "gemini"} if kind == "gemini" or fields.get("project") else {"type": kind, "name": "any"}
     return parse_model(model | {name: fields[name] for name in connection_fields(model) if fields.get(name)})
 
 
@@ -47,31 +51,13 @@ def describe_access(model: Model, environment: Mapping[str, str]) -> str:
     authenticate = ModelAuthentication(model, environment)
     with session_with(authenticate, model.api.certificate) as session:
         client = RestClient(session, model.api.service)
-        url, field, params = _list_of(model)
+        wanted: ModelList = part_of(model, "probe").model_list(model)
         try:
-            page = client.json_object(client.request("GET", url, params=params))
+            page = client.json_object(client.request("GET", wanted.url, params=wanted.params))
         except ApiNotFoundError:
-            return f"{model.api.service} at {url} lists no models, so the key was not checked"
-    models = list_of(page.get(field))
-    many = "more than " if page.get("nextPageToken") else ""
+            return f"{model.api.service} at {wanted.url} lists no models, so the key was not checked"
+    models = list_of(page.get(wanted.field))
+    many = "more than " if page.get("nextPageToken") or page.get("has_more") else ""
     by = "key" if model.api.authentication == "api_key" else "account"
     by = by if authenticate() else "request without a key"
     return f"{by} accepted, {many}{len(models):,} models"
-
-
-def _list_of(model: Model) -> tuple[str, str, dict[str, str]]:
-    """Returns the address of the list of models, the field of the reply with them, and the parameters.
-
-    As google-genai 2.34 (`models.Models._list`) and openai ask for them.
-    """
-    if isinstance(model, OpenAIModel):
-        return model.url_of("models"), "data", {}
-    assert isinstance(model, GeminiModel)
-    size = {"pageSize": str(_MAX_MODELS)}
-    if model.project:
-        return (
-            f"{model.address.partition('/v1beta1/')[0]}/v1beta1/publishers/google/models",
-            "publisherModels",
-            size,
-        )
-    return f"{model.address.partition('/v1beta/')[0]}/v1beta/models", "models", size

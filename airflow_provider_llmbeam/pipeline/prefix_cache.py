@@ -33,6 +33,10 @@ _log = logging.getLogger("llmbeam")
 TTL_SECONDS = 600.0
 EXTEND_SECONDS = TTL_SECONDS / 3
 
+#: Smallest head that is marked, in tokens; a model that stores only longer ones ignores the mark.
+#: Source: platform.claude.com/docs/en/build-with-claude/prompt-caching (2026-11)
+MIN_MARKED_TOKENS = 1_024
+
 #: Assumed number of requests of a source that has not been read. A cache pays from 2 requests in 10 minutes.
 _UNKNOWN_ROWS = 1_000
 
@@ -92,9 +96,7 @@ def head_to_cache(spec: JobSpec) -> PromptHead | None:
         # A job on Dataflow outlives the process that extends and deletes the cache.
         and isinstance(spec.runner, LocalRunner)
     )
-    head = head_of(spec.prompt) if is_possible else None
-    if head is not None and spec.conversation is not None:  # a history comes before the text
-        head = None if head.system is None else PromptHead("", head.system)
+    head = _head_of_job(spec) if is_possible else None
     if head is None or head.tokens < min_tokens(model.name):
         return None
     price, tokens = price_of(model, spec.limits.price), head.tokens
@@ -104,6 +106,21 @@ def head_to_cache(spec: JobSpec) -> PromptHead | None:
     requests = len(spec.source.rows) if isinstance(spec.source, RowsSource) else _UNKNOWN_ROWS
     inline, cached = price.cost_usd(tokens, 0), price.cost_usd(tokens, 0, tokens)
     return head if inline + storage < requests * (inline - cached) else None
+
+
+def marked_head(spec: JobSpec) -> CachedHead | None:
+    """Returns the head of a job's prompts that requests mark to be stored; `None` for a provider without marks."""
+    if not (spec.inference.prefix_cache and spec.model.api.marks_heads):
+        return None
+    head = _head_of_job(spec)
+    return None if head is None or head.tokens < MIN_MARKED_TOKENS else CachedHead("", head)
+
+
+def _head_of_job(spec: JobSpec) -> PromptHead | None:
+    head = head_of(spec.prompt)
+    if head is not None and spec.conversation is not None:  # a history comes before the text
+        return None if head.system is None else PromptHead("", head.system)
+    return head
 
 
 @contextlib.contextmanager

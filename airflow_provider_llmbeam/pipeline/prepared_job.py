@@ -32,7 +32,7 @@ from airflow_provider_llmbeam.pipeline.launch.worker_package import build_worker
 from airflow_provider_llmbeam.pipeline.launch.writable import check_writable, make_directories
 from airflow_provider_llmbeam.pipeline.lease import hold_lease
 from airflow_provider_llmbeam.pipeline.media.uploads import delete_uploads_after
-from airflow_provider_llmbeam.pipeline.prefix_cache import store_head
+from airflow_provider_llmbeam.pipeline.prefix_cache import marked_head, store_head
 from airflow_provider_llmbeam.pipeline.reporting.progress import ProgressReader
 from airflow_provider_llmbeam.pipeline.shared_budget import check_budget
 from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
@@ -114,7 +114,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
                 progress_prefix=workers.prefix,
                 launcher=launcher if are_elsewhere else None,
                 mark=LaunchMark.of(spec),
-                cached_head=None if cache is None else cache.cached_head,
+                cached_head=marked_head(spec) if cache is None else cache.cached_head,
                 flex_until=_end_of_flex(spec, manifest, now),
                 stop_uri=spec.paths.stop_uri,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -29,6 +29,21 @@ class ProbeRequest:
     url: str
     body: Mapping[str, Any]
     answer_fields: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """Request for the models that a key can use, which is free.
+
+    Attributes:
+        url: Full URL.
+        field: Name of the field of a reply that has the models.
+        params: Parameters of the URL.
+    """
+
+    url: str
+    field: str
+    params: Mapping[str, str] = field(default_factory=dict)
 
 
 def probe_request(model: Model, *, embeds: bool = False) -> ProbeRequest | None:

@@ -6,7 +6,7 @@ A module of the folder is a part, which a family has or not:
     embeddings      open_embeddings(model, embedding, access)                              vectors
     batch_format    open_format(model, generation, output_schema, embedding)               files of batch inference
     batch           open_batches(model, http, output_uri=…, embeds=…, kms_key_name=…)      jobs of batch inference
-    probe           probe_request(model, embeds=…)                                         the smallest request
+    probe           probe_request(model, embeds=…), model_list(model)                      the smallest requests
     files           open_files(model, http)                                                uploads for requests
     cached_contents open_cached_contents(model, http, kms_key_name)                        heads of prompts
 

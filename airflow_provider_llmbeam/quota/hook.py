@@ -28,7 +28,7 @@ from airflow_provider_llmbeam.quota.metrics import MonitoringReader, QuotaMetric
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
 from airflow_provider_llmbeam.spec.facts import SHARED_POOL
 from airflow_provider_llmbeam.spec.limits import Limits
-from airflow_provider_llmbeam.spec.model import GeminiModel, Model, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model import AnthropicModel, GeminiModel, Model, VertexEndpointModel
 
 VERTEX = "aiplatform.googleapis.com"
 _T = TypeVar("_T")
@@ -116,11 +116,11 @@ class QuotaHook(GoogleHook):
             endpoint_id = model.endpoint.rpartition("/")[2]
             serving = _readable(notes, lambda: self._metrics(location).serving(endpoint_id))
             return replace(found, serving=serving, unreadable=tuple(notes))
-        if isinstance(model, GeminiModel) and situation != "unpublished_quota":
+        if situation in ("shared_pool", "published_quota"):
             return self._of_publisher(model, found)
         return replace(found, allowances=self._read_stated(None))
 
-    def _of_publisher(self, model: GeminiModel, found: Evidence) -> Evidence:
+    def _of_publisher(self, model: Model, found: Evidence) -> Evidence:
         """Adds the evidence of a model that Google or a partner serves."""
         notes: list[str] = []
         name, metrics = model.name.rpartition("/")[2], self._metrics(found.location)
@@ -221,6 +221,8 @@ def situation_of(model: Model) -> Situation:
     match model:
         case GeminiModel(project=str(), name=name):
             return "shared_pool" if SHARED_POOL.match(name.rpartition("/")[2]) else "published_quota"
+        case AnthropicModel(project=str()):
+            return "published_quota"
         case VertexEndpointModel():
             return "own_endpoint"
     return "unpublished_quota"
@@ -229,7 +231,7 @@ def situation_of(model: Model) -> Situation:
 def project_of(model: Model | None) -> str | None:
     """Returns the project that is billed for a model; `None` if the model does not name one."""
     match model:
-        case GeminiModel(project=project):
+        case GeminiModel(project=project) | AnthropicModel(project=project):
             return project
         case VertexEndpointModel(endpoint=endpoint):
             return endpoint.split("/")[1]

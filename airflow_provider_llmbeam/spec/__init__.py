@@ -56,8 +56,8 @@ from airflow_provider_llmbeam.spec.traces import Traces
 __all__ = [
     "AirflowRun",
     "Alerts",
-    "Architecture",
     "AnthropicModel",
+    "Architecture",
     "Auth",
     "Batching",
     "BigQueryAudit",

@@ -45,7 +45,7 @@ class Inference(SpecModel):
             what is above it waits. `provisioned_then_flex` sends that at flex instead. `standard` and `priority`
             use Provisioned Throughput first, too, and `flex` never does.
         prefix_cache: Whether the beginning that all prompts have in common is stored at Gemini while the job runs,
-            where that costs less than to send it with each request.
+            where that costs less than to send it with each request, or marked to be stored by Anthropic.
     """
 
     text_field = "mode"

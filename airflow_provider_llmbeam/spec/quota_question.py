@@ -10,7 +10,7 @@ from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel, may_h
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.endpoint import Endpoint
 from airflow_provider_llmbeam.spec.limits import Limits
-from airflow_provider_llmbeam.spec.model import GeminiModel, Model, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model import AnthropicModel, GeminiModel, Model, VertexEndpointModel
 
 
 class QuotaQuestion(SpecModel):
@@ -55,13 +55,14 @@ class QuotaQuestion(SpecModel):
 
     @model_validator(mode="after")
     def _where_there_is_a_choice(self, info: ValidationInfo) -> Self:
-        is_on_vertex_ai = isinstance(self.model, GeminiModel) and may_have_project(self.model.project, info)
+        model = self.model
+        is_on_vertex_ai = isinstance(model, GeminiModel | AnthropicModel) and may_have_project(model.project, info)
         has_choice = self.endpoint is not None or is_on_vertex_ai
         if self.locations and not has_choice:
             raise FieldFaultError(
                 "locations",
-                "only a Gemini model on Vertex AI (`model.project`) and an endpoint to be provisioned can choose "
-                "from several",
+                "only a model of Gemini or Anthropic on Vertex AI (`model.project`) and an endpoint to be "
+                "provisioned can choose from several",
                 list(self.locations),
             )
         return self
@@ -79,15 +80,15 @@ class QuotaQuestion(SpecModel):
         if self.locations:
             return self.locations
         match self.model:
-            case GeminiModel(project=str(), location=location):
-                return (location,)
+            case GeminiModel() | AnthropicModel() as model if model.project:
+                return (model.location,)
             case VertexEndpointModel(endpoint=endpoint):
                 return (endpoint.split("/")[3],)
         return self.endpoint.locations if self.endpoint is not None else ("",)
 
     def model_at(self, location: str) -> Model | None:
         """Returns the model in a location."""
-        moves = isinstance(self.model, GeminiModel) and self.model.project is not None
+        moves = isinstance(self.model, GeminiModel | AnthropicModel) and self.model.project is not None
         return self.model.model_copy(update={"location": location}) if self.model and moves else self.model
 
     def target_at(self, location: str) -> dict[str, Any]:

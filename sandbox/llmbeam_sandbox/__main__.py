@@ -109,6 +109,8 @@ def environment(sandbox: Sandbox, proxy: Proxy) -> dict[str, str]:
         **proxy.environment(),
         "OPENAI_API_KEY": "sandbox",
         "OPENAI_BASE_URL": sandbox.openai_url,
+        "ANTHROPIC_API_KEY": "sandbox",
+        "ANTHROPIC_BASE_URL": sandbox.url,
         "LLMBEAM_SANDBOX_PID": str(os.getpid()),
         "LLMBEAM_SANDBOX_TOKEN": sandbox.token,
     }
@@ -137,9 +139,10 @@ def banner(url: str, openai_url: str, *, quota: Quota, latency: Latency) -> str:
 Sandbox on {url}, until Ctrl-C. See {url}/sandbox/stats for statistics of its requests.
   quota    {requests}, {tokens} (each model)
   latency  {latency.mean_seconds:g} s mean, sigma {latency.sigma:g}
-Copy into the environment of a Gemini client, and of an OpenAI client:
+Copy into the environment of a client of Gemini, of OpenAI, and of Anthropic:
   export GOOGLE_API_KEY=sandbox GOOGLE_GEMINI_BASE_URL={url}
   export OPENAI_API_KEY=sandbox OPENAI_BASE_URL={openai_url}
+  export ANTHROPIC_API_KEY=sandbox ANTHROPIC_BASE_URL={url}
 """
 
 

@@ -278,6 +278,8 @@ class Sandbox(Server):
             "GOOGLE_API_KEY": "sandbox",
             "OPENAI_BASE_URL": self.openai_url,
             "OPENAI_API_KEY": "sandbox",
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": "sandbox",
             "NO_GCE_CHECK": "true",
         }
 

@@ -28,7 +28,7 @@ from llmbeam_sandbox.dataflow.settings import DataflowSettings
 from llmbeam_sandbox.dlp import api as dlp
 from llmbeam_sandbox.dlp.state import DlpState
 from llmbeam_sandbox.flink import api as flink
-from llmbeam_sandbox.models import cached_content_routes, cached_contents, gemini, openai
+from llmbeam_sandbox.models import anthropic, cached_content_routes, cached_contents, gemini, openai
 from llmbeam_sandbox.models.embedding import gemini as gemini_embeddings
 from llmbeam_sandbox.models.embedding import openai as openai_embeddings
 from llmbeam_sandbox.models.server import ModelServer
@@ -53,6 +53,7 @@ METHODS = Methods.joined(
         gemini_embeddings,
         openai,
         openai_embeddings,
+        anthropic,
         storage,
         bigquery,
         pubsub,
@@ -114,6 +115,7 @@ class Services:
             min_tokens=models.min_cached_tokens,
             storage_usd=models.cache_storage_usd,
         )
+        self.prompt_cache = anthropic.PromptCache(self.backend.now)
         self.models.token_bill.storage_nano_usd = self.caches.storage_nano_usd
         try:
             store = ObjectStore(clock, buckets)
@@ -144,6 +146,7 @@ class Services:
         self.backend.on_reset += [
             self.batches.clear,
             self.caches.clear,
+            self.prompt_cache.clear,
             self.vertex_batches.jobs.clear,
             self.gemini_batches.clear,
             self.openai_batches.clear,
@@ -189,7 +192,8 @@ class Services:
             *cached_content_routes.routes(self.caches),
             *access.guarded(vertex.routes(self.vertex)),
             *access.guarded(cloud_run.routes(self.cloud_run)),
-            *openai.routes(self.models),
+            *anthropic.routes(self.models, self.prompt_cache),
+            *openai.routes(self.models, anthropic.list_dialect(self.prompt_cache)),
             *openai_batches.routes(self.openai_batches),
             *openai_embeddings.routes(self.models),
             *gemini_batches.routes(self.gemini_batches),

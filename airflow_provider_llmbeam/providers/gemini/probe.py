@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_provider_llmbeam.providers.probe import OUTPUT_TOKENS, QUESTION, ProbeRequest, make_request
+from airflow_provider_llmbeam.providers.probe import (
+    OUTPUT_TOKENS,
+    QUESTION,
+    ModelList,
+    ProbeRequest,
+    make_request,
+)
 from airflow_provider_llmbeam.spec.model import GeminiModel
 
 _CONTENT = {"parts": [{"text": QUESTION}]}
@@ -18,6 +24,15 @@ def probe_request(model: GeminiModel, *, embeds: bool) -> ProbeRequest:
         "generationConfig": {"maxOutputTokens": OUTPUT_TOKENS},
     }
     return make_request(f"{model.address}:generateContent", body, "candidates", "promptFeedback")
+
+
+def model_list(model: GeminiModel) -> ModelList:
+    """Returns the request for the list of models, as google-genai 2.34 has it (`models.Models._list`)."""
+    size = {"pageSize": "1000"}
+    if model.project:
+        address = model.address.partition("/v1beta1/")[0]
+        return ModelList(f"{address}/v1beta1/publishers/google/models", "publisherModels", size)
+    return ModelList(f"{model.address.partition('/v1beta/')[0]}/v1beta/models", "models", size)
 
 
 def _embedding(model: GeminiModel) -> ProbeRequest:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_llmbeam.providers.probe import OUTPUT_TOKENS, QUESTION, ProbeRequest, make_request
+from airflow_provider_llmbeam.providers.probe import (
+    OUTPUT_TOKENS,
+    QUESTION,
+    ModelList,
+    ProbeRequest,
+    make_request,
+)
 from airflow_provider_llmbeam.spec.model import OpenAIModel
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": QUESTION}]}
@@ -19,3 +25,8 @@ def probe_request(model: OpenAIModel, *, embeds: bool) -> ProbeRequest:
     cap = "max_completion_tokens" if "api.openai.com" in model.base_url else "max_tokens"
     chat = {"model": model.name, **CHAT, cap: OUTPUT_TOKENS}
     return make_request(model.url_of("chat/completions"), chat, "choices")
+
+
+def model_list(model: OpenAIModel) -> ModelList:
+    """Returns the request for the list of models."""
+    return ModelList(model.url_of("models"), "data")

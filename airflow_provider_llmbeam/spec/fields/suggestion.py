@@ -51,6 +51,7 @@ _NAMES_ELSEWHERE = {
 _VALUES_ELSEWHERE = {
     "accuracy": "exact",
     "azure": "openai",
+    "claude": "anthropic",
     "google": "gemini",
     "ollama": "openai",
     "vertex": "gemini",

@@ -72,7 +72,7 @@ def check_batch_model(model: Model) -> None:
     if not model.api.has_batch:
         where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
         raise JobSpecError(
-            f"`model`: only Gemini and OpenAI itself have batch inference; got {model.name!r} of type "
+            f"`model`: batch inference is that of Gemini and of OpenAI itself; got {model.name!r} of type "
             f"{model.type!r}{where}."
         )
 
@@ -190,10 +190,11 @@ def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
     model = spec.model
     if model.api.has_batch:
         return None
+    where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
     return FieldFaultError(
         "inference.mode",
-        f"must be 'online' with a model of type {model.type!r} at an address of its own: only Gemini and OpenAI "
-        "itself have batch inference",
+        f"must be 'online' with a model of type {model.type!r}{where}: batch inference is that of Gemini and of "
+        "OpenAI itself",
         mode,
         model.name,
     )

@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.spec.model.parameters import (
     refusal,
 )
 from airflow_provider_llmbeam.spec.model.price import price_of
+from airflow_provider_llmbeam.spec.prompt.answer_type import free_map
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, is_in_network, missing_worker_secrets
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import FilesSink, KafkaSink, MilvusSink, PubSubSink
@@ -187,7 +188,19 @@ def _generation_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | 
     for name in given(spec.generation):
         if why := refusal(name, spec.generation, spec.model, server):
             return FieldFaultError(f"generation.{name}", why, getattr(spec.generation, name), spec.model.name)
-    return _restriction_fault(spec) or _online_fault(spec) or _search_fault(spec)
+    return _restriction_fault(spec) or _free_map_fault(spec) or _online_fault(spec) or _search_fault(spec)
+
+
+def _free_map_fault(spec: JobSpec) -> FieldFaultError | None:
+    schema = spec.prompt.output_schema
+    if not spec.model.api.closes_objects or schema is None or (path := free_map(schema)) is None:
+        return None
+    return FieldFaultError(
+        "prompt.output_schema",
+        f"must name all `properties` of each object: {spec.model.api.service} answers with no others, and the "
+        f"object at {path} may have any. Use an array of objects with a name and a value",
+        NOT_SHOWN,
+    )
 
 
 def _restriction_fault(spec: JobSpec) -> FieldFaultError | None:

@@ -9,8 +9,8 @@ Sources, read in November 2026:
   of audio 32), …/document-processing (a page 258), …/media-resolution (an image, page or frame 64 if it is low).
 - OpenAI: developers.openai.com/api/docs/guides/pdf-files (the text of a page and its image), …/realtime-costs
   (10 tokens per second of audio); images in `openai_image_tokens`.
-- Claude: platform.claude.com/docs/en/build-with-claude/vision (width x height / 750, and at most what an image
-  of 2,576 pixels a side is made smaller to; older models make it smaller still), …/pdf-support (a page 1,500 to 3,000 tokens of text, and its image).
+- Claude: platform.claude.com/docs/en/build-with-claude/vision (width x height / 750, at most 4,784; older models
+  make an image smaller, to 1,600), …/pdf-support (a page 1,500 to 3,000 tokens of text, and its image).
 - Gemma 3: ai.google.dev/gemma/docs/core (256 tokens for each image). Gemma 4: 280 by default, of 70 to 1,120
   (google-deepmind/gemma, gemma/gm/nn/gemma4/_gemma4.py, `output_length`).
 - Other weights are assumed to count patches of 28 x 28 pixels, as Qwen2.5-VL does
@@ -41,8 +41,8 @@ _FILE_BYTES = 2**20
 _TEXT_BYTES = 4  # of a token, as `engine.tokens`
 #: A page as an image of A4, and its text.
 _PAGE_PIXELS, _PAGE_TEXT_TOKENS = (1024, 1448), 500
-#: Of Claude: tokens of the text of a page, pixels of a token, and the longest side that is not made smaller.
-_ANTHROPIC_PAGE_TOKENS, _ANTHROPIC_PIXELS, _ANTHROPIC_SIDE = 2000, 750, 2576
+#: Of Claude: tokens of the text of a page, pixels of a token, and the most tokens of an image.
+_ANTHROPIC_PAGE_TOKENS, _ANTHROPIC_PIXELS, _ANTHROPIC_IMAGE_TOKENS = 2000, 750, 4784
 #: Frames that a server of weights takes of a video, and tokens of each.
 _FRAMES, _FRAME_TOKENS = 32, 256
 #: Bounds, whatever a header says: pages of a document (Gemini), tokens of an image (Qwen2.5-VL) and of a file (the
@@ -134,8 +134,7 @@ def _rates(model: Model, pixels: tuple[int, int], media_resolution: str | None) 
 
 
 def _anthropic_image_tokens(pixels: tuple[int, int]) -> int:
-    width, height = _scaled(pixels, _ANTHROPIC_SIDE / max(pixels))
-    return max(1, ceil(width * height / _ANTHROPIC_PIXELS))
+    return max(1, min(ceil(pixels[0] * pixels[1] / _ANTHROPIC_PIXELS), _ANTHROPIC_IMAGE_TOKENS))
 
 
 def _gemini_3(media_resolution: str | None) -> _Rates:

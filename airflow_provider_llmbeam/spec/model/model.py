@@ -52,6 +52,7 @@ class ModelApi:
         embeds: Whether it returns vectors, too.
         closes_objects: Whether each object of an output schema has its `properties` alone, so that it has no free
             maps.
+        marks_heads: Whether it stores the beginning of prompts that requests mark.
         domains: Domains of the providers themselves. On run.app and vertexai.goog are the endpoints that this
             package provisions, with a new address each time.
     """
@@ -70,6 +71,7 @@ class ModelApi:
     price_list: str | None = None
     embeds: bool = False
     closes_objects: bool = False
+    marks_heads: bool = False
     domains: tuple[str, ...] = (
         *("googleapis.com", "vertexai.goog", "run.app"),
         *("api.openai.com", "api.anthropic.com"),
@@ -92,7 +94,7 @@ def value_of(variables: Iterable[str], environments: Sequence[Mapping[str, str]]
 
 
 def _vertex_origin(location: str) -> str:
-    """Returns the address of Vertex AI in a location, as google-genai 2.34 (`_api_client.BaseApiClient`) has it."""
+    """Returns the address of Vertex AI in a location; as google-genai 2.34 (`_api_client.BaseApiClient`)."""
     if location == "global":
         return "https://aiplatform.googleapis.com"
     if location in ("us", "eu"):
@@ -271,8 +273,8 @@ ANTHROPIC_VERSION = "2026-10-21"
 class AnthropicModel(SpecModel):
     """A Claude model.
 
-    With `project` it is served by Vertex AI and needs Google credentials; without, by the Claude API, which needs a
-    key. The gateway that Anthropic manages on Google Cloud is not supported.
+    With `project` it is served by Vertex AI and needs Google credentials; without, by the Claude API, which needs
+    a key. The gateway that Anthropic manages on Google Cloud is not supported.
 
     Attributes:
         name: Name, e.g. `claude-haiku-5-5`; some on Vertex AI have a date, `claude-haiku-4-5@20251001`.
@@ -307,6 +309,7 @@ class AnthropicModel(SpecModel):
                 headers=self.headers,
                 price_list="google",
                 closes_objects=True,
+                marks_heads=True,
             )
         return ModelApi(
             service="Anthropic",
@@ -319,6 +322,7 @@ class AnthropicModel(SpecModel):
             base_url_variable=None if self.base_url else "ANTHROPIC_BASE_URL",
             price_list="anthropic",
             closes_objects=True,
+            marks_heads=True,
         )
 
     @property

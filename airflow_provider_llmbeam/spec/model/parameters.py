@@ -5,8 +5,8 @@ run. docs/parameters.md has the same table.
 
 Sources (2026-11): google-genai 2.34 (`types.GenerateContentConfig` and its fields "not supported in Gemini API"),
 ai.google.dev/gemini-api/docs/thinking, platform.openai.com/docs/api-reference/chat, docs.vllm.ai ("Structured
-Outputs"), anthropic 2.14 (`types.MessageCreateParams`: from version 2026-10-21 of the API on without the parameters of
-sampling; `types.ThinkingConfigEnabledParam`, `types.OutputConfigParam`).
+Outputs"), anthropic 2.14 (`types.MessageCreateParams`: from version 2026-10-21 of the API on without the
+parameters of sampling; `types.ThinkingConfigEnabledParam`, `types.OutputConfigParam`).
 """
 
 from __future__ import annotations

@@ -210,3 +210,28 @@ def _field(annotation: Any, is_required: bool) -> Any:
         (annotation,) = typing.get_args(annotation)
     readable = _readable(annotation)
     return typing.Required[readable] if is_required else typing.NotRequired[readable]
+
+
+def free_map(schema: Any, path: str = "$") -> str | None:
+    """Returns where a JSON Schema has an object whose fields it does not name; `None` if it has none.
+
+    Args:
+        schema: The schema, or a part of it.
+        path: Where it is, for the result.
+    """
+    if isinstance(schema, list):
+        found = (free_map(part, path) for part in schema)
+        return next(filter(None, found), None)
+    if not isinstance(schema, Mapping):
+        return None
+    if schema.get("additionalProperties", False) is not False:
+        return path
+    if schema.get("type") == "object" and not schema.keys() & {"properties", *_APPLICATORS}:
+        return path
+    named = (
+        free_map(part, f"{path}.{name}")
+        for keyword in ("properties", "$defs", "definitions")
+        for name, part in (schema.get(keyword) or {}).items()
+    )
+    others = (free_map(schema.get(keyword), path) for keyword in ("items", "anyOf", "oneOf", "allOf"))
+    return next(filter(None, (*named, *others)), None)

@@ -20,6 +20,11 @@ CACHED_SHARE = 0.1
 
 Source: the pages of Vertex AI on batch inference and context caching, and of OpenAI on priority processing.
 """
+CACHE_WRITE_SHARE = 1.25
+"""Price of a token that is written to the cache of Claude, for 5 minutes, as a share of that of an input token.
+
+Source: platform.claude.com/docs/en/build-with-claude/prompt-caching.
+"""
 _NANO_USD_PER_TOKEN = 1000
 """Nano-USD per token at a price of 1 USD per million tokens."""
 
@@ -76,6 +81,7 @@ class TokenCharge:
         cached_tokens: Those of them that were cached.
         output_tokens: Output tokens.
         audio_tokens: Input tokens of audio that were not cached.
+        cache_write_tokens: Input tokens that were written to a cache of prompts.
     """
 
     model: str
@@ -85,6 +91,7 @@ class TokenCharge:
     cached_tokens: int = 0
     output_tokens: int = 0
     audio_tokens: int = 0
+    cache_write_tokens: int = 0
 
     def nano_usd(self, price: TokenPrice) -> int:
         """Returns the cost at a price, in nano-USD, rounded."""
@@ -92,7 +99,10 @@ class TokenCharge:
             return 0
         ratio = {"standard": 1.0, "priority": price.priority_ratio}.get(self.tier, DISCOUNT)
         usd = (
-            (self.input_tokens - self.cached_tokens - self.audio_tokens) * price.input_usd * ratio
+            (self.input_tokens - self.cached_tokens - self.audio_tokens - self.cache_write_tokens)
+            * price.input_usd
+            * ratio
+            + self.cache_write_tokens * price.input_usd * CACHE_WRITE_SHARE * ratio
             + self.audio_tokens * price.audio_usd * ratio
             + self.cached_tokens * price.input_usd * CACHED_SHARE * max(ratio, 1.0)
             + self.output_tokens * price.output_usd * ratio
@@ -160,10 +170,11 @@ class TokenBill:
         output_tokens: int,
         *,
         audio_tokens: int = 0,
+        cache_write_tokens: int = 0,
         answers: int = 1,
         labels: Labels = (),
     ) -> None:
-        """Charges for one answer, or for none; `input_tokens` include the cached ones and those of audio."""
+        """Charges for one answer, or for none; `input_tokens` include all other ones."""
         with self._lock:
             for label in (("", ""), *labels):
                 charge = self._charges.get((label, model, tier)) or TokenCharge(model=model, tier=tier)
@@ -174,6 +185,7 @@ class TokenBill:
                     cached_tokens=charge.cached_tokens + cached_tokens,
                     output_tokens=charge.output_tokens + output_tokens,
                     audio_tokens=charge.audio_tokens + audio_tokens,
+                    cache_write_tokens=charge.cache_write_tokens + cache_write_tokens,
                 )
 
     def clear(self) -> None:

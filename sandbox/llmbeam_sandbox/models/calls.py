@@ -39,7 +39,9 @@ class ModelCall:
         is_raw: Whether the answer omits the prompt.
         parts: Prompts to answer one by one; `prompt` then holds all of them.
         media: Images, audio, video and documents.
-        cached_tokens: Those of `input_tokens` that a cached content has.
+        cached_tokens: Those of `input_tokens` that a cached content has, or the cache of prompts of Claude.
+        cache_write_tokens: Those of `input_tokens` that are written to that cache.
+        cache_key: Key in that cache; "" for what is not stored.
         tier: Tier that the request asks for, and then the one that serves it.
         asked_type: What the request asks to be served by: "dedicated" is Provisioned Throughput alone, "shared"
             never, "" first.
@@ -68,6 +70,8 @@ class ModelCall:
     parts: tuple[ModelCall, ...] = ()
     media: tuple[ReceivedMedia, ...] = ()
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_key: str = ""
     tier: Tier = "standard"
     asked_type: str = ""
     request_type: RequestType = "shared"

@@ -26,6 +26,7 @@ _VERTEX_LIMIT = 7 * _MIB
 _PDF_LIMIT = 50 * _MIB
 _PDF_HEADER = 1024
 """Bytes in which readers look for the header of a PDF, which may follow others."""
+_CLAUDE_IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _CHAT_KINDS = ("image_url", "audio_url", "video_url")
 
 
@@ -123,6 +124,23 @@ def chat_media(part: Mapping[str, Any]) -> ReceivedMedia | None:
     if kind == "file":
         return _of_data_url("application/pdf", str(part[kind]["file_data"]))
     raise MediaRefusedError(f"Invalid value: {kind!r}. Supported values are: 'text', 'image_url', 'input_audio'.")
+
+
+def anthropic_media(block: Mapping[str, Any]) -> ReceivedMedia:
+    """Returns the file of a block of a message to Claude.
+
+    Raises:
+        MediaRefusedError: Its kind, type or encoding is refused.
+    """
+    kind, source = block.get("type"), block.get("source") or {}
+    if kind not in ("image", "document"):
+        raise MediaRefusedError(f"messages: Input tag {kind!r} is not 'text', 'image' or 'document'")
+    if source.get("type") == "url":
+        return ReceivedMedia(mime_type=f"{kind}/*", uri=str(source["url"]))
+    mime_type = str(source.get("media_type"))
+    if mime_type not in (_CLAUDE_IMAGES if kind == "image" else ("application/pdf",)):
+        raise MediaRefusedError(f"{kind}.source.base64.media_type: Input {mime_type!r} is not supported")
+    return _received(mime_type, _decoded(str(source.get("data"))))
 
 
 def _uploaded(name: str, mime_type: str, find_upload: FindUpload) -> ReceivedMedia:

@@ -18,6 +18,7 @@ from llmbeam_sandbox.core.responses import (
     json_reply,
     read_object,
 )
+from llmbeam_sandbox.models import anthropic
 from llmbeam_sandbox.models.answers import (
     ANY_JSON,
     Answer,
@@ -25,7 +26,7 @@ from llmbeam_sandbox.models.answers import (
     pieces,
     prompt_sha256,
 )
-from llmbeam_sandbox.models.calls import ModelCall, RefusedError, asked_tier
+from llmbeam_sandbox.models.calls import Dialect, ModelCall, RefusedError, asked_tier
 from llmbeam_sandbox.models.catalog import is_openai
 from llmbeam_sandbox.models.media import MediaRefusedError, chat_media
 from llmbeam_sandbox.models.quota import LimitName, Rejection
@@ -193,8 +194,13 @@ class OpenAIDialect:
         return Reply(chunks=tuple(events), content_type=EVENT_STREAM_TYPE, is_streamed=True)
 
 
-def routes(server: ModelServer) -> list[web.RouteDef]:
-    """Returns the routes of the OpenAI API."""
+def routes(server: ModelServer, claude_models: Dialect) -> list[web.RouteDef]:
+    """Returns the routes of the OpenAI API.
+
+    Args:
+        server: Server of all models.
+        claude_models: The list of models of Claude, which has the same path on another host.
+    """
     settings = server.settings
     completions, models = (
         OpenAIDialect(
@@ -210,7 +216,8 @@ def routes(server: ModelServer) -> list[web.RouteDef]:
         return await server.serve(request, completions)
 
     async def list_models(request: web.Request) -> web.StreamResponse:
-        return await server.serve(request, models)
+        is_claude = anthropic.VERSION_HEADER in request.headers
+        return await server.serve(request, claude_models if is_claude else models)
 
     return [web.post("/v1/chat/completions", complete), web.get("/v1/models", list_models)]
 

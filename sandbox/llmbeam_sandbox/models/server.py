@@ -240,6 +240,7 @@ class ModelServer:
                 call.cached_tokens,
                 answer.output_tokens,
                 audio_tokens=call.audio_tokens,
+                cache_write_tokens=call.cache_write_tokens,
                 labels=call.labels,
             )
         self.backend.log.append(

@@ -24,6 +24,7 @@ DEFAULT_PROJECT = "llmbeam-sandbox"
 SERVED_HOSTS = frozenset(
     {
         "aiplatform.googleapis.com",
+        "api.anthropic.com",
         "api.openai.com",
         "bigquery.googleapis.com",
         "cloudquotas.googleapis.com",

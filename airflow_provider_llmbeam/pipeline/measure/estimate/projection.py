@@ -103,7 +103,10 @@ def project(
 def mean_rates(price: Price, sample: Sequence[Outcome | Bill]) -> Price:
     """Returns the mean price of the tokens of a sample, some of which are those of long prompts."""
     plain = price.model_copy(update={"long_prompts": None})
-    tokens = [(each.input_tokens, each.output_tokens, each.cached_tokens, each.audio_tokens) for each in sample]
+    tokens = [
+        (each.input_tokens, each.output_tokens, each.cached_tokens, each.audio_tokens, each.cache_write_tokens)
+        for each in sample
+    ]
     listed, cost = (sum(rates.cost_usd(*each) for each in tokens) for rates in (plain, price))
     factor = cost / listed if listed else 1.0
     rates = {name: value for name, value in plain if name.endswith("_tokens") and value is not None}

@@ -1,0 +1,1 @@
+"""The Claude API, and Claude on Vertex AI."""
