@@ -115,7 +115,7 @@ class Checker:
                 faults += self._reply_faults(found, "reply", found.reply, body)
         elif found.reply is not None and "event-stream" in exchange.reply_type:
             for body in _events(exchange.reply):
-                chunk = model_types.CHUNK if found.name == "openai.chatCompletions" else found.reply
+                chunk = model_types.CHUNKS.get(found.name, found.reply)
                 faults += self._reply_faults(found, "chunk", chunk, body)
         return found.name, faults
 
@@ -140,9 +140,12 @@ class Checker:
             self.validated += 1
             # On Vertex AI an OpenAI-compatible model is behind Google's front end, whose errors are Google's.
             is_openai = found.name.startswith("openai.") and not (found.document and _is_google_error(body))
-            faults = (
-                openai_error_faults(http_status, body) if is_openai else google_error_faults(http_status, body)
-            )
+            if isinstance(body, dict) and body.get("type") == "error":
+                faults = schema_faults(model_types.ANTHROPIC_ERROR, body)
+            elif is_openai:
+                faults = openai_error_faults(http_status, body)
+            else:
+                faults = google_error_faults(http_status, body)
             self._seen[key] = tuple(f"error.{fault}" for fault in faults)
         return self._seen[key]
 

@@ -115,6 +115,13 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "google-auth sends null where there is no chain of delegates.",
     ),
     Deviation(
+        "anthropic.messages",
+        r"chunk.body: \{'type': 'ping'\} is not valid",
+        "ours",
+        "The API sends pings between its events (platform.claude.com/docs/en/build-with-claude/streaming), which "
+        "its client leaves out before it reads their types.",
+    ),
+    Deviation(
         "openai.embeddings",
         r"reply\.data\[\]\.embedding: '.*' is not of type 'array'",
         "ours",

@@ -1,4 +1,4 @@
-"""The Gemini Developer API and the OpenAI API, by the types of their clients, as JSON Schema.
+"""The APIs of Gemini (Developer API), OpenAI and Anthropic, by the types of their clients, as JSON Schema.
 
 There is no Discovery document of the Gemini Developer API in google-api-python-client: its messages are those of
 google-genai, whose converters (`google/genai/batches.py`) say what differs on the wire.
@@ -39,6 +39,10 @@ def _gemini(name: str) -> dict[str, str]:
 
 def _openai(name: str) -> dict[str, str]:
     return {"$ref": f"openai:{name}"}
+
+
+def _anthropic(name: str) -> dict[str, str]:
+    return {"$ref": f"anthropic:{name}"}
 
 
 def _page(name: str) -> dict[str, Any]:
@@ -149,6 +153,9 @@ _VERSION = r"/(?:v1beta|v1alpha)"
 _MODEL = r"/(?:v1|v1beta|v1alpha)/models/[^/:]+"
 _CHAT = {"if": {"properties": {"stream": {"const": True}}, "required": ["stream"]}}
 _CHAT |= {"then": _openai("chat_stream"), "else": _openai("chat")}
+_CREATE = {**_CHAT, "then": _anthropic("stream"), "else": _anthropic("create")}
+# OpenAI and Anthropic list their models at the same path of two hosts.
+_MODELS = {"if": {"required": ["object"]}, "then": _page("Model"), "else": _anthropic("SyncPage")}
 _EMPTY = _message()
 _OPEN_CHAT = r".+/chat/completions"
 
@@ -239,7 +246,8 @@ METHODS: tuple[tuple[str, str, re.Pattern[str], Any, Any], ...] = tuple(
         ("openai.chatCompletions", "POST", _OPEN_CHAT, _CHAT, _openai("ChatCompletion")),
         ("openai.completions", "POST", "/v1/completions", _ANY, _openai("Completion")),
         ("openai.embeddings", "POST", "/v1/embeddings", _openai("embedding"), _openai("CreateEmbeddingResponse")),
-        ("openai.models", "GET", "/v1/models", None, _page("Model")),
+        ("openai.models", "GET", "/v1/models", None, _MODELS),
+        ("anthropic.messages", "POST", "/v1/messages", _CREATE, _anthropic("Message")),
         ("openai.files.create", "POST", "/v1/files", None, _openai("FileObject")),
         ("openai.files.list", "GET", "/v1/files", None, _page("FileObject")),
         ("openai.files.content", "GET", "/v1/files/[^/]+/content", None, None),
@@ -252,14 +260,19 @@ METHODS: tuple[tuple[str, str, re.Pattern[str], Any, Any], ...] = tuple(
     )
 )
 """Name, verb and path of each method, and the schemas of its request and reply; None is not checked."""
-CHUNK = _openai("ChatCompletionChunk")
+CHUNKS = {
+    "openai.chatCompletions": _openai("ChatCompletionChunk"),
+    "anthropic.messages": _anthropic("RawMessageStreamEvent"),
+}
+"""Schemas of the chunks of streams, where they are not those of the reply."""
+ANTHROPIC_ERROR = _anthropic("ErrorResponse")
 
 
 @cache
 def schema(address: str) -> dict[str, Any]:
-    """Returns the schema of an address as in `_gemini` and `_openai`."""
+    """Returns the schema of an address as in `_gemini`, `_openai` and `_anthropic`."""
     api, _, name = address.partition(":")
-    return _gemini_schema(name) if api == "gemini" else _openai_schema(name)
+    return {"gemini": _gemini_schema, "openai": _openai_schema, "anthropic": _anthropic_schema}[api](name)
 
 
 def _gemini_schema(name: str) -> dict[str, Any]:
@@ -284,6 +297,21 @@ def _openai_schema(name: str) -> dict[str, Any]:
         "batch": batch_create_params.BatchCreateParams,
     }
     made = requests.get(name) or getattr(chat, name, None) or getattr(types, name)
+    return _closed(TypeAdapter(made).json_schema())
+
+
+def _anthropic_schema(name: str) -> dict[str, Any]:
+    from anthropic import types
+    from anthropic.pagination import SyncPage
+    from anthropic.types import message_create_params as create
+    from pydantic import TypeAdapter
+
+    made: Any = {
+        "create": create.MessageCreateParamsNonStreaming,
+        "stream": create.MessageCreateParamsStreaming,
+        "SyncPage": SyncPage[types.ModelInfo],
+    }.get(name)
+    made = made or getattr(types, name, None) or getattr(types.shared, name)
     return _closed(TypeAdapter(made).json_schema())
 
 

@@ -266,7 +266,7 @@ class OpenAIModel(SpecModel):
 
 
 #: Version of the API, on Vertex AI as well. Source: anthropic 2.14 (`_constants`, `lib.vertex`); `2023-06-01`, and
-#: `vertex-2023-10-16` there, are older ones.
+#: `vertex-2023-10-16` there, are older ones. The key is a bearer token in that client (`Anthropic._api_key_auth`).
 ANTHROPIC_VERSION = "2026-10-21"
 
 
@@ -315,7 +315,6 @@ class AnthropicModel(SpecModel):
             service="Anthropic",
             authentication="api_key",
             key_variables=(self.api_key_env,),
-            key_header=("x-api-key", ""),
             headers=self.headers,
             fixed_headers={"anthropic-version": ANTHROPIC_VERSION},
             requires_key=True,

@@ -188,7 +188,8 @@ class AnthropicDialect:
             if not request.headers.get("Authorization", "").startswith("Bearer "):
                 raise RefusedError(google_error(401, "Request is missing required authentication credential."))
             return
-        key = request.headers.get("x-api-key")
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        key = bearer or request.headers.get("x-api-key")
         if not key:
             raise RefusedError(anthropic_error(401, "x-api-key header is required"))
         if key.startswith("invalid"):
@@ -306,7 +307,7 @@ def _check_schema(schema: Any) -> None:
         message = f"output_config.format.schema: For this type, property '{refused[0]}' is not supported"
         raise RefusedError(anthropic_error(400, message))
     if schema.get("type") == "object" and schema.get("additionalProperties") is not False:
-        message = "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly set to false"
+        message = "output_config.format.schema: For 'object' type, 'additionalProperties' must be set to false"
         raise RefusedError(anthropic_error(400, message))
     for name in ("properties", "$defs", "definitions"):
         _check_schema([*(schema.get(name) or {}).values()])

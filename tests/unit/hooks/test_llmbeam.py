@@ -8,8 +8,10 @@ import pytest
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.google.authentication import uses_google
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook, open_model
-from airflow_provider_llmbeam.hooks.model_list import _list_of, model_of_connection
+from airflow_provider_llmbeam.hooks.model_list import model_of_connection
+from airflow_provider_llmbeam.providers.registry import part_of
 from airflow_provider_llmbeam.spec import JobSpec, OpenAIModel
+from airflow_provider_llmbeam.spec.model import Model
 from tests.otlp import IS_BELOW_3_2
 from tests.replying import Replying, raw
 
@@ -22,6 +24,11 @@ CLOUD_RUN = {
 }
 SERVER = {"type": "openai", "name": "g", "base_url": "http://127.0.0.1:9/v1"}
 BEARER = {"Authorization": "Bearer of-the-worker"}
+
+
+def url_of_list(model: Model) -> str:
+    url: str = part_of(model, "probe").model_list(model).url
+    return url
 
 
 @pytest.fixture
@@ -178,7 +185,7 @@ def test_the_connection_test_asks_vertex_ai_with_the_account(
 ) -> None:
     path = "/v1beta1/publishers/google/models"
     model = model_of_connection(None, {"project": "acme", "location": "europe-west1"})
-    assert _list_of(model)[0] == f"https://europe-west1-aiplatform.googleapis.com{path}"
+    assert url_of_list(model) == f"https://europe-west1-aiplatform.googleapis.com{path}"
     server.on("GET", path, {"publisherModels": [{"name": "a"}, {"name": "b"}], "nextPageToken": "more"})
     host = f"http://127.0.0.1:{server.server_port}"
     is_usable, message = connect(monkeypatch, host=host, extra={"project": "acme"}).test_connection()
@@ -191,6 +198,8 @@ def test_the_connection_test_asks_vertex_ai_with_the_account(
     [
         (None, "AIza", "https://generativelanguage.googleapis.com/v1beta/models"),
         (None, "sk-proj-1", "https://api.openai.com/v1/models"),
+        (None, "sk-ant-1", "https://api.anthropic.com/v1/models"),
+        ("https://api.anthropic.com", None, "https://api.anthropic.com/v1/models"),
         ("http://gpu.internal:8000/v1", None, "http://gpu.internal:8000/v1/models"),
         ("https://gateway.example", "k", "https://gateway.example/v1beta/models"),
     ],
@@ -198,7 +207,7 @@ def test_the_connection_test_asks_vertex_ai_with_the_account(
 def test_a_key_is_tested_at_the_server_to_which_it_belongs(
     host: str | None, key: str | None, address: str
 ) -> None:
-    assert _list_of(model_of_connection(key, {"base_url": host}))[0] == address
+    assert url_of_list(model_of_connection(key, {"base_url": host})) == address
 
 
 def test_a_server_that_lists_no_models_or_does_not_answer_is_named(
