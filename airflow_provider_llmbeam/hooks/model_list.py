@@ -56,7 +56,7 @@ def describe_access(model: Model, environment: Mapping[str, str]) -> str:
             page = client.json_object(client.request("GET", wanted.url, params=wanted.params))
         except ApiNotFoundError:
             return f"{model.api.service} at {wanted.url} lists no models, so the key was not checked"
-    models = list_of(page.get(wanted.field))
+    models = list_of(page.get(wanted.models_field))
     many = "more than " if page.get("nextPageToken") or page.get("has_more") else ""
     by = "key" if model.api.authentication == "api_key" else "account"
     by = by if authenticate() else "request without a key"

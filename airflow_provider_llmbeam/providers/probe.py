@@ -37,12 +37,12 @@ class ModelList:
 
     Attributes:
         url: Full URL.
-        field: Name of the field of a reply that has the models.
+        models_field: Name of the field of a reply that has the models.
         params: Parameters of the URL.
     """
 
     url: str
-    field: str
+    models_field: str
     params: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -41,6 +41,7 @@ from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchI
 from airflow_provider_llmbeam.sensors.endpoint import EndpointReadySensor
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import (
+    AnthropicModel,
     Batching,
     BigQuerySink,
     BigQuerySource,
@@ -103,7 +104,7 @@ def spec_values() -> JobSpec:
         limits=limits,
     )
     assert_type(spec.source, FilesSource | BigQuerySource | SqlSource | RowsSource | KafkaSource | PubSubSource)
-    assert_type(spec.model, GeminiModel | OpenAIModel | VertexEndpointModel | EchoModel)
+    assert_type(spec.model, GeminiModel | OpenAIModel | AnthropicModel | VertexEndpointModel | EchoModel)
     assert_type(spec.sink, FilesSink | BigQuerySink | PostgresSink | MilvusSink | KafkaSink | PubSubSink)
     assert_type(JobSpec.parse(spec.model_dump()), JobSpec)
     assert_type(parse_endpoint({"type": "vertex"}), VertexEndpoint | CloudRunEndpoint)

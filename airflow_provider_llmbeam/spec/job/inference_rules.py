@@ -72,7 +72,7 @@ def check_batch_model(model: Model) -> None:
     if not model.api.has_batch:
         where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
         raise JobSpecError(
-            f"`model`: batch inference is that of Gemini and of OpenAI itself; got {model.name!r} of type "
+            f"`model`: only Gemini and OpenAI itself have batch inference here; got {model.name!r} of type "
             f"{model.type!r}{where}."
         )
 
@@ -193,8 +193,8 @@ def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
     where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
     return FieldFaultError(
         "inference.mode",
-        f"must be 'online' with a model of type {model.type!r}{where}: batch inference is that of Gemini and of "
-        "OpenAI itself",
+        f"must be 'online' with a model of type {model.type!r}{where}: only Gemini and OpenAI itself have batch "
+        "inference here",
         mode,
         model.name,
     )

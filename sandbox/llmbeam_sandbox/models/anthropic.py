@@ -257,12 +257,13 @@ def routes(server: ModelServer, cache: PromptCache) -> list[web.RouteDef]:
 
     async def predict(request: web.Request) -> web.StreamResponse:
         found = request.match_info
-        place = {
-            "vertex_model": found["model"],
-            "location": found["location"],
-            "resource": f"projects/{found['project']}/locations/{found['location']}",
-        }
-        return await server.serve(request, replace(dialect, **place))
+        of_model = replace(
+            dialect,
+            vertex_model=found["model"],
+            location=found["location"],
+            resource=f"projects/{found['project']}/locations/{found['location']}",
+        )
+        return await server.serve(request, of_model)
 
     return [web.post("/v1/messages", create), web.post(_MODEL, predict)]
 
