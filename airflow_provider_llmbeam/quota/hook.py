@@ -239,12 +239,16 @@ def project_of(model: Model | None) -> str | None:
 
 
 def base_model(name: str) -> str:
-    """Returns the name of a model in quotas: without version, and text-embedding-005 as its predecessor.
+    """Returns the name of a model in quotas: without version, Claude's with its publisher.
+
+    text-embedding-005 has that of its predecessor.
 
     Source: 429s of Vertex AI that public issues quote, such as "Quota exceeded for
     aiplatform.googleapis.com/online_prediction_requests_per_base_model with base model: textembedding-gecko".
     """
     versionless = re.sub(r"(@.*|-\d{3})$", "", name)
+    if versionless.startswith("claude-"):
+        return f"anthropic-{versionless}"
     return {"text-embedding": "textembedding-gecko"}.get(versionless, versionless)
 
 

@@ -13,7 +13,7 @@ MISTAKES = (
     Mistake(
         changes={"model.type": "gpt"},
         sentence=(
-            "`model.type`: must be one of 'gemini', 'openai', 'vertex_endpoint', 'echo'; got "
+            "`model.type`: must be one of 'gemini', 'openai', 'anthropic', 'vertex_endpoint', 'echo'; got "
             "'gpt'. Nothing was sent or billed."
         ),
     ),
@@ -207,6 +207,20 @@ MISTAKES = (
         changes={"model": {"type": "openai", "name": "m", "api_key": "sk-topsecret"}},
         sentence=(
             "`model.api_key`: there is no such field; did you mean `api_key_env`? Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={"model": {"type": "anthropic", "name": "claude-haiku-5-5"}, "generation": {"temperature": 0.0}},
+        sentence=(
+            "`generation.temperature`: must be left out: Anthropic does not take it; got 0.0. Nothing was sent or "
+            "billed."
+        ),
+    ),
+    Mistake(
+        changes={"model": {"type": "anthropic", "name": "claude-haiku-5-5"}, "inference": "batch"},
+        sentence=(
+            "`inference.mode`: must be 'online' with a model of type 'anthropic': only Gemini and OpenAI itself have "
+            "batch inference here; got 'batch'. Nothing was sent or billed."
         ),
     ),
 )

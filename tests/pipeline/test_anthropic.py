@@ -47,7 +47,7 @@ def test_every_row_is_answered_once_with_a_schema_and_a_stored_head(tmp_path: Pa
     # The list price of claude-haiku-5-5; those of the cache are 0.1 and 1.25 of it.
     uncached = charge.input_tokens - charge.cached_tokens - charge.cache_write_tokens
     usd = (uncached + charge.cached_tokens * 0.1 + charge.cache_write_tokens * 1.25) * 0.1
-    assert ended.report["cost_usd"] == pytest.approx((usd + charge.output_tokens * 0.5) / 1e6)
+    assert ended.report["cost_usd"] == pytest.approx((usd + charge.output_tokens * 0.5) / 1e6, abs=1e-6)
 
 
 def test_overloads_cost_few_requests_and_no_row(tmp_path: Path, sandbox: Sandbox) -> None:
