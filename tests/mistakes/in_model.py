@@ -46,7 +46,7 @@ MISTAKES = (
         sentence=(
             "`model.base_url`: must not hold a query or a fragment, as it is written to logs and "
             "reports: a key belongs in the password of the connection, or in the environment "
-            "variable that the spec names, and `api-version` and the like in `model.query`; got '…'. "
+            "variable that the spec names, parameters in `query`; got '…'. "
             "Nothing was sent or billed."
         ),
     ),
