@@ -45,9 +45,8 @@ MISTAKES = (
         changes={"model.base_url": "http://server/v1?key=abc"},
         sentence=(
             "`model.base_url`: must not hold a query or a fragment, as it is written to logs and "
-            "reports: a key belongs in the password of the connection, or in the environment "
-            "variable that the spec names, parameters in `query`; got '…'. "
-            "Nothing was sent or billed."
+            "reports: a key belongs in the password of the connection, a parameter in `query`; got "
+            "'…'. Nothing was sent or billed."
         ),
     ),
     Mistake(
