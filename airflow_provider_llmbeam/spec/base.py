@@ -243,10 +243,12 @@ def http_address(address: str | None) -> str | None:
     if not address.startswith(("http://", "https://")):
         raise ValueError("must start with http:// or https://")
     if fault := url_fault(address):
-        parameters = ", and `api-version` and the like in `model.query`" if "query" in fault else ""
+        other = (
+            "a parameter in `query`" if "query" in fault else "or in the environment variable that the spec names"
+        )
         raise ValueError(
             f"must not hold {fault}, as it is written to logs and reports: a key belongs in the password of the "
-            f"connection, or in the environment variable that the spec names{parameters}"
+            f"connection, {other}"
         )
     return address.rstrip("/")
 

@@ -23,7 +23,7 @@ OAUTH = {"type": "oauth", "token_url": "https://issuer.internal/token", "client_
         ({"headers": {"x": "AIRFLOW__CORE__FERNET_KEY"}}, "must not be a variable of Airflow's configuration"),
         ({"query": {"subscription-key": "planted-value!"}}, "must not hold a secret, as 'subscription-key' may"),
         ({"query": {"v": "sk-planted-planted-planted"}}, "must not hold a secret, as 'v' may"),
-        ({"base_url": "https://g/v1?api-version=planted-value!"}, "`api-version` and the like in `model.query`"),
+        ({"base_url": "https://g/v1?api-version=planted-value!"}, "a parameter in `query`"),
         ({"auth": "basic"}, "`model.auth.type`: must be 'bearer', 'api-key', 'x-api-key' or 'oauth'"),
         ({"auth": {"type": "oauth"}}, "`model.auth.token_url`: this field is needed with `type` 'oauth'"),
         ({"auth": OAUTH | {"client_id": None}}, "`model.auth.client_id`: this field is needed"),
