@@ -29,6 +29,7 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         "GOOGLE_GENAI_USE_VERTEXAI",
         "GOOGLE_APPLICATION_CREDENTIALS",
         "OPENAI_API_KEY",
+        "ANTHROPIC_API_KEY",
         "HTTP_PROXY",
         "http_proxy",
         "ALL_PROXY",
