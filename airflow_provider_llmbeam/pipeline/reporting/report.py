@@ -216,7 +216,7 @@ class TracedRow(Part):
     Attributes:
         reason: Why it is traced.
         key_hash: SHA-256 of its key, as the audit has it; of the whole row for one without a key.
-        began_at: Unix time of its first request; 0 if this run has sent none.
+        began_at: Unix time of its first request; 0 if this run has sent none, as are then all counts.
         ended_at: Unix time of the answer or the failure; 0 likewise.
         error: Kind of failure; empty for an answer.
         labels: What a guard found, by the name of the evaluation.
