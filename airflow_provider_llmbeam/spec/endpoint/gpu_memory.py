@@ -184,8 +184,8 @@ ARCHITECTURES = {
 
 def architecture_of(model: str) -> Architecture | None:
     """Returns the dimensions of a model by its name in Model Garden, the hub or a bucket; `None` if unknown."""
-    # Whole names only: what ends in `-qat-q4_0-gguf`, `-awq` or `-bnb-4bit` is smaller than its size says. Names of
-    # Gemma 4 have capitals on the hub, and none in Model Garden.
+    # Whole names only: what ends in `-qat-q4_0-gguf`, `-awq` or `-bnb-4bit` is smaller than its size says. Names
+    # of Gemma 4 have capitals on the hub, and none in Model Garden.
     name, _, kind = re.split("[/@]", model.lower().removesuffix("/"))[-1].rpartition("-")
     return ARCHITECTURES.get(name) if kind in ("it", "pt") else None
 

@@ -47,9 +47,9 @@ _OF_THE_MACHINE = ("spot", "min_replicas", "max_replicas")
 class VertexEndpoint(EndpointSpec):
     """An endpoint of Vertex AI with a deployed model.
 
-    Without `machine_type` it uses the smallest machine that fits the model, see docs/gpu-memory.md; for a model
-    that is not known there, Model Garden chooses. Model Garden also sets the limits of its server, and takes no
-    network, no account and no key: `max_model_length_tokens`, `max_num_seqs`, `network`, `service_account` and
+    Without `machine_type` it uses the smallest machine that fits the model, see docs/reference/gpu-memory.md; for
+    a model that is not known there, Model Garden chooses. Model Garden also sets the limits of its server, and takes
+    no network, no account and no key: `max_model_length_tokens`, `max_num_seqs`, `network`, `service_account` and
     `kms_key_name` need `container_image`. The further fields are those of `EndpointSpec`.
 
     Attributes:

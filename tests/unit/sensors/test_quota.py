@@ -175,9 +175,7 @@ def test_a_pool_has_the_duration_at_the_thresholds_of_standard_paygo(google, san
     assert found["tier_seconds"]["2"] == 11_520.0
 
 
-@pytest.mark.parametrize(
-    ("limits", "tier", "handed_on"), [({}, 3, {}), ({"usage_tier": 2}, 2, {"usage_tier": 2})]
-)
+@pytest.mark.parametrize(("limits", "tier", "handed_on"), [({}, 3, {}), ({"usage_tier": 2}, 2, {"usage_tier": 2})])
 def test_the_tier_of_the_connection_counts_unless_the_sensor_has_one_and_is_not_handed_on(
     google, sandbox, monkeypatch, limits, tier, handed_on
 ):

@@ -48,8 +48,8 @@ class ReportedRun(BaseModel):
         finished_at: Its end.
         cost_usd: Cost of its tokens, in US dollars; `None` if no price was known.
         tokens: Number of tokens by kind; those of `input` are without the cached ones.
-        prepaid_rows: Number of answers of Provisioned Throughput, which cost 0: their tokens are in `tokens`, and on
-            no bill.
+        prepaid_rows: Number of answers of Provisioned Throughput, which cost 0: their tokens are in `tokens`, and
+            on no bill.
     """
 
     model_config = ConfigDict(frozen=True)
