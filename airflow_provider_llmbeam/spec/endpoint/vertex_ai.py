@@ -48,8 +48,8 @@ class VertexEndpoint(EndpointSpec):
     """An endpoint of Vertex AI with a deployed model.
 
     Without `machine_type` it uses the smallest machine that fits the model, see docs/reference/gpu-memory.md; for
-    a model that is not known there, Model Garden chooses. Model Garden also sets the limits of its server, and takes
-    no network, no account and no key: `max_model_length_tokens`, `max_num_seqs`, `network`, `service_account` and
+    a model that is not known there, Model Garden chooses. It also sets the limits of its server, and takes no
+    network, no account and no key: `max_model_length_tokens`, `max_num_seqs`, `network`, `service_account` and
     `kms_key_name` need `container_image`. The further fields are those of `EndpointSpec`.
 
     Attributes:
