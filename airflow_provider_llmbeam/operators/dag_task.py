@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from airflow_provider_llmbeam.hooks.google.authentication import google_credenti
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
+from airflow_provider_llmbeam.operators.identity import planned_run_id
 from airflow_provider_llmbeam.spec.fields.suggestion import nearest
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -301,11 +302,12 @@ def _run_of(dag: Any, when: str | None, *, has_database: bool) -> tuple[Any, boo
             f"`--date`: Dag {dag.dag_id!r} has no run {when!r}. Expected a day, a time or the id of a run, e.g. "
             "2026-11-03."
         )
-    logical = begin or datetime.now(UTC)
+    # The day, not the time: the same command finds the answers and the export of the one before.
+    logical = begin or datetime.now(dag.timezone).replace(hour=0, minute=0, second=0, microsecond=0)
     interval = _timetable_of(dag).infer_manual_data_interval(run_after=_pendulum(logical))
     run = DagRun(
         dag_id=dag.dag_id,
-        run_id=f"manual__{logical.isoformat()}",
+        run_id=planned_run_id(logical),
         run_type=DagRunType.MANUAL,
         logical_date=_pendulum(logical),
         data_interval=interval,

@@ -109,7 +109,11 @@ def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any
             outcome: dict[str, Any]
             if given is not None:
                 outcome = run_step(command.step, spec, given)
-                if not command.is_child:
+                lines = outcome.pop("log", ())
+                if command.is_child:
+                    for line in lines:
+                        _log.info("%s", line)
+                else:
                     outcome.pop("page", None)
             elif command.step == "submit":
                 outcome = {"job": submit(spec, command.beam_options)}
@@ -199,7 +203,10 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
     if command.step not in STEPS:
         raise JobSpecError(f"`{command.step}` takes JOB.json; Airflow runs a task, e.g. `airflow dags test`.")
     with open_dag_task(command.spec, command.step, when=command.when, map_index=command.map_index) as task:
-        _log.info("As in run %r%s.", task.run_id, "" if task.is_known else ", which does not exist yet")
+        known = (
+            "As in run %r." if task.is_known else "The Dag has no such run yet; its job is rendered as of run %r."
+        )
+        _log.info(known, task.run_id)
         os.environ.update(task.environment)
         of_task = command if command.given is not None else replace(command, given=task.given)
         given = _read_given(of_task, task.spec)
