@@ -120,8 +120,8 @@ def preview(
 def estimate(job: str, sample_size: int, as_json: bool, **task: Any) -> None:
     """Estimate tokens, cost and duration of a job.
 
-    A few prompts are sent, and their answers kept as by `preview`. With --sample-size 0 nothing is sent. Exits with
-    3 if the job is over budget.
+    A few prompts are sent, and their answers are kept as by `preview`. With --sample-size 0 nothing is sent.
+    Exits with 3 if the job is over budget.
     """
     ended = _execute(spec=job, step="estimate", given={"sample_size": sample_size}, **task)
 

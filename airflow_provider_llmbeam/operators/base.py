@@ -229,8 +229,8 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         name = self.job_name or self._own_job_name(context["ti"])
         data = self._spec_data(name, inference)
         data["owner"] = owner_of(context["ti"])
-        run = context.get("dag_run")
-        data["airflow_run"] = airflow_run_of(context["ti"], name, run and run.logical_date)
+        logical_date = getattr(context.get("dag_run"), "logical_date", None)
+        data["airflow_run"] = airflow_run_of(context["ti"], name, logical_date)
         runner = runner_data(self.runner)
         runner_type = runner.get("type") if isinstance(runner, Mapping) else None
         data["deployment"] = require_deployment() if runner_type in ("dataflow", "flink") else own_deployment()

@@ -302,9 +302,9 @@ def _run_of(dag: Any, when: str | None, *, has_database: bool) -> tuple[Any, boo
             f"`--date`: Dag {dag.dag_id!r} has no run {when!r}. Expected a day, a time or the id of a run, e.g. "
             "2026-11-03."
         )
-    # The day, not the time: the same command finds the answers and the export of the one before.
-    logical = begin or datetime.now(dag.timezone).replace(hour=0, minute=0, second=0, microsecond=0)
-    interval = _timetable_of(dag).infer_manual_data_interval(run_after=_pendulum(logical))
+    if begin is None:  # today, not now: the same command finds the answers and the export of the one before
+        begin, end = _period(f"{datetime.now(dag.timezone):%Y-%m-%d}", dag)
+    logical, interval = _plan(dag, begin, end)
     run = DagRun(
         dag_id=dag.dag_id,
         run_id=planned_run_id(logical),
@@ -335,6 +335,20 @@ def _period(when: str | None, dag: Any) -> tuple[datetime | None, datetime | Non
         return None, None
     time = time if time.tzinfo else time.replace(tzinfo=dag.timezone)
     return time, time
+
+
+def _plan(dag: Any, begin: Any, end: Any) -> tuple[Any, Any]:
+    """Returns logical date and data interval of the first scheduled run of a period; else of a manual one."""
+    from airflow.timetables.base import TimeRestriction
+
+    begin, end, timetable = _pendulum(begin), _pendulum(end), _timetable_of(dag)
+    scheduled = None
+    with suppress(NotImplementedError):  # of a timetable without logical dates
+        restriction = TimeRestriction(earliest=begin, latest=end, catchup=True)
+        scheduled = timetable.next_dagrun_info(last_automated_data_interval=None, restriction=restriction)
+    if scheduled is not None and scheduled.data_interval and begin <= scheduled.logical_date <= end:
+        return scheduled.logical_date, scheduled.data_interval
+    return begin, timetable.infer_manual_data_interval(run_after=begin)
 
 
 def _pendulum(moment: datetime) -> Any:

@@ -203,9 +203,7 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
     if command.step not in STEPS:
         raise JobSpecError(f"`{command.step}` takes JOB.json; Airflow runs a task, e.g. `airflow dags test`.")
     with open_dag_task(command.spec, command.step, when=command.when, map_index=command.map_index) as task:
-        known = (
-            "As in run %r." if task.is_known else "The Dag has no such run yet; its job is rendered as of run %r."
-        )
+        known = "As in run %r." if task.is_known else "There is no such run yet: the job is that of a new one, %r."
         _log.info(known, task.run_id)
         os.environ.update(task.environment)
         of_task = command if command.given is not None else replace(command, given=task.given)

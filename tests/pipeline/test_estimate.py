@@ -193,7 +193,7 @@ def test_by_rounding_no_row_is_answered_already(job, sandbox):
     for count in range(800, 1400, 20):
         texts = ["same" if number % 3 == 0 else f"text {number}" for number in range(count)]
         job.write([{"id": each, "text": text * 30} if each % 7 else "[[" for each, text in enumerate(texts)])
-        found.append(make_estimate(JobSpec.parse(job.spec), 0, max_bytes=96_000, is_saved=False))
+        found.append(make_estimate(JobSpec.parse(job.spec), 0, max_bytes=96_000))
     assert any(each.is_sampled for each in found)
     for each in found:
         assert each.rows == each.requests + each.duplicates + each.resumed + each.failed

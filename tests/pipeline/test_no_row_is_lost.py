@@ -105,7 +105,7 @@ def test_rows_without_a_text_are_skipped_and_counted_and_neither_asked_nor_faile
     assert ended.report["rows"] == {"read": 7, "answered": 2, "dead_letter": 1, "skipped": 4}
     assert sorted(answer["id"] for answer in ended.answers) == [5, 6]
     assert len(sandbox.requests) == 2
-    assert "4 of 7 rows were skipped." in caplog.text
+    assert "4 of 7 rows were skipped: 4 without a value in `source.skip_empty`." in caplog.text
     assert "of 7 rows, 4 skipped" in Path(ended.manifest["report_html_uri"]).read_text()
 
 

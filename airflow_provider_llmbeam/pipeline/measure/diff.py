@@ -78,10 +78,11 @@ class SpecDiff(BaseModel):
         bound = "at most" if self.cost_is_upper_bound else "about"
         basis = " by the tokens of the last run" if self.cost_is_of_last_run else ""
         cost = "" if self.cost_usd is None else f", {bound} {usd(self.cost_usd)}{basis}"
+        query = QUERY_RAN if self.ran_query else ""
         failed = f", {self.failed:,} are for the dead letter" if self.failed else ""
         return (
-            f"{self.answered:,} of {self.rows:,} rows are answered already{failed}; {self.requests:,} requests would "
-            f"be sent{cost if self.requests else ''}. Nothing was sent now.{QUERY_RAN if self.ran_query else ''}"
+            f"{self.answered:,} of {self.rows:,} rows are answered already{failed}; {self.requests:,} requests "
+            f"would be sent{cost if self.requests else ''}. Nothing was sent now.{query}"
         )
 
     def __str__(self) -> str:

@@ -132,7 +132,7 @@ def read_source(spec: JobSpec, prompts: RowPrompts, export_uri: str, max_bytes: 
     Args:
         spec: The job.
         prompts: Selects the rows of its source.
-        export_uri: Directory for the export of a BigQuery source. That of the job has the export that its run reads.
+        export_uri: Directory for the export of a BigQuery source; `JobPaths.export_uri` for the one of a run.
         max_bytes: A larger source is read in portions.
 
     Raises:

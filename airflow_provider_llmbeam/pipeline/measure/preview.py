@@ -113,8 +113,8 @@ class WantedRows:
         """
         if self._named.unfound:
             raise JobSpecError(
-                f"`source`: no row has the key {', '.join(map(repr, self._named.unfound))}. The key has the columns "
-                f"{', '.join(map(repr, self._key))}; a large source is read in part."
+                f"`source`: no row has the key {', '.join(map(repr, self._named.unfound))}. The key has the "
+                f"columns {', '.join(map(repr, self._key))}; a large source is read in part."
             )
         return self._picker.end()
 

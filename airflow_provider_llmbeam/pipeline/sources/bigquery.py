@@ -102,7 +102,7 @@ def export(source: BigQuerySource, export_uri: str, *, is_of_run: bool = True) -
     Args:
         source: The table or query.
         export_uri: See `read`.
-        is_of_run: Whether a run of the job reads it, so that its retries do, too. Another export is read for a day.
+        is_of_run: Whether a run of the job reads it, so that its retries do, too; others are read for a day.
 
     Raises:
         JobSpecError: See `read`.

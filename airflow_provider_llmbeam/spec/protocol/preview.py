@@ -117,17 +117,16 @@ class Preview:
     @property
     def summary(self) -> str:
         """What the preview has sent, and what is billed for it."""
+        query = QUERY_RAN if self.ran_query else ""
         if not self.sent:
-            return (
-                f"No request was sent to a model.{QUERY_RAN}" if self.ran_query else "Nothing was sent or billed."
-            )
+            return f"No request was sent to a model.{query}" if query else "Nothing was sent or billed."
         cost = "at a price that is not known" if self.cost_usd is None else f"for {usd(self.cost_usd)}"
         prompts = "1 prompt was" if self.sent == 1 else f"{self.sent} prompts were"
         if any(row.origin == "fresh" and row.answer is not None for row in self.rows):
             end = self.keeper
         else:
             end = "it was not answered" if self.sent == 1 else "none was answered"
-        return f"{prompts} sent {cost}; {end}.{QUERY_RAN if self.ran_query else ''}"
+        return f"{prompts} sent {cost}; {end}.{query}"
 
     def __str__(self) -> str:
         lines = []

@@ -107,8 +107,8 @@ class Estimate(_Part):
         requests: Number of prompts that the job will send.
         duplicates: Number of rows that share the answer of an equal prompt.
         resumed: Number of rows with an answer in the journal, including those of this estimate.
-        failed: Number of rows for the dead letter: invalid lines, missing keys, template errors, missing files, and
-            prompts that the model has refused, which the job does not send again.
+        failed: Number of rows for the dead letter: invalid lines, missing keys, template errors, missing files,
+            and prompts that the model has refused, which the job does not send again.
         is_sampled: Whether only a part of the source was read. Equal prompts are then found only within that part,
             so there may be fewer requests.
         input_tokens: Input tokens that will be billed for `requests`.

@@ -134,8 +134,9 @@ def sample_source(
     counter = _Sampler(spec, prompts)
     spans = []
     for portion in reading.portions():
-        for row in portion.rows if also else ():
-            also(row)
+        if also is not None:
+            for row in portion.rows:
+                also(row)
         spans.append((portion.size, float(counter.add(portion.rows))))
     found = counter.end()
     found.ran_query = reading.ran_query
