@@ -165,7 +165,7 @@ def test_a_check_names_a_file_that_does_not_exist_with_the_key_of_its_row(job, s
     (job.directory / "a.png").write_bytes(png(8, 8))
     media = [{"uri": f"{job.directory}/{{{{ row.text }}}}.png"}]
     shown = shell("check", prompt={"template": "Describe it.", "media": media})
-    assert 'Failed    1 media_error, e.g. {"id": 2}: the file ' in shown
+    assert 'Failed    1 media_error, e.g. {"id": 2}: `prompt.media.0`: the file ' in shown
 
 
 def test_an_estimate_is_printed_and_json_only_if_it_is_asked_for(shell, caplog):
