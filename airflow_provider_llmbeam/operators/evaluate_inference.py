@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.providers.standard.utils.skipmixin import XCOM_SKIPMIXIN_KEY, XCOM_SKIPMIXIN_SKIPPED
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.integrations.opentelemetry import record_evaluation
 from airflow_provider_llmbeam.operators.assets import add_manifest
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
@@ -134,6 +135,7 @@ class EvaluateInferenceOperator(InProcessOperator):
                 self._facts = replace(self._facts, spec=spec)
             job, others = (spec, environment), evaluation.models
             found = self._run_step("evaluate", evaluation, job, context, others=others)
+        record_evaluation(found, found.pop("traced_rows", []), spec.server.origin, context["ti"])
         add_manifest(context, self.outlets, found)
         if self.on_failure == "branch":
             self._skip_other_side(found, context)

@@ -5,6 +5,7 @@ from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.conversation import Conversation
 from airflow_provider_llmbeam.spec.demand import Demand, EarlierRate
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, Endpoint, VertexEndpoint, parse_endpoint
+from airflow_provider_llmbeam.spec.endpoint.gpu_memory import Architecture
 from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits, SharedBudget
@@ -48,10 +49,12 @@ from airflow_provider_llmbeam.spec.source import (
     Source,
     SqlSource,
 )
+from airflow_provider_llmbeam.spec.traces import Traces
 
 __all__ = [
     "AirflowRun",
     "Alerts",
+    "Architecture",
     "Batching",
     "BigQueryAudit",
     "BigQuerySink",
@@ -97,6 +100,7 @@ __all__ = [
     "Sink",
     "Source",
     "SqlSource",
+    "Traces",
     "VertexEndpoint",
     "VertexEndpointModel",
     "WorkerEnvironment",
