@@ -101,7 +101,7 @@ EMPTY = [{"id": 1, "text": ""}, {"id": 2, "text": None}, {"id": 3}, {"id": 4, "t
 @pytest.mark.parametrize("columns", ["text", ["text", "title"]])
 def test_rows_without_a_text_are_skipped_and_counted_and_neither_asked_nor_failed(job, sandbox, columns, caplog):
     job.spec["source"]["skip_empty"] = columns
-    with caplog.at_level("INFO", "llmbeam"):
+    with caplog.at_level("INFO", "llmbeam"), caplog.at_level("INFO", "airflow_provider_llmbeam"):
         ended = job.run([*EMPTY, {"id": 5, "text": "a"}, {"id": 6, "text": 0}, "{"])
     assert ended.report["rows"] == {"read": 7, "answered": 2, "dead_letter": 1, "skipped": 4}
     assert sorted(answer["id"] for answer in ended.answers) == [5, 6]
