@@ -142,7 +142,7 @@ def read_source(spec: JobSpec, prompts: RowPrompts, export_uri: str, max_bytes: 
     if isinstance(prompts.source, BigQuerySource):
         from airflow_provider_llmbeam.pipeline.sources.bigquery import export
 
-        exported = export(prompts.source, export_uri, is_of_run=False)
+        exported = export(prompts.source, export_uri, spec.kms_key_name, is_of_run=False)
         export_uri, ran_query = exported.directory, exported.ran_query
     size, portions = _read_all(spec, prompts, export_uri, max_bytes)
     selected = (

@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     before_the_model,
     check_bucket,
     connect,
+    encrypted,
     read_json,
     reference_of,
     run_once,
@@ -62,7 +63,9 @@ class _Plan:
     location: str | None
 
 
-def read(root: beam.Pipeline, source: BigQuerySource, export_uri: str) -> beam.PCollection:
+def read(
+    root: beam.Pipeline, source: BigQuerySource, export_uri: str, kms_key_name: str | None = None
+) -> beam.PCollection:
     """Exports the rows, unless an earlier attempt of the job has, and reads the files.
 
     Rows have the types of JSON: NUMERIC, TIMESTAMP, DATE and TIME are text, BYTES is base64, as in the JSON of
@@ -73,12 +76,13 @@ def read(root: beam.Pipeline, source: BigQuerySource, export_uri: str) -> beam.P
         source: The table or query.
         export_uri: Directory, ends in `/`. Its `current.json` names the finished export, for other attempts of
             this job; `discard` deletes the directory.
+        kms_key_name: Key of Cloud KMS that encrypts the result of a query. The files have that of the bucket.
 
     Raises:
         JobSpecError: BigQuery rejected the request, or a key column is missing.
         JobFailedError: The export failed, perhaps temporarily.
     """
-    directory = export(source, export_uri).directory
+    directory = export(source, export_uri, kms_key_name).directory
     rows = files.read_format(root, f"{directory}*.avro", files.RowFormat("avro"))
     return rows | "JsonValues" >> beam.Map(json_values)
 
@@ -96,12 +100,15 @@ class Export:
     ran_query: bool
 
 
-def export(source: BigQuerySource, export_uri: str, *, is_of_run: bool = True) -> Export:
+def export(
+    source: BigQuerySource, export_uri: str, kms_key_name: str | None = None, *, is_of_run: bool = True
+) -> Export:
     """Exports the rows, unless there is an export already.
 
     Args:
         source: The table or query.
         export_uri: See `read`.
+        kms_key_name: See `read`.
         is_of_run: Whether a run of the job reads it, so that its retries do, too; others are read for a day.
 
     Raises:
@@ -131,7 +138,7 @@ def export(source: BigQuerySource, export_uri: str, *, is_of_run: bool = True) -
             directory = run_with_recorded_id(
                 f"{export_uri}{_BEGUN}",
                 request,
-                lambda work_id: _export(client, source, plan, export_uri, work_id),
+                lambda work_id: _export(client, source, plan, export_uri, work_id, kms_key_name),
             )
         valid_until = None if is_of_run else time.time() + _VALID_SECONDS
         made = {"directory": directory, "columns": list(plan.columns), "valid_until": valid_until}
@@ -216,17 +223,25 @@ def _is_there(directory: str) -> bool:
     return storage.has_match(f"{directory}*.avro")
 
 
-def _export(client: bigquery.Client, source: BigQuerySource, plan: _Plan, export_uri: str, work_id: str) -> str:
+def _export(
+    client: bigquery.Client,
+    source: BigQuerySource,
+    plan: _Plan,
+    export_uri: str,
+    work_id: str,
+    kms_key_name: str | None,
+) -> str:
     directory, location = f"{export_uri}{work_id}/", plan.location
     _log.info("Exporting %s: %s", source.table or "rows", plan.size)
     table: Any = reference_of(source.table) if source.table else None
     if plan.query is not None:
         query, query_id = plan.query, f"llmbeam-query-{work_id}"
+        config = encrypted(bigquery.QueryJobConfig(), kms_key_name)
         job = run_once(
             client,
             query_id,
             location,
-            lambda: client.query(query, job_id=query_id, location=location, job_retry=None),
+            lambda: client.query(query, config, job_id=query_id, location=location, job_retry=None),
             "Running the query",
         )
         table = job.destination
