@@ -354,6 +354,7 @@ def _execute(**command: Any) -> tuple[int, dict[str, Any]]:
     from airflow_provider_llmbeam.pipeline.command import Command, execute
 
     code, outcome = execute(Command(**command))
+    outcome.pop("log", None)  # it is printed
     if not outcome or "error" in outcome:  # the log has it
         sys.exit(code)
     return code, outcome

@@ -79,8 +79,9 @@ def execute(command: Command) -> tuple[int, dict[str, Any]]:
     """Executes a command; errors and interruptions are logged, without secrets.
 
     Returns:
-        The exit code, and the outcome: `result` of a step, `job` of a submission, `report` of a run, `page` for a
-        task, `batch` with `wait_seconds` if it is to be continued, `error`, or nothing after an interruption. The
+        The exit code, and the outcome: `result` of a step, `log`, its lines for callers that print none,
+        `job` of a submission, `report` of a run, `page` for a task, `batch` with `wait_seconds` if it is to be
+        continued, `error`, or nothing after an interruption. The
         exit code is 0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did
         not pass; 2 if it could not start; 99 if it was skipped, since its source has no rows or its evaluation
         says so; 3 if an estimate or a check is over budget; 75 if it is to be continued; 130 after Ctrl-C or
@@ -109,11 +110,7 @@ def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any
             outcome: dict[str, Any]
             if given is not None:
                 outcome = run_step(command.step, spec, given)
-                lines = outcome.pop("log", ())
-                if command.is_child:
-                    for line in lines:
-                        _log.info("%s", line)
-                else:
+                if not command.is_child:
                     outcome.pop("page", None)
             elif command.step == "submit":
                 outcome = {"job": submit(spec, command.beam_options)}

@@ -39,7 +39,7 @@ def run_step(name: str, spec: JobSpec, given: SpecModel) -> dict[str, Any]:
 
     Returns:
         `result`, as plain data; of an estimate, an evaluation and a comparison `page`, see `page_of`; and of an
-        estimate `log`, the lines for the log of a task.
+        estimate `log`, its lines.
 
     Raises:
         JobSpecError: The job or the input does not fit, e.g. there is no such row; nothing was sent.

@@ -399,12 +399,12 @@ def test_the_estimate_from_before_a_run_is_compared_with_the_run_of_its_task_and
     assert job.run(**state, airflow_run={**run, "planned_job": "planned"}).report["estimate"]["input_tokens"]
 
 
-def test_the_process_of_a_task_logs_the_estimate_and_writes_it_as_json(job, sandbox, tmp_path):
+def test_the_command_line_logs_the_estimate_and_writes_it_as_json(job, sandbox, tmp_path):
     job.write(numbered(40))
     spec, sample, result = (tmp_path / f"{name}.json" for name in ("spec", "sample", "result"))
     spec.write_text(json.dumps(job.spec | {"limits": {"requests_per_minute": 600}}))
     sample.write_text('{"sample_size": 5}')
-    options = ["--child", f"--spec={spec}", "--step=estimate", f"--input={sample}", f"--result={result}"]
+    options = [f"--spec={spec}", "--step=estimate", f"--input={sample}", f"--result={result}"]
     command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", *options]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     assert "Rows      40 = 35 requests + 0 duplicate + 5 answered already + 0 for the dead letter" in lines
