@@ -12,6 +12,13 @@ from airflow_provider_llmbeam.spec.model.server import ServerKind
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.protocol.manifest import manifest
 
+#: Why a row is skipped, for a reader.
+SKIPPED = {
+    "empty": "without a value in `source.skip_empty`",
+    "duplicate_key": "with the key of an answered row",
+    "identical": "identical to an answered row",
+}
+
 
 class Part(BaseModel):
     """Part of a report."""
@@ -402,6 +409,7 @@ class Report(Part):
     all_rows: RowCounts | None = None
     origins: dict[str, int]
     service_tiers: dict[str, int]
+    skipped_by_reason: dict[str, int] = Field(default_factory=dict)
     dead_letter_by_kind: dict[str, int]
     dead_letter_by_category: dict[str, dict[str, int]] = Field(default_factory=dict)
     dead_letter_words: dict[str, str]
@@ -441,6 +449,11 @@ class Report(Part):
     trace_url: str | None = None
     traced_rows: list[TracedRow] = Field(default_factory=list)
     privacy: PrivacyCounts | None = None
+
+    @property
+    def skipped_words(self) -> str:
+        """The numbers of skipped rows with their reasons, in words."""
+        return ", ".join(f"{rows:,} {SKIPPED[reason]}" for reason, rows in self.skipped_by_reason.items())
 
     def manifest(self) -> dict[str, Any]:
         """Returns the part that fits an XCom: counts and addresses, no rows."""
