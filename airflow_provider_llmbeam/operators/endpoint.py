@@ -131,7 +131,9 @@ class ProvisionEndpointOperator(WrittenInDag, StoresLinks, BaseOperator):
         self._monitor: EndpointMonitor | None = None
         check_literal(self.task_id, self.endpoint)
         if isinstance(self.endpoint, Mapping):
-            _check_version(self.endpoint.get("model"))
+            _check_version("model", self.endpoint.get("model"))
+            if isinstance(canary := self.endpoint.get("canary"), Mapping):
+                _check_version("canary.model", canary.get("model"))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Provisions the endpoint."""
@@ -430,7 +432,7 @@ def _check_name(name: Any) -> str:
     return str(name)
 
 
-def _check_version(model: Any) -> None:
+def _check_version(field: str, model: Any) -> None:
     """Rejects an alias of a registered model.
 
     Raises:
@@ -438,7 +440,7 @@ def _check_version(model: Any) -> None:
     """
     if (registered := RegisteredModel.read(model)) and not registered.is_fixed:
         raise JobSpecError(
-            f"`endpoint.model`: '{registered}' has an alias, which can move between two tries: use "
+            f"`endpoint.{field}`: '{registered}' has an alias, which can move between two tries: use "
             "`inference_endpoint`, or the XCom of a `ResolveModelOperator`."
         )
 

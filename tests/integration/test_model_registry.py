@@ -13,6 +13,7 @@ from llmbeam_sandbox.models.answers import answer_text
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
+from airflow_provider_llmbeam.operators.model_registry import PromoteModelOperator, RollBackModelOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 pytestmark = pytest.mark.usefixtures("quick_endpoints")
@@ -67,7 +68,7 @@ def use_model(model):
     return model
 
 
-def block(registry, alias="@champion"):
+def block(registry, alias="@champion", **fields):
     return inference_endpoint(
         endpoint={
             "type": "vertex",
@@ -75,6 +76,7 @@ def block(registry, alias="@champion"):
             "project": registry.hook.project,
             "locations": [LOCATION],
             "machine_type": "g2-standard-12",
+            **fields,
         },
         provision=PROVISION,
     )
@@ -116,6 +118,56 @@ def test_a_run_keeps_the_version_of_its_start_and_no_other_version_gets_its_answ
     assert night(1, version="2") == ("1", 0, 5)
     assert night(2, version="1") == ("2", 0, 5)
     assert night(3, version="1") == ("1", 5, 0), "the answers of version 1 are still there, for version 1"
+    assert (sandbox.endpoints, sandbox.bill.running, len(sandbox.models)) == ([], [], 1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("way", ["promote", "roll_back", "neither"])
+def test_a_canary_answers_its_share_of_the_rows_and_no_gpu_of_either_version_is_left(
+    run_dag, sandbox, registry, tmp_path, way
+):
+    """The second job of the block asks after the promotion or the rollback."""
+    write(tmp_path / "in" / "a.jsonl", [{"id": number} for number in range(100)])
+    registry.upload("1", "champion")
+    registry.upload("2", "candidate")
+    champion, candidate = f"{registry.name}@1", f"{registry.name}@2"
+
+    def ask(name, model):
+        return RunInferenceOperator(
+            task_id=name,
+            source={"uri": f"{tmp_path}/in/*.jsonl", "key": "id"},
+            prompt=f"{name} {{{{ row.id }}}}",
+            model=model,
+            sink=f"{tmp_path}/{name}",
+        )
+
+    with DAG(f"canary_{way}", schedule=None) as dag:
+        with block(registry, canary={"model": f"{registry.name}@candidate", "percent": 20}) as made:
+            before, after = ask("before", made.model), ask("after", made.model)
+            move = {"model": made.canary, "endpoint": made.model, "alias": "champion"}
+            if way == "promote":
+                before >> PromoteModelOperator(task_id="move", **move) >> after
+            elif way == "roll_back":
+                before >> RollBackModelOperator(task_id="move", **move | {"alias": None}) >> after
+            else:
+                before >> after
+    dag_run, states = run_dag(dag)
+    assert set(states.values()) == {"success"}, states
+
+    def models(name):
+        report = json.loads((tmp_path / name / "report.json").read_text())
+        return report["answers"]["models"]
+
+    counted = models("before")
+    assert set(counted) == {champion, candidate}
+    assert 5 <= counted[candidate] <= 40, "20 of 100, drawn by the sandbox"
+    if way == "neither":
+        assert set(models("after")) == {champion, candidate}
+    else:
+        left = {"promote": candidate, "roll_back": champion}[way]
+        assert models("after") == {left: 100}
+        assert list(result(dag_run, "endpoint.move")["percents"].values()) == [100]
+    assert registry.version("champion") == ("2" if way == "promote" else "1")
     assert (sandbox.endpoints, sandbox.bill.running, len(sandbox.models)) == ([], [], 1)
 
 

@@ -27,6 +27,7 @@ from llmbeam_sandbox.vertex.deployments import (
     deletion,
     operation,
     outcome,
+    read_split,
     remove,
 )
 from llmbeam_sandbox.vertex.garden import Garden
@@ -203,7 +204,7 @@ class Vertex:
         for part in mask:
             name = _PATCHED.get(part, part)
             if name == "trafficSplit":
-                endpoint.traffic = {key: int(share) for key, share in (fields.get(name) or {}).items()}
+                endpoint.traffic = read_split(fields.get(name) or {}, {one.id for one in endpoint.ready})
             elif name in ("displayName", "description", "labels"):
                 check_labels(fields.get("labels") or {})
                 endpoint.fields[name] = fields.get(name) or ({} if name == "labels" else "")
@@ -247,8 +248,9 @@ class Vertex:
         deployed = Deployed(
             id=deployed_id, model=model, fields=requested, hardware=hardware, created_at=state.timeline.now()
         )
+        split = read_split(fields.get("trafficSplit") or {}, {"0", *(one.id for one in endpoint.ready)})
         begin(state, endpoint, deployed)
-        settle = complete(endpoint, deployed, fields.get("trafficSplit") or {"0": 100})
+        settle = complete(endpoint, deployed, split)
 
         def finish(at: float) -> dict[str, Any]:
             settle(at)
@@ -271,6 +273,15 @@ class Vertex:
         if deployed is None or deployed.deployed_at is None:
             raise RestError(404, f"The DeployedModel is not on the Endpoint {endpoint.name}, or not yet.")
         check_idle(state, endpoint.name)
+        others = {one.id for one in endpoint.ready} - {deployed.id}
+        split = read_split(call.fields().get("trafficSplit") or {}, others) or endpoint.traffic
+        if others and split.get(deployed.id):
+            raise RestError(
+                400,
+                f"The DeployedModel {deployed.id} has {split[deployed.id]} % of the traffic of {endpoint.name}.",
+                "FAILED_PRECONDITION",
+            )
+        endpoint.traffic = split
         take_off = remove(state, endpoint, deployed)
 
         def finish(at: float) -> dict[str, Any]:
