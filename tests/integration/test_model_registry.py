@@ -141,16 +141,16 @@ def test_a_canary_answers_its_share_of_the_rows_and_no_gpu_of_either_version_is_
             sink=f"{tmp_path}/{name}",
         )
 
-    with DAG(f"canary_{way}", schedule=None) as dag:
-        with block(registry, canary={"model": f"{registry.name}@candidate", "percent": 20}) as made:
-            before, after = ask("before", made.model), ask("after", made.model)
-            move = {"model": made.canary, "endpoint": made.model, "alias": "champion"}
-            if way == "promote":
-                before >> PromoteModelOperator(task_id="move", **move) >> after
-            elif way == "roll_back":
-                before >> RollBackModelOperator(task_id="move", **move | {"alias": None}) >> after
-            else:
-                before >> after
+    canary = {"model": f"{registry.name}@candidate", "percent": 20}
+    with DAG(f"canary_{way}", schedule=None) as dag, block(registry, canary=canary) as made:
+        before, after = ask("before", made.model), ask("after", made.model)
+        move = {"task_id": "move", "model": made.canary, "endpoint": made.model}
+        if way == "promote":
+            before >> PromoteModelOperator(**move, alias="champion") >> after
+        elif way == "roll_back":
+            before >> RollBackModelOperator(**move) >> after
+        else:
+            before >> after
     dag_run, states = run_dag(dag)
     assert set(states.values()) == {"success"}, states
 

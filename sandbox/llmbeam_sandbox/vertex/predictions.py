@@ -78,11 +78,11 @@ class Predictions:
         endpoint, deployed = self._target(request)
         common = self._common(endpoint, deployed, "vertex.rawPredict")
         response = await self._server.serve(request, PredictDialect(**common, added={}))
-        if endpoint is not None and deployed is not None and not response.prepared:
-            # Documented for `rawPredict` alone, not for `streamRawPredict`. Source: Discovery document of v1.
-            if request.path.endswith(":rawPredict"):
-                response.headers["X-Vertex-AI-Endpoint-Id"] = endpoint.name.rpartition("/")[2]
-                response.headers["X-Vertex-AI-Deployed-Model-Id"] = deployed.id
+        # Documented for `rawPredict` alone, not for `streamRawPredict`. Source: Discovery document of v1.
+        is_named = request.path.endswith(":rawPredict") and not response.prepared
+        if endpoint is not None and deployed is not None and is_named:
+            response.headers["X-Vertex-AI-Endpoint-Id"] = endpoint.name.rpartition("/")[2]
+            response.headers["X-Vertex-AI-Deployed-Model-Id"] = deployed.id
         return response
 
     async def peered(self, request: web.Request) -> web.StreamResponse:
