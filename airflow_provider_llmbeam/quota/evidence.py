@@ -92,6 +92,7 @@ class Serving:
             (docs.cloud.google.com/monitoring/api/metrics_gcp, `response_count`): a 429 is not told from another.
         failed: Number of them with a 5xx.
         duty_cycle: Share of time in which the accelerators work, 0 to 1; `None` if not known.
+        waiting: Number of requests in the queues of vLLM; `None` if not known.
         until: End of the newest minute with data, in seconds of the Unix epoch.
     """
 
@@ -101,6 +102,7 @@ class Serving:
     refused: int = 0
     failed: int = 0
     duty_cycle: float | None = None
+    waiting: float | None = None
     until: float
 
 

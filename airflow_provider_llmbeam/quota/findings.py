@@ -213,6 +213,10 @@ def serving_finding(serving: Serving | None, now: float) -> Finding:
         said.append(f"its accelerators work {serving.duty_cycle:.0%} of the time")
         if serving.duty_cycle >= BUSY_DUTY_CYCLE:
             verdict = max(verdict, "degraded", key=RANKS.index)
+    if serving.waiting is not None:
+        said.append(f"{serving.waiting:.0f} requests wait in its queue")
+        if serving.waiting >= 1:
+            verdict = max(verdict, "degraded", key=RANKS.index)
     return Finding(
         verdict=verdict if said else "unknown",
         sentence=f"Endpoint: {'; '.join(said) or 'no data'}.",

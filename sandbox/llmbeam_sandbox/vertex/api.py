@@ -31,6 +31,7 @@ from llmbeam_sandbox.vertex.deployments import (
     remove,
 )
 from llmbeam_sandbox.vertex.garden import Garden
+from llmbeam_sandbox.vertex.metadata import Metadata
 from llmbeam_sandbox.vertex.models import Models
 from llmbeam_sandbox.vertex.responses import WORDING
 from llmbeam_sandbox.vertex.state import Deployed, Endpoint, VertexState, parent
@@ -39,9 +40,15 @@ Work = Callable[[RestCall], Reply]
 LOCATION = r"/(?P<version>v1|v1beta1|ui)/projects/(?P<project>[^/]+)/locations/(?P<location>[^/:]+)"
 _ENDPOINT = rf"{LOCATION}/endpoints/(?P<endpoint>[^/:]+)"
 _MODEL = rf"{LOCATION}/models/(?P<model>[^/:]+)"
+_STORE = rf"{LOCATION}/metadataStores/(?P<store>[^/:]+)"
+_CONTEXT = rf"{_STORE}/contexts/(?P<context>[^/:]+)"
 _OPERATION = rf"{LOCATION}/(?P<target>(?:[a-z]+/[^/:]+/)*)operations/(?P<operation>[^/:]+)"
 METHODS = Methods(
     names=(
+        "vertex.contexts.addContextChildren",
+        "vertex.contexts.create",
+        "vertex.contexts.get",
+        "vertex.contexts.patch",
         "vertex.endpoints.create",
         "vertex.endpoints.delete",
         "vertex.endpoints.deployModel",
@@ -49,6 +56,7 @@ METHODS = Methods(
         "vertex.endpoints.list",
         "vertex.endpoints.patch",
         "vertex.endpoints.undeployModel",
+        "vertex.metadataStores.create",
         "vertex.modelGarden.deploy",
         "vertex.modelGarden.get",
         "vertex.models.delete",
@@ -66,6 +74,7 @@ METHODS = Methods(
     ),
     operations=frozenset(
         {"vertex.endpoints.create", "vertex.endpoints.delete", "vertex.endpoints.deployModel"}
+        | {"vertex.metadataStores.create"}
         | {"vertex.endpoints.undeployModel", "vertex.modelGarden.deploy"}
         | {"vertex.models.delete", "vertex.models.upload"}
     ),
@@ -98,6 +107,7 @@ class Vertex:
             settings=settings,
         )
         self._models, self._garden = Models(self.state), Garden(self.state)
+        self._metadata = Metadata(state=self.state)
         self.service = Service(backend, WORDING, self._routes(), is_slow=False)
 
     @property
@@ -112,13 +122,20 @@ class Vertex:
         with self.state.timeline.settled():
             return [model.resource() for model in self.state.models.values()]
 
+    @property
+    def contexts(self) -> list[dict[str, Any]]:
+        """All contexts, which are experiments and their runs, as the API returns them."""
+        with self.state.timeline.settled():
+            return [dict(one) for one in self._metadata.contexts.values() if one is not None]
+
     def clear(self) -> None:
-        """Removes all endpoints and models."""
+        """Removes all endpoints, models and contexts."""
         with self.state.timeline.lock:
             self.state.clear()
+            self._metadata.contexts.clear()
 
     def _routes(self) -> list[Route]:
-        models, garden = self._models, self._garden
+        models, garden, metadata = self._models, self._garden, self._metadata
         endpoints = f"{LOCATION}/endpoints"
         return [
             self._route("POST", endpoints, "vertex.endpoints.create", self._create),
@@ -136,6 +153,18 @@ class Vertex:
             self._route("GET", f"{_MODEL}:listVersions", "vertex.models.listVersions", models.list_versions),
             self._route(
                 "POST", f"{_MODEL}:mergeVersionAliases", "vertex.models.mergeVersionAliases", models.merge
+            ),
+            self._route(
+                "POST", f"{LOCATION}/metadataStores", "vertex.metadataStores.create", metadata.create_store
+            ),
+            self._route("POST", f"{_STORE}/contexts", "vertex.contexts.create", metadata.create),
+            self._route("GET", _CONTEXT, "vertex.contexts.get", metadata.get),
+            self._route("PATCH", _CONTEXT, "vertex.contexts.patch", metadata.patch),
+            self._route(
+                "POST",
+                f"{_CONTEXT}:addContextChildren",
+                "vertex.contexts.addContextChildren",
+                metadata.add_children,
             ),
             self._route("POST", f"{LOCATION}:deploy", "vertex.modelGarden.deploy", garden.deploy),
             self._route(
@@ -328,7 +357,7 @@ def routes(vertex: Vertex) -> list[web.RouteDef]:
         web.get(f"{version}/publishers/{{tail:[^/]+/models/.+}}", vertex.service.serve),
         web.route(
             "*",
-            "/{version:v1|v1beta1|ui}/projects/{project}/locations/{location}/{tail:(?:endpoints|models|operations).*}",
+            "/{version:v1|v1beta1|ui}/projects/{project}/locations/{location}/{tail:(?:endpoints|models|metadataStores|operations).*}",
             vertex.service.serve,
         ),
     ]
