@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobSpecError
@@ -90,22 +91,24 @@ class ExperimentsHook(RegionalHook):
             "metadata": {"experiment_deleted": False},
         }
         request = {"parent": f"{self.parent}/{_STORE}", "context": context, "context_id": experiment}
-        with self._translate_errors(f"create experiment {experiment!r}", missing="the default metadata store"):
-            try:
-                self._metadata_client().create_context(request, **self._options())
-            except (AlreadyExists, Conflict):
-                pass
+        action = f"create experiment {experiment!r}"
+        with (
+            self._translate_errors(action, missing="the default metadata store"),
+            suppress(AlreadyExists, Conflict),
+        ):
+            self._metadata_client().create_context(request, **self._options())
         return f"{self.parent}/{_STORE}/contexts/{experiment}"
 
     def _create_store(self) -> None:
         from google.api_core.exceptions import AlreadyExists, Conflict
 
         request = {"parent": self.parent, "metadata_store": {}, "metadata_store_id": "default"}
-        with self._translate_errors("create the default metadata store", missing=f"region {self.location!r}"):
-            try:
-                self._metadata_client().create_metadata_store(request, **self._options()).result(REQUEST_SECONDS)
-            except (AlreadyExists, Conflict):
-                pass
+        action = "create the default metadata store"
+        with (
+            self._translate_errors(action, missing=f"region {self.location!r}"),
+            suppress(AlreadyExists, Conflict),
+        ):
+            self._metadata_client().create_metadata_store(request, **self._options()).result(REQUEST_SECONDS)
 
     def _metadata_client(self) -> Any:
         from google.cloud.aiplatform_v1 import MetadataServiceClient

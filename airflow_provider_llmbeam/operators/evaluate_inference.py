@@ -53,7 +53,7 @@ class EvaluateInferenceOperator(InProcessOperator):
         seed: Seed of the bootstrap intervals.
         judge_conn_id: Connection of the judges' models. `None`: that of the job for a model of the same type; for
             another one, the environment of the worker.
-        experiment: Experiment of Vertex AI in which a run with the parameters, scores and cost is written, 'NAME' (in
+        experiment: Experiment of Vertex AI in which a run with parameters, scores and cost is written, 'NAME' (in
             us-central1) or 'projects/…/locations/…/metadataStores/default/contexts/NAME'; made if it is missing.
             The name of the run follows from task and Dag run. `None` writes none.
         kwargs: Arguments of `RunInferenceOperator`. `deferrable` has no effect: an evaluation never defers.

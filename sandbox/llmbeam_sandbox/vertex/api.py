@@ -42,7 +42,7 @@ _ENDPOINT = rf"{LOCATION}/endpoints/(?P<endpoint>[^/:]+)"
 _MODEL = rf"{LOCATION}/models/(?P<model>[^/:]+)"
 _STORE = rf"{LOCATION}/metadataStores/(?P<store>[^/:]+)"
 _CONTEXT = rf"{_STORE}/contexts/(?P<context>[^/:]+)"
-_OPERATION = rf"{LOCATION}/(?P<target>(?:[a-z]+/[^/:]+/)*)operations/(?P<operation>[^/:]+)"
+_OPERATION = rf"{LOCATION}/(?P<target>(?:[A-Za-z]+/[^/:]+/)*)operations/(?P<operation>[^/:]+)"
 METHODS = Methods(
     names=(
         "vertex.contexts.addContextChildren",
@@ -179,7 +179,7 @@ class Vertex:
             self._route("DELETE", _OPERATION, "vertex.operations.delete", self._forget),
             self._route(
                 "GET",
-                rf"{LOCATION}/(?P<target>(?:[a-z]+/[^/:]+/)*)operations",
+                rf"{LOCATION}/(?P<target>(?:[A-Za-z]+/[^/:]+/)*)operations",
                 "vertex.operations.list",
                 self._operations,
             ),
