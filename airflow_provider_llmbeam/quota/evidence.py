@@ -107,6 +107,19 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerQueue:
+    """State of a vLLM server at this moment.
+
+    Attributes:
+        waiting: Number of requests in its queue.
+        cache_ratio: Share of its KV cache that is in use, 0 to 1; `None` if not known.
+    """
+
+    waiting: float
+    cache_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerators:
     """The quota for accelerators of one kind in one location.
 
@@ -137,6 +150,7 @@ class Evidence:
         allowances: Published or stated limits per minute.
         dedicated: Provisioned Throughput; `None` if none was purchased, or it could not be read.
         serving: State of the endpoint; `None` if it could not be read.
+        queue: Queue of a vLLM server; `None` if it was not asked, or shows none.
         accelerators: Accelerator quota; `None` for a model.
         probe: Replies to probe requests; `None` if none was sent.
         unreadable: Sentences that say why evidence could not be read.
@@ -149,6 +163,7 @@ class Evidence:
     allowances: tuple[Allowance, ...] = ()
     dedicated: Dedicated | None = None
     serving: Serving | None = None
+    queue: ServerQueue | None = None
     accelerators: Accelerators | None = None
     probe: Probe | None = None
     unreadable: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.quota.evidence import (
     Accelerators,
     Allowance,
     Dedicated,
+    ServerQueue,
     Serving,
     Situation,
     Traffic,
@@ -223,6 +224,16 @@ def serving_finding(serving: Serving | None, now: float) -> Finding:
         rejected_ratio=ratio,
         sample_size=serving.responses,
         age_seconds=now - serving.until,
+    )
+
+
+def queue_finding(queue: ServerQueue) -> Finding:
+    """Judges the queue of a vLLM server."""
+    cache = "" if queue.cache_ratio is None else f", and its KV cache is {queue.cache_ratio:.0%} full"
+    return Finding(
+        verdict="degraded" if queue.waiting >= 1 else "healthy",
+        sentence=f"vLLM: {queue.waiting:.0f} requests wait in its queue{cache}.",
+        age_seconds=0.0,
     )
 
 

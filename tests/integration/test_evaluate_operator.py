@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from airflow.models.serialized_dag import SerializedDagModel
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, task, task_group
 from airflow.utils.session import create_session
+from llmbeam_sandbox import Fault
 from llmbeam_sandbox.models.answers import answer_text
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -44,6 +46,23 @@ def night(connection, monkeypatch, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return module
+
+
+@pytest.mark.full
+def test_an_evaluation_is_one_run_of_an_experiment_also_after_a_retry(run_dag, night, sandbox, google):
+    task = night.dag.get_task("evaluate")
+    task.experiment, task.retries, task.retry_delay = "moods", 1, timedelta(0)
+    sandbox.faults.queue("vertex.contexts.addContextChildren", Fault(kind="error", http_status=400))
+    dag_run, states = run_dag(night.dag)
+    assert states["evaluate"] == "success"
+    found = dag_run.get_task_instance("evaluate").xcom_pull(task_ids="evaluate")
+    assert found["requests"] == 0, "the first try has sent them"
+    experiment, run = sandbox.contexts
+    assert found["experiment_run"].rpartition("/")[2] == run["name"].rpartition("/")[2]
+    assert run["parentContexts"] == [experiment["name"]]
+    assert run["metadata"]["_params"]["model"] == night.JOB["model"]
+    assert run["metadata"]["_metrics"]["mood"] == 1.0
+    assert {"mood_low", "cost_usd", "rows", "passed"} <= run["metadata"]["_metrics"].keys()
 
 
 def change_prompt(dag):

@@ -12,6 +12,7 @@ from llmbeam_sandbox.models.answers import answer_text
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
+from airflow_provider_llmbeam.operators.endpoint import ProvisionEndpointOperator
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
 from airflow_provider_llmbeam.operators.model_registry import PromoteModelOperator, RollBackModelOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
@@ -203,6 +204,30 @@ def test_a_block_resolves_an_alias_between_the_name_of_the_endpoint_and_the_endp
         assert {"endpoint.provision", "endpoint.teardown"} <= set(cleared.task_ids)
         assert "endpoint.resolve" not in cleared.task_ids, "a clear of the work would take another version"
     dag.validate()
+
+
+def test_a_block_resolves_the_alias_of_a_canary_too_and_a_provision_refuses_it(registry):
+    canary = {"model": f"{registry.name}@candidate"}
+    with DAG("edges", schedule=None) as dag, block(registry, "@3", canary=canary) as made:
+        use_model(made.model)
+    assert dag.get_task("endpoint.resolve_canary").downstream_task_ids == {"endpoint.provision"}
+    assert made.canary.operator.model == canary["model"]
+    with pytest.raises(JobSpecError, match=r"this `endpoint\.model` is none"):
+        assert made.version
+    endpoint = {"type": "vertex", "model": f"{registry.name}@3", "canary": canary, "locations": [LOCATION]}
+    with pytest.raises(JobSpecError, match=r"`endpoint\.canary\.model`: .*@candidate' has an alias"):
+        ProvisionEndpointOperator(
+            task_id="provision", name="x", endpoint={**endpoint, "machine_type": "g2-standard-12"}
+        )
+
+
+@pytest.mark.parametrize("percent", [0, 50, 101])
+def test_a_promotion_moves_an_alias_only_with_all_requests(percent):
+    arguments = {"model": "projects/p/locations/l/models/m@3", "alias": "champion", "endpoint": "e"}
+    with pytest.raises(JobSpecError, match=f"`percent`: must be 1 to 100, and below 100 .* got {percent}"):
+        PromoteModelOperator(task_id="promote", percent=percent, **arguments)
+    with pytest.raises(JobSpecError, match="needs an `alias`, .* or an `endpoint`"):
+        RollBackModelOperator(task_id="back", model=arguments["model"])
 
 
 # dags/registered_model.py
