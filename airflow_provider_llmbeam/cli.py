@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 import click
@@ -258,6 +259,72 @@ def sweep(
             sys.exit(1)
     _print(manifest.plain())
     sys.exit(1 if manifest.failed else 0)
+
+
+def _read_percent(_context: click.Context, _option: click.Parameter, value: str) -> float:
+    """Reads a share such as `2%`."""
+    try:
+        number, is_percent = float(value.removesuffix("%")), value.endswith("%")
+    except ValueError:
+        number, is_percent = 0.0, False
+    if not is_percent or not 0 <= number < float("inf"):
+        raise click.BadParameter(f"Expected a percentage, e.g. 2%; got {value!r}.")
+    return number / 100
+
+
+_TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M"])
+
+
+@llmbeam.command()
+@click.argument("states", nargs=-1, required=True, metavar="STATE...")
+@click.option("--export", required=True, metavar="PROJECT.DATASET.TABLE", help="Cloud Billing export in BigQuery.")
+@click.option("--since", type=_TIME, help="Begin of the usage, in UTC. Default: yesterday.")
+@click.option("--until", type=_TIME, help="Its end. Default: a day later.")
+@click.option("--max-difference", default="2%", show_default=True, callback=_read_percent, help="The bound.")
+@click.option(
+    "--ignore", "ignored", multiple=True, metavar="CAUSE", help="A cause that does not count; may be repeated."
+)
+@_AS_JSON
+def reconcile(
+    states: tuple[str, ...],
+    export: str,
+    since: datetime | None,
+    until: datetime | None,
+    max_difference: float,
+    ignored: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Compare the cost in the reports below STATE with the bill.
+
+    STATE is a `state_uri`, or the `uri` of a files sink. Prints the difference for each set of labels, by cause:
+    other-calls, cached-tokens, price-change, missing-day, unexplained. Exits with 1 if it is above the bound, and
+    with 2 if there is nothing to compare. See docs/reference/reconcile.md.
+    """
+    from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
+    from airflow_provider_llmbeam.pipeline.measure.reconcile.differences import CAUSES
+    from airflow_provider_llmbeam.pipeline.measure.reconcile.run import reconcile_bill
+
+    if unknown := set(ignored).difference(CAUSES):
+        raise click.UsageError(f"`--ignore` {', '.join(sorted(unknown))}: expected of {', '.join(CAUSES)}.")
+    now = datetime.now(UTC)
+    yesterday = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
+    begin = yesterday if since is None else since.replace(tzinfo=UTC)
+    end = begin + timedelta(days=1) if until is None else until.replace(tzinfo=UTC)
+    try:
+        found = reconcile_bill(
+            states,
+            export,
+            since=begin,
+            until=end,
+            now=now,
+            max_difference_ratio=max_difference,
+            ignored=ignored,
+        )
+    except LLMBeamError as error:
+        click.echo(redact(str(error)), err=True)
+        sys.exit(2 if isinstance(error, JobSpecError) else 1)
+    _print(found.model_dump(mode="json"), None if as_json else str(found))
+    sys.exit(0 if found.agrees else 1)
 
 
 @llmbeam.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
