@@ -126,7 +126,8 @@ def inference_endpoint(
         _check_no_timeout(group.dag)
         reserve = ReserveEndpointOperator(task_id="reserve", **_STARTS)
         given = plain(endpoint)
-        fixed, canary = given, given.get("canary") if isinstance(given, Mapping) else None
+        fixed: Any = given
+        canary: Any = given.get("canary") if isinstance(given, Mapping) else None
 
         def resolve_alias(task_id: str, model: str) -> ResolveModelOperator:
             task = ResolveModelOperator(task_id=task_id, model=model, **account, **_STARTS)

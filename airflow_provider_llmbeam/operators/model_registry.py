@@ -167,7 +167,7 @@ class _MoveOperator(_RegisteredModelOperator):
             if name is not None:
                 _, project, _, location, *_ = name.split("/")
                 hook = VertexAIHook(location, project, self.gcp_conn_id, self.impersonation_chain)
-                found |= shift(hook, name, partial(decide, model=model), within_seconds=self.gone_within_seconds)
+                found |= shift(hook, name, lambda one: decide(one, model), within_seconds=self.gone_within_seconds)
                 self.log.info("The requests of %s, in percent: %s.", name, found["percents"])
             if self.alias is not None:
                 state = move(self._hook(model), model, self.alias)

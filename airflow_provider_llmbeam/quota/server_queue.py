@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import requests
 
+from airflow_provider_llmbeam.exceptions import LLMBeamError
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.providers.rest import session_with
 from airflow_provider_llmbeam.quota.evidence import ServerQueue
@@ -36,18 +37,17 @@ def fetch_queue(
     if server_of(model, {}).kind == "provider":
         return None
     parts = urlsplit(model.base_url)
+    url = f"{parts.scheme}://{parts.netloc}/metrics"
     headers = ModelAuthentication(model, gcp_conn_id=gcp_conn_id, impersonation_chain=impersonation_chain)
     try:
         with (
             session_with(headers) as session,
-            session.get(
-                f"{parts.scheme}://{parts.netloc}/metrics", timeout=_TIMEOUT_SECONDS, stream=True
-            ) as reply,
+            session.get(url, timeout=_TIMEOUT_SECONDS, stream=True) as reply,
         ):
             if reply.status_code != 200:
                 return None
             content = next(reply.iter_content(_MAX_BYTES), b"")
-    except (requests.RequestException, RuntimeError):  # the probe tells whether the server answers
+    except (requests.RequestException, LLMBeamError):  # the probe tells whether the server answers
         return None
     return read_queue(content.decode("utf-8", "replace"))
 

@@ -226,7 +226,7 @@ def test_a_promotion_moves_an_alias_only_with_all_requests(percent):
     arguments = {"model": "projects/p/locations/l/models/m@3", "alias": "champion", "endpoint": "e"}
     with pytest.raises(JobSpecError, match=f"`percent`: must be 1 to 100, and below 100 .* got {percent}"):
         PromoteModelOperator(task_id="promote", percent=percent, **arguments)
-    with pytest.raises(JobSpecError, match="needs an `alias`, .* or an `endpoint`"):
+    with pytest.raises(JobSpecError, match=r"needs an `alias`, .* or an `endpoint`"):
         RollBackModelOperator(task_id="back", model=arguments["model"])
 
 

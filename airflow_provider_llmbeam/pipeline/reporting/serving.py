@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_provider_llmbeam.pipeline.reporting.report import Report, ServedModel, Serving
 from airflow_provider_llmbeam.spec.model import VertexEndpointModel
@@ -29,7 +30,7 @@ _TIMEOUT_SECONDS = 30.0
 _DEPLOYED = "metric.labels.deployed_model_id"
 
 #: Reads the time series of the parameters of a request.
-Read = Callable[[Mapping[str, object]], Iterable[Series]]
+Read = Callable[[Mapping[str, Any]], Iterable[Series]]
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def describe(minutes: Minutes, name: str = "") -> str:
         )
     if idle > (1 - _BUSY_RATIO) * total:
         return (
-            f"{sentence}: scale to a smaller GPU, or send more requests at a time (`limits.max_in_flight`), as "
+            f"{sentence}: scale to a smaller GPU, or send more requests at a time (limits.max_in_flight), as "
             f"{replicas} {'replica is' if replicas == 1 else 'replicas are'} needed."
         )
     return f"{sentence}."
@@ -189,7 +190,7 @@ def _open(model: VertexEndpointModel) -> Read:
     )
     url = time_series_url(model.endpoint.split("/")[1])
 
-    def read(params: Mapping[str, object]) -> Iterable[Series]:
+    def read(params: Mapping[str, Any]) -> Iterable[Series]:
         query = dict(params)
         while True:
             reply = session.get(url, params=query, timeout=_TIMEOUT_SECONDS, allow_redirects=False)

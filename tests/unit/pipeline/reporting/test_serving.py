@@ -39,7 +39,7 @@ def minutes(busy: list[float], replicas: float = 1, waiting: float | None = None
         (
             minutes([0.7] * 24),
             "7 of 24 GPU minutes were idle: scale to a smaller GPU, or send more requests at a time "
-            "(`limits.max_in_flight`), as 1 replica is needed.",
+            "(limits.max_in_flight), as 1 replica is needed.",
         ),
         (
             minutes([0.95] * 24, waiting=12),
