@@ -49,10 +49,12 @@ class LLMBeamError(Exception):
 
     Attributes:
         page: Page of the report of the job that failed, see `manifest.encode_page`; `None` if it wrote none.
+        report: Manifest of that report.
     """
 
     retryable: ClassVar[bool] = False
     page: dict[str, Any] | None = None
+    report: dict[str, Any] | None = None
 
 
 class JobSpecError(LLMBeamError, ValueError):

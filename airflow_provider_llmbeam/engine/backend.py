@@ -27,6 +27,7 @@ class Reply:
         cached_tokens: Input tokens that the provider has read from its cache; `input_tokens` includes them.
         audio_tokens: Input tokens of audio that are not from the cache; `input_tokens` includes them.
         estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
+        reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
         service_tier: Tier at which it was served.
         first_token_seconds: Time from the request to the first text, in seconds, for a streamed answer.
         vector: The embedding, as sent by the server.
@@ -44,6 +45,7 @@ class Reply:
     cached_tokens: int = 0
     audio_tokens: int = 0
     estimated_tokens: int = 0
+    reasoning_tokens: int = 0
     service_tier: ServiceTier = "standard"
     first_token_seconds: float | None = None
     vector: Sequence[float] | None = None

@@ -22,6 +22,7 @@ class Bill(NamedTuple):
         cost_nano_usd: Cost in billionths of a US dollar; `None` if no price is known.
         audio_tokens: Input tokens of audio that are not from the cache, which `input_tokens` includes.
         estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
+        reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
     """
 
     input_tokens: int = 0
@@ -30,6 +31,7 @@ class Bill(NamedTuple):
     cost_nano_usd: int | None = 0
     audio_tokens: int = 0
     estimated_tokens: int = 0
+    reasoning_tokens: int = 0
 
     @classmethod
     def of(
@@ -41,14 +43,16 @@ class Bill(NamedTuple):
         service_tier: ServiceTier = "standard",
         audio_tokens: int = 0,
         estimated_tokens: int = 0,
+        reasoning_tokens: int = 0,
     ) -> Bill:
         """Returns the bill of one reply, valid or not, at the price of the tier that served it."""
         tokens = (input_tokens, output_tokens, cached_tokens)
+        counts = (audio_tokens, estimated_tokens, reasoning_tokens)
         ratio = None if price is None else price.ratio_at(service_tier)
         if price is None or ratio is None:
-            return cls(*tokens, None, audio_tokens, estimated_tokens) if any(tokens) else NOTHING
+            return cls(*tokens, None, *counts) if any(tokens) else NOTHING
         cost = price.cost_usd(*tokens, audio_tokens, tier_ratio=ratio)
-        return cls(*tokens, round(cost * NANO), audio_tokens, estimated_tokens)
+        return cls(*tokens, round(cost * NANO), *counts)
 
     def plus(self, other: Bill) -> Bill:
         """Returns the bill of both."""
@@ -60,6 +64,7 @@ class Bill(NamedTuple):
             None if None in costs else sum(filter(None, costs)),
             self.audio_tokens + other.audio_tokens,
             self.estimated_tokens + other.estimated_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
         )
 
 

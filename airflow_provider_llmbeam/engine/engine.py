@@ -354,8 +354,8 @@ class Engine:
     def _bill(self, billed: Reply | RequestError, request: Request | None = None) -> Bill:
         """Returns the bill of a reply, and of the useless ones before it if it is the last of a request."""
         tokens = (billed.input_tokens, billed.output_tokens, billed.cached_tokens)
-        audio, estimated = billed.audio_tokens, billed.estimated_tokens
-        bill = Bill.of(*tokens, self._price, billed.service_tier, audio, estimated)
+        counts = (billed.audio_tokens, billed.estimated_tokens, billed.reasoning_tokens)
+        bill = Bill.of(*tokens, self._price, billed.service_tier, *counts)
         return bill.plus(request.wasted) if request and request.wasted is not NOTHING else bill
 
     def _on_error(self, request: Request, error: RequestError, reserved: float, sent_at: float) -> None:

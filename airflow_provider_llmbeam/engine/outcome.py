@@ -49,6 +49,7 @@ class Completion:
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
         audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
         estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
+        reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         attempts: Number of requests sent, without 429s; 0 if they are counted with another prompt of the request.
         rejections: Number of 429s received, counted in the same way.
@@ -78,6 +79,7 @@ class Completion:
     cached_tokens: int = 0
     audio_tokens: int = 0
     estimated_tokens: int = 0
+    reasoning_tokens: int = 0
     cost_nano_usd: int | None = None
     attempts: int
     rejections: int = 0
@@ -114,9 +116,11 @@ class Failure:
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
         audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
         estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
+        reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         max_repairs: Number of attempts that an invalid answer was allowed to cost, for a refused answer.
         answered_at: Unix time of a refused answer; 0 for other failures.
+        began_at: Unix time of the first request; 0 as `failed_at`.
         failed_at: Unix time of the failure; 0 if nothing was sent, and for a refusal from the journal.
         service_tier: Tier at which a refused answer was served.
         category: What a prompt or an answer was blocked for, as the server or the guard model names it, e.g.
@@ -135,9 +139,11 @@ class Failure:
     cached_tokens: int = 0
     audio_tokens: int = 0
     estimated_tokens: int = 0
+    reasoning_tokens: int = 0
     cost_nano_usd: int | None = 0
     max_repairs: int = 0
     answered_at: float = 0.0
+    began_at: float = field(default=0.0, compare=False)
     failed_at: float = field(default=0.0, compare=False)
     service_tier: ServiceTier = "standard"
     category: str | None = None

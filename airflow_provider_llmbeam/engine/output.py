@@ -225,5 +225,6 @@ def _invalid(reply: Reply, message: str, kind: FailureKind = "invalid_output") -
         cached_tokens=reply.cached_tokens,
         audio_tokens=reply.audio_tokens,
         estimated_tokens=reply.estimated_tokens,
+        reasoning_tokens=reply.reasoning_tokens,
         service_tier=reply.service_tier,
     )

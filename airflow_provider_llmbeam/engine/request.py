@@ -198,6 +198,7 @@ def failure_of(error: RequestError, bill: Bill, request: Request | None, max_rep
         category=error.category,
         max_repairs=max_repairs,
         answered_at=now if error.kind in REFUSED else 0.0,
+        began_at=request.first_sent_at if request else 0.0,
         failed_at=now,
         **bill._asdict(),
     )

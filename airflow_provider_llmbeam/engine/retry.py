@@ -32,6 +32,7 @@ class RequestError(Exception):
         cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
         audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
         estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
+        reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
         service_tier: Tier at which the billed tokens were served.
         is_unconnected: Whether no connection could be opened, so that the server cannot have received the request.
         category: What the server blocked, see `Failure.category`.
@@ -51,6 +52,7 @@ class RequestError(Exception):
         cached_tokens: int = 0,
         audio_tokens: int = 0,
         estimated_tokens: int = 0,
+        reasoning_tokens: int = 0,
         service_tier: ServiceTier = "standard",
         is_unconnected: bool = False,
         category: str | None = None,
@@ -67,6 +69,7 @@ class RequestError(Exception):
         self.cached_tokens = cached_tokens
         self.audio_tokens = audio_tokens
         self.estimated_tokens = estimated_tokens
+        self.reasoning_tokens = reasoning_tokens
         self.service_tier: ServiceTier = service_tier
         self.is_unconnected = is_unconnected
         self.category = category

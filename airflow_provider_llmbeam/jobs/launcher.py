@@ -128,6 +128,10 @@ class JobLauncher:
         if error is not None:
             if isinstance(error, JobSpecError | TooManyFailedRowsError):
                 error.page = self.page(job, job.failed_html_uri)
+                if (
+                    text := self._read_file(job, f"{job.failed_html_uri.removesuffix('html')}json", "report")
+                ) is not None:
+                    error.report = manifest(json.loads(text))
             raise error
         self._log.info("%s", result.message)
         return self._read_report(replace(job, id=result.job_id))

@@ -229,7 +229,7 @@ class JobProcess:
         if "error" in outcome:
             found = outcome["error"]
             error = exceptions.error_class(found["type"], JobFailedError)(found["message"])
-            error.page = found["page"]
+            error.page, error.report = found["page"], found["report"]
             raise error
         self.page = outcome.get("page")
         return outcome

@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.deployment import own_deployment, require_deployment
 from airflow_provider_llmbeam.integrations.openlineage.task import HasLineage, JobFacts
+from airflow_provider_llmbeam.integrations.opentelemetry import current_trace_id
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.deadline import with_deadline, with_stand_in
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.safety import Safety
     from airflow_provider_llmbeam.spec.sink import Sink
     from airflow_provider_llmbeam.spec.source import Source
+    from airflow_provider_llmbeam.spec.traces import Traces
 
 
 #: Fields of the spec that are templated arguments of the same name: objects, and one text.
@@ -59,6 +61,7 @@ _PARTS = (
     "limits",
     "batching",
     "alerts",
+    "traces",
     "safety",
     "cache",
     "runner",
@@ -105,6 +108,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         limits: Limits | Mapping[str, Any] | XComArg | None = None,
         batching: Batching | Mapping[str, Any] | XComArg | None = None,
         alerts: Alerts | Mapping[str, Any] | XComArg | None = None,
+        traces: Traces | Mapping[str, Any] | XComArg | None = None,
         safety: Safety | Mapping[str, Any] | XComArg | None = None,
         notifiers: Sequence[BaseNotifier] | BaseNotifier = (),
         cache: Cache | Mapping[str, Any] | XComArg | None = None,
@@ -134,6 +138,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         self.limits = plain(limits)
         self.batching = plain(batching)
         self.alerts = plain(alerts)
+        self.traces = plain(traces)
         self.safety = plain(safety)
         self.notifiers = (notifiers,) if isinstance(notifiers, str) or callable(notifiers) else tuple(notifiers)
         if wrong := [one for one in self.notifiers if not callable(one)]:
@@ -229,6 +234,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         data = self._spec_data(self.job_name or self._own_job_name(context["ti"]), inference)
         data["owner"] = owner_of(context["ti"])
         data["airflow_run"] = airflow_run_of(context["ti"])
+        data["trace_id"] = current_trace_id()
         runner = runner_data(self.runner)
         runner_type = runner.get("type") if isinstance(runner, Mapping) else None
         data["deployment"] = require_deployment() if runner_type in ("dataflow", "flink") else own_deployment()

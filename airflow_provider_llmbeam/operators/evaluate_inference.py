@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow.providers.standard.utils.skipmixin import XCOM_SKIPMIXIN_KEY, XCOM_SKIPMIXIN_SKIPPED
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.integrations.opentelemetry import record_evaluation
 from airflow_provider_llmbeam.operators.assets import add_manifest
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.experiment import check_experiment, log_experiment
@@ -147,6 +148,7 @@ class EvaluateInferenceOperator(InProcessOperator):
             if self.experiment is not None:
                 run = log_experiment(self.experiment, spec, found, context, self.gcp_conn_id)
                 found["experiment_run"] = run
+        record_evaluation(found, found.pop("traced_rows", []), spec.server.origin, context["ti"])
         add_manifest(context, self.outlets, found)
         if self.on_failure == "branch":
             self._skip_other_side(found, context)

@@ -85,6 +85,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         alerts: What raises an alert, see `spec.Alerts`.
         notifiers: Notifiers of Airflow, e.g. of the providers slack, smtp and http. Each is called once for each
             alert of a run, with the alert as `llmbeam_alert` in its context.
+        traces: Which rows are spans of the job's trace: `spec.Traces`.
         safety: What protects the people whose data is sent, and records who sent it: `spec.Safety`.
         cache: Sharing of answers with other runs and Dags, see `spec.Cache`.
         runner: Runner of the job, see `spec.DataflowRunner`, `spec.FlinkRunner`, `spec.PrismRunner` and
@@ -101,8 +102,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     Templated:
         `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `conversation`, `inference`,
-        `limits`, `batching`, `alerts`, `safety`, `cache`, `runner`, `state_uri`, `job_name`, `llmbeam_conn_id`,
-        `gcp_conn_id`, `impersonation_chain`.
+        `limits`, `batching`, `alerts`, `traces`, `safety`, `cache`, `runner`, `state_uri`, `job_name`,
+        `llmbeam_conn_id`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
         The manifest: counts of rows, requests and tokens, the cost, and the addresses of answers, dead letter and
@@ -309,13 +310,17 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         self, manifest: dict[str, Any], page: dict[str, Any] | None, context: Context
     ) -> dict[str, Any]:
         """Tells metrics, lineage, assets and the page in Airflow what a job reported; returns its manifest."""
-        durations = manifest.pop("latency_counts", {})
-        self._manifest = manifest
-        record_job(manifest, durations, context["ti"], embeds=self.embedding is not None)
+        self._manifest = manifest = self._record(manifest, context)
         unless_skipped(manifest)
         self.store_link(context, ReportLink(), report_url(manifest))
         self._show_page(page, context)
         add_manifest(context, self.outlets, manifest)
+        return manifest
+
+    def _record(self, manifest: dict[str, Any], context: Context) -> dict[str, Any]:
+        """Records a job for metrics and traces; returns its manifest without what only these need."""
+        durations, rows = manifest.pop("latency_counts", {}), manifest.pop("traced_rows", [])
+        record_job(manifest, durations, rows, context["ti"], embeds=self.embedding is not None)
         return manifest
 
     def _notify(self, context: Context, alert: Alert) -> None:
@@ -330,6 +335,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             except LLMBeamError as error:
                 context["ti"].xcom_push(key=ERROR_KEY, value=type(error).__name__)
                 self._show_page(error.page, context)
+                if error.report is not None:
+                    self._record(error.report, context)
                 raise
 
     def _show_links(self, spec: JobSpec, job: SubmittedJob, context: Context) -> None:

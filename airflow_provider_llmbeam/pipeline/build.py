@@ -101,7 +101,12 @@ def build(
         rows
         | f"CountOut{number}"
         >> beam.ParDo(
-            TallyRows(spec.batching.resolved_boundaries, spec.source.key, label_fields(spec.prompt.output_schema))
+            TallyRows(
+                spec.batching.resolved_boundaries,
+                spec.source.key,
+                label_fields(spec.prompt.output_schema),
+                spec.traces,
+            )
         )
         for number, rows in enumerate((*answered, failed))
     ]

@@ -124,7 +124,7 @@ def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any
         message = redactor(str(error))
         _log.error("%s", message)
         return _exit_code(error, command.step), {
-            "error": {"type": error_name(error), "message": message, "page": error.page}
+            "error": {"type": error_name(error), "message": message, "page": error.page, "report": error.report}
         }
     except KeyboardInterrupt:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it names each request in flight

@@ -154,6 +154,10 @@ def refused_row(answered: AnsweredRow, failure: Failure) -> FailedRow:
     """
     answer = answered.completion
     with_cost = replace(
-        failure, **paid_for([answer]), failed_at=answer.answered_at, service_tier=answer.service_tier
+        failure,
+        **paid_for([answer]),
+        began_at=answer.sent_at,
+        failed_at=answer.answered_at,
+        service_tier=answer.service_tier,
     )
     return FailedRow(answered.row, with_cost, "fresh" if answered.origin == "repaired" else answered.origin)

@@ -117,7 +117,9 @@ def _with_failed_report(spec: JobSpec, raised: RaisedAlerts) -> Iterator[None]:
         yield
     except LLMBeamError as error:
         if storage.exists(spec.paths.failed_uri):
-            raised.raise_new(Report.model_validate_json(storage.read(spec.paths.failed_uri)).alerts)
+            report = Report.model_validate_json(storage.read(spec.paths.failed_uri))
+            raised.raise_new(report.alerts)
+            error.report = report.manifest()
         if storage.exists(spec.paths.failed_html_uri):
             _log.info("Report of the failed run: %s", spec.paths.failed_html_uri)
             error.page = page_at(spec.paths.failed_html_uri)

@@ -52,6 +52,7 @@ class BilledTokens(TypedDict):
     cached_tokens: int
     estimated_tokens: NotRequired[int]
     audio_tokens: NotRequired[int]
+    reasoning_tokens: NotRequired[int]
     service_tier: NotRequired[ServiceTier]
 
 

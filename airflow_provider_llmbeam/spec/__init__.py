@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.spec.endpoint import (
     VertexEndpoint,
     parse_endpoint,
 )
+from airflow_provider_llmbeam.spec.endpoint.gpu_memory import Architecture
 from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits, SharedBudget
@@ -54,10 +55,12 @@ from airflow_provider_llmbeam.spec.source import (
     Source,
     SqlSource,
 )
+from airflow_provider_llmbeam.spec.traces import Traces
 
 __all__ = [
     "AirflowRun",
     "Alerts",
+    "Architecture",
     "Batching",
     "BigQueryAudit",
     "BigQuerySink",
@@ -104,6 +107,7 @@ __all__ = [
     "Sink",
     "Source",
     "SqlSource",
+    "Traces",
     "VertexEndpoint",
     "VertexEndpointModel",
     "WorkerEnvironment",

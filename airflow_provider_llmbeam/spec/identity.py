@@ -43,8 +43,9 @@ def job_identity(spec: JobSpec) -> str:
 
 
 def spec_digest(spec: JobSpec) -> str:
-    """Returns a digest of the spec without alerts and Dag run, which change no answer: 8 hexadecimal digits."""
-    return hashlib.sha256(spec.model_dump_json(exclude={"alerts", "airflow_run"}).encode()).hexdigest()[:8]
+    """Returns 8 hexadecimal digits of the spec without alerts, traces and Dag run, which change no answer."""
+    plain = spec.model_dump_json(exclude={"alerts", "airflow_run", "trace_id", "traces"})
+    return hashlib.sha256(plain.encode()).hexdigest()[:8]
 
 
 def dataflow_name(spec: JobSpec) -> str:

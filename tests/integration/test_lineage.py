@@ -149,13 +149,14 @@ def test_the_collector_has_the_metrics_of_each_task_and_of_the_triggerer(cloud, 
     }
     durations = {
         found["airflow.task_id"]: (found, point)
-        for found, point in collector.points("gen_ai.client.operation.duration")
+        for found, point in collector.points("gen_ai.client.inference.duration")
     }
     for task in ("on_worker", "on_dataflow"):
         manifest = cloud.airflow.xcom("moods", finished, task)
         usage = {
-            found["gen_ai.token.type"]: point.sum
-            for found, point in collector.points("gen_ai.client.token.usage")
+            name: point.as_int
+            for name in ("input", "output")
+            for found, point in collector.points(f"gen_ai.client.inference.usage.{name}_tokens")
             if found["airflow.task_id"] == task
         }
         assert usage == {name: manifest["tokens"][name] for name in ("input", "output")}
@@ -173,7 +174,7 @@ def test_the_collector_has_the_metrics_of_each_task_and_of_the_triggerer(cloud, 
 
 
 @pytest.mark.skipif(IS_BELOW_3_2, reason="Airflow sets the tracer provider since 3.2.")
-def test_the_collector_has_a_span_of_each_job_below_that_of_its_task(finished, collector):
+def test_the_collector_has_a_span_of_each_job_below_that_of_its_task(cloud, finished, collector):
     def jobs():
         spans = {span.span_id: span.name for span in collector.spans}
         found = [span for span in collector.spans if span.name == "generate_content gemini-3.5-flash-lite"]
@@ -181,4 +182,11 @@ def test_the_collector_has_a_span_of_each_job_below_that_of_its_task(finished, c
 
     expected = {"on_worker": "worker.on_worker", "on_dataflow": "worker.on_dataflow"}
     until(lambda: jobs() == expected, jobs, STEP_SECONDS)
+    of_job = {
+        attributes(span)["airflow.task_id"]: span.trace_id.hex()
+        for span in collector.spans
+        if "llmbeam.job.name" in attributes(span)
+    }
+    shown = {task: cloud.airflow.xcom("moods", finished, task)["trace_id"] for task in of_job}
+    assert shown == of_job, "the report names the trace"
     assert b"planted" not in collector.bytes

@@ -38,6 +38,20 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        changes=_changes(verdict="shield_gemma", system="No hate speech.", min_probability=0.5),
+        sentence=(
+            "`safety.moderation.generation`: must have `logprobs` and `max_output_tokens` 1 with "
+            "`min_probability`, that of one token. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes=_changes(min_probability=0.5),
+        sentence=(
+            "`safety.moderation.min_probability`: needs the `verdict` 'shield_gemma'; got 0.5. Nothing was sent "
+            "or billed."
+        ),
+    ),
+    Mistake(
         changes=_changes(limits={"budget_usd": 5}),
         sentence=(
             "`safety.moderation.limits.price`: this field is needed with `budget_usd`, as the price of openai "

@@ -130,6 +130,21 @@ def test_any_model_that_answers_with_json_is_a_guard(moderated):
     assert ended.report["moderation"]["input"] is None
 
 
+def test_shieldgemma_is_a_guard_and_what_it_found_is_in_the_trace(moderated, sandbox):
+    guard = {"type": "openai", "name": "google/shieldgemma-9b", "base_url": sandbox.openai_url}
+    policy = '"No Harassment": The text shall not insult a person.'
+    job = moderated(model=guard, verdict="shield_gemma", system=policy, template="{text}", action="flag")
+    job.spec["traces"] = {"sample_ratio": 0}
+    ended = job.run([*ROWS[:9], {"id": 50, "text": "unreadable_verdict"}])
+    assert {row["id"]: row["llmbeam_moderation_input"] for row in ended.answers}[0] == "unsafe"
+    assert [row["llmbeam_error"]["category"] for row in ended.dead_letter] == ["unreadable"]
+    traced = [(row["reason"], row["labels"]) for row in ended.report["traced_rows"]]
+    assert ("failed", {"moderation": "unreadable"}) in traced
+    assert ("flagged", {"moderation.input": "unsafe", "moderation.output": "unsafe"}) in traced
+    assert ("flagged", {"moderation.output": "unsafe"}) in traced
+    assert len(traced) == 3
+
+
 def test_rows_that_the_guard_could_not_judge_fail_and_the_next_run_asks_for_them_alone(moderated, sandbox):
     job = moderated(limits={"max_attempts": 1})
     sandbox.faults.when(METHOD, f"{QUESTION} Say it: row 7 ", Fault(kind="error", http_status=500))

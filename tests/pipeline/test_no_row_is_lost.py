@@ -422,6 +422,9 @@ def test_too_many_failed_rows_fail_the_job_and_keep_the_previous_output(job, san
     assert "5 of 20 rows failed" in failed.read_text()
     assert Report.model_validate_json(failed.with_suffix(".json").read_text()).rows.dead_letter == 5
     assert raised.value.page == encode_page(failed.read_text(), str(failed))
+    assert raised.value.report is not None
+    traced = Counter(row["error"] for row in raised.value.report["traced_rows"] if row["reason"] == "failed")
+    assert traced == Counter(bad_request=5)
     paid = len(sandbox.requests)
     job.run(limits={"max_dead_letter_ratio": 0.25})
     assert len(sandbox.requests) == paid + 5, "the answered rows cost nothing now"

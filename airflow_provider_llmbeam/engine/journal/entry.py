@@ -33,9 +33,9 @@ _MAX_SECONDS = 1e12
 _READ_BYTES = 2**20
 
 #: Fields that only the report of the run needs.
-_OF_THIS_RUN = {"rejected_at", "held_seconds", "failed_at"}
+_OF_THIS_RUN = {"rejected_at", "held_seconds", "failed_at", "began_at"}
 #: Counts that are left out of most entries, as they are 0.
-_ZERO = ("sheds", "audio_tokens", "estimated_tokens", "mended")
+_ZERO = ("sheds", "audio_tokens", "estimated_tokens", "reasoning_tokens", "mended")
 #: Fields that few entries have.
 _SELDOM = ("mean_logprob", "citations", "reasoning", "category")
 _FIELDS = tuple(field.name for field in dataclasses.fields(Completion) if field.name not in _OF_THIS_RUN)
@@ -258,6 +258,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "cached_tokens": _is_count,
     "audio_tokens": _is_count,
     "estimated_tokens": _is_count,
+    "reasoning_tokens": _is_count,
     "cost_nano_usd": _is_count_or_none,
     "attempts": _is_count,
     "rejections": _is_count,

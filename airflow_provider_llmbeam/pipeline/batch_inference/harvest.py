@@ -229,7 +229,8 @@ class _Decode(beam.DoFn):
             estimated = result.estimated_tokens + self._mean_tokens
             result = replace(result, input_tokens=self._mean_tokens, estimated_tokens=estimated)
         tokens = (result.input_tokens, result.output_tokens, result.cached_tokens)
-        bill = Bill.of(*tokens, self._price, "batch", result.audio_tokens, result.estimated_tokens)
+        counts = (result.audio_tokens, result.estimated_tokens, result.reasoning_tokens)
+        bill = Bill.of(*tokens, self._price, "batch", *counts)
         try:
             if isinstance(result, RequestError):
                 raise result

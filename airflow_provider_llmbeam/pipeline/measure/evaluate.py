@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -34,6 +34,10 @@ from airflow_provider_llmbeam.pipeline.measure.metrics import (
 )
 from airflow_provider_llmbeam.pipeline.measure.rows import KeyedRows, read_golden
 from airflow_provider_llmbeam.pipeline.reporting.html import shorten
+from airflow_provider_llmbeam.pipeline.reporting.report import TracedRow
+from airflow_provider_llmbeam.pipeline.reporting.traced_rows import RowTracer, TracedRows
+from airflow_provider_llmbeam.pipeline.secrets import known_secrets
+from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.evaluation import Evaluation, JudgeMetric
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -99,6 +103,7 @@ class EvaluationReport(BaseModel):
         usd_per_thousand_rows: Cost of the answers to a thousand such rows, without duplicates.
         wrong: The wrong answers with the lowest marks.
         wrong_count: Number of all wrong answers.
+        traced: Rows that a judge has graded, for the trace; of no file.
     """
 
     version: int = 1
@@ -118,6 +123,7 @@ class EvaluationReport(BaseModel):
     usd_per_thousand_rows: float | None
     wrong: list[WrongAnswer]
     wrong_count: int
+    traced: list[TracedRow] = Field(default=[], exclude=True)
 
     @property
     def passed(self) -> bool:
@@ -143,7 +149,8 @@ class EvaluationReport(BaseModel):
     def manifest(self, spec: JobSpec) -> dict[str, Any]:
         """Returns the summary for Airflow: the same without cases and labels, and the addresses of the files."""
         fields = self.model_dump(mode="json", exclude={"wrong": True, "scores": {"__all__": {"labels"}}})
-        return fields | {"passed": self.passed} | report_uris(spec, "evaluation")
+        traced = {"traced_rows": [row.model_dump(mode="json") for row in self.traced]}
+        return fields | {"passed": self.passed} | report_uris(spec, "evaluation") | traced
 
 
 def evaluate(spec: JobSpec, evaluation: Evaluation) -> EvaluationReport:
@@ -296,7 +303,21 @@ def _report(
         usd_per_thousand_rows=answers.usd_per_thousand_rows,
         wrong=wrong[: evaluation.max_cases],
         wrong_count=len(wrong),
+        traced=_judged_rows(spec, evaluation, rows, answers, marks),
     )
+
+
+def _judged_rows(
+    spec: JobSpec, evaluation: Evaluation, rows: KeyedRows, answers: Answers, marks: Marks
+) -> list[TracedRow]:
+    """Returns the rows that a judge has graded, with all their marks, as the job's trace has them."""
+    traced, tracer = TracedRows(), RowTracer(spec.traces, spec.source.key)
+    judges = [name for name, metric in evaluation.metrics.items() if isinstance(metric, JudgeMetric)]
+    for key in {key: None for name in judges for key in marks[name]}:
+        scores = {name: by_key[key].value for name, by_key in marks.items() if key in by_key}
+        tracer.keep(traced, "judged", rows[key], answers.by_key[key], scores=scores)
+    secrets = known_secrets(spec.secret_variables)
+    return traced.rows(spec.traces.max_rows, lambda text: redact(text, secrets))
 
 
 def _wrong_answers(rows: KeyedRows, answers: Answers, marks: Marks) -> list[WrongAnswer]:

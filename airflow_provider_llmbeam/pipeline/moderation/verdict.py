@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ def read_verdict(answer: Completion, moderation: Moderation) -> Verdict | None:
     Whatever it names besides its first word is a category, and a text with a category is unsafe: a verdict that
     contradicts itself, or is there twice, lets nothing pass.
     """
+    if moderation.verdict == "shield_gemma":
+        return _yes_or_no(answer, moderation.min_probability)
     if moderation.verdict == "json":
         names = [name for name, _ in json.loads(answer.text, object_pairs_hook=list)]
         if len(names) > len({*names}):
@@ -75,6 +78,23 @@ def read_verdict(answer: Completion, moderation: Moderation) -> Verdict | None:
         return None
     categories = tuple(dict.fromkeys(name for name in map(_printable, named) if name))
     return Verdict(word.lower() == "unsafe" or bool(categories), categories)
+
+
+def _yes_or_no(answer: Completion, min_probability: float | None) -> Verdict | None:
+    """Reads the first word of ShieldGemma's answer, and with a bound its probability.
+
+    Its model card (ai.google.dev/gemma/docs/shieldgemma/model_card) has the answer begin with `Yes` or `No`.
+    """
+    found = re.match(r"\W*(yes|no)\b", answer.text, re.IGNORECASE)
+    if found is None:
+        return None
+    is_yes = found[1].lower() == "yes"
+    if min_probability is None:
+        return Verdict(is_yes)
+    if answer.mean_logprob is None:
+        return None
+    of_word = math.exp(answer.mean_logprob)
+    return Verdict((of_word if is_yes else 1 - of_word) >= min_probability)
 
 
 def decide(outcome: Outcome, moderation: Moderation) -> Decision:

@@ -99,6 +99,7 @@ def altered_row(
         ),
         http_status=200,
         answered_at=answer.answered_at,
+        began_at=answer.sent_at,
         failed_at=answer.answered_at,
         service_tier=answer.service_tier,
     )

@@ -129,6 +129,7 @@ def build_report(
             input=sums["input_tokens"],
             cached=sums["cached_tokens"],
             output=sums["output_tokens"],
+            reasoning=sums["reasoning_tokens"],
             estimated=sums["estimated_tokens"],
             per_minute=_rounded((sums["input_tokens"] + sums["output_tokens"]) / minutes if minutes else None),
         ),
@@ -165,6 +166,9 @@ def build_report(
         spec=redact_all(plain_spec if masker is None else masker.spec(plain_spec), secrets),
         answers=answers_of(tally.profile, tally.failed["invalid_output"]),
         samples=samples_of(tally.samples, lambda text: redact(text, secrets)),
+        trace_id=spec.trace_id or None,
+        trace_url=spec.traces.link(spec.trace_id) if spec.trace_id else None,
+        traced_rows=tally.traced.rows(spec.traces.max_rows, lambda text: redact(text, secrets)),
         series=series_of(tally.series),
         privacy=None if masker is None else privacy_of(tally.masked, tally.sums),
     )

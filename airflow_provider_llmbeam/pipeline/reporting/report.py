@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -62,6 +62,7 @@ class TokenCounts(Part):
         input: Input tokens.
         cached: Input tokens from the provider's cache, which `input` includes.
         output: Output tokens, thoughts included.
+        reasoning: Those of thoughts, as far as the server counts them.
         estimated: Those of all these that the server did not report: they, and their cost, are estimated from the
             length of the texts.
         per_minute: Input and output tokens per minute, from the first request to the last answer.
@@ -70,6 +71,7 @@ class TokenCounts(Part):
     input: int
     cached: int = 0
     output: int
+    reasoning: int = 0
     estimated: int = 0
     per_minute: float | None
 
@@ -201,6 +203,46 @@ class SampledRows(Part):
 
     failed: dict[str, list[FailedSample]]
     answers: list[AnswerSample]
+
+
+#: Why a row is a span, see `spec.Traces`.
+TraceReason = Literal["failed", "flagged", "judged", "sampled"]
+
+
+class TracedRow(Part):
+    """A row that becomes a span; texts are there with `traces.include_text` alone.
+
+    Attributes:
+        reason: Why it is traced.
+        key_hash: SHA-256 of its key, as the audit has it; of the whole row for one without a key.
+        began_at: Unix time of its first request; 0 if this run has sent none.
+        ended_at: Unix time of the answer or the failure; 0 likewise.
+        error: Kind of failure; empty for an answer.
+        labels: What a guard found, by the name of the evaluation.
+        scores: Marks of metrics, from 0 to 1, by their name.
+    """
+
+    reason: TraceReason
+    key_hash: str
+    began_at: float
+    ended_at: float
+    error: str = ""
+    http_status: int | None = None
+    model: str = ""
+    finish_reason: str = ""
+    attempts: int
+    rejections: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    cost_usd: float | None
+    service_tier: str
+    labels: dict[str, str] = {}
+    scores: dict[str, float] = {}
+    row: str | None = None
+    answer: str | None = None
+    message: str | None = None
 
 
 class LengthCount(Part):
@@ -429,6 +471,9 @@ class Report(Part):
     samples: SampledRows
     series: Series | None = None
     serving: Serving | None = None
+    trace_id: str | None = None
+    trace_url: str | None = None
+    traced_rows: list[TracedRow] = Field(default_factory=list)
     privacy: PrivacyCounts | None = None
 
     def manifest(self) -> dict[str, Any]:

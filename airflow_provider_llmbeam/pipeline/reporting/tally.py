@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import AnswerProfile
 from airflow_provider_llmbeam.pipeline.reporting.samples import Samples
 from airflow_provider_llmbeam.pipeline.reporting.time_series import TimeSeries
+from airflow_provider_llmbeam.pipeline.reporting.traced_rows import TracedRows
 
 #: Tag of the output with one `Tally` for each bundle.
 TALLIES = "tallies"
@@ -41,6 +42,7 @@ class Tally:
         series: Events of this run by time.
         profile: What all answers look like in sum.
         samples: Rows that the report shows.
+        traced: Rows that become spans.
     """
 
     read: int = 0
@@ -62,6 +64,7 @@ class Tally:
     series: TimeSeries = field(default_factory=TimeSeries)
     profile: AnswerProfile = field(default_factory=AnswerProfile)
     samples: Samples = field(default_factory=Samples)
+    traced: TracedRows = field(default_factory=TracedRows)
 
     @property
     def latencies(self) -> Counter[int]:
@@ -87,4 +90,5 @@ def add_up(tallies: Iterable[Tally]) -> Tally:
         total.series.merge(tally.series)
         total.profile.merge(tally.profile)
         total.samples.merge(tally.samples)
+        total.traced.merge(tally.traced)
     return total

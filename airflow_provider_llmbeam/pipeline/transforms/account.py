@@ -13,6 +13,10 @@ from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, Outcome
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.reporting.time_series import latency_class
+from airflow_provider_llmbeam.pipeline.reporting.traced_rows import RowTracer
+from airflow_provider_llmbeam.spec.traces import Traces
+
+_TRACES = Traces()
 
 
 class TallyRows(beam.DoFn):
@@ -22,6 +26,7 @@ class TallyRows(beam.DoFn):
         boundaries: Boundaries of the length buckets, in input tokens.
         key: Key columns.
         label_fields: See `AnswerProfile.add`.
+        traces: Which rows are traced.
     """
 
     def __init__(
@@ -29,11 +34,13 @@ class TallyRows(beam.DoFn):
         boundaries: tuple[int, ...],
         key: tuple[str, ...] = (),
         label_fields: tuple[str, ...] | None = None,
+        traces: Traces = _TRACES,
     ) -> None:
         super().__init__()
         self._buckets = LengthBuckets(boundaries, max_output_tokens=1)
         self._key = key
         self._label_fields = label_fields
+        self._tracer = RowTracer(traces, key)
         self._tally = Tally()
         # Rows, input and output tokens of answers by bucket, in lists: an update of a `Counter` takes 80 ns.
         self._answers = [[0, 0, 0] for _ in range(len(boundaries) + 1)]
@@ -64,6 +71,8 @@ class TallyRows(beam.DoFn):
             if element.origin == "replaced":  # no model has answered it
                 return
             tally.profile.add(element.completion, self._label_fields)
+            if self._tracer.takes(element):
+                self._tracer.add_answer(tally.traced, element)
             if element.fingerprint < tally.samples.highest:
                 tally.samples.add_answer(element)
             if element.origin in ("fresh", "repaired", "batch") and element.completion.mended:
@@ -79,6 +88,7 @@ class TallyRows(beam.DoFn):
             tally.categories.update((failure.kind, each) for each in failure.category.split(","))
         tally.messages.setdefault(failure.kind, failure.message)
         tally.samples.add_failure(element, self._key)
+        self._tracer.add_failure(tally.traced, element)
         if element.origin == "fresh":
             _add_cost(tally, failure)
             tally.sums.update(input_tokens=failure.input_tokens, output_tokens=failure.output_tokens)
@@ -128,6 +138,8 @@ def _add_cost(tally: Tally, outcome: Outcome) -> None:
         sums["sheds"] += outcome.sheds
     if outcome.cached_tokens:
         sums["cached_tokens"] += outcome.cached_tokens
+    if outcome.reasoning_tokens:
+        sums["reasoning_tokens"] += outcome.reasoning_tokens
     if outcome.estimated_tokens:
         sums["estimated_tokens"] += outcome.estimated_tokens
     if outcome.cost_nano_usd is None:

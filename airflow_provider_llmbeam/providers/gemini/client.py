@@ -362,9 +362,11 @@ def read_reply(
     written = text if "thoughtsTokenCount" in reported else text + thoughts
     output_tokens, of_output = usage.count(reported.get("candidatesTokenCount"), estimated_text(written))
     cached_tokens = usage.cached(reported.get("cachedContentTokenCount"), input_tokens)
+    reasoning_tokens = usage.tokens(reported.get("thoughtsTokenCount")) or 0
     billed = BilledTokens(
         input_tokens=input_tokens,
-        output_tokens=output_tokens + (usage.tokens(reported.get("thoughtsTokenCount")) or 0),
+        output_tokens=output_tokens + reasoning_tokens,
+        reasoning_tokens=reasoning_tokens,
         cached_tokens=cached_tokens,
         estimated_tokens=of_input + of_output,
         audio_tokens=usage.audio(

@@ -279,12 +279,14 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
         total_tokens = usage.tokens(reported.get("total_tokens")) or 0
         output_tokens = max(output_tokens, total_tokens - input_tokens)
     details = mapping_of(reported.get("prompt_tokens_details"))
+    thoughts = mapping_of(reported.get("completion_tokens_details"))
     cached_tokens = usage.cached(details.get("cached_tokens"), input_tokens)
     billed = BilledTokens(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cached_tokens=cached_tokens,
         estimated_tokens=of_input + of_output,
+        reasoning_tokens=min(usage.tokens(thoughts.get("reasoning_tokens")) or 0, output_tokens),
         audio_tokens=usage.audio(details.get("audio_tokens"), None, input_tokens - cached_tokens),
         service_tier=usage.tier(body.get("service_tier")),
     )

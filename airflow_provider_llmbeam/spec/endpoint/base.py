@@ -10,9 +10,11 @@ from pydantic import Field
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     DEFAULT_LENGTH_TOKENS,
+    Architecture,
     GpuMachine,
     architecture_of,
     default_sequences,
+    smallest_machine,
     why_it_cannot_fit,
 )
 from airflow_provider_llmbeam.spec.fields.names import ProjectId, Region, SecretVersion, ServiceAccount
@@ -70,6 +72,8 @@ class EndpointSpec(SpecModel):
         service_account: Email of the service account of the server.
         hf_token_secret: Version of a secret of Secret Manager that holds a token of the Hugging Face hub, for
             gated models.
+        architecture: Numbers of a model whose memory is not known here, see docs/gpu-memory.md. `None`: those of
+            its name, if it is known.
         max_model_length_tokens: Maximum length of a sequence, prompt and answer together, in tokens. `None`: 8,192
             for a known model.
         max_num_seqs: Maximum number of concurrent sequences. `None`: as many as fit the memory, at most 64.
@@ -81,6 +85,7 @@ class EndpointSpec(SpecModel):
     locations: Annotated[tuple[Region, ...], Field(min_length=1)]
     service_account: ServiceAccount | None = None
     hf_token_secret: SecretVersion | None = None
+    architecture: Architecture | None = None
     max_model_length_tokens: Annotated[int, Field(ge=1)] | None = None
     max_num_seqs: Annotated[int, Field(ge=1)] | None = None
     expires_after_seconds: Annotated[int, Field(ge=600)] = 6 * 3600
@@ -91,11 +96,16 @@ class EndpointSpec(SpecModel):
         """Machine of one server; `None`: the platform chooses."""
 
     @property
+    def known_architecture(self) -> Architecture | None:
+        """Dimensions of the model; `None` if they are not known."""
+        return self.architecture or architecture_of(self.model)
+
+    @property
     def length_tokens(self) -> int | None:
         """Maximum length of a sequence, in tokens; `None`: the server chooses."""
-        if self.max_model_length_tokens is not None or architecture_of(self.model) is None:
+        if self.max_model_length_tokens is not None or self.known_architecture is None:
             return self.max_model_length_tokens
-        return DEFAULT_LENGTH_TOKENS
+        return min(DEFAULT_LENGTH_TOKENS, self.known_architecture.context_tokens)
 
     @property
     def sequences(self) -> int | None:
@@ -103,7 +113,11 @@ class EndpointSpec(SpecModel):
         machine = self.machine
         if self.max_num_seqs is not None or machine is None:
             return self.max_num_seqs
-        return default_sequences(self.model, machine, self.length_tokens or 1)
+        return default_sequences(self.known_architecture, machine, self.length_tokens or 1)
+
+    def _smallest(self, ladder: tuple[GpuMachine, ...]) -> GpuMachine | None:
+        """Returns the first machine of a ladder that fits the model; `None` if none does or it is not known."""
+        return smallest_machine(self.known_architecture, ladder, self.max_num_seqs, self.length_tokens or 1)
 
     def _check_token(self) -> None:
         """Rejects a gated model of the hub without a token."""
@@ -115,10 +129,15 @@ class EndpointSpec(SpecModel):
 
     def _check_memory(self, args: tuple[str, ...], ladder: tuple[GpuMachine, ...]) -> None:
         """Rejects a model that does not fit the memory of its machine."""
-        if architecture_of(self.model) is None or not _memory_is_known(args):
+        if self.known_architecture is None or not _memory_is_known(args):
             return
         problem = why_it_cannot_fit(
-            self.model, self.machine or ladder[-1], self.sequences or 1, self.length_tokens or 1, ladder
+            self.model,
+            self.known_architecture,
+            self.machine or ladder[-1],
+            self.sequences or 1,
+            self.length_tokens or 1,
+            ladder,
         )
         if problem is not None:
             raise ValueError(problem)

@@ -13,8 +13,6 @@ from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     BYTES_PER_NUMBER,
     CLOUD_RUN_LADDER,
     GpuMachine,
-    architecture_of,
-    smallest_machine,
 )
 from airflow_provider_llmbeam.spec.fields.names import CloudRunGpu, Memory, ProgramName, ServiceAccount
 
@@ -23,6 +21,11 @@ _MIN_CPU_AND_GIB = {"nvidia-l4": (4, 16), "nvidia-rtx-pro-6000": (20, 80)}
 #: Numbers of cores that Cloud Run has with an L4, and the most memory in GiB with each. Those with larger GPUs are
 #: not documented further. Source: docs.cloud.google.com/run/docs/configuring/services/cpu
 _MAX_GIB_BY_CPU = {"nvidia-l4": {4: 16, 6: 24, 8: 32}}
+#: vLLM serves Gemma 4 since 0.19.0 (github.com/vllm-project/vllm/releases/tag/v0.19.0). This image has CUDA 12.
+#: Those without `-cu129` have CUDA 13 since 0.20 (llm-d/llm-d-kv-cache#584), and Cloud Run documents driver 535
+#: (CUDA 12.2) for an L4 (docs.cloud.google.com/run/docs/configuring/services/gpu). On 2026-11-28 the newest
+#: release is 0.33.0. That it has such an image is not established, and this one was not tried on Cloud Run.
+IMAGE = "vllm/vllm-openai:v0.27.1-cu129"
 #: Memory of vLLM and CUDA themselves. Assumed, not measured.
 _PROCESS_GIB = 6
 #: Largest number of concurrent requests per instance. Source: docs.cloud.google.com/run/docs/about-concurrency
@@ -58,7 +61,7 @@ class CloudRunEndpoint(EndpointSpec):
     """
 
     type: Literal["cloud_run"]
-    image: Annotated[ProgramName, Field(min_length=1)] = "vllm/vllm-openai:v0.11.0"
+    image: Annotated[ProgramName, Field(min_length=1)] = IMAGE
     args: tuple[str, ...] = ()
     gpu_type: CloudRunGpu | None = None
     gpu_count: Annotated[int, Field(ge=1)] = 1
@@ -136,7 +139,7 @@ class CloudRunEndpoint(EndpointSpec):
 
     def _hub_files_fit(self) -> Self:
         """Checks the memory for a model of the hub: the files of an instance are stored in its memory."""
-        architecture = architecture_of(self.model)
+        architecture = self.known_architecture
         if architecture is not None and not self.model.startswith("gs://"):
             weights_gib = architecture.parameters * BYTES_PER_NUMBER / 2**30
             if weights_gib + _PROCESS_GIB > self._memory_gib:
@@ -152,8 +155,7 @@ class CloudRunEndpoint(EndpointSpec):
         """Machine of an instance."""
         if self.gpu_type is not None:
             return GpuMachine(self.gpu_type, self.gpu_type, self.gpu_count)
-        found = smallest_machine(self.model, CLOUD_RUN_LADDER, self.max_num_seqs, self.length_tokens or 1)
-        return found or CLOUD_RUN_LADDER[-1 if architecture_of(self.model) else 0]
+        return self._smallest(CLOUD_RUN_LADDER) or CLOUD_RUN_LADDER[-1 if self.known_architecture else 0]
 
     @property
     def resolved_cpu(self) -> int:

@@ -1,6 +1,6 @@
 """Machines with GPUs, and the memory that a model needs: its weights, the KV cache of all sequences, and overhead.
 
-All sizes are in GB of 10^9 bytes. Models that are not in `ARCHITECTURES` are not checked.
+All sizes are in GB of 10^9 bytes. A model that is not in `ARCHITECTURES` is checked if the spec has its numbers.
 """
 
 from __future__ import annotations
@@ -8,6 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from airflow_provider_llmbeam.spec.base import SpecModel
 
 #: Memory of one accelerator, in GB of 10^9 bytes. Source: cloud.google.com/compute/docs/gpus for
 #: Vertex AI's names, cloud.google.com/run/docs/configuring/services/gpu for Cloud Run's (lower case).
@@ -97,49 +102,93 @@ LEAST_DEFAULT_SEQUENCES = 8
 MOST_DEFAULT_SEQUENCES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """Dimensions of a model that determine its memory.
+class Architecture(SpecModel):
+    """Dimensions of a model that determine its memory, from its model card and its config.json.
 
     Attributes:
-        parameters: Number of parameters, vision encoder included.
-        layers: Number of attention layers.
-        global_layers: Number of layers that cache every token; the others cache the last `window_tokens`.
-        attention_heads: Number of attention heads, which must be divisible by the number of GPUs.
-        key_value_heads: Number of key-value heads; fewer than GPUs are replicated on each.
-        head_dim: Numbers per key or value.
-        window_tokens: Window of a local layer, in tokens.
-        context_tokens: Maximum length of a sequence, in tokens.
+        parameters: Number of parameters, encoders included; of a mixture of experts those of all experts, which
+            are all in memory.
+        layers: Number of attention layers with a KV cache of their own (`num_hidden_layers` less
+            `num_kv_shared_layers`).
+        global_layers: Number of these that cache every token (`full_attention` in `layer_types`); the others cache
+            the last `window_tokens`. `None`: all.
+        attention_heads: Number of attention heads (`num_attention_heads`), which must be divisible by the number
+            of GPUs.
+        key_value_heads: Number of key-value heads (`num_key_value_heads`); fewer than GPUs are replicated on each.
+        head_dim: Numbers per key or value (`head_dim`).
+        global_key_value_heads: The same of a global layer (`num_global_key_value_heads`). `None`: as the others.
+        global_head_dim: The same of a global layer (`global_head_dim`). `None`: as the others.
+        window_tokens: Window of a local layer, in tokens (`sliding_window`).
+        context_tokens: Maximum length of a sequence, in tokens (`max_position_embeddings`).
     """
 
-    parameters: float
-    layers: int
-    global_layers: int
-    attention_heads: int
-    key_value_heads: int
-    head_dim: int
-    window_tokens: int
-    context_tokens: int
+    parameters: Annotated[float, Field(gt=0)]
+    layers: Annotated[int, Field(ge=1)]
+    global_layers: Annotated[int, Field(ge=0)] | None = None
+    attention_heads: Annotated[int, Field(ge=1)]
+    key_value_heads: Annotated[int, Field(ge=1)]
+    head_dim: Annotated[int, Field(ge=1)]
+    global_key_value_heads: Annotated[int, Field(ge=1)] | None = None
+    global_head_dim: Annotated[int, Field(ge=1)] | None = None
+    window_tokens: Annotated[int, Field(ge=0)] = 0
+    context_tokens: Annotated[int, Field(ge=1)]
+
+    @model_validator(mode="after")
+    def _global_layers_are_layers(self) -> Self:
+        if self.global_layers is not None and self.global_layers > self.layers:
+            raise ValueError(f"has {self.global_layers} `global_layers`, and {self.layers} `layers` in all")
+        return self
 
 
-# Parameters: Gemma 3 Technical Report (arXiv 2503.19786), table 1, the sum of its three columns. Layers, heads and
-# windows: the `text_config` of each model's config.json on the Hugging Face hub, where every sixth layer is global
-# (`sliding_window_pattern` 6).
-ARCHITECTURES = {
+# Gemma 3. Parameters: Technical Report (arXiv 2503.19786), table 1, the sum of its three columns. Layers, heads
+# and windows: the `text_config` of each model's config.json on the Hugging Face hub, where every sixth layer is
+# global (`sliding_window_pattern` 6).
+# Gemma 4, read on 2026-11-28. Layers, heads, windows, shared caches: Google's implementation,
+# google-deepmind/gemma, gemma/gm/nn/gemma4/_gemma4.py at b2dc124b. Parameters: its model card as quoted at
+# andysmith.ai/wiki/gemma-4-model-card, with embeddings, and 0.55 billion for the encoder (26B, 31B) or 0.45 (E2B,
+# E4B). vLLM stores both keys and values of global layers, although they are equal
+# (vllm/model_executor/models/gemma4.py at 001cabc1). The numbers of the 12B model are not established: name them
+# in `architecture`.
+_GEMMA3 = {
     # Parameters, layers, global layers, attention heads, key-value heads, head dim, window, context
-    "gemma-3-1b": Architecture(1.000e9, 26, 4, 4, 1, 256, 512, 32_768),
-    "gemma-3-4b": Architecture(4.301e9, 34, 5, 8, 4, 256, 1024, 131_072),
-    "gemma-3-12b": Architecture(12.188e9, 48, 8, 16, 8, 256, 1024, 131_072),
-    "gemma-3-27b": Architecture(27.433e9, 62, 10, 32, 16, 128, 1024, 131_072),
+    "gemma-3-1b": (1.000e9, 26, 4, 4, 1, 256, 512, 32_768),
+    "gemma-3-4b": (4.301e9, 34, 5, 8, 4, 256, 1024, 131_072),
+    "gemma-3-12b": (12.188e9, 48, 8, 16, 8, 256, 1024, 131_072),
+    "gemma-3-27b": (27.433e9, 62, 10, 32, 16, 128, 1024, 131_072),
 }
-#: Whole names only: what ends in `-qat-q4_0-gguf`, `-awq` or `-bnb-4bit` is smaller than its size says.
-_KNOWN = re.compile(r"(?:^|[/@])(gemma-3-(?:1b|4b|12b|27b))-(?:it|pt)/?$")
+_GEMMA4 = {
+    # The same, and key-value heads of a global layer, whose head dim is 512
+    "gemma-4-e2b": (5.55e9, 15, 3, 8, 1, 256, 512, 131_072, 1),
+    "gemma-4-e4b": (8.45e9, 24, 4, 8, 2, 256, 512, 131_072, 2),
+    "gemma-4-26b-a4b": (25.75e9, 30, 5, 16, 8, 256, 1024, 262_144, 2),
+    "gemma-4-31b": (31.25e9, 60, 10, 32, 16, 256, 1024, 262_144, 4),
+}
+
+
+def _architecture(*numbers: float, **of_global_layers: int) -> Architecture:
+    names = (
+        *("parameters", "layers", "global_layers", "attention_heads", "key_value_heads", "head_dim"),
+        *("window_tokens", "context_tokens"),
+    )
+    return Architecture.model_validate({**dict(zip(names, numbers, strict=True)), **of_global_layers})
+
+
+ARCHITECTURES = {
+    **{name: _architecture(*numbers) for name, numbers in _GEMMA3.items()},
+    **{
+        name: _architecture(*numbers, global_key_value_heads=heads, global_head_dim=512)
+        for name, (*numbers, heads) in _GEMMA4.items()
+    },
+}
+#: Whole names only: what ends in `-qat-q4_0-gguf`, `-awq` or `-bnb-4bit` is smaller than its size says. Names of
+#: Gemma 4 have capitals on the hub, and none in Model Garden.
+_KNOWN = re.compile(rf"(?:^|[/@])({'|'.join(ARCHITECTURES)})-(?:it|pt)/?$", re.IGNORECASE)
 
 
 def architecture_of(model: str) -> Architecture | None:
     """Returns the dimensions of a model by its name in Model Garden, the hub or a bucket; `None` if unknown."""
     found = _KNOWN.search(model)
-    return ARCHITECTURES[found[1]] if found else None
+    return ARCHITECTURES[found[1].lower()] if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,16 +229,21 @@ class MemorySum:
 def sequence_bytes(architecture: Architecture, length_tokens: int, gpus: int = 1) -> int:
     """Returns the size of the KV cache of one sequence, on all GPUs together, in bytes.
 
-    A local layer caches only its window: vLLM's hybrid KV cache manager does so for Gemma 3
+    A local layer caches only its window: vLLM's hybrid KV cache manager does so for Gemma
     (docs.vllm.ai/en/latest/design/hybrid_kv_cache_manager). With `--disable-hybrid-kv-cache-manager`, or another
     server, every layer caches every token: up to six times as much.
     """
-    per_layer_token = 2 * max(architecture.key_value_heads, gpus) * architecture.head_dim * BYTES_PER_NUMBER
-    local_layers = architecture.layers - architecture.global_layers
-    kept = architecture.global_layers * length_tokens + local_layers * min(
-        length_tokens, architecture.window_tokens
+    of = architecture
+    global_layers = of.layers if of.global_layers is None else of.global_layers
+    global_heads = of.global_key_value_heads or of.key_value_heads
+    global_numbers = max(global_heads, gpus) * (of.global_head_dim or of.head_dim)
+    local_numbers = max(of.key_value_heads, gpus) * of.head_dim
+    kept_in_window = min(length_tokens, of.window_tokens)
+    numbers = (
+        global_layers * length_tokens * global_numbers
+        + (of.layers - global_layers) * kept_in_window * local_numbers
     )
-    return per_layer_token * kept
+    return 2 * BYTES_PER_NUMBER * numbers  # keys and values
 
 
 def memory_sum(
@@ -214,10 +268,9 @@ def memory_sum(
 
 
 def smallest_machine(
-    model: str, ladder: Sequence[GpuMachine], sequences: int | None, length_tokens: int
+    architecture: Architecture | None, ladder: Sequence[GpuMachine], sequences: int | None, length_tokens: int
 ) -> GpuMachine | None:
     """Returns the first machine of a ladder that fits a model; `None` if none does or the model is not known."""
-    architecture = architecture_of(model)
     if architecture is None:
         return None
     for machine in ladder:
@@ -227,31 +280,33 @@ def smallest_machine(
     return None
 
 
-def default_sequences(model: str, machine: GpuMachine, length_tokens: int) -> int | None:
+def default_sequences(architecture: Architecture | None, machine: GpuMachine, length_tokens: int) -> int | None:
     """Returns the number of sequences that fit, at most 64; `None` if model or accelerator is not known."""
-    architecture = architecture_of(model)
     total = architecture and memory_sum(architecture, machine, 1, length_tokens)
     return max(1, min(MOST_DEFAULT_SEQUENCES, total.most_sequences)) if total else None
 
 
 def why_it_cannot_fit(
-    model: str, machine: GpuMachine, sequences: int, length_tokens: int, ladder: Sequence[GpuMachine]
+    model: str,
+    architecture: Architecture,
+    machine: GpuMachine,
+    sequences: int,
+    length_tokens: int,
+    ladder: Sequence[GpuMachine],
 ) -> str | None:
     """Explains, as the second half of a sentence, why a model does not fit a machine, with alternatives.
 
     Args:
         model: Name of the model.
+        architecture: Its dimensions.
         machine: Machine to check.
         sequences: Number of concurrent sequences.
         length_tokens: Length of each, prompt and answer together.
         ladder: Machines to suggest instead.
 
     Returns:
-        `None` if the model fits or is not known.
+        `None` if the model fits, or the accelerator is not known.
     """
-    architecture = architecture_of(model)
-    if architecture is None:
-        return None
     gpus = machine.accelerator_count
     if length_tokens > architecture.context_tokens:
         return (
@@ -274,12 +329,11 @@ def why_it_cannot_fit(
         f"{total.sequence_gb:.2f} GB for `max_model_length_tokens` {length_tokens:,}) + "
         f"{total.overhead_gb:.1f} GB overhead, on {gpus} × {machine.accelerator_type} of "
         f"{ACCELERATOR_MEMORY_GB[machine.accelerator_type]} GB, {GPU_MEMORY_UTILIZATION * 100:.0f} % of which "
-        f"vLLM uses; {_alternatives(model, architecture, machine, total, length_tokens, ladder)}"
+        f"vLLM uses; {_alternatives(architecture, machine, total, length_tokens, ladder)}"
     )
 
 
 def _alternatives(
-    model: str,
     architecture: Architecture,
     machine: GpuMachine,
     total: MemorySum,
@@ -291,7 +345,7 @@ def _alternatives(
         ways.append(f"`max_num_seqs` of at most {total.most_sequences}")
     if length := _longest(architecture, machine, total.sequences, length_tokens):
         ways.append(f"`max_model_length_tokens` of at most {length:,}")
-    larger = smallest_machine(model, ladder, total.sequences, length_tokens)
+    larger = smallest_machine(architecture, ladder, total.sequences, length_tokens)
     ways.append(f"a larger or second GPU, e.g. {larger}" if larger else "both fewer and shorter sequences")
     return f"set {', or '.join(ways)}" if len(ways) > 1 else f"use {ways[0]}"
 

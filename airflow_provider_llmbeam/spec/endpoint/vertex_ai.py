@@ -13,8 +13,6 @@ from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     MACHINES,
     VERTEX_LADDER,
     GpuMachine,
-    architecture_of,
-    smallest_machine,
 )
 from airflow_provider_llmbeam.spec.fields.names import (
     AcceleratorType,
@@ -182,7 +180,7 @@ class VertexEndpoint(EndpointSpec):
         if self.machine_type is None:
             if given != (None, None):
                 raise ValueError("has an accelerator (`accelerator_type`), which needs `machine_type`")
-            if self.container_image is not None and architecture_of(self.model) is None:
+            if self.container_image is not None and self.known_architecture is None:
                 raise ValueError(
                     f"needs `machine_type`: how much memory {self.model} takes is not known, and a custom "
                     "container has no default"
@@ -291,7 +289,7 @@ class VertexEndpoint(EndpointSpec):
     def machine(self) -> GpuMachine | None:
         """Machine of a replica; `None`: Model Garden chooses."""
         if self.machine_type is None:
-            return smallest_machine(self.model, VERTEX_LADDER, self.max_num_seqs, self.length_tokens or 1)
+            return self._smallest(VERTEX_LADDER)
         if known := MACHINES.get(self.machine_type):
             return known
         return GpuMachine(self.machine_type, self.accelerator_type or "", self.accelerator_count or 1)

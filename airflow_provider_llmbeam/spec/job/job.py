@@ -37,6 +37,7 @@ from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, R
 from airflow_provider_llmbeam.spec.safety import AirflowRun, Safety
 from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS, KafkaSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import KafkaSource, Source
+from airflow_provider_llmbeam.spec.traces import Traces
 
 
 class JobSpec(SpecModel):
@@ -56,6 +57,7 @@ class JobSpec(SpecModel):
         owner: What the job is called from run to run: Dag, task and map index, set by the operator. It owns a
             files sink, see `FilesSink`. Empty: `name`.
         airflow_run: Task instance that runs the job, set by the operator; for the audit.
+        trace_id: Trace of that task instance, set by the operator; 32 hexadecimal digits, empty without one.
         task: `generate` requests a text; `embed` a vector of the text of the prompt.
         source: Source of the rows.
         prompt: Templates of the prompt.
@@ -68,6 +70,7 @@ class JobSpec(SpecModel):
         batching: Size of batches and length buckets.
         sink: Sink of the answers.
         alerts: What raises an alert while the job runs, and when it has ended.
+        traces: Which rows are spans of the job's trace.
         safety: What protects the people whose data is sent, and records who sent it.
         cache: Cache shared with other jobs. `None`: only runs of this job share their answers.
         runner: Runner of the pipeline; by default a process on this machine.
@@ -80,6 +83,7 @@ class JobSpec(SpecModel):
     deployment: DeploymentName = ""
     owner: Annotated[str, Field(max_length=1000)] = ""
     airflow_run: AirflowRun | None = None
+    trace_id: Annotated[str, Field(pattern="^([0-9a-f]{32})?$")] = ""
     task: Literal["generate", "embed"] = "generate"
     source: Source
     prompt: Prompt
@@ -92,6 +96,7 @@ class JobSpec(SpecModel):
     batching: Batching = Batching()
     sink: Sink
     alerts: Alerts = Alerts()
+    traces: Traces = Traces()
     safety: Safety = Safety()
     cache: Cache | None = None
     runner: Runner = DirectRunner()

@@ -9,7 +9,8 @@ Sources, read in November 2026:
   of audio 32), …/document-processing (a page 258), …/media-resolution (an image, page or frame 64 if it is low).
 - OpenAI: developers.openai.com/api/docs/guides/pdf-files (the text of a page and its image), …/realtime-costs
   (10 tokens per second of audio); images in `openai_image_tokens`.
-- Gemma 3: ai.google.dev/gemma/docs/core (256 tokens for each image).
+- Gemma 3: ai.google.dev/gemma/docs/core (256 tokens for each image). Gemma 4: 280 by default, of 70 to 1,120
+  (google-deepmind/gemma, gemma/gm/nn/gemma4/_gemma4.py, `output_length`).
 - Other weights are assumed to count patches of 28 x 28 pixels, as Qwen2.5-VL does
   (huggingface.co/Qwen/Qwen2.5-VL-7B-Instruct), and a server to take 32 frames of a video.
 """
@@ -114,7 +115,8 @@ def _rates(model: Model, pixels: tuple[int, int], media_resolution: str | None) 
     if isinstance(model, OpenAIModel) and model.is_openais:
         page = openai_image_tokens(name, _PAGE_PIXELS) + _PAGE_TEXT_TOKENS
         return _Rates(openai_image_tokens(name, pixels), page, audio=10)
-    image = 256 if name.startswith("gemma-3") else ceil(pixels[0] / 28) * ceil(pixels[1] / 28)
+    of_gemma = {"gemma-3": 256, "gemma-4": 280}.get(name[:7])
+    image = of_gemma or ceil(pixels[0] / 28) * ceil(pixels[1] / 28)
     return _Rates(image, page=0, audio=25)
 
 

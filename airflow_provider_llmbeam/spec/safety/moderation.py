@@ -41,6 +41,9 @@ class Moderation(SpecModel):
         verdict: How its answer is read. `llama_guard`: `safe`, or `unsafe` and on the next lines the categories.
             `json`: it is asked for an object with `unsafe` and `categories`, which any model can answer that
             `template` or `system` tells what is unsafe. A text with a category is unsafe in any case.
+            `shield_gemma`: `Yes`, or `No`, to the policy in `system` or `template`.
+        min_probability: Least probability of `Yes` at which a text is unsafe, with `shield_gemma`. `None`: the
+            word decides. Needs `generation` with `logprobs` and `max_output_tokens` 1.
         generation: Parameters of its answers.
         limits: Its rates and its budget, which are not those of the job.
         action: What follows if it calls a text unsafe. `fail`: the row goes to the dead letter with the kind
@@ -58,7 +61,8 @@ class Moderation(SpecModel):
     on: Annotated[tuple[Side, ...], Field(min_length=1)] = ("input", "output")
     template: str = PLACE
     system: str | None = None
-    verdict: Literal["llama_guard", "json"] = "llama_guard"
+    verdict: Literal["llama_guard", "json", "shield_gemma"] = "llama_guard"
+    min_probability: Annotated[float, Field(gt=0, lt=1)] | None = None
     generation: Generation = Generation(temperature=0.0)
     limits: Limits = Limits()
     action: Action = "fail"
@@ -75,12 +79,23 @@ class Moderation(SpecModel):
 
     @model_validator(mode="after")
     def _parts_agree(self) -> Self:
-        if self.verdict == "json" and self.system is None and self.template.strip() == PLACE:
+        if self.verdict != "llama_guard" and self.system is None and self.template.strip() == PLACE:
             raise FieldFaultError(
                 "system",
                 "this field, or a longer `template`, is needed to tell the guard what is unsafe",
                 NOT_SHOWN,
             )
+        if self.min_probability is not None:
+            if self.verdict != "shield_gemma":
+                raise FieldFaultError(
+                    "min_probability", "needs the `verdict` 'shield_gemma'", self.min_probability
+                )
+            if not self.generation.logprobs or self.generation.max_output_tokens != 1:
+                raise FieldFaultError(
+                    "generation",
+                    "must have `logprobs` and `max_output_tokens` 1 with `min_probability`, that of one token",
+                    NOT_SHOWN,
+                )
         if self.replaces and self.replacement is None:
             raise FieldFaultError("replacement", "this field is needed with the action 'replace'", NOT_SHOWN)
         if fault := unpriced_fault(self.model, self.limits):

@@ -80,7 +80,8 @@ def answer_text(
 
     Args:
         prompt: All user text.
-        model: Model name; the answer depends on it, as on `system`. One with `guard` in it gives verdicts.
+        model: Model name; the answer depends on it, as on `system`. One with `guard` or `shieldgemma` in it gives
+            verdicts.
         system: The system text.
         schema: Schema of the answer; None gives a short sentence.
         max_output_tokens: Maximum length of the answer; None is no limit.
@@ -88,6 +89,8 @@ def answer_text(
     Raises:
         SchemaError: No document satisfies `schema`.
     """
+    if "shieldgemma" in model.lower():
+        return _cut(_yes_or_no(prompt), max_output_tokens)
     if "guard" in model.lower() and (schema is None or "unsafe" in schema.get("properties", {})):
         return _cut(_verdict(prompt, is_json=schema is not None), max_output_tokens)
     digest = sha256(f"{model}\n{_whole(prompt, system)}".encode()).hexdigest()
@@ -117,6 +120,13 @@ def _verdict(text: str, *, is_json: bool) -> str:
     if is_json:
         return json.dumps({"unsafe": bool(found), "categories": found})
     return f"unsafe\n{','.join(found)}" if found else "safe"
+
+
+def _yes_or_no(text: str) -> str:
+    """Returns ShieldGemma's verdict (ai.google.dev/gemma/docs/shieldgemma/model_card), whatever the policy."""
+    if UNREADABLE_MARKER in text:
+        return "I cannot assess this text."
+    return "Yes" if _UNSAFE.search(text) else "No"
 
 
 def _whole(prompt: str, system: str) -> str:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 _GEMMA3 = ("gemma-3-270m", "gemma-3-1b", "gemma-3-4b", "gemma-3-12b", "gemma-3-27b")
+# Seen in deployments that others have published (November 2026); Google's own list was not read.
+_GEMMA4 = ("gemma-4-12b-it", "gemma-4-26b-a4b-it", "gemma-4-31b-it")
 # Publisher, model, versions.
 _GARDEN: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("google", "gemma3", tuple(f"{size}-{kind}" for size in _GEMMA3 for kind in ("it", "pt"))),
+    ("google", "gemma4", _GEMMA4),
     ("google", "gemma2", ("gemma-2-2b-it", "gemma-2-9b-it", "gemma-2-27b-it")),
     ("meta", "llama3-3", ("llama-3.3-70b-instruct",)),
     ("qwen", "qwen3", ("qwen3-4b", "qwen3-8b", "qwen3-32b")),

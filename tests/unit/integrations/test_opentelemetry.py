@@ -10,6 +10,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowSkipException, Stats, TaskDeferred
@@ -21,6 +22,8 @@ from airflow_provider_llmbeam.integrations.opentelemetry import (
     count_outcome,
     durations_to_record,
 )
+from airflow_provider_llmbeam.pipeline.reporting.report import TracedRow, TraceReason
+from airflow_provider_llmbeam.spec.traces import MAX_TRACED_ROWS
 from tests.otlp import attributes, receiver
 
 TI = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=2)
@@ -36,7 +39,7 @@ MANIFEST = {
     "server": {"kind": "provider", "origin": "https://generativelanguage.googleapis.com:443"},
     "rows": {"read": 7, "answered": 5, "dead_letter": 2},
     "requests": {"sent": 9, "rejected": 3, "shed": 1, "retried": 1},
-    "tokens": {"input": 100, "cached": 40, "output": 20},
+    "tokens": {"input": 100, "cached": 40, "output": 20, "reasoning": 5},
     "cost_usd": 0.25,
     "started_at": 1_700_000_000.0,
     "finished_at": 1_700_000_002.5,
@@ -57,19 +60,20 @@ from airflow.sdk.observability.metrics import stats_utils
 stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
 from airflow import settings
 from airflow_provider_llmbeam.integrations.opentelemetry import count_outcome, record_job, record_poll
-manifest, durations = json.loads(sys.argv[1])
+manifest, durations, rows, embeds = json.load(sys.stdin)
 ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=2)
 with count_outcome(ti):
-    record_job(manifest, durations, ti, embeds=False)
+    record_job(manifest, durations, rows, ti, embeds=embeds)
 record_poll("JobTrigger", 0.25, is_last=False)
 print(json.dumps(sorted(name for name in sys.modules if name.startswith("opentelemetry.sdk"))))
 """
 
 
-def run_task(environment, manifest=MANIFEST, durations=DURATIONS):
+def run_task(environment, manifest=MANIFEST, durations=DURATIONS, rows=(), *, embeds=False):
     """Records a job in a process as a task has it; returns what it printed."""
     ended = subprocess.run(
-        [sys.executable, "-c", TASK, json.dumps([manifest, durations])],
+        [sys.executable, "-c", TASK],
+        input=json.dumps([manifest, durations, list(rows), embeds]),
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -91,22 +95,29 @@ def test_a_job_is_sent_to_a_collector_as_metrics_and_a_span():
     for name, label, expected in [
         ("rows", "llmbeam.outcome", {"answered": 5, "dead_letter": 2}),
         ("requests", "llmbeam.outcome", {"processed": 5, "rejected": 4}),
-        ("tokens", "gen_ai.token.type", {"input": 100, "cached_input": 40, "output": 20}),
+        (
+            "tokens",
+            "llmbeam.token.type",
+            {"input": 100, "cached_input": 40, "output": 20, "reasoning_output": 5},
+        ),
     ]:
         found = counts(collector, f"airflow.llmbeam.{name}")
         assert {each[label]: number for each, number in found} == expected
         assert all({**each, label: ""} == {**OF_MODEL, label: ""} for each, _ in found)
     ((found, cost),) = collector.points("llmbeam.cost")
     assert (found, cost.as_double) == (OF_MODEL, 0.25)
-    usage = {
-        found["gen_ai.token.type"]: (point.sum, point.count)
-        for found, point in collector.points("gen_ai.client.token.usage")
-    }
-    assert usage == {"input": (100, 1), "output": (20, 1)}
-    ((found, duration),) = collector.points("gen_ai.client.operation.duration")
+    for name, expected in [
+        ("input_tokens", 100),
+        ("output_tokens", 20),
+        ("cache_read.input_tokens", 40),
+        ("reasoning.output_tokens", 5),
+    ]:
+        found = counts(collector, f"gen_ai.client.inference.usage.{name}")
+        assert found == [(OF_MODEL | {"gen_ai.token.modality": "unknown"}, expected)]
+    ((found, duration),) = collector.points("gen_ai.client.inference.duration")
     assert (found, duration.count, duration.sum) == (OF_MODEL, 5, 4.0)
     assert (duration.min, duration.max) == (0.5, 2.0)
-    assert collector.units["gen_ai.client.operation.duration"] == "s"
+    assert collector.units["gen_ai.client.inference.duration"] == "s"
     assert counts(collector, "airflow.llmbeam.polls") == [
         ({"llmbeam.trigger": "JobTrigger", "llmbeam.outcome": "wait"}, 1)
     ]
@@ -114,7 +125,7 @@ def test_a_job_is_sent_to_a_collector_as_metrics_and_a_span():
     sent = {name.removeprefix("airflow.") for name in collector.units} & {
         metric.name for metric in opentelemetry.ALL
     }
-    assert sent == {metric.name for metric in opentelemetry.ALL}
+    assert sent == {metric.name for metric in opentelemetry.ALL} - {"gen_ai.client.embeddings.duration"}
     (span,) = [span for span in collector.spans if span.name == "generate_content gemini-2.5-flash"]
     assert (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9 == 2.5
     found = attributes(span)
@@ -123,6 +134,102 @@ def test_a_job_is_sent_to_a_collector_as_metrics_and_a_span():
     assert found["gen_ai.usage.cache_read.input_tokens"] == 40
     assert found["llmbeam.cost_usd"] == 0.25
     assert found["airflow.dag_run.run_id"] == "r"
+
+
+def traced(**changes):
+    counts = {"attempts": 2, "rejections": 1, "input_tokens": 9, "output_tokens": 3, "cached_tokens": 4}
+    facts = {"reasoning_tokens": 1, "cost_usd": 0.5, "service_tier": "flex"}
+    given = {"reason": "failed", "key_hash": "ab", "began_at": 1_700_000_001.0, "ended_at": 1_700_000_002.0}
+    return TracedRow(**(counts | facts | given | changes)).model_dump(mode="json")
+
+
+@on_3_3
+def test_rows_are_spans_below_that_of_their_job_without_their_text():
+    rows = [
+        traced(error="bad_request", http_status=400),
+        traced(error="template_error", began_at=0.0, ended_at=0.0),
+        traced(reason="sampled", model="gemini-2.5-flash-001", finish_reason="stop"),
+        traced(reason="flagged", labels={"moderation.output": "S1"}, scores={"tone": 0.5}),
+    ]
+    with receiver() as collector:
+        run_task(collector.environment(), rows=rows)
+    job, *spans = sorted(collector.spans, key=lambda span: "llmbeam.row.reason" in attributes(span))
+    assert {span.parent_span_id for span in spans} == {job.span_id}
+    assert {span.trace_id for span in spans} == {job.trace_id}
+    assert attributes(job)["llmbeam.rows.dead_letter_without_span"] == 0
+    failed, unsent, sampled, flagged = spans
+    found = attributes(failed)
+    assert found.items() >= {"error.type": "bad_request", "http.response.status_code": 400}.items()
+    assert found.items() >= {"llmbeam.row.key_hash": "ab", "gen_ai.usage.reasoning.output_tokens": 1}.items()
+    assert found["llmbeam.service_tier"] == "flex"
+    assert (failed.status.code, failed.status.message) == (2, "bad_request 400")
+    assert (failed.start_time_unix_nano, failed.end_time_unix_nano) == (
+        1_700_000_001 * 10**9,
+        1_700_000_002 * 10**9,
+    )
+    assert unsent.start_time_unix_nano == unsent.end_time_unix_nano == job.start_time_unix_nano
+    assert attributes(sampled)["gen_ai.response.model"] == "gemini-2.5-flash-001"
+    assert sampled.status.code == 0
+    assert [(event.name, attributes(event)) for event in flagged.events] == [
+        (
+            "gen_ai.evaluation.result",
+            {"gen_ai.evaluation.name": "moderation.output", "gen_ai.evaluation.score.label": "S1"},
+        ),
+        ("gen_ai.evaluation.result", {"gen_ai.evaluation.name": "tone", "gen_ai.evaluation.score.value": 0.5}),
+    ]
+
+
+EVALUATE = """
+import json, sys
+from types import SimpleNamespace
+from airflow import settings
+from airflow_provider_llmbeam.integrations.opentelemetry import record_evaluation
+found, rows = json.load(sys.stdin)
+ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, try_number=1)
+record_evaluation(found, rows, "https://api.openai.com:443", ti)
+"""
+
+
+@on_3_3
+def test_the_scores_of_an_evaluation_are_events_of_its_span_and_the_marks_those_of_the_graded_rows():
+    found = {"model": "openai:gpt-5-mini", "name": "night", "rows": 2, "made_at": 1_700_000_009.0}
+    rows = [traced(reason="judged", scores={"tone": 0.75})]
+    with receiver() as collector:
+        ended = subprocess.run(
+            [sys.executable, "-c", EVALUATE],
+            input=json.dumps([found | {"scores": {"tone": {"score": 0.5, "low": 0.2, "high": 0.8}}}, rows]),
+            env=os.environ | collector.environment(),
+            capture_output=True,
+            text=True,
+        )
+    assert ended.returncode == 0, ended.stderr
+    job, row = sorted(collector.spans, key=lambda span: "llmbeam.row.reason" in attributes(span))
+    assert row.parent_span_id == job.span_id
+    marks = [attributes(event)["gen_ai.evaluation.score.value"] for span in (job, row) for event in span.events]
+    assert marks == [0.5, 0.75]
+    assert attributes(row)["openai.response.service_tier"] == "flex"
+    assert job.start_time_unix_nano == row.start_time_unix_nano
+
+
+@on_3_3
+def test_a_job_with_as_many_spans_as_it_may_have_loses_none():
+    rows = [
+        traced(reason=reason, key_hash=f"{number:04}", error="timeout" if reason == "failed" else "")
+        for reason in get_args(TraceReason)
+        for number in range(MAX_TRACED_ROWS)
+    ]
+    with receiver() as collector:
+        run_task(collector.environment(), rows=rows)
+    assert len(collector.spans) == 1 + len(rows) == 2001
+
+
+@pytest.mark.full
+@on_3_3
+def test_a_job_that_embeds_has_durations_of_embeddings_and_no_counters_of_inference():
+    with receiver() as collector:
+        run_task(collector.environment(), embeds=True)
+    assert collector.points("gen_ai.client.embeddings.duration")
+    assert not [name for name in collector.units if name.startswith("gen_ai.client.inference")]
 
 
 @pytest.mark.full
@@ -191,8 +298,8 @@ def test_an_error_of_the_statistics_does_not_reach_the_task(monkeypatch):
     monkeypatch.setattr(Stats, "incr", fail)
     monkeypatch.setattr(Stats, "timing", fail)
     with count_outcome(TI):
-        opentelemetry.record_job(MANIFEST, DURATIONS, TI, embeds=False)
-    opentelemetry.record_job({}, {}, TI, embeds=False)
+        opentelemetry.record_job(MANIFEST, DURATIONS, (), TI, embeds=False)
+    opentelemetry.record_job({}, {}, (), TI, embeds=False)
     opentelemetry.record_poll("T", 1.0, is_last=True)
 
 

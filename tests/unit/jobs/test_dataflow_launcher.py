@@ -155,10 +155,12 @@ def test_a_job_elsewhere_whose_state_cannot_be_read_is_named_or_looked_for_again
 def test_the_error_of_a_job_whose_rows_failed_has_the_page_of_its_report(task, google, spec, has_page):
     if has_page:
         StorageHook(google.project).write(spec.paths.failed_html_uri, "<p>5 of 20 rows")
+        StorageHook(google.project).write(spec.paths.failed_uri, '{"rows": {"read": 20}, "spec": {}}')
     ended = JobResult("failed", "1", "FAILED", message="5 of 20 rows", error_type="TooManyFailedRowsError")
     with pytest.raises(TooManyFailedRowsError) as raised:
         task.collect(SubmittedJob.of(spec, "1", is_attached=False), ended)
     assert raised.value.page == (encode_page("<p>5 of 20 rows", spec.paths.failed_html_uri) if has_page else None)
+    assert raised.value.report == ({"rows": {"read": 20}} if has_page else None), "for metrics and traces"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import pytest
@@ -50,6 +51,33 @@ def moderation(**changes: object) -> Moderation:
 )
 def test_a_verdict_of_llama_guard_is_its_first_line_and_the_categories_of_the_others(answer, verdict):
     assert read_verdict(completion(answer), moderation()) == verdict
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ("Yes", Verdict(is_unsafe=True)),
+        ("\n**No**, it asks for a recipe. Yes.", Verdict(is_unsafe=False)),
+        ("yes. The text insults a person.", Verdict(is_unsafe=True)),
+        ("Nothing is wrong", None),
+        ("", None),
+    ],
+)
+def test_a_verdict_of_shieldgemma_is_its_first_word(answer, verdict):
+    guard = moderation(verdict="shield_gemma", system='"No Hate Speech": …')
+    assert read_verdict(completion(answer), guard) == verdict
+
+
+@pytest.mark.parametrize(
+    ("answer", "probability", "is_unsafe"),
+    [("Yes", 0.6, False), ("Yes", 0.7, True), ("No", 0.9, False), ("No", 0.2, True)],
+)
+def test_with_a_bound_the_probability_of_yes_decides_and_not_the_word(answer, probability, is_unsafe):
+    one_token = {"logprobs": True, "max_output_tokens": 1}
+    guard = moderation(verdict="shield_gemma", system="p", min_probability=0.7, generation=one_token)
+    judged = completion(answer, mean_logprob=math.log(probability + 1e-9))
+    assert read_verdict(judged, guard) == Verdict(is_unsafe=is_unsafe)
+    assert read_verdict(completion(answer), guard) is None  # a server without probabilities
 
 
 def test_a_verdict_in_json_is_the_object_of_the_schema():

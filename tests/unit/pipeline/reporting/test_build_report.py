@@ -104,6 +104,7 @@ def test_the_rate_is_over_the_time_of_sending(full: Report) -> None:
         "input": 614,
         "cached": 7,
         "output": 6,
+        "reasoning": 0,
         "estimated": 0,
         "per_minute": 1240.0,
     }

@@ -122,7 +122,12 @@ def refusal(body: dict[str, Any]) -> RequestError:
 
 def test_an_answer_is_read_and_thoughts_are_billed() -> None:
     assert read(response(candidates=[candidate()], modelVersion="gemini-3.5-flash-lite-001")) == Reply(
-        text="Hi.", finish_reason="stop", input_tokens=5, output_tokens=13, model="gemini-3.5-flash-lite-001"
+        text="Hi.",
+        finish_reason="stop",
+        input_tokens=5,
+        output_tokens=13,
+        reasoning_tokens=7,
+        model="gemini-3.5-flash-lite-001",
     )
 
 

@@ -95,6 +95,17 @@ def test_a_finish_reason_is_normalised(reason: str | None, expected: str) -> Non
     assert read(body(finish_reason=reason)).finish_reason == expected
 
 
+@pytest.mark.parametrize(("reported", "tokens"), [(2, 2), (99, 3), (None, 0), ("2", 0)])
+def test_tokens_of_thoughts_are_part_of_the_output(reported: Any, tokens: int) -> None:
+    usage = {
+        "prompt_tokens": 5,
+        "completion_tokens": 3,
+        "completion_tokens_details": {"reasoning_tokens": reported},
+    }
+    reply = read(body(usage=usage))
+    assert (reply.output_tokens, reply.reasoning_tokens) == (3, tokens)
+
+
 @pytest.mark.parametrize(
     ("details", "cached"), [({"cached_tokens": 4}, 4), ({"cached_tokens": 6}, 5), ({}, 0), (None, 0), ([4], 0)]
 )

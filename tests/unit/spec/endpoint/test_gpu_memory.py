@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec import parse_endpoint
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     ARCHITECTURES,
@@ -44,8 +46,7 @@ def test_the_memory_sums_in_the_docs_match_the_code() -> None:
         architecture = ARCHITECTURES[name]
         assert weights == f"{architecture.parameters * 2 / 1e9:.1f} GB"
         assert layers == f"{architecture.global_layers} + {architecture.layers - architecture.global_layers}"
-        all_layers = 2 * architecture.key_value_heads * architecture.head_dim * 2 * architecture.layers
-        assert per_token == f"{all_layers / 1e6:.3f} MB"
+        assert per_token == f"{sequence_bytes(architecture, 1) / 1e6:.3f} MB"
         for length, cell in ((2048, at_2k), (8192, at_8k), (32_768, at_32k)):
             assert cell == f"{sequence_bytes(architecture, length) / 1e9:.2f} GB", (name, length)
 
@@ -65,7 +66,7 @@ def test_the_numbers_of_sequences_in_the_docs_match_the_code() -> None:
 def test_the_defaults_in_the_docs_match_the_code() -> None:
     secret = "projects/p/secrets/s/versions/1"
     for name, on_vertex, sequences, on_cloud_run, there in table("Defaults"):
-        garden = {"type": "vertex", "model": f"google/gemma3@{name}-it", "accept_eula": True}
+        garden = {"type": "vertex", "model": f"google/gemma{name[6]}@{name}-it", "accept_eula": True}
         vertex = parse_endpoint(garden | {"locations": ["us-central1"]})
         hub = {"type": "cloud_run", "model": f"google/{name}-it", "hf_token_secret": secret}
         service = parse_endpoint(hub | {"locations": ["us-central1"]})
@@ -90,6 +91,9 @@ def test_the_constants_in_the_docs_match_the_code() -> None:
         ("google/gemma-3-27b-pt", "gemma-3-27b"),
         ("gs://bucket/models/gemma-3-1b-it/", "gemma-3-1b"),
         ("google/gemma-3-12b-it-qat-q4_0-gguf", None),
+        ("google/gemma-4-26B-A4B-it", "gemma-4-26b-a4b"),
+        ("google/gemma4@gemma-4-31b-it", "gemma-4-31b"),
+        ("google/gemma-4-12B-it", None),
         ("google/gemma-3n-e4b-it", None),
         ("google/gemma-2-9b-it", None),
         ("someone/not-gemma-3-4b-it", None),
@@ -100,14 +104,52 @@ def test_a_model_is_known_by_its_whole_name(model: str, known: str | None) -> No
 
 
 def test_one_layer_in_six_keeps_every_token() -> None:
-    for architecture in ARCHITECTURES.values():
-        assert architecture.global_layers == architecture.layers // 6
+    for name, architecture in ARCHITECTURES.items():
+        assert architecture.global_layers == architecture.layers // (5 if name == "gemma-4-e2b" else 6)
+
+
+#: Layers, width, width of the dense feed-forward, experts and their width: as the source in `gpu_memory`.
+GEMMA4_LAYERS = {"gemma-4-26b-a4b": (2816, 2112, 128, 704), "gemma-4-31b": (5376, 21_504, 0, 0)}
+
+
+@pytest.mark.parametrize("name", GEMMA4_LAYERS)
+def test_the_parameters_of_gemma_4_are_those_of_its_layers_with_all_experts_and_the_encoder(name: str) -> None:
+    model, (width, dense, experts, expert) = ARCHITECTURES[name], GEMMA4_LAYERS[name]
+    assert model.global_layers is not None
+    assert model.global_key_value_heads is not None
+
+    def attention(head_dim: int, key_value_matrices: int) -> int:
+        return width * head_dim * (2 * model.attention_heads + key_value_matrices)
+
+    local = attention(256, 2 * model.key_value_heads) * (model.layers - model.global_layers)
+    whole = attention(512, model.global_key_value_heads) * model.global_layers  # keys are values
+    feed_forward = 3 * width * (dense + experts * expert) * model.layers
+    encoder = 0.55e9
+    total = local + whole + feed_forward + 262_144 * width + encoder
+    assert model.parameters == pytest.approx(total, rel=0.002)
+
+
+def test_a_model_is_checked_by_the_numbers_that_the_spec_names() -> None:
+    layers = {"layers": 48, "global_layers": 8, "window_tokens": 1024, "context_tokens": 262_144}
+    heads = {"attention_heads": 16, "key_value_heads": 8, "head_dim": 256}
+    of_global_layers = {"global_key_value_heads": 1, "global_head_dim": 512}
+    numbers = {"parameters": 12e9} | layers | heads | of_global_layers
+    secret = "projects/p/secrets/s/versions/1"
+    model = {"model": "google/gemma-4-12B-it", "hf_token_secret": secret}
+    given: dict[str, Any] = {"type": "cloud_run", "locations": ["us-central1"]} | model
+    unknown, known = parse_endpoint(given), parse_endpoint(given | {"architecture": numbers})
+    assert (str(unknown.machine), unknown.sequences) == ("nvidia-l4 (1 × nvidia-l4)", None)
+    assert (str(known.machine), known.sequences) == ("nvidia-rtx-pro-6000 (1 × nvidia-rtx-pro-6000)", 64)
+    with pytest.raises(JobSpecError, match="needs 26"):
+        parse_endpoint(given | {"architecture": numbers, "gpu_type": "nvidia-l4"})
+    with pytest.raises(JobSpecError, match="has 49 `global_layers`, and 48 `layers` in all"):
+        parse_endpoint(given | {"architecture": numbers | {"global_layers": 49}})
 
 
 @given(st.sampled_from(sorted(ARCHITECTURES)), st.integers(1, 30_000))
 def test_a_local_layer_keeps_only_its_window(name: str, length: int) -> None:
     architecture = ARCHITECTURES[name]
-    every_token = 2 * architecture.key_value_heads * architecture.head_dim * 2 * architecture.layers * length
+    every_token = sequence_bytes(architecture, 1) * length
     assert sequence_bytes(architecture, length) <= every_token
     assert (sequence_bytes(architecture, length) == every_token) == (length <= architecture.window_tokens)
 
@@ -121,8 +163,8 @@ def test_heads_fewer_than_the_gpus_are_kept_on_each() -> None:
 
 @given(st.sampled_from(sorted(ARCHITECTURES)), st.integers(1, 64), st.integers(256, 32_768))
 def test_the_smallest_machine_fits_and_those_before_it_do_not(name: str, sequences: int, length: int) -> None:
-    machine = smallest_machine(f"google/{name}-it", VERTEX_LADDER, sequences, length)
     architecture = ARCHITECTURES[name]
+    machine = smallest_machine(architecture, VERTEX_LADDER, sequences, length)
     for other in VERTEX_LADDER:
         total = memory_sum(architecture, other, sequences, length)
         assert total is not None
