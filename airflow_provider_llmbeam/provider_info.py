@@ -127,6 +127,12 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "Region of Vertex AI, or `global`.",
                         "schema": {"type": ["string", "null"]},
                     },
+                    "usage_tier": {
+                        "label": "Usage tier",
+                        "description": "Of your organisation in Standard PayGo: 1, 2 or 3, or the tokens per "
+                        "minute of a custom one.",
+                        "schema": {"type": ["integer", "null"]},
+                    },
                 },
             }
         ],

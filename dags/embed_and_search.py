@@ -13,7 +13,8 @@
     [{"text": "The bike has a flat tyre.", "similarity": …}, {"text": "Dinner at eight.", "similarity": …}]
 
 `embed_query` asks the model of the notes with the key of the same connection, for a vector of the same length, and
-with the task type of a question. If `prompt` begins with `passage: `, as for E5, begin a question with `query: `.
+with the task type of a question. In the sandbox vectors mean nothing, so what is found there is arbitrary. If
+`prompt` begins with `passage: `, as for E5, begin a question with `query: `.
 
 With PostgreSQL and pgvector the sink is `{"table": "notes", "vector_type": "vector", "passthrough": ["text"], …}`,
 the search `SELECT text FROM notes ORDER BY answer <=> %s::vector LIMIT 5` with `str(asked)`, and its index

@@ -225,7 +225,7 @@ class EndpointMonitor:
                 self._log_step("has no %s: requesting it in %r.", step, platform.location)
                 return self._create(step, platform)
             case Adopt():
-                self._log_step("of an earlier try exists in %r: taking it over.", platform.location)
+                self._log_step("exists in %r: this try uses it.", platform.location)
                 return provisioner.on_adopted(done=platform.adopt(plan, self._snapshot))
             case ProbeModel():
                 answer = platform.probe(plan, self._snapshot)

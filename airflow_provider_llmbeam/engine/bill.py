@@ -7,8 +7,9 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from airflow_provider_llmbeam.engine.outcome import Outcome
+from airflow_provider_llmbeam.spec.facts import ASSUMED_PRIORITY_RATIO
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.tier import ASSUMED_PRIORITY_RATIO, ServiceTier
+from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 

@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.engine.pacing.flex import PROBE_SECONDS, FlexCapac
 from airflow_provider_llmbeam.engine.request import Request
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.timeout import Timeout
-from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS
+from airflow_provider_llmbeam.spec.facts import MAX_FLEX_SECONDS
 
 _log = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentica
 from airflow_provider_llmbeam.redaction import redact, url_fault
 from airflow_provider_llmbeam.spec.model import Model, connection_fields, model_data, model_problems, parse_model
 from airflow_provider_llmbeam.spec.model.server import with_base_url
+from airflow_provider_llmbeam.spec.usage_tier import thresholds_of
 
 
 class LLMBeamHook(BaseHook):
@@ -109,6 +110,29 @@ class LLMBeamHook(BaseHook):
         named = repr(deployment) if deployment else "not set, which Dataflow jobs and endpoints need"
         server = host or model.api.service
         return True, f"{server}: {found}. Deployment (`[llmbeam] deployment`): {named}."
+
+    def complete(self, data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Completes the `model` of a job, and its `limits` with the usage tier of the connection.
+
+        Args:
+            data: A job, or a question about one, as plain data.
+
+        Returns:
+            The completed data, and the environment variables with the API key; see `complete_model`.
+
+        Raises:
+            JobSpecError: See `get_conn`.
+        """
+        model, secrets = self.complete_model({**data["model"]})
+        completed, limits = {**data, "model": model}, data.get("limits") or {}
+        connection = self.get_conn()
+        tier = self._extra(connection).get("usage_tier") if connection else None
+        inference = data.get("inference")
+        asked = inference.get("service_tier") if isinstance(inference, Mapping) else None
+        has_thresholds = not model_problems(model) and bool(thresholds_of(parse_model(model)))
+        if tier and has_thresholds and asked in (None, "standard") and isinstance(limits, Mapping):
+            completed["limits"] = {"usage_tier": tier, **limits}
+        return completed, secrets
 
     def complete_model(self, model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Adds the fields that the model does not set and the connection provides.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from airflow_provider_llmbeam import local_files
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, CloudUnavailableError, RequestRefusedError
 from airflow_provider_llmbeam.hooks.google.base import REQUEST_SECONDS, GoogleHook, retry
 from airflow_provider_llmbeam.hooks.google.errors import CloudRequest, translate_errors, usable_connection
+from airflow_provider_llmbeam.transport.object_keys import encrypt_objects
 from airflow_provider_llmbeam.transport.redirects import direct
 
 
@@ -21,7 +22,23 @@ class StorageHook(GoogleHook):
     """Reads and writes objects by their address, `gs://BUCKET/OBJECT`.
 
     Every method raises a `CloudError`, see `hooks.google.errors`.
+
+    Args:
+        project: Project that is billed; by default that of the connection or the credentials.
+        gcp_conn_id: Airflow connection of type `google_cloud_platform`.
+        impersonation_chain: Service account to impersonate, or a chain of them.
+        kms_key_name: Key of Cloud KMS that encrypts what is written. `None`: the default key of the bucket.
     """
+
+    def __init__(
+        self,
+        project: str | None = None,
+        gcp_conn_id: str = GoogleHook.default_conn_name,
+        impersonation_chain: str | Sequence[str] | None = None,
+        kms_key_name: str | None = None,
+    ) -> None:
+        super().__init__(project, gcp_conn_id, impersonation_chain)
+        self._kms_key_name = kms_key_name
 
     def check(self, uri: str) -> None:
         """Checks that a directory can be listed, with one small request."""
@@ -76,6 +93,7 @@ class StorageHook(GoogleHook):
             credentials = self.get_credentials()
         with translate_errors(request):
             client = direct(Client(self.project, credentials, client_options=self.get_client_options()))
+            encrypt_objects(client, self._kms_key_name)
             yield client.bucket(name)
 
 
@@ -125,9 +143,17 @@ class ObjectStorage:
             ObjectStoragePath(uri).unlink()
 
 
-def files_at(uri: str, gcp_conn_id: str) -> StorageHook | ObjectStorage:
-    """Returns the client of the filesystem of an address."""
-    return StorageHook(None, gcp_conn_id) if uri.startswith("gs://") else ObjectStorage()
+def files_at(uri: str, gcp_conn_id: str, kms_key_name: str | None = None) -> StorageHook | ObjectStorage:
+    """Returns the client of the filesystem of an address.
+
+    Args:
+        uri: The address.
+        gcp_conn_id: Connection of type Google Cloud.
+        kms_key_name: Key of Cloud KMS that encrypts what is written to Cloud Storage.
+    """
+    if not uri.startswith("gs://"):
+        return ObjectStorage()
+    return StorageHook(None, gcp_conn_id, kms_key_name=kms_key_name)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ class SubmittedJob:
         launch_error_uri: Address of the error of the launcher of a Flex Template; empty without one.
         cancel_on_kill: Whether the job is cancelled when its task is killed.
         is_attached: Whether an earlier try submitted the job.
+        kms_key_name: Key of Cloud KMS of the job; `None` for none.
     """
 
     id: str
@@ -53,6 +54,7 @@ class SubmittedJob:
     launch_error_uri: str
     cancel_on_kill: bool
     is_attached: bool
+    kms_key_name: str | None = None
 
     @classmethod
     def of(cls, spec: JobSpec, job_id: str, *, is_attached: bool) -> Self:
@@ -78,6 +80,7 @@ class SubmittedJob:
             launch_error_uri=spec.paths.launch_error_uri if getattr(runner, "flex_template", None) else "",
             cancel_on_kill=runner.cancel_on_kill,
             is_attached=is_attached,
+            kms_key_name=spec.kms_key_name,
         )
 
     @property
@@ -167,7 +170,7 @@ def connect(job: SubmittedJob, gcp_conn_id: str, impersonation_chain: str | Sequ
     """Returns the client of the service of a job.
 
     Args:
-        job: The job, of which only the place matters.
+        job: The job, of which only the place and the key matter.
         gcp_conn_id: Connection of type Google Cloud; on Flink, for files on Cloud Storage.
         impersonation_chain: Service account to impersonate on Dataflow, or a chain of them.
     """
@@ -178,4 +181,6 @@ def connect(job: SubmittedJob, gcp_conn_id: str, impersonation_chain: str | Sequ
         return FlinkClient(job, gcp_conn_id)
     from airflow_provider_llmbeam.jobs.dataflow import DataflowClient
 
-    return DataflowClient(job.location, job.project or None, gcp_conn_id, impersonation_chain)
+    return DataflowClient(
+        job.location, job.project or None, gcp_conn_id, impersonation_chain, kms_key_name=job.kms_key_name
+    )

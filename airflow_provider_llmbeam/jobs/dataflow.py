@@ -19,11 +19,20 @@ _FLEXRS = {"cost_optimized": "FLEXRS_COST_OPTIMIZED", "speed_optimized": "FLEXRS
 
 
 class DataflowClient(DataflowJobHook):
-    """Submits the job of a task, in a process or from a Flex Template, besides what the hook does."""
+    """Submits the job of a task, in a process or from a Flex Template, besides what the hook does.
+
+    Args:
+        *args: Arguments of the hook.
+        kms_key_name: Key of Cloud KMS that encrypts the files that it writes.
+    """
+
+    def __init__(self, *args: Any, kms_key_name: str | None = None) -> None:
+        super().__init__(*args)
+        self._kms_key_name = kms_key_name
 
     def files(self, uri: str) -> StorageHook:
         """Returns the client of Cloud Storage."""
-        return StorageHook(self.project, self.gcp_conn_id, self.impersonation_chain)
+        return StorageHook(self.project, self.gcp_conn_id, self.impersonation_chain, self._kms_key_name)
 
     def check(self, spec: JobSpec) -> None:
         """Checks each bucket of the job once; Beam would retry for minutes and report less."""
@@ -66,23 +75,25 @@ class DataflowClient(DataflowJobHook):
             template_uri,
             name=dataflow_name(spec),
             parameters={"spec": spec_uri},
-            environment=environment(runner, spec.paths.temp_uri),
+            environment=environment(runner, spec.paths.temp_uri, spec.kms_key_name),
             labels=labels(spec),
         )
         return launched.job_id
 
 
-def environment(runner: DataflowRunner, temp_uri: str) -> dict[str, Any]:
+def environment(runner: DataflowRunner, temp_uri: str, kms_key_name: str | None) -> dict[str, Any]:
     """Returns the fields of `FlexTemplateRuntimeEnvironment`, without those that the runner does not set.
 
     Args:
         runner: Runner of the spec.
         temp_uri: Directory in which Dataflow stages files.
+        kms_key_name: Key of Cloud KMS of the job.
     """
     experiments = runner.options.get("experiments", [])
     fields = {
         "temp_location": temp_uri,
         "staging_location": temp_uri,
+        "kms_key_name": kms_key_name,
         "machine_type": runner.machine_type,
         "num_workers": runner.num_workers,
         "max_workers": runner.max_workers,

@@ -35,7 +35,7 @@ class FlinkClient(FlinkCluster):
 
     def files(self, uri: str) -> StorageHook | ObjectStorage:
         """Returns the client of the filesystem of an address."""
-        return files_at(uri, self._gcp_conn_id)
+        return files_at(uri, self._gcp_conn_id, self._job.kms_key_name)
 
     def check(self, spec: JobSpec) -> None:
         """Does nothing: the process that submits the job checks the cluster."""

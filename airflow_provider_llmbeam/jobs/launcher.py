@@ -24,7 +24,7 @@ from airflow_provider_llmbeam.jobs.outcome import JobResult, failure
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.spec.identity import dataflow_name, job_identity, run_digest, run_label, spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.protocol.manifest import encode_page, manifest
+from airflow_provider_llmbeam.spec.protocol.manifest import closing_lines, encode_page, manifest
 from airflow_provider_llmbeam.spec.remote_job import RemoteJob
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 
@@ -327,6 +327,8 @@ class JobLauncher:
                 counted,
                 read,
             )
+        for line in closing_lines(collected):
+            self._log.info("%s", line)
         return collected
 
     def _read_file(self, job: SubmittedJob, uri: str, what: str) -> str | None:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ class JobProcess:
         self._log = log
         self._python = python
         self._on_alert = on_alert
-        self._files_at = files_at or _default_files_at
+        self._files_at = files_at or partial(_default_files_at, spec)
         self._is_stopped = False
         self.page: dict[str, Any] | None = None
         self._child: subprocess.Popen[str] | None = None
@@ -265,10 +266,10 @@ class AlertFile:
                 self._log.warning("An alert of the job cannot be read: %s", error)
 
 
-def _default_files_at(uri: str) -> Files:
+def _default_files_at(spec: JobSpec, uri: str) -> Files:
     from airflow_provider_llmbeam.hooks.storage import files_at  # Google's clients take a second
 
-    return files_at(uri, "google_cloud_default")
+    return files_at(uri, "google_cloud_default", spec.kms_key_name)
 
 
 def _write_private(path: Path, value: SpecModel) -> None:

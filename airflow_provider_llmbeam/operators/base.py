@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.deployment import own_deployment, require_deployment
+from airflow_provider_llmbeam.hooks.google.authentication import with_key
 from airflow_provider_llmbeam.integrations.openlineage.task import HasLineage, JobFacts
 from airflow_provider_llmbeam.integrations.opentelemetry import current_trace_id
 from airflow_provider_llmbeam.jobs.process import JobProcess
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.traces import Traces
 
 
-#: Fields of the spec that are templated arguments of the same name: objects, and one text.
+#: Fields of the spec that are templated arguments of the same name: objects, and two texts.
 _PARTS = (
     "source",
     "model",
@@ -66,6 +68,7 @@ _PARTS = (
     "cache",
     "runner",
     "state_uri",
+    "kms_key_name",
 )
 
 #: A template of what differs between runs of a Dag.
@@ -89,7 +92,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
     )
     #: For the query of a SQL source in a file.
     template_ext: Sequence[str] = (".sql",)
-    template_fields_renderers = dict.fromkeys(("prompt_variables", *_PARTS[:-1], "prompt_per_row"), "json")
+    template_fields_renderers = dict.fromkeys(("prompt_variables", *_PARTS[:-2], "prompt_per_row"), "json")
 
     #: Whether the task writes answers.
     _writes = True
@@ -114,6 +117,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         cache: Cache | Mapping[str, Any] | XComArg | None = None,
         runner: Runner | Mapping[str, Any] | XComArg | None = None,
         state_uri: str | None = None,
+        kms_key_name: str | None = None,
         job_name: str | None = None,
         llmbeam_conn_id: str = "llmbeam_default",
         gcp_conn_id: str = "google_cloud_default",
@@ -149,6 +153,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         self.cache = plain(cache)
         self.runner = plain(runner)
         self.state_uri = plain(state_uri)
+        self.kms_key_name = plain(kms_key_name)
         self.job_name = job_name
         self.llmbeam_conn_id = llmbeam_conn_id
         self.gcp_conn_id = gcp_conn_id
@@ -243,11 +248,11 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
             data["runner"] = {**runner, "project": self._read_project(location)}
         return data
 
-    def _files_at(self, uri: str) -> Files:
-        """Returns the client of the filesystem of an address."""
+    def _files_of(self, spec: JobSpec) -> Callable[[str], Files]:
+        """Returns what makes the client of the filesystem of an address, for the files of a job."""
         from airflow_provider_llmbeam.hooks.storage import files_at
 
-        return files_at(uri, self.gcp_conn_id)
+        return partial(files_at, gcp_conn_id=self.gcp_conn_id, kms_key_name=spec.kms_key_name)
 
     def _read_project(self, location: str) -> str:
         """Returns the project of the connection or of its credentials.
@@ -272,11 +277,11 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         connected, secrets = {**data}, dict[str, str]()
         model = model_data(plain(self.model))
         if isinstance(model, Mapping):
-            connected["model"], secrets = LLMBeamHook(self.llmbeam_conn_id).complete_model({**model})
+            connected, secrets = LLMBeamHook(self.llmbeam_conn_id).complete({**data, "model": model})
         if self.safety is not None:
             models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
             connected["safety"] = models.completed_guard(self.safety)
-        spec = with_base_urls(JobSpec.parse(connected), os.environ, self.log)
+        spec = with_base_urls(with_key(JobSpec.parse(connected), self.gcp_conn_id), os.environ, self.log)
         self._check_allowed(spec)
         return spec, secrets
 

@@ -105,7 +105,7 @@ class CompareInferenceOperator(InProcessOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Compares the two jobs."""
-        with errors_of_airflow():
+        with errors_of_airflow(self):
             spec, environment, comparison = self.resolve_job(context)
             job, others = (spec, environment), comparison.models
             found = self._run_step("compare", comparison, job, context, others=others)

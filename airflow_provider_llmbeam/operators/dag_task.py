@@ -114,7 +114,8 @@ def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
         rendered: Any = context["task"]  # of a mapped task, its instance
         spec, secrets, given = rendered.resolve_job(context)
         before = dict(os.environ)
-        reads, files = reads_of(question.step), partial(files_at, gcp_conn_id=rendered.gcp_conn_id)
+        reads = reads_of(question.step)
+        files = partial(files_at, gcp_conn_id=rendered.gcp_conn_id, kms_key_name=spec.kms_key_name)
         with (
             google_credentials(spec, rendered.gcp_conn_id, getattr(given, "models", ())),
             stage_source(spec, reads, files, _log) as staged,
@@ -144,7 +145,7 @@ def stage_job(question: Question) -> Iterator[dict[str, Any]]:
     from airflow_provider_llmbeam.spec.protocol.steps import reads_of
 
     spec = JobSpec.from_json(Path(question.address).read_bytes())
-    files = partial(files_at, gcp_conn_id="google_cloud_default")
+    files = partial(files_at, gcp_conn_id="google_cloud_default", kms_key_name=spec.kms_key_name)
     with airflow_of_tasks(), stage_source(spec, reads_of(question.step), files, _log) as staged:
         yield {
             "spec": spec.model_dump(mode="json"),

@@ -199,7 +199,7 @@ class ProvisionEndpointOperator(WrittenInDag, StoresLinks, BaseOperator):
         if is_resumed and (found := _read_records(self.name, [self.task_id], context)):
             parsed, key = found[0].endpoint, found[0].key
             history = replace(history, operation=found[0].operation, lost=LostReply(found[0].since, now))
-        spec = with_project(parsed, self.gcp_conn_id, self.impersonation_chain)
+        spec = with_connection(parsed, self.gcp_conn_id, self.impersonation_chain)
         labels = endpoint_labels(
             key,
             deployment=deployment,
@@ -255,6 +255,10 @@ class TeardownEndpointOperator(BaseOperator):
     Templated:
         `endpoint`, `name`, `gcp_conn_id`, `impersonation_chain`.
 
+    XCom:
+        If it removed an endpoint: `gpu_hours` from the start of its provision, `gpu_usd` at the list price of its
+        least replicas (`None` if that is unknown).
+
     Raises:
         StillBillingError: A resource is left; the message names it, its cost per hour, and how to remove it. Or
             the connection could not be read, so that nothing was looked for; Airflow's retries apply.
@@ -298,13 +302,13 @@ class TeardownEndpointOperator(BaseOperator):
                 found = _read_records(self.name, self._provisions(), context)
                 found = found or [_Record(spec, key, _run_after(context))]
                 sites = [(one, platform) for one in found for platform in self._platforms(one.endpoint)]
-            has_started = False
-            for one, platform in sites:
+            has_started, billed = False, []
+            for one, platform in sites:  # a location that does not answer takes minutes, and the others bill
                 self._cancel_jobs(one.endpoint, one.key, deployment, platform.location)
-                if len(sites) > 1:  # a location that does not answer takes minutes, and the others bill
-                    with suppress(CloudError):  # raised again below
-                        first = removal_round(platform, one.key, self.log, sent=one.sent_requests(None))
-                        has_started |= first.shows_what_was_started
+                with suppress(CloudError):  # raised again below
+                    first = removal_round(platform, one.key, self.log, sent=one.sent_requests(None))
+                    has_started |= first.shows_what_was_started
+                    billed += [(one.since, each.usd_per_hour) for each in first.resources if each.is_billed]
             until = None if has_started else time.time()
             left = []
             for one, platform in sites:
@@ -323,6 +327,8 @@ class TeardownEndpointOperator(BaseOperator):
             if left:
                 raise StillBillingError(f"Endpoint {key!r} could not be removed. {' '.join(left)} {again}")
             self.log.info("Nothing is left of endpoint %r: nothing bills.", key)
+            for name, value in gpu_use(billed, time.time()).items():
+                context["ti"].xcom_push(key=name, value=value)
 
     def _provisions(self) -> list[str]:
         """Returns the ids of the tasks before this one that may have provisioned the endpoint."""
@@ -351,19 +357,32 @@ class TeardownEndpointOperator(BaseOperator):
             self.log.warning("It is unknown whether Dataflow jobs still use this endpoint: %s", error)
 
 
-def with_project(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Sequence[str] | None) -> Endpoint:
-    """Returns the endpoint with its project, by default that of the connection or the credentials.
+def gpu_use(billed: Sequence[tuple[float, float | None]], now: float) -> dict[str, float | None]:
+    """Returns the hours of removed endpoints, and their price; nothing if there was none.
+
+    Args:
+        billed: Start in seconds of the Unix epoch, and price per hour, of each.
+        now: Seconds of the Unix epoch.
+    """
+    hours = [(max(0.0, now - since) / 3600, usd) for since, usd in billed]
+    costs = [each * usd for each, usd in hours if usd is not None]
+    usd = round(sum(costs), 4) if len(costs) == len(hours) else None
+    return {"gpu_hours": round(sum(each for each, _ in hours), 4), "gpu_usd": usd} if hours else {}
+
+
+def with_connection(spec: Endpoint, gcp_conn_id: str, impersonation_chain: str | Sequence[str] | None) -> Endpoint:
+    """Returns the endpoint with its project and its key of Cloud KMS, by default those of the connection.
 
     Raises:
-        JobSpecError: No project is set.
+        JobSpecError: No project is set, or the endpoint cannot be encrypted with the key of the connection.
     """
-    if spec.project is not None:
-        return spec
+    from airflow_provider_llmbeam.hooks.google.base import GoogleHook
     from airflow_provider_llmbeam.hooks.google.errors import before_submission
 
     with before_submission():
-        site = platform_factory(spec.type, None, gcp_conn_id, impersonation_chain)(spec.locations[0])
-        return spec.model_copy(update={"project": site.project})
+        hook = GoogleHook(spec.project, gcp_conn_id, impersonation_chain)
+        found = {"project": hook.project, "kms_key_name": spec.kms_key_name or hook.kms_key_name}
+    return parse_endpoint({**spec.model_dump(), **found})
 
 
 @dataclass(frozen=True)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, mask_secret
 
-from airflow_provider_llmbeam.exceptions import LLMBeamError, StillBillingError
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError, StillBillingError
 from airflow_provider_llmbeam.redaction import redact, secrets_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
 
 
 @contextmanager
-def errors_of_airflow() -> Iterator[None]:
+def errors_of_airflow(task: BaseOperator | None = None) -> Iterator[None]:
     """Converts an error that a retry would repeat to one that Airflow does not retry; redacts its message.
 
     Airflow logs the causes of an error as well. It masks the secrets of connections in them, and is told those of
     the proxies.
+
+    Args:
+        task: Task that asks a model, whose endpoint may be up.
     """
     proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
     for secret in secrets_of(proxies):
@@ -26,10 +32,25 @@ def errors_of_airflow() -> Iterator[None]:
     try:
         yield
     except LLMBeamError as error:
-        error.args = (redact(str(error)),)
+        error.args = (redact(_with_endpoint(str(error), task)),)
         if error.retryable:
             raise
         raise AirflowFailException(str(error)) from error
+
+
+def _with_endpoint(message: str, task: BaseOperator | None) -> str:
+    """Returns the message of a task, which does not say that nothing is billed while its endpoint is up."""
+    if task is None or JobSpecError.remains not in message:
+        return message
+    from airflow_provider_llmbeam.operators.endpoint import TeardownEndpointOperator
+
+    model = getattr(task, "model", None)
+    for one in task.get_flat_relatives(upstream=False):
+        if issubclass(getattr(one, "operator_class", type(one)), TeardownEndpointOperator):
+            name = (model.get("endpoint") or model.get("base_url")) if isinstance(model, Mapping) else None
+            up = f"Nothing was sent. Endpoint {name!r} is up and bills until task {one.task_id!r} removes it."
+            return message.replace(JobSpecError.remains, up)
+    return message
 
 
 @contextmanager

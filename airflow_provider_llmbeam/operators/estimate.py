@@ -74,12 +74,13 @@ class EstimateInferenceOperator(InProcessOperator):
         self.on_exceeds_budget = on_exceeds_budget
         if not is_pending(on_exceeds_budget):
             self._check_consequence()
+            self._check_budget()
         if sample_size < 0:
             raise JobSpecError(f"Task {self.task_id!r}: `sample_size` must be 0 or more; got {sample_size!r}.")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Estimates the job."""
-        with errors_of_airflow():
+        with errors_of_airflow(self):
             self._check_consequence()
             if self.job_task_id is not None:  # of any other task, the job would send the sample again
                 refuse_unknown_task("job_task_id", self.job_task_id, self.get_dag())
@@ -98,6 +99,20 @@ class EstimateInferenceOperator(InProcessOperator):
                 f"Task {self.task_id!r}: `on_exceeds_budget` must be 'fail', 'skip' or 'report'; got "
                 f"{self.on_exceeds_budget!r}."
             )
+
+    def _check_budget(self) -> None:
+        """Refuses a skip above a budget that nobody has set."""
+        moderation = self.safety.get("moderation") if isinstance(self.safety, Mapping) else self.safety
+        guard = moderation.get("limits") if isinstance(moderation, Mapping) else moderation
+        every = [each or {} for each in (self.limits, guard)]
+        if self.on_exceeds_budget != "skip" or any(
+            is_pending(each) or each.get("budget_usd") or each.get("budget") for each in every
+        ):
+            return
+        raise JobSpecError(
+            f"Task {self.task_id!r}: `on_exceeds_budget` 'skip' needs a budget; without one the task is never "
+            "skipped. Set `limits.budget_usd`, or leave `on_exceeds_budget` out."
+        )
 
     def _end(self, why: str) -> Exception:
         return AirflowSkipException(why) if self.on_exceeds_budget == "skip" else AirflowFailException(why)

@@ -139,7 +139,7 @@ class EvaluateInferenceOperator(InProcessOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Evaluates the job."""
-        with errors_of_airflow():
+        with errors_of_airflow(self):
             spec, environment, evaluation = self.resolve_job(context)
             if self._facts is not None:
                 self._facts = replace(self._facts, spec=spec)

@@ -62,7 +62,7 @@ class InProcessOperator(InferenceJobOperator):
             )
         names = [name for model in others for name in model.api.key_variables]
         keys = {name: os.environ[name] for name in names if name in os.environ}
-        self._process = JobProcess(spec, {**keys, **environment}, self.log, files_at=self._files_at)
+        self._process = JobProcess(spec, {**keys, **environment}, self.log, files_at=self._files_of(spec))
         with google_credentials(spec, self.gcp_conn_id, others, places):
             found = self._process.run_step(name, given)
         self._show_page(self._process.page, context)

@@ -91,6 +91,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         runner: Runner of the job, see `spec.DataflowRunner`, `spec.FlinkRunner`, `spec.PrismRunner` and
             `spec.PortableRunner`; by default a process on the worker.
         state_uri: Directory of the journal; by default below a files sink.
+        kms_key_name: Key of Cloud KMS, see docs/reference/encryption.md; by default `kms_key_name` in the extra
+            fields of `gcp_conn_id`.
         job_name: Name of the job; by default derived from Dag, task and run, so that retries find their journal.
             On Dataflow, a task waits for a running job of its name, and does not replace that of another run.
         llmbeam_conn_id: Connection with API key, base URL, project and location.
@@ -102,8 +104,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
 
     Templated:
         `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `conversation`, `inference`,
-        `limits`, `batching`, `alerts`, `traces`, `safety`, `cache`, `runner`, `state_uri`, `job_name`,
-        `llmbeam_conn_id`, `gcp_conn_id`, `impersonation_chain`.
+        `limits`, `batching`, `alerts`, `traces`, `safety`, `cache`, `runner`, `state_uri`, `kms_key_name`,
+        `job_name`, `llmbeam_conn_id`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
         The manifest: counts of rows, requests and tokens, the cost, and the addresses of answers, dead letter and
@@ -161,7 +163,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         data = self._spec_data(self.job_name or "preview", with_stand_in(self.inference, None))
         spec, secrets = self._connect(data)
         with google_credentials(spec, self.gcp_conn_id):
-            process = JobProcess(spec, secrets, self.log, files_at=self._files_at)
+            process = JobProcess(spec, secrets, self.log, files_at=self._files_of(spec))
             return Preview.of(process.run_step("preview", sample))
 
     def continue_batch(
@@ -236,7 +238,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             self._remote = self._launcher(context)
             return self._run_elsewhere(spec, self._remote, context)
         self._process = JobProcess(
-            spec, environment, self.log, on_alert=partial(self._notify, context), files_at=self._files_at
+            spec, environment, self.log, on_alert=partial(self._notify, context), files_at=self._files_of(spec)
         )
         self.store_link(context, OutputLink(), output_url(spec))
         is_deferred = self.deferrable and spec.inference.mode != "online"
@@ -329,7 +331,7 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
     @contextmanager
     def _report_outcome(self, context: Context) -> Iterator[None]:
         """Counts the outcome; keeps the name of an error, and the page of a job that failed after its last row."""
-        with errors_of_airflow(), count_outcome(context["ti"]):
+        with errors_of_airflow(self), count_outcome(context["ti"]):
             try:
                 yield
             except LLMBeamError as error:

@@ -105,6 +105,46 @@ def _is_final(error: GoogleAPIError) -> bool:
     return not any("ratelimitexceeded" in str(detail).lower() for detail in error.errors)
 
 
+def encryption_of(kms_key_name: str | None) -> bigquery.EncryptionConfiguration | None:
+    """Returns the encryption of a table that is made with a key of Cloud KMS; `None` for the default."""
+    if kms_key_name is None:
+        return None
+    return bigquery.EncryptionConfiguration(kms_key_name)
+
+
+JobConfig = TypeVar("JobConfig", bigquery.QueryJobConfig, bigquery.LoadJobConfig)
+
+
+def encrypted(config: JobConfig, kms_key_name: str | None) -> JobConfig:
+    """Returns the configuration of a SELECT or a load, whose table is encrypted with a key of Cloud KMS.
+
+    A MERGE has no destination table, and its table keeps the key that it was made with.
+
+    Args:
+        config: The configuration.
+        kms_key_name: The key; `None` changes nothing.
+    """
+    if kms_key_name is not None:
+        config.destination_encryption_configuration = encryption_of(kms_key_name)
+    return config
+
+
+def check_table_key(table: bigquery.Table, kms_key_name: str | None) -> None:
+    """Checks that a table that exists is encrypted with the key of the job, if that has one.
+
+    Raises:
+        JobSpecError: It is not.
+    """
+    encryption = table.encryption_configuration
+    found = encryption and encryption.kms_key_name
+    if kms_key_name not in (None, found):
+        raise JobSpecError(
+            f"`kms_key_name` {kms_key_name!r}: table {str(table.reference)!r} is encrypted with "
+            f"{repr(found) if found else 'a key of Google'}. Copy it with the key, "
+            f"`bq cp -f --destination_kms_key={kms_key_name}`, or name a new table."
+        )
+
+
 def check_bucket(uri: str, field: str, client: bigquery.Client, location: str | None) -> None:
     """Checks that BigQuery can read and write files in a directory.
 

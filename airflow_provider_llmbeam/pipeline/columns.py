@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -135,6 +135,11 @@ def _answer_columns(sink: Sink) -> AnswerColumns:
             return "struct"
 
 
+def absent_columns(names: Sequence[str]) -> str:
+    """Returns what a table lacks, e.g. `no columns 'text', 'mood'`."""
+    return f"no column{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
+
+
 def leave_out(wanted: Iterable[str], there: Collection[str], table: str) -> frozenset[str]:
     """Returns the details of an answer that a table of the author's own has no columns for; logs them.
 
@@ -145,5 +150,5 @@ def leave_out(wanted: Iterable[str], there: Collection[str], table: str) -> froz
     """
     names = [name for name in wanted if name in OUTPUT_COLUMNS[1:] and name not in there]
     if names:
-        _log.info("Table %r has no columns %s, so these are left out.", table, ", ".join(names))
+        _log.info("Table %r has %s: left out.", table, absent_columns(names))
     return frozenset(names)

@@ -35,9 +35,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _write_error(spec_uri: str, text: str) -> None:
-    from apache_beam.io.filesystems import FileSystems
+    from airflow_provider_llmbeam.pipeline import storage  # with the key of the job, if it was read
 
-    with FileSystems.create(f"{spec_uri.rpartition('/')[0]}/{LAUNCH_ERROR_NAME}", "text/plain") as file:
+    with storage.create(f"{spec_uri.rpartition('/')[0]}/{LAUNCH_ERROR_NAME}", mime_type="text/plain") as file:
         file.write(text.encode())
 
 

@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.pipeline.reporting.history import watch_known_rows
 from airflow_provider_llmbeam.pipeline.reporting.progress import show_progress
 from airflow_provider_llmbeam.pipeline.reporting.report import Report
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.protocol.manifest import encode_page
+from airflow_provider_llmbeam.spec.protocol.manifest import closing_lines, encode_page
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner, FlinkRunner, PortableRunner
 
 _log = logging.getLogger("llmbeam")
@@ -59,6 +59,7 @@ def run(
             batch.clean_up()
         uri = spec.paths.skipped_uri if storage.exists(spec.paths.skipped_uri) else spec.paths.report_uri
     report = Report.model_validate_json(storage.read(uri))
+    manifest = report.manifest()
     raised.raise_new(report.alerts)
     raised.forget()
     if report.comparison is not None:
@@ -68,8 +69,10 @@ def run(
     if (whole := report.all_rows) is not None:
         line = "With the first run: %s of %s rows answered, %s failed."
         _log.info(line, f"{whole.answered:,}", f"{whole.read:,}", f"{whole.dead_letter:,}")
+    for line in closing_lines(manifest):
+        _log.info("%s", line)
     _log.info("Report: %s", report.report_html_uri or report.report_uri)
-    return report.manifest()
+    return manifest
 
 
 def submit(spec: JobSpec, beam_options: Sequence[str] = ()) -> dict[str, str]:

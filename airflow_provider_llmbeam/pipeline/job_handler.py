@@ -49,9 +49,10 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import OpenAIModel, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.media import media_rules
 from airflow_provider_llmbeam.spec.model.price import price_of
-from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, ordinary_tier
+from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, flex_tier, ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
 from airflow_provider_llmbeam.spec.runner import DetachedRunner, limits_of_a_worker
+from airflow_provider_llmbeam.spec.usage_tier import threshold_of
 
 _log = logging.getLogger(__name__)
 
@@ -225,7 +226,8 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     def _open_engine(self, governor: MachineGovernor) -> Engine:
         spec, limits, run = self.spec, self.spec.limits, self.context.run
         model, schema, embedding = spec.model, spec.prompt.output_schema, spec.embedding
-        has_quota = limits.requests_per_minute is not None or limits.tokens_per_minute is not None
+        quotas = (limits.requests_per_minute, limits.tokens_per_minute, threshold_of(model, limits))
+        has_quota = quotas != (None, None, None)
         # The pilot of batch inference tests what is paid for later.
         as_batch = spec.inference.mode != "online"
         open_client = partial(
@@ -242,7 +244,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         if tier in FLEX_TIERS:
             has_fallback = tier == "flex_then_standard"
             capacity = FlexCapacity(has_fallback, self.context.flex_until, limits.max_throttled_seconds)
-            flex = FlexTier(open_client(asked_tier="flex"), limits.request_timeout_seconds, capacity)
+            flex = FlexTier(open_client(asked_tier=flex_tier(tier)), limits.request_timeout_seconds, capacity)
         files = StoredMedia(follows_links=self.follows_links)
         # A vector costs no output tokens, so none are reserved.
         max_output_tokens = spec.max_output_tokens

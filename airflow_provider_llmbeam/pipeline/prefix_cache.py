@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.providers.registry import part_of
 from airflow_provider_llmbeam.providers.rest import open_client
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.job.encryption_rules import stores_encrypted
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from airflow_provider_llmbeam.spec.runner import LocalRunner
@@ -82,6 +83,7 @@ def head_to_cache(spec: JobSpec) -> PromptHead | None:
     is_possible = (
         spec.inference.prefix_cache
         and part_of(model, "cached_contents") is not None
+        and stores_encrypted(model, spec.kms_key_name)
         and spec.embedding is None
         # The head would be stored as it is in the templates, and the prompts have it masked.
         and (spec.safety.privacy is None or spec.safety.privacy.columns is not None)
@@ -147,9 +149,9 @@ class _Client:
     """The cached contents of one job."""
 
     def __init__(self, spec: JobSpec, head: PromptHead) -> None:
-        self._model, self._head = spec.model, head
+        self._model, self._head, self._key = spec.model, head, spec.kms_key_name
         self._contents: CachedContents = part_of(spec.model, "cached_contents").open_cached_contents(
-            spec.model, open_client(spec.model)
+            spec.model, open_client(spec.model), spec.kms_key_name
         )
         self._prefix = display_name_prefix(spec)
         price = price_of(spec.model, spec.limits.price)
@@ -198,5 +200,5 @@ class _Client:
             )
 
     def _display_name(self) -> str:
-        content = f"{self._contents.model_name}\n{self._head.system or ''}\n\n{self._head.text}"
+        content = f"{self._contents.model_name}\n{self._head.system or ''}\n\n{self._head.text}{self._key or ''}"
         return f"{self._prefix}{hashlib.sha256(content.encode()).hexdigest()[:16]}"

@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.ways import flex_until, m
 from airflow_provider_llmbeam.pipeline.build import build
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.features import features_of
+from airflow_provider_llmbeam.pipeline.launch.bucket_keys import check_bucket_keys
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job, preparation
 from airflow_provider_llmbeam.pipeline.launch.keys import check_model
 from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
@@ -69,6 +70,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
         beam_options: Options of Beam.
         waits: Whether batch inference is waited for in this process.
     """
+    storage.use_key(spec.kms_key_name)
     _check(spec)
     is_detached = isinstance(spec.runner, DetachedRunner)
     with ExitStack() as until_end:
@@ -139,6 +141,7 @@ def _check(spec: JobSpec) -> None:
     """
     check_reachable(spec)
     check_keys(spec)
+    check_bucket_keys(spec)
     make_directories(spec)
     check_outputs(spec)
     if not isinstance(spec.runner, DataflowRunner):

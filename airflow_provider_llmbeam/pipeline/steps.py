@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.load import load_audit_around
 from airflow_provider_llmbeam.pipeline.features import features_of
+from airflow_provider_llmbeam.pipeline.launch.bucket_keys import check_bucket_keys
 from airflow_provider_llmbeam.pipeline.launch.failure import preparation
 from airflow_provider_llmbeam.pipeline.launch.keys import check_model
 from airflow_provider_llmbeam.pipeline.launch.reachable import check_reachable
@@ -44,6 +46,7 @@ def run_step(name: str, spec: JobSpec, given: SpecModel) -> dict[str, Any]:
             forgotten while the job is running.
         NothingAnsweredError: The model answered none of the prompts.
     """
+    storage.use_key(spec.kms_key_name)
     with _in_process(spec, sends=STEPS[name].sends(given)):
         return _FUNCTIONS[name](spec, given)
 
@@ -136,6 +139,7 @@ def _in_process(spec: JobSpec, *, sends: bool) -> Iterator[None]:
         if sends:
             check_model(spec)
         masker_of(spec)  # fails without the key of the placeholders; no step but the estimate needs a guard
+    check_bucket_keys(spec)
     make_directories(spec)
     if sends:
         check_writable(spec, publishes=False)

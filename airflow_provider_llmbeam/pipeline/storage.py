@@ -22,18 +22,27 @@ from typing import IO, Any
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.gcp.gcsio import parse_gcs_path
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from google.api_core.exceptions import NotFound, PreconditionFailed, from_http_status
 from google.cloud.storage.retry import DEFAULT_RETRY  # type: ignore[import-untyped]
 
 from airflow_provider_llmbeam import local_files
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.source import glob_pattern
+from airflow_provider_llmbeam.transport.object_keys import encrypt_objects
 from airflow_provider_llmbeam.transport.redirects import direct
 
 _BUFFER_BYTES = 2**20
 #: Number of attempts to replace an object that other jobs replace at the same time.
 _ATTEMPTS = 10
+
+
+def use_key(kms_key_name: str | None) -> None:
+    """Lets this process write to Cloud Storage with a key of Cloud KMS, or none, until a pipeline has options.
+
+    Workers have the same option, the only one of Beam for a key, from the pipeline, see `launch.runner`.
+    """
+    FileSystems.set_options(PipelineOptions([], dataflow_kms_key=kms_key_name))
 
 
 def create(uri: str, *, is_private: bool = False, mime_type: str = "application/octet-stream") -> IO[bytes]:
@@ -331,7 +340,7 @@ def _cloud_storage(options: PipelineOptions | None, emulator: str | None) -> Fil
     @cache
     def connected() -> Any:
         gcs = connect()
-        direct(gcs.client)
+        encrypt_objects(direct(gcs.client), options and options.view_as(GoogleCloudOptions).dataflow_kms_key)
         return gcs
 
     filesystem._gcsIO = connected

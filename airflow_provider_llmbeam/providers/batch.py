@@ -350,7 +350,12 @@ def delete_uploads(provider: BatchProvider, prefix: str, display_names: Collecti
 
 
 def open_provider(
-    model: Model, *, output_uri: str, embeds: bool = False, session: requests.Session | None = None
+    model: Model,
+    *,
+    output_uri: str,
+    embeds: bool = False,
+    session: requests.Session | None = None,
+    kms_key_name: str | None = None,
 ) -> BatchProvider:
     """Opens the batch-inference API of a model.
 
@@ -360,6 +365,7 @@ def open_provider(
         embeds: Whether the requests ask for vectors, for which there is no client of Vertex AI.
         session: Session that sends the credentials and refuses redirects. By default one with the credentials of
             this process.
+        kms_key_name: Key of Cloud KMS that encrypts the jobs on Vertex AI.
 
     Raises:
         JobSpecError: The model has no batch inference, or there are no credentials.
@@ -367,6 +373,6 @@ def open_provider(
     if (batch := part_of(model, "batch")) is None:
         raise JobSpecError(f"Batch inference needs a model of type 'gemini' or 'openai'; got {model.type!r}.")
     provider: BatchProvider = batch.open_batches(
-        model, open_client(model, session), output_uri=output_uri, embeds=embeds
+        model, open_client(model, session), output_uri=output_uri, embeds=embeds, kms_key_name=kms_key_name
     )
     return provider

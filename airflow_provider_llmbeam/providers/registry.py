@@ -5,10 +5,10 @@ A module of the folder is a part, which a family has or not:
     client          open_backend(model, generation, output_schema, asked_tier=…)           texts
     embeddings      open_embeddings(model, embedding, access)                              vectors
     batch_format    open_format(model, generation, output_schema, embedding)               files of batch inference
-    batch           open_batches(model, http, output_uri=…, embeds=…)                      jobs of batch inference
+    batch           open_batches(model, http, output_uri=…, embeds=…, kms_key_name=…)      jobs of batch inference
     probe           probe_request(model, embeds=…)                                         the smallest request
     files           open_files(model, http)                                                uploads for requests
-    cached_contents open_cached_contents(model, http)                                      heads of prompts
+    cached_contents open_cached_contents(model, http, kms_key_name)                        heads of prompts
 
 What an API differs by besides is in `spec.model`: key, address and price in the class of the model (`ModelApi`),
 parameters in `parameters`, media in `media`.

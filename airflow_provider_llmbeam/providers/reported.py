@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tokens import BYTES_PER_TOKEN
 from airflow_provider_llmbeam.spec.characters import valid_text
+from airflow_provider_llmbeam.spec.facts import REPORTED_TIERS
 from airflow_provider_llmbeam.spec.model.tier import AskedTier, ServiceTier
 from airflow_provider_llmbeam.transport.server_reply import body_error, mapping_of, parse_json
 
@@ -56,25 +57,13 @@ class BilledTokens(TypedDict):
     service_tier: NotRequired[ServiceTier]
 
 
-#: Tiers by the names of the Developer API (`usageMetadata.serviceTier`), Vertex AI (`usageMetadata.trafficType`)
-#: and OpenAI (`service_tier`), where `fast` is the newer name of `priority`: replies have had the older one, and
-#: may have either (openai 2.54, `ChatCompletion.service_tier`).
-_TIERS: dict[str, ServiceTier] = {
-    "flex": "flex",
-    "on_demand_flex": "flex",
-    "priority": "priority",
-    "on_demand_priority": "priority",
-    "fast": "priority",
-}
-
-
 def tier_of(reported: Any, asked: AskedTier | None = None) -> ServiceTier:
     """Returns the tier that a server reports; `standard` for another name.
 
     If it reports none, it is the dearer one of `standard` and the tier that was asked for.
     """
     if isinstance(reported, str):
-        return _TIERS.get(reported.lower(), "standard")
+        return REPORTED_TIERS.get(reported.lower(), "standard")
     return "priority" if asked == "priority" else "standard"
 
 
@@ -85,10 +74,12 @@ class UsageReader:
         model: Name of the model, for the warning.
         asked_tier: Tier that the requests ask for; the first reply that was served at another one is named in the
             log. `None` for batch inference and vectors, which have no tiers.
+        is_documented: Whether the service documents a usage; where it does not, an estimate is no news.
     """
 
-    def __init__(self, model: str, asked_tier: AskedTier | None = None) -> None:
+    def __init__(self, model: str, asked_tier: AskedTier | None = None, *, is_documented: bool = True) -> None:
         self._model = model
+        self._is_documented = is_documented
         self._asked_tier = asked_tier
         self._has_warned = False
         self._has_warned_of_tier = False
@@ -109,7 +100,7 @@ class UsageReader:
         """
         if found := self.tokens(reported):
             return found, 0
-        if estimate and not reported:
+        if estimate and not reported and self._is_documented:
             self._warn(reported)
         return estimate, estimate
 
@@ -130,7 +121,8 @@ class UsageReader:
     def tier(self, reported: Any) -> ServiceTier:
         """Returns the tier that a server reports, see `tier_of`."""
         found = tier_of(reported, self._asked_tier)
-        if self._asked_tier not in (None, found) and not self._has_warned_of_tier:
+        is_as_asked = self._asked_tier in (None, found) or found in ("provisioned", "off_peak")
+        if not is_as_asked and not self._has_warned_of_tier:
             self._has_warned_of_tier = True
             _log.warning(
                 "A request for the %s tier was served at the tier %r, by the server's reply, and is billed at "

@@ -16,7 +16,9 @@ from airflow_provider_llmbeam.polling.poller import TaskLog, Wait
 from airflow_provider_llmbeam.quota.health import QuotaHealth
 from airflow_provider_llmbeam.quota.hook import QuotaHook
 from airflow_provider_llmbeam.quota.recommendation import Fit, best, fit, may_start, recommended_limits
+from airflow_provider_llmbeam.spec.protocol.counts import hours
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
+from airflow_provider_llmbeam.spec.usage_tier import hours_by_tier, tier_name
 
 #: Timeout of one request: a poll of two locations, with 8 requests each, ends within `sensors.base.GRACE_SECONDS`.
 REPLY_SECONDS = 15.0
@@ -44,17 +46,17 @@ class QuotaAnswer:
         return f"{self.health.sentence} {self._finish()}".rstrip()
 
     def _finish(self) -> str:
-        seconds, ratio = self.fit.seconds, self.fit.ratio
+        found, tiers = self.fit, self.fit.tier_seconds
+        seconds, ratio, learned = found.seconds, found.ratio, found.learned_rate
         if seconds is None or not math.isfinite(seconds):
-            return ""
-        learned = self.fit.learned_rate
-        rate = "that is free" if learned is None else f"that an earlier job has learned ({learned.words})"
-        sentence = f"The job would take {_hours(seconds)} at the rate {rate}"
-        return (
-            f"{sentence}, and its window holds {ratio:.0%} of it."
-            if ratio is not None and ratio < 1
-            else f"{sentence}."
-        )
+            return f"At the thresholds of Standard PayGo it would take {hours_by_tier(tiers)}." if tiers else ""
+        rate = "the rate that is free"
+        if learned is not None:
+            rate = f"the rate that an earlier job has learned ({learned.words})"
+        elif tiers:
+            rate = f"{', '.join(map(tier_name, tiers))}, and the pool above it may admit more"
+        window = "" if ratio is None or ratio >= 1 else f", and its window holds {ratio:.0%} of it"
+        return f"The job would take {hours(seconds)} at {rate}{window}."
 
 
 class QuotaCondition:
@@ -114,7 +116,7 @@ class QuotaCondition:
         """Reads the Airflow connections, which complete the question."""
         data, self._environment, self._probers = {**self._data}, {}, {}
         if data.get("model") is not None:
-            data["model"], self._environment = LLMBeamHook(self._llmbeam_conn_id).complete_model({**data["model"]})
+            data, self._environment = LLMBeamHook(self._llmbeam_conn_id).complete(data)
         self._question = question = QuotaQuestion.parse(data)
         self._hook = QuotaHook(
             question.model,
@@ -174,6 +176,8 @@ class QuotaCondition:
     def _result(self, question: QuotaQuestion, answer: QuotaAnswer) -> dict[str, Any]:
         health = answer.health
         limits = recommended_limits(question, health)
+        if "usage_tier" not in (self._data.get("limits") or {}):
+            limits.pop("usage_tier", None)  # the job has its own connection
         return {
             **question.target_at(health.location),
             "limits": limits,
@@ -184,15 +188,10 @@ class QuotaCondition:
             "tokens_per_minute": limits.get("tokens_per_minute"),
             "expected_seconds": answer.fit.seconds,
             "fit_ratio": answer.fit.ratio,
+            "tier_seconds": {str(tier): seconds for tier, seconds in answer.fit.tier_seconds.items()},
             "learned_rate": None if answer.fit.learned_rate is None else answer.fit.learned_rate.model_dump(),
             "health": health.to_dict(),
             "others": [other.to_dict() for other in answer.others],
             "probe_usd": round(self._probe_usd, 6),
             "at": self._now(),
         }
-
-
-def _hours(seconds: float) -> str:
-    if seconds < 7200:
-        return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

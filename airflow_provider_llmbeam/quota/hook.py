@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.quota.health import QuotaHealth, judge
 from airflow_provider_llmbeam.quota.metrics import MonitoringReader, QuotaMetrics
 from airflow_provider_llmbeam.quota.server_queue import fetch_queue
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
+from airflow_provider_llmbeam.spec.facts import SHARED_POOL
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, VertexEndpointModel
 
@@ -35,9 +36,6 @@ _T = TypeVar("_T")
 
 #: Interval between reads of the limits: there are hundreds of them, and they are changed by hand.
 LIMITS_SECONDS = 600.0
-#: Pay-as-you-go Gemini models from 2.0 on share a pool and have no quota of their own
-#: (cloud.google.com/vertex-ai/generative-ai/docs/dynamic-shared-quota); the embedding models have one.
-_SHARED_POOL = re.compile(r"gemini-(?!1\.|.*embedding)")
 #: Prefix of a metric's name, by location; regional metrics have none.
 _PREFIXES = {"global": "global_", "eu": "eu_multi_region_", "us": "us_multi_region_"}
 
@@ -226,7 +224,7 @@ def situation_of(model: Model) -> Situation:
     """Returns what serves a model."""
     match model:
         case GeminiModel(project=str(), name=name):
-            return "shared_pool" if _SHARED_POOL.match(name.rpartition("/")[2]) else "published_quota"
+            return "shared_pool" if SHARED_POOL.match(name.rpartition("/")[2]) else "published_quota"
         case VertexEndpointModel():
             return "own_endpoint"
     return "unpublished_quota"

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, SourceEmptyError
-from airflow_provider_llmbeam.hooks.google.authentication import google_credentials
+from airflow_provider_llmbeam.hooks.google.authentication import google_credentials, with_key
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.operators.identity import job_name
@@ -76,7 +76,8 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
 
     XCom:
         Verdict, sentence and evidence; the free `requests_per_minute` and `tokens_per_minute`; the duration of
-        the job, and the `learned_rate` of an earlier job that it follows from if no other rate is known. Under
+        the job, and the `learned_rate` of an earlier job that it follows from if no other rate is known, and
+        `tier_seconds`, its duration at the threshold of each usage tier. Under
         their own keys `limits`, `model` (or `endpoint`) and `location`:
         `RunInferenceOperator(limits=sensor.output["limits"], model=sensor.output["model"])`.
 
@@ -187,10 +188,10 @@ class QuotaHealthSensor(StoresLinks, PollingSensor):
         from airflow_provider_llmbeam.spec.protocol.steps import EstimateSample
 
         data = self._job_data(job_name(ti, self.job_task_id))
-        data["model"], environment = LLMBeamHook(self.llmbeam_conn_id).complete_model({**data["model"]})
-        spec = with_base_urls(JobSpec.parse(data), os.environ, self.log)
+        data, environment = LLMBeamHook(self.llmbeam_conn_id).complete(data)
+        spec = with_base_urls(with_key(JobSpec.parse(data), self.gcp_conn_id), os.environ, self.log)
         self._check_allowed(spec, within="demand")
-        files = partial(files_at, gcp_conn_id=self.gcp_conn_id)
+        files = partial(files_at, gcp_conn_id=self.gcp_conn_id, kms_key_name=spec.kms_key_name)
         self._process = JobProcess(spec, environment, self.log, files_at=files)
         try:
             with google_credentials(spec, self.gcp_conn_id):

@@ -41,6 +41,9 @@ class Inference(SpecModel):
             again. With `flex_then_standard` a row that was shed four times, and every row where `finish_by` is
             near, is sent at the standard tier. `priority` costs 1.7 to 2.5 times as much as `standard`, by the
             model, and is served first; above its limit the server answers at the standard tier and price.
+            `provisioned` uses Provisioned Throughput of Vertex AI alone, which is prepaid and costs nothing more;
+            what is above it waits. `provisioned_then_flex` sends that at flex instead. `standard` and `priority`
+            use Provisioned Throughput first, too, and `flex` never does.
         prefix_cache: Whether the beginning that all prompts have in common is stored at Gemini while the job runs,
             where that costs less than to send it with each request.
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError, SpecModel
+from airflow_provider_llmbeam.spec.facts import USAGE_TIERS
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class Limits(SpecModel):
             or, for a self-hosted server, the number of requests in flight from its latency.
         tokens_per_minute: Quota of tokens, input and output together. `None`: unknown; if `requests_per_minute` is
             unknown, too, it is learned which of them is exhausted first.
+        usage_tier: Usage tier of your organisation in Vertex AI's Standard PayGo: 1, 2 or 3, or the threshold of a
+            custom one in tokens per minute, from 1,000 on. Requests up to the threshold of the model are served
+            first, so the job begins there, evenly, and probes what the shared pool admits above it. A rate that is
+            stated counts instead. Also in the extra fields of the connection.
         max_in_flight: Maximum number of concurrent requests per worker process.
         share_ratio: Fraction of these quotas that this job may use, so that a backfill leaves quota to the nightly
             run. All jobs of one machine with the same quotas and share use one governor.
@@ -77,6 +82,7 @@ class Limits(SpecModel):
 
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    usage_tier: Annotated[int, Field(ge=1)] | None = None
     max_in_flight: Annotated[int, Field(ge=1, le=10_000)] = 64
     share_ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
     expected_workers: Annotated[int, Field(ge=1)] | None = None
@@ -99,11 +105,20 @@ class Limits(SpecModel):
             )
         return budget
 
+    @field_validator("usage_tier")
+    @classmethod
+    def _tier_or_threshold(cls, usage_tier: int | None) -> int | None:
+        if usage_tier is not None and not (usage_tier in USAGE_TIERS["flash"] or usage_tier >= 1000):
+            raise ValueError("must be 1, 2 or 3, or the tokens per minute of a custom tier, at least 1000")
+        return usage_tier
+
     @model_validator(mode="after")
     def _share_of_a_quota(self) -> Self:
-        if self.share_ratio < 1 and self.requests_per_minute is None and self.tokens_per_minute is None:
+        quotas = (self.requests_per_minute, self.tokens_per_minute, self.usage_tier)
+        if self.share_ratio < 1 and quotas == (None, None, None):
             raise ValueError(
-                "`share_ratio` needs the quota that it divides: `requests_per_minute` or `tokens_per_minute`"
+                "`share_ratio` needs the quota that it divides: `requests_per_minute`, `tokens_per_minute` or "
+                "`usage_tier`"
             )
         return self
 

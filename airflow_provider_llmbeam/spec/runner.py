@@ -56,6 +56,7 @@ _OPTION_FIELDS = {
     "labels": "labels",
     "flexrs_goal": "flexrs",
     "sdk_container_image": "container_image",
+    "dataflow_kms_key": "kms_key_name",
 }
 #: Maximum number of workers if no quota of requests is known. The limit of Dataflow itself is in the thousands.
 MAX_WORKERS_WITHOUT_QUOTA = 10

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import PRIOR
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase
-from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
+from airflow_provider_llmbeam.spec.facts import TIER_RATIOS
 
 ROWS = 1000
 HOUR = 3600.0

@@ -66,4 +66,4 @@ def test_the_hook_matches_the_connection_type_of_the_provider_info():
     (connection,) = INFO["connection-types"]
     assert connection["connection-type"] == LLMBeamHook.conn_type
     assert connection["hook-name"] == LLMBeamHook.hook_name
-    assert set(connection["conn-fields"]) == {"project", "location"}
+    assert set(connection["conn-fields"]) == {"project", "location", "usage_tier"}

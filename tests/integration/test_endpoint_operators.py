@@ -123,6 +123,9 @@ def test_an_endpoint_serves_its_block_and_is_deleted_after_it(run_dag, sandbox, 
     assert provision.xcom_pull(task_ids="endpoint.provision", key="cold_start_seconds") >= 0
     assert provision.xcom_pull(task_ids="endpoint.provision", key="location") == "us-central1"
     assert sandbox.stats()["billed_answers"] == 1
+    hours, usd = (provision.xcom_pull(task_ids="endpoint.teardown", key=key) for key in ("gpu_hours", "gpu_usd"))
+    assert 0 < hours < 1
+    assert 0.1 < usd / hours < 10
     assert nothing_is_left(sandbox)
     assert [line.labels["llmbeam-key"] for line in sandbox.bill.lines if line.labels]
 
@@ -150,6 +153,24 @@ def test_failed_work_fails_the_run_and_leaves_no_resource(run_dag, sandbox, here
     assert states["endpoint.work"] == "failed"
     assert states["endpoint.teardown"] == "success"
     assert dag_run.state == "failed"
+    assert nothing_is_left(sandbox)
+
+
+def test_a_missing_source_is_refused_with_the_endpoint_that_is_still_up(run_dag, sandbox, here, tmp_path, capfd):
+    def work(made):
+        RunInferenceOperator(
+            task_id="ask",
+            source={"uri": str(tmp_path / "none.jsonl"), "key": "id"},
+            prompt="Say {{ row.id }}",
+            model=made.model,
+            sink=str(tmp_path / "out"),
+        )
+
+    _, states = run_dag(block(here["garden"], "missing", work=work))
+    assert (states["endpoint.ask"], states["endpoint.teardown"]) == ("failed", "success")
+    out = "".join(capfd.readouterr())
+    up = r"none\.jsonl.* Nothing was sent\. Endpoint 'projects/.+' is up and bills until task 'endpoint\.teardown'"
+    assert re.search(up, out)
     assert nothing_is_left(sandbox)
 
 

@@ -193,6 +193,17 @@ def test_tasks_that_estimate_evaluate_or_compare_have_a_page_and_the_run_has_all
         expect(inference(page).locator("iframe[title=Report]")).to_have_count(number)
 
 
+def test_the_run_has_the_hours_and_the_cost_of_its_endpoint(page, cloud, paused):
+    run = Run(cloud, MEASURED)
+    for key, value in (("gpu_hours", 1.504), ("gpu_usd", 2.5)):
+        cloud.airflow.add_xcom(MEASURED, run.run_id, "teardown", key, value)
+    open_page(page, cloud, "runs", run.run_id, "tasks", "teardown", "plugin", "inference", dag_id=MEASURED)
+    expect(inference(page)).to_have_text("The endpoint was removed 1.50 hours after its start: $2.50.")
+    open_page(page, cloud, "runs", run.run_id, "plugin", "inference-run", dag_id=MEASURED)
+    inference(page).locator("summary", has_text=re.compile("^teardown: ")).press("Enter")
+    expect(inference(page)).to_contain_text("1.50 hours after its start: $2.50.")
+
+
 def manifest_of(number: int, **changes: Any) -> dict[str, Any]:
     rows = {"read": 1_000, "answered": 1_000 - number, "dead_letter": number}
     tokens = {"input": 5_000, "output": 700}

@@ -24,6 +24,33 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        changes={"limits": {"usage_tier": 4}},
+        sentence=(
+            "`limits.usage_tier`: must be 1, 2 or 3, or the tokens per minute of a custom tier, at least 1000; "
+            "got 4. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "model": {"type": "gemini", "name": "gemini-2.5-flash", "project": "p", "location": "us-central1"},
+            "limits": {"usage_tier": 2},
+        },
+        sentence=(
+            "`limits.usage_tier`: must be left out here: Vertex AI has thresholds for texts of Gemini models from "
+            "2.0 on, in 'global' alone; got 2. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "model": {"type": "openai", "name": "m", "base_url": "{server}"},
+            "inference": {"service_tier": "provisioned"},
+        },
+        sentence=(
+            "`inference.service_tier`: must be another one here: Provisioned Throughput is for texts of Gemini "
+            "models on Vertex AI; got 'provisioned'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
         changes={"limits": {"max_in_flight": 0}},
         sentence=(
             "`limits.max_in_flight`: must be greater than or equal to 1; got 0. Nothing was sent or billed."

@@ -259,4 +259,73 @@ MISTAKES = (
             "Nothing was sent or billed."
         ),
     ),
+    Mistake(
+        changes={"kms_key_name": "my-key"},
+        sentence=(
+            "`kms_key_name`: must be a key of Cloud KMS without a version, "
+            "'projects/…/locations/…/keyRings/…/cryptoKeys/…'; got 'my-key'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "kms_key_name": "projects/p/locations/global/keyRings/r/cryptoKeys/k",
+            "runner": {"type": "dataflow", "project": "my-project", "location": "europe-west1"},
+            "source": {"uri": "gs://b/rows.jsonl", "key": ["id"]},
+            "sink": {"uri": "gs://b/out"},
+        },
+        sentence=(
+            "`kms_key_name`: must be a key in 'europe-west1' for `runner.location` 'europe-west1': a key encrypts "
+            "only in its own location; got 'projects/p/locations/global/keyRings/r/cryptoKeys/k'. Nothing was "
+            "sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "kms_key_name": "projects/p/locations/us/keyRings/r/cryptoKeys/k",
+            "sink": {"type": "bigquery", "table": "p.d.t", "location": "EU"},
+            "state_uri": "gs://b/state",
+        },
+        sentence=(
+            "`kms_key_name`: must be a key in 'europe' for `sink.location` 'EU': a key encrypts only in its own "
+            "location; got 'projects/p/locations/us/keyRings/r/cryptoKeys/k'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            "kms_key_name": "projects/p/locations/us/keyRings/r/cryptoKeys/k",
+            "inference": "batch",
+        },
+        sentence=(
+            "`kms_key_name`: must be left out with batch inference: The Gemini Developer API keeps files with "
+            "prompts, and takes no key of Cloud KMS; Gemini on Vertex AI (`model.project`) takes one. Nothing was "
+            "sent or billed."
+        ),
+        found="start",
+    ),
+    Mistake(
+        changes={
+            "kms_key_name": "projects/p/locations/us/keyRings/r/cryptoKeys/k",
+            "prompt.media": [{"uri": "photos/{{ row.id }}.jpg"}],
+        },
+        sentence=(
+            "`kms_key_name`: must be left out with media: The Gemini Developer API keeps files with prompts, and "
+            "takes no key of Cloud KMS; Gemini on Vertex AI (`model.project`) takes one. Nothing was sent or "
+            "billed."
+        ),
+        found="start",
+    ),
+    Mistake(
+        changes={
+            "runner": {
+                "type": "dataflow",
+                "project": "my-project",
+                "location": "europe-west1",
+                "options": {"dataflow_kms_key": "projects/p/locations/europe-west1/keyRings/r/cryptoKeys/k"},
+            },
+        },
+        sentence=(
+            "`runner.options`: has 'dataflow_kms_key', which `kms_key_name` sets already; got "
+            "{'dataflow_kms_key': …}. Nothing was sent or billed."
+        ),
+    ),
 )

@@ -17,65 +17,62 @@ from tests.mistakes.in_source import MISTAKES as IN_SOURCE
 from tests.mistakes.in_the_answers import MISTAKES as IN_THE_ANSWERS
 from tests.mistakes.mistake import Mistake
 
-MISTAKES: tuple[Mistake, ...] = (
-    *IN_SOURCE,
-    *IN_PROMPT,
-    *IN_MODEL,
-    *IN_LIMITS,
-    *IN_SINK,
-    *IN_RUNNER,
-    *IN_CONVERSATION,
-    *IN_MODERATION,
-    *IN_SAFETY,
-    *AT_THE_START,
-    *IN_THE_ANSWERS,
-    *IN_EVALUATION,
-    *IN_REVIEW,
-)
+#: What an author was doing, and the mistakes in it.
+_SUBJECTS: dict[str, tuple[Mistake, ...]] = {
+    "Reading rows: `source`": IN_SOURCE,
+    "Writing the prompt: `prompt`": IN_PROMPT,
+    "Choosing a model and its parameters: `model`, `generation`, `embedding`": IN_MODEL,
+    "Setting rates and a budget: `limits`, `batching`": IN_LIMITS,
+    "Writing answers: `sink`, `state_uri`": IN_SINK,
+    "Choosing where it runs: `runner`": IN_RUNNER,
+    "Asking in turns: `conversation`": IN_CONVERSATION,
+    "Guarding texts: `safety.moderation`": IN_MODERATION,
+    "Masking personal data, auditing and alerting: `safety`, `alerts`": IN_SAFETY,
+    "Starting the job: files, tables and servers": AT_THE_START,
+    "Getting the first answers": IN_THE_ANSWERS,
+    "Evaluating and comparing: `golden`, `metrics`": IN_EVALUATION,
+    "Reviewing answers": IN_REVIEW,
+}
 
-_SECTIONS = {
-    "parse": (
-        "When Airflow parses the Dag",
-        "The Dag does not appear, and Airflow shows the sentence as an import error. A field with a template is "
-        "checked when the task runs.",
-    ),
-    "start": ("When the task runs, before anything is sent", "The task fails, without a retry."),
-    "answers": (
-        "By the first answers",
-        "The first 32 requests of a process are a pilot. The task fails, without a retry; refused answers are "
-        "kept, so that another run does not pay for them.",
-    ),
-    "evaluation": (
-        "In an evaluation, before anything is sent",
-        "The task that evaluates fails, without a retry; literal arguments are checked when the Dag is parsed.",
-    ),
-    "review": (
-        "When answers are selected for a review",
-        "The task fails, without a retry; literal arguments are checked when the Dag is parsed.",
-    ),
+MISTAKES: tuple[Mistake, ...] = tuple(mistake for every in _SUBJECTS.values() for mistake in every)
+
+#: When a mistake is found, if not when Airflow parses the Dag.
+_MOMENTS = {
+    "parse": "",
+    "start": "when the task runs",
+    "answers": "by the first answers",
+    "evaluation": "when it evaluates",
+    "review": "when answers are selected",
 }
 _HEAD = """# Error messages: what a mistake costs, and when it is found
 
-Each row was run through the command line with 100 rows, against the sandbox; the tests compare this page with what
-was seen. The sentences end in "Nothing was sent or billed." where that is so, which is left out here.
-"""
+What an author wrote, and what is shown. Each was run through the command line with 100 rows, against the sandbox; the
+tests compare this page with what was seen. "Nothing was sent or billed." at the end of a sentence is left out here.
+
+| found | what follows |
+|---|---|
+| when Airflow parses the Dag, unless a line says otherwise | the Dag does not appear, and Airflow shows the sentence as an import error. A field with a template is checked when the task runs |
+| when the task runs, evaluates, or selects answers | the task fails without a retry, before anything is sent |
+| by the first answers | the first 32 requests of a process are a pilot. The task fails without a retry; refused answers are kept, so that another run does not pay for them |
+"""  # noqa: E501
 
 
 def page() -> str:
     """Returns the text of docs/reference/mistakes.md."""
     parts = [_HEAD]
-    for found, (title, about) in _SECTIONS.items():
-        rows = [mistake for mistake in MISTAKES if mistake.found == found]
-        parts.append(f"## {title}\n\n{about}\n")
-        parts.append("| what the author wrote | what is shown | requests |\n|---|---|---|")
-        parts += [f"| {_cell(row.written)} | {_cell(_shown(row.sentence))} | {row.requests} |" for row in rows]
+    for title, every in _SUBJECTS.items():
+        parts.append(f"## {title}\n")
+        parts += [_entry(mistake) for mistake in sorted(every, key=lambda each: [*_MOMENTS].index(each.found))]
         parts.append("")
     return "\n".join(parts)
 
 
-def _shown(sentence: str) -> str:
-    return sentence.removesuffix(" Nothing was sent or billed.")
+def _entry(mistake: Mistake) -> str:
+    requests = f"{mistake.requests} request{'s' * (mistake.requests > 1)}" if mistake.requests else ""
+    notes = ", ".join(filter(None, (_MOMENTS[mistake.found], requests)))
+    written = f"{mistake.written} ({notes})" if notes else mistake.written
+    return f"- {_line(written)}\\\n  {_line(mistake.sentence.removesuffix(' Nothing was sent or billed.'))}"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _line(text: str) -> str:
+    return text.replace("\n", " ")

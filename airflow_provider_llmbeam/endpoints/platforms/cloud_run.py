@@ -179,6 +179,7 @@ def service(plan: EndpointPlan, spec: CloudRunEndpoint) -> dict[str, Any]:
     gpu = spec.machine.accelerator_type
     network = {"vpc_access": _vpc(spec)} if spec.network else {}
     account = {"service_account": spec.service_account} if spec.service_account else {}
+    encryption = {"encryption_key": spec.kms_key_name} if spec.kms_key_name else {}
     return {
         "labels": dict(plan.labels),
         "ingress": _INGRESS[spec.ingress],
@@ -194,6 +195,7 @@ def service(plan: EndpointPlan, spec: CloudRunEndpoint) -> dict[str, Any]:
             "volumes": _volumes(spec),
             **network,
             **account,
+            **encryption,
         },
     }
 

@@ -184,7 +184,7 @@ def endpoint_resource(plan: EndpointPlan, spec: VertexEndpoint) -> dict[str, Any
         projects = list(spec.forwarding_projects)
         config = {"enable_private_service_connect": True, "project_allowlist": projects}
         address = {"private_service_connect_config": config}
-    return {"display_name": display_name(plan.labels), "labels": dict(plan.labels), **address}
+    return {"display_name": display_name(plan.labels), "labels": dict(plan.labels), **address, **_encryption(spec)}
 
 
 def model_resource(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | None) -> dict[str, Any]:
@@ -207,6 +207,7 @@ def model_resource(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | Non
             "health_route": _HEALTH_ROUTE,
             "deployment_timeout": {"seconds": _DEPLOYMENT_SECONDS},
         },
+        **_encryption(spec),
     }
 
 
@@ -221,6 +222,11 @@ def deployed_model(plan: EndpointPlan, spec: VertexEndpoint, own: str, model_nam
         "dedicated_resources": dedicated_resources(spec),
         **account,
     }
+
+
+def _encryption(spec: VertexEndpoint) -> dict[str, Any]:
+    """Returns the field with the key; a deployed model and its replicas have that of their endpoint."""
+    return {} if spec.kms_key_name is None else {"encryption_spec": {"kms_key_name": spec.kms_key_name}}
 
 
 def _vllm_args(spec: VertexEndpoint) -> list[str]:

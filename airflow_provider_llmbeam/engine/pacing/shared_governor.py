@@ -20,12 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_llmbeam.engine.pacing.governor import Governor, GovernorState
+from airflow_provider_llmbeam.engine.pacing.prioritized import PrioritizedRate, PrioritizedState
 from airflow_provider_llmbeam.engine.pacing.rejection import Rejection
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.local_files import open_no_link
 
 _log = logging.getLogger(__name__)
+
+Law = Governor | LearnedRate | PrioritizedRate
+State = GovernorState | LearnedRateState | PrioritizedState
 
 #: Age after which an unused state is that of an earlier run: only a learned rate is used further.
 _OUTDATED_SECONDS = 600.0
@@ -37,7 +41,7 @@ _TRY = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 class SharedGovernor:
-    """A `Governor` or a `LearnedRate` whose state is shared by all processes of this machine, without a server.
+    """A governor whose state is shared by all processes of this machine, without a server.
 
     A lock and two small file operations take 7 µs per call (measured); a lock ends with its process, so that a
     kill -9 blocks no other process. A process that is stopped (SIGSTOP) while it holds the lock would block the
@@ -57,7 +61,7 @@ class SharedGovernor:
             another user.
     """
 
-    def __init__(self, governor: Governor | LearnedRate, path: Path, learned_at: float = 0.0) -> None:
+    def __init__(self, governor: Law, path: Path, learned_at: float = 0.0) -> None:
         # For the type checker: each law has its own state, and `_load` returns the same kind.
         self._governor: Any = governor
         self._kind = type(governor.state)
@@ -91,10 +95,10 @@ class SharedGovernor:
             return float(self._governor.rejected(now, rejection))
 
     @property
-    def state(self) -> GovernorState | LearnedRateState:
+    def state(self) -> State:
         """The state at present."""
         with self._locked():
-            state: GovernorState | LearnedRateState = dataclasses.replace(self._governor.state)
+            state: State = dataclasses.replace(self._governor.state)
         return state
 
     def close(self) -> None:
@@ -172,7 +176,7 @@ class SharedGovernor:
         )
         return False
 
-    def _load(self, now: float | None) -> GovernorState | LearnedRateState:
+    def _load(self, now: float | None) -> State:
         record = os.pread(self._file, self._record.size, 0)
         if len(record) < self._record.size:
             return dataclasses.replace(self._fresh)
@@ -188,7 +192,7 @@ class SharedGovernor:
             return self._of_next_run(state)
         return state
 
-    def _of_next_run(self, state: GovernorState | LearnedRateState) -> GovernorState | LearnedRateState:
+    def _of_next_run(self, state: State) -> State:
         return state.for_next_run() if isinstance(state, LearnedRateState) else dataclasses.replace(self._fresh)
 
 
@@ -208,7 +212,8 @@ def _open(path: Path) -> int:
 def shared_path(identity: str) -> Path:
     """Returns the path of the state of that name, for this user."""
     # The layout is part of the name, so that another version of this package uses another file.
-    layout = [field.name for kind in (GovernorState, LearnedRateState) for field in dataclasses.fields(kind)]
+    kinds = (GovernorState, LearnedRateState, PrioritizedState)
+    layout = [field.name for kind in kinds for field in dataclasses.fields(kind)]
     digest = hashlib.sha256(repr((layout, identity)).encode()).hexdigest()[:16]
     # A task gives the process of its job a temporary directory of its own, see `tasks.process`.
     directory = os.environ.get("LLMBEAM_SHARED_TMPDIR") or tempfile.gettempdir()

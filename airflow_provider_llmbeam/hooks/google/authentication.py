@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.spec.allowed import check_token_server
 from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import Model
+from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.transport.google_auth import id_token_credentials
 
 if TYPE_CHECKING:
@@ -135,6 +136,22 @@ def google_credentials(
         yield
     finally:
         key_file.__exit__(None, None, None)
+
+
+def with_key(spec: JobSpec, gcp_conn_id: str) -> JobSpec:
+    """Returns the spec with the key of Cloud KMS in a connection, if it has none of its own and uses Google Cloud.
+
+    Raises:
+        JobSpecError: The connection cannot be used, or the job cannot be encrypted with its key.
+    """
+    if spec.kms_key_name is not None or not (uses_google(spec) or isinstance(spec.runner, DataflowRunner)):
+        return spec
+    from airflow_provider_llmbeam.hooks.google.base import GoogleHook
+    from airflow_provider_llmbeam.hooks.google.errors import before_submission
+
+    with before_submission():
+        key = GoogleHook(gcp_conn_id=gcp_conn_id).kms_key_name
+    return spec if key is None else JobSpec.parse({**spec.model_dump(), "kms_key_name": key})
 
 
 def uses_google(spec: JobSpec, others: Collection[Model] = (), places: Collection[Place | None] = ()) -> bool:

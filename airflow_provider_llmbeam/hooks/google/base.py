@@ -81,6 +81,12 @@ class GoogleHook(GoogleBaseHook):
             )
         return self._project
 
+    @property
+    def kms_key_name(self) -> str | None:
+        """Key of Cloud KMS in the extra fields of the connection, which encrypts what this package makes."""
+        with usable_connection(self.gcp_conn_id):
+            return self._get_field("kms_key_name") or None
+
 
 class RegionalHook(GoogleHook):
     """One service in one region, over HTTP.

@@ -6,11 +6,11 @@ import logging
 import math
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from google.api_core.exceptions import GoogleAPIError
+from google.api_core.exceptions import GoogleAPIError, NotFound
 from google.auth.exceptions import GoogleAuthError
 from google.cloud import bigquery
 from google.cloud.bigquery import SchemaField
@@ -20,7 +20,9 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     before_the_model,
     check_bucket,
+    check_table_key,
     connect,
+    encrypted,
     message_of,
     read_json,
     reference_of,
@@ -67,6 +69,8 @@ def check_audit(spec: JobSpec) -> None:
     with before_the_model(subject), connect(audit.project or target.project) as client:
         dataset = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id))
         check_bucket(str(spec.paths.audit_uri), "state_uri", client, dataset.location)
+        with suppress(NotFound):
+            check_table_key(client.get_table(target), spec.kms_key_name)
 
 
 @contextmanager
@@ -112,7 +116,7 @@ def load_audit(spec: JobSpec) -> None:
             if left := [uri for uri in group if uri in stored]:
                 of = {"table": audit.table, "files": group}
                 with connect(audit.project or reference_of(audit.table).project) as client:
-                    work = partial(_append, client, audit.table, left)
+                    work = partial(_append, client, audit.table, left, spec.kms_key_name)
                     run_with_recorded_id(record, of, work, stale_seconds=math.inf)
                 storage.delete(left)
             storage.delete([record])
@@ -124,19 +128,24 @@ def load_audit(spec: JobSpec) -> None:
         ) from None
 
 
-def _append(client: bigquery.Client, table: str, files: Sequence[str], work_id: str) -> None:
+def _append(
+    client: bigquery.Client, table: str, files: Sequence[str], kms_key_name: str | None, work_id: str
+) -> None:
     target = reference_of(table)
     location = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id)).location
     job_id = f"llmbeam-audit-{work_id}"
     options: dict[str, Any] = {
         "job_id": job_id,
         "location": location,
-        "job_config": bigquery.LoadJobConfig(
-            source_format="NEWLINE_DELIMITED_JSON",
-            schema=SCHEMA,
-            write_disposition="WRITE_APPEND",
-            schema_update_options=["ALLOW_FIELD_ADDITION"],
-            time_partitioning=bigquery.TimePartitioning(field="at"),
+        "job_config": encrypted(
+            bigquery.LoadJobConfig(
+                source_format="NEWLINE_DELIMITED_JSON",
+                schema=SCHEMA,
+                write_disposition="WRITE_APPEND",
+                schema_update_options=["ALLOW_FIELD_ADDITION"],
+                time_partitioning=bigquery.TimePartitioning(field="at"),
+            ),
+            kms_key_name,
         ),
     }
 

@@ -18,9 +18,9 @@ from airflow_provider_llmbeam.pipeline.reporting.report import FullPrice
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.spec.demand import END_OF_TIME
+from airflow_provider_llmbeam.spec.facts import ASSUMED_PRIORITY_RATIO, TIER_RATIOS
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.tier import ASSUMED_PRIORITY_RATIO, TIER_RATIOS
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 _log = logging.getLogger("llmbeam")
@@ -203,7 +203,9 @@ class BatchManifest(_Part):
             return None
         costs = tally.costs - Counter({self._pilot_tier: self.pilot.cost_nano_usd})
         extra = sum(
-            nano * (1 - TIER_RATIOS["batch"] / _RATIOS[tier]) for tier, nano in costs.items() if tier in _RATIOS
+            nano * (1 - TIER_RATIOS["batch"] / ratio)
+            for tier, nano in costs.items()
+            if (ratio := _RATIOS.get(tier))  # what is prepaid has cost nothing
         )
         return FullPrice(
             rows=rows,

@@ -49,11 +49,11 @@ from airflow_provider_llmbeam.pipeline.shared_budget import reserve_batch, settl
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, delete_uploads, open_provider
 from airflow_provider_llmbeam.providers.errors import ApiError
 from airflow_provider_llmbeam.redaction import redact
+from airflow_provider_llmbeam.spec.facts import TIER_RATIOS
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import Model, parse_model
-from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
 
 _log = logging.getLogger("llmbeam")
@@ -94,7 +94,10 @@ class BatchInference:
         self._spec = spec
         self._new_pipeline = new_pipeline
         self._provider = provider or open_provider(
-            spec.model, output_uri=f"{spec.paths.batch_uri}results/", embeds=spec.embedding is not None
+            spec.model,
+            output_uri=f"{spec.paths.batch_uri}results/",
+            embeds=spec.embedding is not None,
+            kms_key_name=spec.kms_key_name,
         )
         self._prefix = display_name_prefix(spec)
         self._monitor = Monitor(spec, self._provider, waits=waits, clock=clock, sleep=sleep)

@@ -9,14 +9,9 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import CANCEL_SECONDS, ONLINE_MARGIN, BatchPlan
+from airflow_provider_llmbeam.spec.facts import ASSUMED_PRIORITY_RATIO, MAX_FLEX_SECONDS, TIER_RATIOS
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.tier import (
-    ASSUMED_PRIORITY_RATIO,
-    MAX_FLEX_SECONDS,
-    TIER_RATIOS,
-    OrdinaryTier,
-    RequestedTier,
-)
+from airflow_provider_llmbeam.spec.model.tier import OrdinaryTier, RequestedTier
 from airflow_provider_llmbeam.spec.protocol.counts import usd
 
 #: Time that one request takes at the flex tier, in seconds. Source: ai.google.dev/gemini-api/docs/flex-inference
@@ -30,6 +25,8 @@ FLEX_RATIOS: dict[RequestedTier, float] = {
     "priority": 1.0,
     "flex": TIER_RATIOS["flex"],
     "flex_then_standard": TIER_RATIOS["flex"] * (1 - FLEX_SHED_RATIO) + FLEX_SHED_RATIO,
+    "provisioned": 1.0,
+    "provisioned_then_flex": TIER_RATIOS["flex"],  # how much is idle is not known
 }
 
 #: Turnaround of a batch-inference job in seconds, and weight. Providers say: target 24 h, usually much quicker
@@ -37,7 +34,7 @@ FLEX_RATIOS: dict[RequestedTier, float] = {
 #: queued for 48 h to 72 h until they expire (python-genai#1482, #2221).
 PRIOR = ((300.0, 1.0), (1_200.0, 1.0), (3_600.0, 1.0), (10_800.0, 0.5), (86_400.0, 0.4), (172_800.0, 0.1))
 
-WayTier = Literal["standard", "priority", "flex", "batch"]
+WayTier = Literal["standard", "priority", "provisioned", "flex", "batch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +164,7 @@ def choose(ways: Sequence[Way]) -> tuple[Way, str]:
     """
     in_time = [way for way in ways if way.is_in_time]
     if not in_time:
-        fastest = next(way for way in ways if way.tier in ("standard", "priority"))
+        fastest = next(way for way in ways if way.tier not in ("flex", "batch"))
         return fastest, "no way is finished by `inference.finish_by`; online is the fastest one"
     are_priced = all(way.cost_usd is not None for way in in_time)
     best = min(in_time, key=lambda way: (way.cost_usd or 0.0) if are_priced else way.price_ratio)
@@ -190,7 +187,7 @@ def flex_until(deadline_at: float, online_seconds: float | None) -> float:
 
 
 def _online(
-    tier: Literal["standard", "priority", "flex"],
+    tier: Literal["standard", "priority", "provisioned", "flex"],
     cache: bool,
     work: Work,
     plan: BatchPlan,

@@ -56,7 +56,8 @@ def runner_of(
     Raises:
         JobSpecError: The runner is local, and Beam has no such option: it would ignore `--dry`, and send the rows.
     """
-    options = PipelineOptions([*_options_of_spec(spec, worker_package), *beam_options])
+    key = beam_arguments({"dataflow_kms_key": spec.kms_key_name})  # each runner hands it to its workers
+    options = PipelineOptions([*_options_of_spec(spec, worker_package), *key, *beam_options])
     named = options.view_as(StandardOptions).runner or "direct"
     short = named.rpartition(".")[2].lower().removesuffix("runner")  # Beam accepts each of these spellings
     if short not in ("direct", "fnapi"):  # another one may have options that Beam does not know

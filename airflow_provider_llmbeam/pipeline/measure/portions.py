@@ -153,7 +153,8 @@ def _read_all(
         case BigQuerySource():
             from airflow_provider_llmbeam.pipeline.sources.bigquery import export, json_values
 
-            size, portions = read_portions(f"{export(source, export_uri)}*.avro", RowFormat("avro"), max_bytes)
+            directory = export(source, export_uri, spec.kms_key_name)
+            size, portions = read_portions(f"{directory}*.avro", RowFormat("avro"), max_bytes)
             return size, (
                 Portion([row if isinstance(row, FailedRow) else json_values(row) for row in each.rows], each.size)
                 for each in portions

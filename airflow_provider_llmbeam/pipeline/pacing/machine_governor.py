@@ -6,16 +6,20 @@ import hashlib
 import logging
 import math
 import os
+from typing import Any
 
 from airflow_provider_llmbeam.engine.pacing.gate import Admission
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
-from airflow_provider_llmbeam.engine.pacing.shared_governor import SharedGovernor, shared_path
+from airflow_provider_llmbeam.engine.pacing.prioritized import PrioritizedRate
+from airflow_provider_llmbeam.engine.pacing.shared_governor import Law, SharedGovernor, shared_path
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate import LearnedRate
 from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state import LearnedRateState
 from airflow_provider_llmbeam.pipeline.pacing.learned_rate_file import LearnedRateFile
 from airflow_provider_llmbeam.spec.demand import EarlierRate
+from airflow_provider_llmbeam.spec.facts import MOST_REQUESTS_PER_MINUTE
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import EchoModel, Model
+from airflow_provider_llmbeam.spec.usage_tier import threshold_of
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +45,7 @@ class MachineGovernor:
         if isinstance(model, EchoModel):
             self.admission = Governor(requests_per_minute=limits.requests_per_minute or math.inf)
             return
-        governor = governor_of(limits)
+        governor = governor_of(limits, threshold_of(model, limits))
         identity, learned_at = identity_of(model, limits), 0.0
         if rates_uri is not None and isinstance(governor, LearnedRate):
             self._rate_file = LearnedRateFile(rates_uri, identity)
@@ -56,7 +60,7 @@ class MachineGovernor:
                 self._rate_file.write(state)
 
 
-def shared(governor: Governor | LearnedRate, identity: str, learned_at: float = 0.0) -> Admission:
+def shared(governor: Law, identity: str, learned_at: float = 0.0) -> Admission:
     """Returns a governor that the processes of this machine share, or the given one if files cannot be shared.
 
     Args:
@@ -77,19 +81,34 @@ def identity_of(model: Model, limits: Limits) -> str:
     It has neither the Airflow deployment nor labels: a quota is the server's, and all jobs of one user share it.
     """
     quota = (limits.requests_per_minute, limits.tokens_per_minute, limits.share_ratio, limits.expected_workers)
-    known = (model.model_dump(exclude={"labels"}), model.api.key(os.environ), quota)
+    known: tuple[Any, ...] = (model.model_dump(exclude={"labels"}), model.api.key(os.environ), quota)
+    if (threshold := threshold_of(model, limits)) is not None:
+        known += (threshold,)
     return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
 
 
 def learned_rate(model: Model, limits: Limits, rates_uri: str) -> EarlierRate | None:
     """Returns the rate that the last job has learned on one machine; `None` if a quota is known, or nothing is."""
-    if isinstance(model, EchoModel) or not isinstance(governor_of(limits), LearnedRate):
+    if isinstance(model, EchoModel) or not isinstance(
+        governor_of(limits, threshold_of(model, limits)), LearnedRate
+    ):
         return None
     return LearnedRateFile(rates_uri, identity_of(model, limits)).rate()
 
 
-def governor_of(limits: Limits) -> Governor | LearnedRate:
-    """Returns a governor of this process only: of the known quotas, or of a rate to be learned."""
+def governor_of(limits: Limits, threshold: float | None = None) -> Law:
+    """Returns a governor of this process only: of the known quotas, or of a rate to be learned.
+
+    Args:
+        limits: Quotas, if they are known.
+        threshold: Rate up to which requests are served first, see `threshold_of`.
+    """
+    if threshold is not None:
+        return PrioritizedRate(
+            tokens_per_minute=threshold,
+            requests_per_minute=MOST_REQUESTS_PER_MINUTE * limits.share_ratio,
+            expected_workers=limits.expected_workers or 1,
+        )
     if limits.requests_per_minute is None and limits.tokens_per_minute is None:
         return LearnedRate()
     return Governor(

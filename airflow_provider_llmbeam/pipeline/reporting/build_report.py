@@ -86,9 +86,12 @@ def build_report(
     """
     finished_at = max(finished_at, started_at, batch_began_at or 0.0)  # the clock may have been set back meanwhile
     seconds = tally.last_answered_at - tally.first_sent_at
-    minutes = seconds / 60 if 0 < seconds < float("inf") else None
+    is_timed = 0 < seconds < float("inf")
+    # The requests and tokens of batch inference are in the sums, and have no rate.
+    minutes = seconds / 60 if is_timed and batch_began_at is None else None
     sums, quota = tally.sums, spec.limits.requests_per_minute
-    requests_per_minute = sums["requests"] / minutes if minutes else None
+    # N requests at equal distances have N - 1 of them: 78 at exactly the quota were 101.3 % of it.
+    requests_per_minute = (sums["requests"] - 1) / minutes if minutes and sums["requests"] > 1 else None
     cost = None if sums["unpriced"] else round(sums["cost_nano_usd"] / NANO, 6)
     boundaries = spec.batching.resolved_boundaries
     secrets = known_secrets(spec.secret_variables)
@@ -100,7 +103,7 @@ def build_report(
         started_at=started_at,
         finished_at=finished_at,
         duration_seconds=round(finished_at - started_at, 3),
-        sending_seconds=round(seconds, 3) if minutes else None,
+        sending_seconds=round(seconds, 3) if is_timed else None,
         rows=RowCounts(
             read=tally.read,
             answered=tally.answered.total(),

@@ -266,7 +266,7 @@ def _show_lines(ended: threading.Event, interval_seconds: float, counts: Callabl
         over = ended.wait(interval_seconds)
         now = counts(over)
         history.append((time.monotonic(), now.done))
-        if now != shown:
+        if now != shown and (not over or now.is_under_way):
             _log.info("%s", progress_line(now, _rate(history)))
             shown = now
         if over:

@@ -41,7 +41,8 @@ class RequestCounts(Part):
         retried: Those after an error.
         mended: Answers of this run that needed no repair by another request, as their JSON was taken out of a code
             fence, or freed of the text after it and of control characters.
-        per_minute: Requests per minute, from the first request to the last answer.
+        per_minute: Requests per minute after the first one, until the last answer; `None` for fewer than two, and
+            with batch inference.
         quota_ratio: The same over `limits.requests_per_minute`.
     """
 
@@ -65,7 +66,8 @@ class TokenCounts(Part):
         reasoning: Those of thoughts, as far as the server counts them.
         estimated: Those of all these that the server did not report: they, and their cost, are estimated from the
             length of the texts.
-        per_minute: Input and output tokens per minute, from the first request to the last answer.
+        per_minute: Input and output tokens per minute, from the first request to the last answer; `None` with
+            batch inference.
     """
 
     input: int

@@ -38,7 +38,7 @@ class Tally:
         costs: Cost in billionths of a US dollar by what was paid for: a tier, or `prefix_cache`.
         buckets: Numbers of rows, input and output tokens by length bucket.
         first_sent_at: Unix time of the first request, or infinity.
-        last_answered_at: Unix time of the last answer, or minus infinity.
+        last_answered_at: Unix time of the last answer or failure, or minus infinity.
         series: Events of this run by time.
         profile: What all answers look like in sum.
         samples: Rows that the report shows.
@@ -66,6 +66,13 @@ class Tally:
     samples: Samples = field(default_factory=Samples)
     traced: TracedRows = field(default_factory=TracedRows)
 
+    def add_time(self, sent_at: float, ended_at: float) -> None:
+        """Extends the time of sending by a request."""
+        if sent_at < self.first_sent_at:
+            self.first_sent_at = sent_at
+        if ended_at > self.last_answered_at:
+            self.last_answered_at = ended_at
+
     @property
     def latencies(self) -> Counter[int]:
         """Number of answers by latency class."""
@@ -85,8 +92,7 @@ def add_up(tallies: Iterable[Tally]) -> Tally:
         total.read += tally.read
         total.skipped += tally.skipped
         total.messages = {**tally.messages, **total.messages}
-        total.first_sent_at = min(total.first_sent_at, tally.first_sent_at)
-        total.last_answered_at = max(total.last_answered_at, tally.last_answered_at)
+        total.add_time(tally.first_sent_at, tally.last_answered_at)
         total.series.merge(tally.series)
         total.profile.merge(tally.profile)
         total.samples.merge(tally.samples)

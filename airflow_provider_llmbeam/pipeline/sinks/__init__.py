@@ -62,7 +62,7 @@ def check_here(spec: JobSpec) -> None:
     """
     match spec.sink:
         case BigQuerySink():
-            bigquery.check(spec.sink, OutputColumns.of(spec), spec.paths.staging_uri)
+            bigquery.check(spec.sink, OutputColumns.of(spec), spec.paths.staging_uri, spec.kms_key_name)
         case PostgresSink():
             _postgres().check(spec.sink, OutputColumns.of(spec))
         case FilesSink():
@@ -97,7 +97,7 @@ def publish(spec: JobSpec, staged: Mapping[int, str], refuse: Refuse) -> list[st
         case FilesSink():
             return _publish_files(spec, spec.sink, staged)
         case BigQuerySink():
-            return bigquery.publish(spec.sink, spec.source.key, spec.name, staged, refuse)
+            return bigquery.publish(spec.sink, spec.source.key, spec.name, staged, refuse, spec.kms_key_name)
         case PostgresSink():
             addresses: list[str] = _postgres().publish(spec.sink, OutputColumns.of(spec), staged, refuse)
             return addresses

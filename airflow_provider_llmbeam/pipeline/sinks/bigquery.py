@@ -19,13 +19,16 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     before_the_model,
     check_bucket,
+    check_table_key,
     connect,
+    encrypted,
+    encryption_of,
     message_of,
     reference_of,
     run_once,
     run_with_recorded_id,
 )
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns, leave_out
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns, absent_columns, leave_out
 from airflow_provider_llmbeam.pipeline.sinks.parquet import Staged, output_types, read_staged
 from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse
 from airflow_provider_llmbeam.spec.sink import BigQuerySink
@@ -53,7 +56,7 @@ _MAY_BE_ROUNDED = frozenset({"llmbeam_latency_seconds"})
 _NOT_COMPARED = frozenset({"llmbeam_origin"})
 
 
-def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
+def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str, kms_key_name: str | None = None) -> None:
     """Checks, before anything is sent, that the table can store the answers.
 
     A dry run of the MERGE without rows, or of the statement that makes the table, has BigQuery check names, types
@@ -63,6 +66,7 @@ def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
         sink: The sink.
         columns: Columns of the answers.
         staging_uri: Directory of the file to load.
+        kms_key_name: Key of Cloud KMS of the job.
 
     Raises:
         JobSpecError: The dataset does not exist, the table does not fit, or BigQuery rejects the request.
@@ -83,6 +87,7 @@ def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
             names = ", ".join(f"{quote(column)} {kind}" for column, kind in wanted.items())
             statement = f"CREATE TABLE {quote_table(target)} ({names})"
         else:
+            check_table_key(table, kms_key_name)
             fields = _fields_of(table)
             absent = leave_out(wanted, fields, sink.table)
             wanted = {column: kind for column, kind in wanted.items() if column not in absent}
@@ -104,7 +109,12 @@ def check(sink: BigQuerySink, columns: OutputColumns, staging_uri: str) -> None:
 
 
 def publish(
-    sink: BigQuerySink, key: tuple[str, ...], job: str, staged: Mapping[int, str], refuse: Refuse
+    sink: BigQuerySink,
+    key: tuple[str, ...],
+    job: str,
+    staged: Mapping[int, str],
+    refuse: Refuse,
+    kms_key_name: str | None = None,
 ) -> list[str]:
     """Loads the staged file into a staging table and merges it; a repetition changes nothing.
 
@@ -114,6 +124,7 @@ def publish(
         job: Name of the job.
         staged: Address of the file of answer records.
         refuse: Takes each answer with a value that the table does not hold.
+        kms_key_name: Key of Cloud KMS that encrypts the tables that are made.
 
     Returns:
         The address of the table.
@@ -137,7 +148,7 @@ def publish(
                 )  # Without rows the types of the key columns are not known.
                 return address
             location = client.get_dataset(bigquery.DatasetReference(target.project, target.dataset_id)).location
-            merge = _Merge(client, location, target, key, job, uri, content, refuse)
+            merge = _Merge(client, location, target, key, job, uri, content, refuse, kms_key_name)
             run_with_recorded_id(
                 f"{uri.rpartition('/')[0]}/{_PUBLICATION}",
                 {"job": job, "table": sink.table, "content": content.content},
@@ -168,8 +179,10 @@ class _Merge:
         uri: str,
         content: Staged,
         refuse: Refuse,
+        kms_key_name: str | None,
     ) -> None:
         self._client = client
+        self._kms_key_name = kms_key_name
         self._location = location
         self._target = target
         self._key = key
@@ -217,7 +230,7 @@ class _Merge:
         self, job_id: str, staging: bigquery.TableReference, schema: list[bigquery.SchemaField]
     ) -> bigquery.LoadJob:
         # Created before the load, so that it always has an expiry.
-        table = bigquery.Table(staging, schema=schema)
+        table = self._new_table(staging, schema)
         table.expires = datetime.now(UTC) + timedelta(days=_STAGING_DAYS)
         self._client.create_table(table, exists_ok=True)
         lists = bigquery.ParquetOptions()  # type: ignore[no-untyped-call]
@@ -225,17 +238,28 @@ class _Merge:
         options: dict[str, Any] = {
             "job_id": job_id,
             "location": self._location,
-            "job_config": bigquery.LoadJobConfig(
-                source_format="PARQUET",
-                schema=schema,
-                write_disposition="WRITE_EMPTY",
-                parquet_options=lists,
+            "job_config": encrypted(
+                bigquery.LoadJobConfig(
+                    source_format="PARQUET",
+                    schema=schema,
+                    write_disposition="WRITE_EMPTY",
+                    parquet_options=lists,
+                ),
+                self._kms_key_name,
             ),
         }
         if self._uri.startswith("gs://"):
             return self._client.load_table_from_uri(self._uri, staging, **options)
         with storage.open(self._uri) as file:
             return self._client.load_table_from_file(file, staging, **options)
+
+    def _new_table(
+        self, reference: bigquery.TableReference, schema: Sequence[bigquery.SchemaField]
+    ) -> bigquery.Table:
+        table = bigquery.Table(reference, schema=schema)
+        if self._kms_key_name is not None:
+            table.encryption_configuration = encryption_of(self._kms_key_name)
+        return table
 
     def _refuse_misfits(self, staging: Staging) -> None:
         """Refuses the rows that the MERGE leaves out, as it would fail for them or change their values."""
@@ -273,7 +297,9 @@ class _Merge:
     def _select(self, statement: str | None) -> Iterator[tuple[str, Any]]:
         """Yields the keys of staged rows, each with the value that follows them."""
         if statement is not None:
-            for row in self._client.query_and_wait(statement, location=self._location):
+            # The keys that it selects are stored for a day, as a table of results.
+            config = encrypted(bigquery.QueryJobConfig(), self._kms_key_name)
+            for row in self._client.query_and_wait(statement, job_config=config, location=self._location):
                 *key, value = row.values()
                 yield _identity(key), value
 
@@ -294,7 +320,7 @@ class _Merge:
                 name: pa.string() if pa.types.is_binary(kind) else kind for name, kind in self._arrow_types.items()
             }
             schema = [_field(column, kind) for column, kind in types.items()]
-            table = self._client.create_table(bigquery.Table(self._target, schema=schema), exists_ok=True)
+            table = self._client.create_table(self._new_table(self._target, schema), exists_ok=True)
         fields = _fields_of(table)
         absent = leave_out(self._types, fields, str(self._target))
         self._types = {column: kind for column, kind in self._types.items() if column not in absent}
@@ -340,7 +366,7 @@ def _misfit(table: bigquery.Table, wanted: Mapping[str, str]) -> str:
     if missing := {column: kind for column, kind in wanted.items() if column.lower() not in there}:
         added = ", ".join(f"ADD COLUMN {quote(column)} {kind}" for column, kind in missing.items())
         return (
-            f"has no column {', '.join(map(repr, missing))}, which every answer has. "
+            f"has {absent_columns([*missing])}, which every answer has. "
             f"Let the job make a table of its own, or run: ALTER TABLE {quote_table(table.reference)} {added};"
         )
     for column, kind in wanted.items():

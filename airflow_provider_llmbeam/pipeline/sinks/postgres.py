@@ -33,7 +33,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns, leave_out
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns, absent_columns, leave_out
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import read_records
 from airflow_provider_llmbeam.pipeline.sinks import key_types
@@ -305,8 +305,8 @@ class _Upsert:
                 for name in missing
             )
             raise self._moment.refusal(
-                f"`sink.table`: table {self._sink.table!r} has no columns {missing}, which every answer carries. "
-                f"This adds them: `{self._alter(additions)}`."
+                f"`sink.table`: table {self._sink.table!r} has {absent_columns(missing)}, which every answer has. "
+                f"Run: `{self._alter(additions)}`."
             )
         return {name: found[name] for name in names if found}
 

@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.pipeline.bigquery_jobs import (
     before_the_model,
     check_bucket,
     connect,
+    encrypted,
     read_json,
     reference_of,
     run_once,
@@ -59,7 +60,9 @@ class _Plan:
     location: str | None
 
 
-def read(root: beam.Pipeline, source: BigQuerySource, export_uri: str) -> beam.PCollection:
+def read(
+    root: beam.Pipeline, source: BigQuerySource, export_uri: str, kms_key_name: str | None = None
+) -> beam.PCollection:
     """Exports the rows, unless an earlier attempt of the job has, and reads the files.
 
     Rows have the types of JSON: NUMERIC, TIMESTAMP, DATE and TIME are text, BYTES is base64, as in the JSON of
@@ -70,18 +73,19 @@ def read(root: beam.Pipeline, source: BigQuerySource, export_uri: str) -> beam.P
         source: The table or query.
         export_uri: Directory, ends in `/`. Its `current.json` names the finished export, for other attempts of
             this job; `discard` deletes the directory.
+        kms_key_name: Key of Cloud KMS that encrypts the result of a query. The files have that of the bucket.
 
     Raises:
         JobSpecError: BigQuery rejected the request, or a key column is missing.
         JobFailedError: The export failed, perhaps temporarily.
     """
-    directory = export(source, export_uri)
+    directory = export(source, export_uri, kms_key_name)
     rows = files.read_format(root, f"{directory}*.avro", files.RowFormat("avro"))
     return rows | "JsonValues" >> beam.Map(json_values)
 
 
-def export(source: BigQuerySource, export_uri: str) -> str:
-    """Exports the rows, unless there is an export already; returns its directory."""
+def export(source: BigQuerySource, export_uri: str, kms_key_name: str | None = None) -> str:
+    """Exports the rows, unless there is an export already; returns its directory. For arguments see `read`."""
     request = source.model_dump(include={"table", "query"})
     field = "source.table" if source.table else "source.query"
     with before_the_model(f"`{field}`" + (f" {source.table!r}" if source.table else "")):
@@ -99,7 +103,7 @@ def export(source: BigQuerySource, export_uri: str) -> str:
             directory = run_with_recorded_id(
                 f"{export_uri}{_BEGUN}",
                 request,
-                lambda work_id: _export(client, source, plan, export_uri, work_id),
+                lambda work_id: _export(client, source, plan, export_uri, work_id, kms_key_name),
             )
         columns = list(plan.columns)
         write_json(f"{export_uri}{_CURRENT}", {"request": request, "directory": directory, "columns": columns})
@@ -183,17 +187,25 @@ def _is_there(directory: str) -> bool:
     return storage.has_match(f"{directory}*.avro")
 
 
-def _export(client: bigquery.Client, source: BigQuerySource, plan: _Plan, export_uri: str, work_id: str) -> str:
+def _export(
+    client: bigquery.Client,
+    source: BigQuerySource,
+    plan: _Plan,
+    export_uri: str,
+    work_id: str,
+    kms_key_name: str | None,
+) -> str:
     directory, location = f"{export_uri}{work_id}/", plan.location
     _log.info("Exporting %s: %s", source.table or "rows", plan.size)
     table: Any = reference_of(source.table) if source.table else None
     if plan.query is not None:
         query, query_id = plan.query, f"llmbeam-query-{work_id}"
+        config = encrypted(bigquery.QueryJobConfig(), kms_key_name)
         job = run_once(
             client,
             query_id,
             location,
-            lambda: client.query(query, job_id=query_id, location=location, job_retry=None),
+            lambda: client.query(query, config, job_id=query_id, location=location, job_retry=None),
             "Running the query",
         )
         table = job.destination

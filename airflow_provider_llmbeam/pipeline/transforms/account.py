@@ -93,6 +93,8 @@ class TallyRows(beam.DoFn):
             _add_cost(tally, failure)
             tally.sums.update(input_tokens=failure.input_tokens, output_tokens=failure.output_tokens)
             tally.series.add_failure(failure)
+            if failure.failed_at:
+                tally.add_time(failure.failed_at, failure.failed_at)
         elif failure.kind not in BEFORE_ANY_REQUEST:
             tally.sums["known_failures"] += 1
 
@@ -118,10 +120,7 @@ class TallyRows(beam.DoFn):
         numbers[0] += 1
         numbers[1] += input_tokens
         numbers[2] += completion.output_tokens
-        if completion.sent_at < tally.first_sent_at:
-            tally.first_sent_at = completion.sent_at
-        if completion.answered_at > tally.last_answered_at:
-            tally.last_answered_at = completion.answered_at
+        tally.add_time(completion.sent_at, completion.answered_at)
 
 
 def _add_cost(tally: Tally, outcome: Outcome) -> None:

@@ -46,7 +46,7 @@ class ReadRows(beam.PTransform):
             case FilesSource():
                 found = files.read(root, source, used_columns(self._spec))
             case BigQuerySource():
-                found = bigquery.read(root, source, self._spec.paths.export_uri)
+                found = bigquery.read(root, source, self._spec.paths.export_uri, self._spec.kms_key_name)
             case SqlSource():
                 found = sql.read(root, self._spec, used_columns(self._spec))
             case KafkaSource():

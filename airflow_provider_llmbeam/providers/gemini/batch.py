@@ -69,10 +69,12 @@ def google_count(counts: Mapping[str, Any], name: str) -> int | None:
     return count_of(counts.get(name, 0)) if counts else None
 
 
-def open_batches(model: GeminiModel, http: RestClient, *, output_uri: str, embeds: bool) -> BatchProvider:
+def open_batches(
+    model: GeminiModel, http: RestClient, *, output_uri: str, embeds: bool, kms_key_name: str | None
+) -> BatchProvider:
     """See `providers.batch`."""
     if model.project:
-        return VertexAIBatches(model, output_uri, http)
+        return VertexAIBatches(model, output_uri, http, kms_key_name)
     return GeminiBatches(model, http, embeds=embeds)
 
 
@@ -201,6 +203,7 @@ class VertexAIBatches(BatchProvider):
         model: Model with `project`.
         output_uri: Directory on Cloud Storage, `gs://…`. Each job writes to a new directory in it.
         http: Requests to the API.
+        kms_key_name: Key of Cloud KMS that encrypts the jobs.
     """
 
     _NAME = _VERTEX_NAME
@@ -209,13 +212,17 @@ class VertexAIBatches(BatchProvider):
     # a tenth less, as it is not said whether that is 10^9 or 2^30 bytes, and how rows are counted.
     limits = BatchLimits(max_rows=180_000, max_bytes=900_000_000)
 
-    def __init__(self, model: GeminiModel, output_uri: str, http: RestClient) -> None:
+    def __init__(
+        self, model: GeminiModel, output_uri: str, http: RestClient, kms_key_name: str | None = None
+    ) -> None:
         origin, _, resource = model.address.rpartition("/v1beta1/")
         parent = f"projects/{model.project}/locations/{model.location}"
         root = f"{origin}/v1beta1"
         super().__init__(http, jobs=f"{root}/{parent}/batchPredictionJobs", root=root)
         self._model = model.name if model.name.startswith("projects/") else resource.removeprefix(f"{parent}/")
-        self._labels = {"labels": model.labels} if model.labels else {}
+        self._optional: dict[str, Any] = {"labels": model.labels} if model.labels else {}
+        if kms_key_name is not None:
+            self._optional["encryptionSpec"] = {"kmsKeyName": kms_key_name}
         self._output_uri = output_uri
 
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
@@ -235,7 +242,7 @@ class VertexAIBatches(BatchProvider):
                 "predictionsFormat": "jsonl",
                 "gcsDestination": {"outputUriPrefix": self._output_uri},
             },
-            **self._labels,
+            **self._optional,
         }
         return self._create(self._jobs, body, display_name)
 

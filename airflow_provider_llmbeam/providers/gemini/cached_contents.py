@@ -42,18 +42,20 @@ class CachedContents:
     Args:
         model: The model that the contents are for.
         http: Requests to the API.
+        kms_key_name: Key of Cloud KMS that encrypts the contents, on Vertex AI.
 
     Attributes:
         model_name: Resource name of the model.
     """
 
-    def __init__(self, model: GeminiModel, http: RestClient) -> None:
+    def __init__(self, model: GeminiModel, http: RestClient, kms_key_name: str | None = None) -> None:
         version = "/v1beta1/" if model.project else "/v1beta/"
         root, _, self.model_name = model.address.rpartition(version)
         self._root = f"{root}{version.rstrip('/')}"
         parent = f"projects/{model.project}/locations/{model.location}/" if model.project else ""
         self._url = f"{self._root}/{parent}cachedContents"
         self._http = http
+        self._kms_key_name = kms_key_name
 
     def find(self, prefix: str) -> Iterator[CachedContent]:
         """Yields the contents whose display name starts with a prefix."""
@@ -76,6 +78,8 @@ class CachedContents:
             body["contents"] = [{"role": "user", "parts": [{"text": text}]}]
         if system:
             body["systemInstruction"] = {"role": "user", "parts": [{"text": system}]}
+        if self._kms_key_name is not None:
+            body["encryptionSpec"] = {"kmsKeyName": self._kms_key_name}
         return _read(self._http.send("POST", self._url, body), display_name)
 
     def extend(self, content: CachedContent, ttl_seconds: float) -> CachedContent:

@@ -45,10 +45,11 @@ from airflow_provider_llmbeam.providers.reported import (
     name_of,
 )
 from airflow_provider_llmbeam.spec.characters import valid_text
+from airflow_provider_llmbeam.spec.facts import VERTEX_TIER_HEADERS
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
 from airflow_provider_llmbeam.spec.model.media import place_of
-from airflow_provider_llmbeam.spec.model.tier import MAX_FLEX_SECONDS, AskedTier
+from airflow_provider_llmbeam.spec.model.tier import AskedTier
 from airflow_provider_llmbeam.transport.server_reply import (
     list_of,
     mapping_of,
@@ -69,18 +70,6 @@ _FINISH_REASONS = {"STOP": "stop", "MAX_TOKENS": "max_tokens"}
 #: Source: ai.google.dev/api/generate-content, `FinishReason` (2026-11)
 _WITHHELD = re.compile("SAFETY|RECITATION|LANGUAGE|BLOCKLIST|PROHIBITED_CONTENT|SPII|MODEL_ARMOR")
 _NO_ANSWER = "no answer"
-#: Headers of a request to Vertex AI by its tier. Without `X-Server-Timeout` the service ends one at flex after 20
-#: minutes. Provisioned Throughput, which is paid for already, is used before priority, as it is before standard.
-#: Source: cloud.google.com/vertex-ai/generative-ai/docs/flex-paygo and /priority-paygo (2026-11)
-_VERTEX_TIERS: Mapping[AskedTier, Mapping[str, str]] = {
-    "standard": {},
-    "flex": {
-        "X-Vertex-AI-LLM-Request-Type": "shared",
-        "X-Vertex-AI-LLM-Shared-Request-Type": "flex",
-        "X-Server-Timeout": f"{MAX_FLEX_SECONDS:.0f}",
-    },
-    "priority": {"X-Vertex-AI-LLM-Shared-Request-Type": "priority"},
-}
 
 
 class GeminiBackend(HttpBackend):
@@ -116,13 +105,13 @@ class GeminiBackend(HttpBackend):
             f"{model.address}:{'streamGenerateContent?alt=sse' if generation.stream else 'generateContent'}"
         )
         self._config = generation_config(generation, output_schema, as_batch=as_batch)
-        self._usage = UsageReader(model.name, asked_tier)
+        self._usage = UsageReader(model.name, "flex" if asked_tier == "provisioned_then_flex" else asked_tier)
         self._fields = constant_fields(generation)
         if model.labels:
             self._fields["labels"] = model.labels
         if asked_tier != "standard" and not model.project:
             self._fields["serviceTier"] = asked_tier
-        headers = _VERTEX_TIERS[asked_tier] if model.project else {}
+        headers = VERTEX_TIER_HEADERS[asked_tier] if model.project else {}
         super().__init__(HttpClient(self._url, open_access(model), headers))
 
     async def complete(self, prompt: Prompt) -> Reply:

@@ -45,7 +45,7 @@ class GeminiEmbeddings(HttpBackend, EmbeddingBackend):
         super().__init__(HttpClient(self._url, access or open_access(model)))
         self.limits = self._method.limits
         self._dimensions = embedding.dimensions
-        self._usage = UsageReader(model.name)
+        self._usage = UsageReader(model.name, is_documented=self._method.reports_tokens)
 
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one request."""
@@ -78,6 +78,9 @@ class _Method(Protocol):
     @property
     def limits(self) -> StaticBatching: ...
 
+    @property
+    def reports_tokens(self) -> bool: ...
+
     def body(self, texts: Sequence[str]) -> dict[str, Any]:
         """Returns the body of a request."""
 
@@ -102,6 +105,7 @@ class _BatchEmbedContents:
     """
 
     name = "batchEmbedContents"
+    reports_tokens = False
     #: "at most 100 requests can be in one batch": https://github.com/langchain-ai/langchainjs/issues/4491
     limits = StaticBatching(max_padded_tokens=100 * _TEXT_TOKENS, max_instances=100)
 
@@ -120,6 +124,7 @@ class _Predict:
     """Vertex AI, for `text-embedding-005`, `text-multilingual-embedding-002`, `gemini-embedding-001`."""
 
     name = "predict"
+    reports_tokens = True
 
     def __init__(self, model: GeminiModel, embedding: Embedding) -> None:
         # 250 texts and 20,000 tokens; gemini-embedding-001 takes one text:
@@ -148,6 +153,7 @@ class _EmbedContent:
     """Vertex AI, for the models after `gemini-embedding-001`: one text per request."""
 
     name = "embedContent"
+    reports_tokens = True
     limits = StaticBatching(max_padded_tokens=_TEXT_TOKENS, max_instances=1)
 
     def __init__(self, embedding: Embedding) -> None:

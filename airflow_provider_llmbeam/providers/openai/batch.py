@@ -53,7 +53,9 @@ _PHASES: Mapping[str, BatchPhase] = {
 }
 
 
-def open_batches(model: OpenAIModel, http: RestClient, *, output_uri: str, embeds: bool) -> BatchProvider:
+def open_batches(
+    model: OpenAIModel, http: RestClient, *, output_uri: str, embeds: bool, kms_key_name: str | None
+) -> BatchProvider:
     """See `providers.batch`; the results are at OpenAI."""
     return OpenAIBatches(model, http, embeds=embeds)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
+from airflow_provider_llmbeam.spec.encryption import location_fault
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     DEFAULT_LENGTH_TOKENS,
     Architecture,
@@ -17,7 +18,7 @@ from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     smallest_machine,
     why_it_cannot_fit,
 )
-from airflow_provider_llmbeam.spec.fields.names import ProjectId, Region, SecretVersion, ServiceAccount
+from airflow_provider_llmbeam.spec.fields.names import KmsKey, ProjectId, Region, SecretVersion, ServiceAccount
 
 #: Models of the hub that require a token of an account that has accepted their terms.
 _GATED = ("google/gemma-", "meta-llama/")
@@ -78,6 +79,8 @@ class EndpointSpec(SpecModel):
             for a known model.
         max_num_seqs: Maximum number of concurrent sequences. `None`: as many as fit the memory, at most 64.
         expires_after_seconds: Lifetime in seconds; afterwards the sweeper deletes it, independently of Airflow.
+        kms_key_name: Key of Cloud KMS that encrypts endpoint and model, or the service, whose `locations` must all
+            be its own, see docs/reference/encryption.md. `None`: that of the Airflow connection, if it has one.
     """
 
     model: Annotated[str, Field(min_length=1)]
@@ -89,6 +92,14 @@ class EndpointSpec(SpecModel):
     max_model_length_tokens: Annotated[int, Field(ge=1)] | None = None
     max_num_seqs: Annotated[int, Field(ge=1)] | None = None
     expires_after_seconds: Annotated[int, Field(ge=600)] = 6 * 3600
+    kms_key_name: KmsKey | None = None
+
+    @model_validator(mode="after")
+    def _locations_of_the_key(self) -> Self:
+        locations: dict[str, str | None] = {f"locations.{n}": one for n, one in enumerate(self.locations)}
+        if fault := location_fault(self.kms_key_name, locations):
+            raise fault
+        return self
 
     @property
     @abstractmethod

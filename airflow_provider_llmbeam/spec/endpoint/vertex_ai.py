@@ -35,7 +35,13 @@ _OF_THE_CONTAINER = (
     "max_num_seqs",
 )
 #: Fields that no `DeployRequest` of Model Garden has; its `container_spec` would replace the whole container.
-_NOT_OF_MODEL_GARDEN = ("max_model_length_tokens", "max_num_seqs", "network", "service_account")
+_NOT_OF_MODEL_GARDEN = (
+    "max_model_length_tokens",
+    "max_num_seqs",
+    "network",
+    "service_account",
+    "kms_key_name",
+)
 _OF_THE_MACHINE = ("spot", "min_replicas", "max_replicas")
 
 
@@ -59,8 +65,8 @@ class VertexEndpoint(EndpointSpec):
 
     Without `machine_type` it uses the smallest machine that fits the model, see docs/gpu-memory.md; for a model
     that is not known there, Model Garden chooses. Model Garden also sets the limits of its server, and takes no
-    network and no account: `max_model_length_tokens`, `max_num_seqs`, `network` and `service_account` need
-    `container_image`. The further fields are those of `EndpointSpec`.
+    network, no account and no key: `max_model_length_tokens`, `max_num_seqs`, `network`, `service_account` and
+    `kms_key_name` need `container_image`. The further fields are those of `EndpointSpec`.
 
     Attributes:
         model: Model of Model Garden, `google/gemma3@gemma-3-4b-it`, or of the Hugging Face hub,

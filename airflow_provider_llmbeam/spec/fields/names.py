@@ -201,6 +201,13 @@ ModelArmorTemplate = Annotated[
         "a template of Model Armor, 'projects/…/locations/…/templates/…'",
     ),
 ]
+KmsKey = Annotated[
+    str,
+    _like(
+        r"projects/[^/]+/locations/[a-z0-9-]+/keyRings/[\w-]{1,63}/cryptoKeys/[\w-]{1,63}",
+        "a key of Cloud KMS without a version, 'projects/…/locations/…/keyRings/…/cryptoKeys/…'",
+    ),
+]
 BucketUri = Annotated[str, _like(r"gs://[^/]+.*", "an address on Cloud Storage, e.g. 'gs://my-bucket/temp'")]
 TemplateUri = Annotated[
     str,

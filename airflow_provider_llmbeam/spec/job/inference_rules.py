@@ -6,17 +6,24 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
+from airflow_provider_llmbeam.spec.facts import TIER_LOCATION
 from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel
 from airflow_provider_llmbeam.spec.model.price import price_of
-from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS
+from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, PROVISIONED_TIERS
 from airflow_provider_llmbeam.spec.runner import LocalRunner
+from airflow_provider_llmbeam.spec.usage_tier import thresholds_of
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job import JobSpec
 
 
-def inference_fault(spec: JobSpec) -> FieldFaultError | None:
-    """Returns why the inference of a job cannot work, or `None`."""
+def inference_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
+    """Returns why the inference of a job cannot work, or `None`.
+
+    Args:
+        spec: The job.
+        has_project: Whether the model has a project, or an Airflow connection may provide one.
+    """
     mode = spec.inference.mode
     if spec.inference.finish_by == "deadline":
         return FieldFaultError(
@@ -24,7 +31,9 @@ def inference_fault(spec: JobSpec) -> FieldFaultError | None:
             "must be a time or a duration here: only an operator of Airflow knows the deadline of its Dag",
             spec.inference.finish_by,
         )
-    if spec.inference.service_tier != "standard" and (fault := _tier_fault(spec)):
+    if spec.inference.service_tier != "standard" and (fault := _tier_fault(spec, has_project=has_project)):
+        return fault
+    if spec.limits.usage_tier is not None and (fault := _usage_tier_fault(spec, has_project=has_project)):
         return fault
     if mode == "online":
         return None
@@ -73,13 +82,24 @@ def has_flex(spec: JobSpec) -> bool:
     return _flex_fault(spec) is None
 
 
-def _tier_fault(spec: JobSpec) -> FieldFaultError | None:
+def _tier_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
     inference = spec.inference
+    if inference.service_tier in PROVISIONED_TIERS:
+        is_on_vertex_ai = isinstance(spec.model, GeminiModel) and has_project
+        if not is_on_vertex_ai or spec.embedding is not None:
+            return FieldFaultError(
+                "inference.service_tier",
+                "must be another one here: Provisioned Throughput is for texts of Gemini models on Vertex AI",
+                inference.service_tier,
+                spec.model.name,
+            )
+        if inference.service_tier == "provisioned":
+            return None
     if inference.service_tier not in FLEX_TIERS:
         return _priority_fault(spec)
     if (fault := _flex_fault(spec)) or inference.finish_by is None:
         return fault
-    if inference.service_tier == "flex":
+    if inference.service_tier != "flex_then_standard":
         return FieldFaultError(
             "inference.service_tier",
             "must be 'flex_then_standard' with `inference.finish_by`: nobody promises when flex answers",
@@ -93,6 +113,28 @@ def _tier_fault(spec: JobSpec) -> FieldFaultError | None:
             inference.finish_by,
         )
     return None
+
+
+def _usage_tier_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
+    model = spec.model
+    if isinstance(model, GeminiModel) and has_project:
+        model = model.model_copy(update={"project": model.project or "of the connection"})
+    if spec.embedding is None and thresholds_of(model):
+        if spec.inference.service_tier == "standard":
+            return None
+        return FieldFaultError(
+            "limits.usage_tier",
+            "must be left out with another service tier than 'standard', whose thresholds it is about",
+            spec.limits.usage_tier,
+            spec.inference.service_tier,
+        )
+    return FieldFaultError(
+        "limits.usage_tier",
+        "must be left out here: Vertex AI has thresholds for texts of Gemini models from 2.0 on, in "
+        f"{TIER_LOCATION!r} alone",
+        spec.limits.usage_tier,
+        spec.model.name,
+    )
 
 
 def _flex_fault(spec: JobSpec) -> FieldFaultError | None:

@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.spec.base import (
 )
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.conversation import Conversation
-from airflow_provider_llmbeam.spec.fields.names import DeploymentName, JobName
+from airflow_provider_llmbeam.spec.fields.names import DeploymentName, JobName, KmsKey
 from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job.output_rules import reads_own_dead_letter
 from airflow_provider_llmbeam.spec.job.paths import JobPaths
@@ -76,6 +76,9 @@ class JobSpec(SpecModel):
         runner: Runner of the pipeline; by default a process on this machine.
         state_uri: Directory of the journal, which holds answers already paid for. `None`: `.llmbeam/` below a
             files sink.
+        kms_key_name: Key of Cloud KMS that encrypts what the job makes on Google Cloud,
+            `projects/…/locations/…/keyRings/…/cryptoKeys/…`, see docs/reference/encryption.md. `None`: that of the
+            Airflow connection, if it has one.
     """
 
     version: Literal[1] = 1
@@ -101,6 +104,7 @@ class JobSpec(SpecModel):
     cache: Cache | None = None
     runner: Runner = DirectRunner()
     state_uri: str | None = None
+    kms_key_name: KmsKey | None = None
 
     @model_validator(mode="before")
     @classmethod

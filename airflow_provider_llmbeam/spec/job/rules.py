@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
 from airflow_provider_llmbeam.spec.characters import has_whole_characters
+from airflow_provider_llmbeam.spec.job.encryption_rules import encryption_fault
 from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
 from airflow_provider_llmbeam.spec.job.output_rules import milvus_fault, output_fault
 from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
@@ -52,8 +53,9 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
         or _queue_fault(spec)
         or output_fault(spec)
         or milvus_fault(spec)
-        or inference_fault(spec)
+        or inference_fault(spec, has_project=has_project)
         or labels_fault(spec, has_project=has_project)
+        or encryption_fault(spec, has_project=has_project)
         or _embedding_fault(spec)
         or _generation_fault(spec, has_project=has_project)
         or _request_format_fault(spec)

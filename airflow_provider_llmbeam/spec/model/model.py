@@ -69,7 +69,7 @@ class GeminiModel(SpecModel):
     Attributes:
         name: Name, e.g. `gemini-3.5-flash-lite`; a tuned model is `projects/…/locations/…/endpoints/…`.
         project: Google Cloud project that is billed.
-        location: Region, or `global`, which has the most capacity under dynamic shared quota.
+        location: Region, or `global`, which has the most capacity, and alone the thresholds of usage tiers.
         base_url: Another address of the same API, e.g. a private endpoint.
         labels: Labels of the requests and of the batch-inference jobs on Vertex AI, by which Cloud Billing breaks
             down the cost, e.g. `{"team": "data"}`. Operators add `llmbeam-dag` and `llmbeam-task`.

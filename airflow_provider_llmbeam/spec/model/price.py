@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS, ServiceTier
+from airflow_provider_llmbeam.spec.facts import TIER_RATIOS
+from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.model.model import Model

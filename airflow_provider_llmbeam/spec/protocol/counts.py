@@ -52,6 +52,11 @@ class Counts:
         return min(self.rows, self.resumed + self.duplicates + self.answered + self.failed)
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether a row has got an answer or may get one: the rows of a job that is refused are only read."""
+        return bool(self.requests or self.answered or self.resumed) or self.done == self.rows
+
+    @property
     def cost_usd(self) -> float:
         """Cost of the tokens, in US dollars."""
         return self.cost_nano_usd / NANO
@@ -71,16 +76,26 @@ def progress_line(now: Counts, rows_per_second: float) -> str:
     cost = f" · {usd(now.cost_usd)}" if now.cost_nano_usd else ""
     rejected = f" ({now.rejections / now.requests:.1%})" if now.rejections and now.requests else ""
     left = now.rows - now.done
-    eta = f" · ETA {duration(left / rows_per_second)}" if left and rows_per_second else ""
-    return (
-        f"rows {now.done:,}/{now.rows:,}{share} · {rows_per_second:,.1f} rows/s · {now.tokens:,} tokens{cost} · "
-        f"{now.rejections:,} × 429{rejected} · {now.failed:,} failed{eta}"
+    # Answers of batch inference and of earlier tries arrive in one moment: no rate, no tokens, no 429.
+    sent = (
+        ""
+        if now.resumed and not now.requests
+        else f" · {rows_per_second:,.1f} rows/s · {now.tokens:,} tokens{cost} · {now.rejections:,} × 429{rejected}"
     )
+    eta = f" · ETA {duration(left / rows_per_second)}" if left and rows_per_second else ""
+    return f"rows {now.done:,}/{now.rows:,}{share}{sent} · {now.failed:,} failed{eta}"
 
 
 def usd(amount: float) -> str:
     """Formats an amount of US dollars; small ones with two significant digits."""
     return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${float(f'{amount:.2g}'):.10f}".rstrip("0")
+
+
+def hours(seconds: float) -> str:
+    """Formats a duration that is compared with others."""
+    if seconds < 7200:
+        return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def duration(seconds: float) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from airflow_provider_llmbeam.spec.protocol.counts import duration
 
 _LEFT_OUT = {
     "answers",
@@ -31,6 +33,16 @@ MAX_BYTES = 48 * 1024
 def manifest(report: Mapping[str, Any]) -> dict[str, Any]:
     """Returns counts, tokens, cost and addresses of a report, without its rows."""
     return {name: value for name, value in report.items() if name not in _LEFT_OUT}
+
+
+def closing_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the last lines of the log of a run: which rows failed, and how long batch inference has taken."""
+    if (began_at := report.get("batch_began_at")) is not None:
+        rows, took = report["origins"]["batch"], duration(report["finished_at"] - began_at)
+        yield f"Batch inference: {rows:,} rows answered, {took} from the request files to the report."
+    if kinds := report.get("dead_letter_by_kind"):
+        counts = ", ".join(f"{rows:,} {kind}" for kind, rows in sorted(kinds.items(), key=lambda each: -each[1]))
+        yield f"{sum(kinds.values()):,} failed: {counts}. Dead letter: {report['dead_letter_uri']}"
 
 
 def encode_page(html: str, uri: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from llmbeam_sandbox.batch_inference.responses import (
 )
 from llmbeam_sandbox.batch_inference.state import Batches, Job, Jobs, Result, State
 from llmbeam_sandbox.core.backend import Backend
-from llmbeam_sandbox.core.checks import check_labels, check_location, project_number
+from llmbeam_sandbox.core.checks import check_kms_key, check_labels, check_location, project_number
 from llmbeam_sandbox.core.clock import timestamp
 from llmbeam_sandbox.core.methods import Method, Methods
 from llmbeam_sandbox.core.resource_filter import paged
@@ -55,7 +55,7 @@ _JOBS = r"/(?P<version>v1|v1beta1)/projects/(?P<project>[^/]+)/locations/(?P<loc
 _JOB = rf"{_JOBS}/(?P<job>[^/:]+)"
 _MODEL = re.compile(r"(?:projects/[^/]+/locations/[^/]+/)?(publishers/google)/models/([^/:@]+)(?:@[^/]*)?")
 _GCS_URI = re.compile(r"gs://([^/]+)/?(.*)")
-_KEPT = ("displayName", "labels", "inputConfig", "outputConfig")
+_KEPT = ("displayName", "labels", "inputConfig", "outputConfig", "encryptionSpec")
 _STATES: Mapping[State, str] = {"queued": "JOB_STATE_PENDING"}
 _FAILURE = (
     "Internal error occurred. Please retry in a few minutes. If you still experience errors, contact Vertex AI."
@@ -99,6 +99,7 @@ class VertexBatches:
     def _create(self, call: RestCall) -> Reply:
         fields = call.fields()
         check_labels(fields.get("labels") or {})
+        check_kms_key((fields.get("encryptionSpec") or {}).get("kmsKeyName"), call.names["location"])
         labels = tuple(sorted((fields.get("labels") or {}).items()))
         if not fields.get("displayName"):
             raise RestError(400, "The display_name of the BatchPredictionJob is required.")

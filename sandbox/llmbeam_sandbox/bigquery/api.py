@@ -384,6 +384,7 @@ class BigQuery:
 _QUERY_OPTIONS = frozenset(
     {"query", "defaultDataset", "queryParameters", "parameterMode", "useLegacySql", "maximumBytesBilled"}
     | {"createDisposition", "destinationTable", "writeDisposition", "schemaUpdateOptions", "useQueryCache"}
+    | {"destinationEncryptionConfiguration"}
 )
 
 

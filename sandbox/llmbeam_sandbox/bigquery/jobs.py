@@ -12,6 +12,7 @@ from llmbeam_sandbox.bigquery.catalog import Table, TableId
 from llmbeam_sandbox.bigquery.files import Source
 from llmbeam_sandbox.bigquery.queries import Estimate, Queries, Result, duckdb_error
 from llmbeam_sandbox.bigquery.state import ABORTED, Tables
+from llmbeam_sandbox.core.checks import check_kms_key
 from llmbeam_sandbox.core.clock import Clock
 from llmbeam_sandbox.core.rest import RestError
 from llmbeam_sandbox.storage.state import ObjectStore
@@ -126,6 +127,7 @@ class Jobs:
         name = job_id or f"job_{uuid.uuid4().hex}"
         if (project, name) in self._jobs:
             raise RestError(409, f"Already Exists: Job {project}:{LOCATION}.{name}", "duplicate")
+        check_kms_key((configuration[kind].get("destinationEncryptionConfiguration") or {}).get("kmsKeyName"))
         # A client without the extra gets the error here, not from a failed job.
         _ = self._tables.connection
         now = self._clock()

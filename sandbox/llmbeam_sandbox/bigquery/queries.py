@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,8 @@ class Queries:
         for table in statement.references:
             if not (statement.kind.startswith(("CREATE", "DROP")) and table == statement.target):
                 self._tables.get(table, in_query=True)
-        read_tables = [table for table in statement.references if self._tables.find_or_none(table)]
+        references = () if statement.kind == "ALTER_TABLE" else statement.references
+        read_tables = [table for table in references if self._tables.find_or_none(table)]
         sizes = [self._tables.byte_count(table, statement.columns) for table in read_tables]
         billed = sum(max(MINIMUM_BILLED_BYTES, math.ceil(size / MEBIBYTE) * MEBIBYTE) for size in sizes)
         limit = options.get("maximumBytesBilled")
@@ -117,6 +118,8 @@ class Queries:
         try:
             if statement.kind == "SELECT":
                 return self._select(statement, project, job_id, options, is_aborted=is_aborted)
+            if statement.kind == "ALTER_TABLE":
+                return self._add_columns(statement)
             if statement.kind.startswith(("CREATE", "DROP")):
                 return self._define(statement, project, is_aborted=is_aborted)
             return self._change(statement, is_aborted=is_aborted)
@@ -173,20 +176,35 @@ class Queries:
                 options = {"writeDisposition": "WRITE_TRUNCATE"}
                 tables.write(table, columns, RESULT, options, is_aborted=is_aborted)
         else:
-            columns = self._declared(tree)
+            columns = self._declared(tree.this.expressions)
             if is_there:
                 tables.drop(table)
             tables.add(table, {"schema": {"fields": columns}})
         return Result(operation="REPLACE" if is_there else "CREATE")
 
-    def _declared(self, tree: Any) -> list[dict[str, Any]]:
+    def _add_columns(self, statement: Statement) -> Result:
+        table = statement.target
+        there = {one["name"].lower() for one in self._tables.get(table).columns}
+        added = []
+        for column in statement.tree.args["actions"]:
+            if column.name.lower() not in there:
+                added.append(column)
+            elif not column.args.get("exists"):
+                raise RestError(400, f"Column already exists: {column.name}", "invalidQuery")
+        declared = self._declared(added) if added else []
+        if required := [one["name"] for one in declared if one["mode"] == "REQUIRED"]:
+            raise RestError(400, f"Cannot add required column {required[0]} to an existing table", "invalidQuery")
+        self._tables.patch(table, {"schema": {"fields": declared}})
+        return Result(operation="ALTER")
+
+    def _declared(self, expressions: Sequence[Any]) -> list[dict[str, Any]]:
         from sqlglot import exp
 
-        columns = ", ".join(sql_of(column) for column in tree.this.expressions)
+        columns = ", ".join(sql_of(column) for column in expressions)
         self._tables.run(f"CREATE OR REPLACE TEMP TABLE {RESULT} ({columns})")
         found = self._tables.shape(f"SELECT * FROM {RESULT}")
         self._tables.run(f"DROP TABLE {RESULT}")
-        for column, one in zip(tree.this.expressions, found, strict=True):
+        for column, one in zip(expressions, found, strict=True):
             if column.find(exp.NotNullColumnConstraint):
                 one["mode"] = "REQUIRED"
         return found

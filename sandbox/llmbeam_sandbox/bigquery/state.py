@@ -19,6 +19,7 @@ from llmbeam_sandbox.bigquery.columns import (
     quoted,
     type_of,
 )
+from llmbeam_sandbox.core.checks import check_kms_key
 from llmbeam_sandbox.core.clock import Clock
 from llmbeam_sandbox.core.rest import RestError
 
@@ -154,6 +155,7 @@ class Tables:
         dataset = self.dataset(table.project, table.dataset)
         if table.table in dataset.tables:
             raise RestError(409, f"Already Exists: Table {table}", "duplicate")
+        check_kms_key((fields.get("encryptionConfiguration") or {}).get("kmsKeyName"))
         now = self._clock()
         made = Table(id=table, created_at=now, modified_at=now, fields=dict(fields))
         lifetime = dataset.fields.get("defaultTableExpirationMs")
@@ -277,6 +279,8 @@ class Tables:
             count = int(self._one(f"INSERT INTO {table.sql} ({names}) SELECT {casts} FROM {source}"))
         if found is None:
             found = self._register(table)
+            if key := (options.get("destinationEncryptionConfiguration") or {}).get("kmsKeyName"):
+                found.fields["encryptionConfiguration"] = {"kmsKeyName": key}
         found.fields["schema"] = {"fields": list(fields) if is_new else columns}
         found.modified_at = self._clock()
         if disposition == "WRITE_TRUNCATE":

@@ -136,6 +136,8 @@ def _kind(tree: exp.Expr, text: str) -> str:
     if isinstance(tree, (exp.Create, exp.Drop)) and tree.args.get("kind") in ("TABLE", "SCHEMA"):
         suffix = "_AS_SELECT" if tree.args.get("expression") else ""
         return f"{tree.key.upper()}_{tree.args['kind']}{suffix}"
+    if isinstance(tree, exp.Alter) and all(isinstance(action, exp.ColumnDef) for action in tree.actions):
+        return "ALTER_TABLE"
     word = text.split(None, 1)[0].upper()
     if isinstance(tree, (exp.Command, exp.Create, exp.Drop, exp.Alter)):
         raise RestError(400, f"{NOT_EMULATED}: {word}", "invalidQuery")

@@ -55,7 +55,7 @@ def export_rows(
     currency: str = "USD",
     conversion_rate: float = 1.0,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the rows of one hour for a charge: one for each kind of its tokens.
+    """Yields the rows of one hour for a charge: one for each kind of its tokens, and none for what is prepaid.
 
     Args:
         charge: The charge, without audio.
@@ -66,6 +66,8 @@ def export_rows(
         currency: Currency of the account.
         conversion_rate: Units of it for a US dollar.
     """
+    if charge.tier not in _TIER_WORD:
+        return
     model = charge.model.replace("-", " ").title()
     word = _TIER_WORD[charge.tier]
     kinds = {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
-Tier = Literal["standard", "flex", "priority", "batch"]
+Tier = Literal["standard", "flex", "priority", "batch", "provisioned"]
 """Tier at which an answer was served."""
 Labels = tuple[tuple[str, str], ...]
 """Labels of a request or of its job, by key."""
@@ -88,6 +88,8 @@ class TokenCharge:
 
     def nano_usd(self, price: TokenPrice) -> int:
         """Returns the cost at a price, in nano-USD, rounded."""
+        if self.tier == "provisioned":
+            return 0
         ratio = {"standard": 1.0, "priority": price.priority_ratio}.get(self.tier, DISCOUNT)
         usd = (
             (self.input_tokens - self.cached_tokens - self.audio_tokens) * price.input_usd * ratio

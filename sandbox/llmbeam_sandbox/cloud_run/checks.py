@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmbeam_sandbox.billing.gpus import Gpu, gpu_named
+from llmbeam_sandbox.core.checks import check_kms_key
 from llmbeam_sandbox.core.rest import RestError
 from llmbeam_sandbox.models.catalog import Served, read_container
 
@@ -79,6 +80,7 @@ def read_plan(service: Mapping[str, Any], name: str) -> Plan:
         raise RestError(
             400, "Violation in CreateServiceRequest.service.template.containers: an image is required."
         )
+    check_kms_key(template.get("encryptionKey"), location)
     container = containers[0]
     resources = container.get("resources") or {}
     limits = resources.get("limits") or {}

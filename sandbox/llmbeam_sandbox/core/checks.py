@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from llmbeam_sandbox.core.rest import RestError
 
 _REGION = re.compile(r"[a-z]+-[a-z]+\d{1,2}")
+_KMS_KEY = re.compile(r"projects/[^/]+/locations/([a-z0-9-]+)/keyRings/[\w-]{1,63}/cryptoKeys/[\w-]{1,63}")
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
 
 
@@ -31,6 +32,31 @@ def check_location(location: str) -> None:
     if not is_region(location):
         raise RestError(
             400, f"Invalid location {location!r}: it must be a region, and cannot be the '-' wildcard."
+        )
+
+
+def check_kms_key(name: object, location: str | None = None) -> None:
+    """Checks the name of a key of Cloud KMS; an empty one names none.
+
+    Args:
+        name: The name.
+        location: Location that the key must be in; None where the sandbox knows none.
+
+    Raises:
+        RestError: It is no name of a key, or that of a key in another location; the words are invented.
+    """
+    if not name:
+        return
+    found = _KMS_KEY.fullmatch(str(name))
+    if found is None:
+        raise RestError(
+            400,
+            f"Invalid Cloud KMS key name {name!r}: it must have the format "
+            "projects/{project}/locations/{location}/keyRings/{key_ring}/cryptoKeys/{crypto_key}.",
+        )
+    if location is not None and found[1].lower() != location.lower():
+        raise RestError(
+            400, f"The Cloud KMS key {name!r} must be in the location of the resource, {location.lower()}."
         )
 
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from llmbeam_sandbox.core.methods import Method, Methods
+
+RequestType = Literal["shared", "dedicated", "spillover"]
+"""What has served a request to a model, in the words of Cloud Monitoring."""
+REQUEST_TYPES: tuple[RequestType, ...] = get_args(RequestType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,7 @@ class RequestRecord:
         resource: Name of the resource: of storage and BigQuery as the path has it; of models the project and
             location on Vertex AI, or the model deployed to an endpoint, "" on other paths.
         limit_name: The limit of the quota that rejected the request; "" when none did.
+        request_type: "dedicated" if Provisioned Throughput served it, "spillover" if that was used up.
         received_bytes: Size of the request body as far as it was read, in bytes; not for models.
         sent_bytes: Size of the answer's body, in bytes; not for models.
         media: Images, audio, video and documents of a request to a model that was not refused.
@@ -69,6 +75,7 @@ class RequestRecord:
     is_billed: bool = False
     resource: str = ""
     limit_name: str = ""
+    request_type: RequestType = "shared"
     received_bytes: int = 0
     sent_bytes: int = 0
     media: tuple[ReceivedMedia, ...] = ()

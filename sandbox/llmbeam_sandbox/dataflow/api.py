@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from llmbeam_sandbox.core.backend import Backend
+from llmbeam_sandbox.core.checks import check_kms_key
 from llmbeam_sandbox.core.methods import Method, Methods
 from llmbeam_sandbox.core.responses import Reply, json_reply
 from llmbeam_sandbox.core.rest import RestCall, RestError, Route, Service, page
@@ -163,7 +164,7 @@ class Dataflow:
         project = call.names["project"]
         location = call.names.get("location") or str(fields.get("location") or DEFAULT_LOCATION)
         checks.check_location(location)
-        self._check(fields)
+        self._check(fields, location)
         with self._jobs.lock:
             active = self._jobs.active(project, location, str(fields["name"]))
             if active is not None:
@@ -175,7 +176,7 @@ class Dataflow:
 
     def _submit_queued(self, job: Job, fields: dict[str, Any]) -> None:
         """Executes the job of a flex template, with the fields that its launcher wrote."""
-        self._check(fields)
+        self._check(fields, job.location)
         labels = {**(job.fields.get("labels") or {}), **(fields.get("labels") or {})}
         job.fields |= {**fields, "name": job.name, "labels": labels}
         self._jobs.move(job, PENDING)
@@ -187,7 +188,7 @@ class Dataflow:
         self._jobs.log(job, "JOB_MESSAGE_BASIC", text)
         self.runs.execute(job)
 
-    def _check(self, fields: dict[str, Any]) -> None:
+    def _check(self, fields: dict[str, Any], location: str) -> None:
         checks.check_name(str(fields.get("name") or ""))
         fields["type"] = _name("type", fields.get("type")) or BATCH
         if fields["type"] == STREAMING:
@@ -197,6 +198,7 @@ class Dataflow:
         if not options.get("pipelineUrl"):
             raise not_created("The job has no staged pipeline (`pipelineUrl` of its options).")
         checks.check_machine_type(workers_of(fields).machine_type)
+        check_kms_key(environment.get("serviceKmsKeyName"), location)
         checks.check_bucket(self._store, str(environment.get("tempStoragePrefix") or ""), "temporary")
         checks.check_bucket(self._store, str(options["pipelineUrl"]), "staging")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from llmbeam_sandbox.billing.tokens import TokenBill
 from llmbeam_sandbox.core.backend import Backend
+from llmbeam_sandbox.core.checks import check_kms_key
 from llmbeam_sandbox.core.clock import timestamp
 from llmbeam_sandbox.core.methods import Methods
 from llmbeam_sandbox.core.responses import Reply, json_reply
@@ -138,6 +139,12 @@ class CachedContents:
         model = str(fields.get("model") or "")
         if not re.fullmatch(r"models/[^/]+" if not parent else rf"{parent}publishers/google/models/[^/]+", model):
             raise RestError(400, f"* CreateCachedContentRequest.model: unexpected model name format: {model!r}")
+        key = (fields.get("encryptionSpec") or {}).get("kmsKeyName")
+        if key and not parent:
+            raise RestError(
+                400, 'Invalid JSON payload received. Unknown name "encryptionSpec": Cannot find field.'
+            )
+        check_kms_key(key, parent.split("/")[3] if parent else None)
         prompt, system, tokens = self._read(fields)
         if tokens < self._min_tokens:
             raise RestError(

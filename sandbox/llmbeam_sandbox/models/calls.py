@@ -10,7 +10,7 @@ from aiohttp import web
 from llmbeam_sandbox.billing.tokens import Labels, Tier
 from llmbeam_sandbox.core.faults import Fault
 from llmbeam_sandbox.core.methods import Method
-from llmbeam_sandbox.core.records import ReceivedMedia
+from llmbeam_sandbox.core.records import ReceivedMedia, RequestType
 from llmbeam_sandbox.core.responses import HTML_PAGE, Reply
 from llmbeam_sandbox.models.answers import Answer
 from llmbeam_sandbox.models.quota import Rejection
@@ -41,6 +41,9 @@ class ModelCall:
         media: Images, audio, video and documents.
         cached_tokens: Those of `input_tokens` that a cached content has.
         tier: Tier that the request asks for, and then the one that serves it.
+        asked_type: What the request asks to be served by: "dedicated" is Provisioned Throughput alone, "shared"
+            never, "" first.
+        request_type: What has served it.
         labels: Labels for the bill, by key.
         has_logprobs: Whether the answer reports the probabilities of its tokens.
         searches: Whether the answer reports pages of a search.
@@ -66,6 +69,8 @@ class ModelCall:
     media: tuple[ReceivedMedia, ...] = ()
     cached_tokens: int = 0
     tier: Tier = "standard"
+    asked_type: str = ""
+    request_type: RequestType = "shared"
     labels: Labels = ()
     has_logprobs: bool = False
     searches: bool = False

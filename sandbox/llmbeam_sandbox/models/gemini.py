@@ -55,6 +55,8 @@ from llmbeam_sandbox.models.server import ModelServer
 
 TIER_HEADER = "X-Vertex-AI-LLM-Shared-Request-Type"
 """Header in which Vertex AI takes the tier; only the location `global` evaluates it."""
+REQUEST_TYPE_HEADER = "X-Vertex-AI-LLM-Request-Type"
+"""Header in which Vertex AI takes "dedicated" for Provisioned Throughput alone, and "shared" to go past it."""
 BLOCK_MARKER = "[[block]]"
 """Marker of prompts that the emulated safety filter blocks."""
 METHODS = Methods(
@@ -75,6 +77,7 @@ _NOT_WITH_CACHE = (
     "CachedContent can not be used with GenerateContent request setting system_instruction, tools or tool_config."
     "\n\nProposed fix: move those values to CachedContent from GenerateContent request."
 )
+_TRAFFIC_TYPES: Mapping[str, str] = {"standard": "ON_DEMAND", "provisioned": "PROVISIONED_THROUGHPUT"}
 _ROLES = frozenset({"", "user", "model", "function", "tool"})
 _NO_KEY = (
     "Method doesn't allow unregistered callers (callers without established identity). Please use API "
@@ -134,7 +137,8 @@ class GeminiDialect:
         """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
         self.authenticate(request)
         call, tier = self.parse(body), asked_tier(request.headers.get(TIER_HEADER))
-        return replace(call, tier=tier) if self.location == "global" else call
+        asked_type = request.headers.get(REQUEST_TYPE_HEADER, "") if self.project else ""
+        return replace(call, asked_type=asked_type, tier=tier if self.location == "global" else call.tier)
 
     def parse(self, body: bytes) -> ModelCall:
         """Reads and checks a body; raises `RefusedError` when the service would refuse it."""
@@ -312,7 +316,7 @@ class GeminiDialect:
         if output_tokens:
             usage["candidatesTokenCount"] = output_tokens
         if self.publisher:
-            usage["trafficType"] = "ON_DEMAND" + ("" if call.tier == "standard" else f"_{call.tier.upper()}")
+            usage["trafficType"] = _TRAFFIC_TYPES.get(call.tier, f"ON_DEMAND_{call.tier.upper()}")
         else:
             usage["serviceTier"] = call.tier
         return {"usageMetadata": usage}

@@ -61,6 +61,7 @@ _LIMIT_NAMES: Mapping[LimitName, tuple[str, str]] = {
     "tokens-per-minute": ("tokens", "tokens per min (TPM)"),
     "requests-per-day": ("requests", "requests per day (RPD)"),
     "window": ("requests", "requests per window"),
+    "usage-tier": ("tokens", "tokens per min (TPM)"),
 }
 
 

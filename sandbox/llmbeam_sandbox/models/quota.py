@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-LimitName = Literal["requests-per-minute", "tokens-per-minute", "requests-per-day", "window"]
+LimitName = Literal["requests-per-minute", "tokens-per-minute", "requests-per-day", "window", "usage-tier"]
 
 DAY_SECONDS = 86_400.0
 MAX_DAY_DELAY_SECONDS = 60.0
@@ -15,6 +15,20 @@ MAX_DAY_DELAY_SECONDS = 60.0
 Source: github.com/googleapis/python-genai/issues/2044 ("PerDay" violation beside "retryDelay": "47s").
 """
 _ROUNDING = 1e-9
+
+USAGE_TIERS: Mapping[str, Mapping[int, int]] = {
+    "flash": {1: 2_000_000, 2: 4_000_000, 3: 10_000_000},
+    "pro": {1: 500_000, 2: 1_000_000, 3: 2_000_000},
+}
+"""Tokens per minute that Standard PayGo serves first, by model family and usage tier.
+
+Source: docs.cloud.google.com/gemini-enterprise-agent-platform/models/standard-paygo (2026-11)
+"""
+MOST_REQUESTS_PER_MINUTE = 30_000
+"""Requests per minute to one model in one region, at any usage tier. Source: the same page."""
+
+
+_TOKEN_LIMITS = frozenset[LimitName]({"tokens-per-minute", "usage-tier"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +57,11 @@ class Quota:
         requests_per_minute: Rate of a token bucket of requests, >= 1.
         tokens_per_minute: Rate of a token bucket of input and output tokens, >= 1. Input is charged on
             admission, output on completion, which may leave the bucket in debt.
+        usage_tier: Usage tier of Vertex AI's Standard PayGo, 1 to 3, or a threshold in tokens per minute. Requests
+            up to the threshold of a model are always admitted, if they are spread evenly, those above it while the
+            pool has tokens for them; more than `burst_seconds` of both at once is a spike, and is rejected. At
+            most 30,000 requests per minute.
+        pool_tokens_per_minute: What the shared pool has for requests above the threshold at present, >= 0.
         requests_per_day: Requests per 24 h, counted from the first one, >= 1.
         window: Limit per fixed window, e.g. a hidden one of 100 requests per 20 s.
         burst_seconds: Capacity of the token buckets, in seconds of their rate; at least one
@@ -55,15 +74,19 @@ class Quota:
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    usage_tier: int | None = None
+    pool_tokens_per_minute: int = 0
     requests_per_day: int | None = None
     window: FixedWindow | None = None
     burst_seconds: float = 2.0
     tells_retry_delay: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("requests_per_minute", "tokens_per_minute", "requests_per_day"):
+        for name in ("requests_per_minute", "tokens_per_minute", "requests_per_day", "usage_tier"):
             if getattr(self, name) is not None:
                 _check_at_least_one(name, getattr(self, name))
+        if self.pool_tokens_per_minute < 0:
+            raise ValueError(f"`pool_tokens_per_minute` must be >= 0; got {self.pool_tokens_per_minute!r}.")
         if not self.burst_seconds > 0:
             raise ValueError(f"`burst_seconds` must be > 0; got {self.burst_seconds!r}.")
 
@@ -122,6 +145,23 @@ class TokenBucket:
         self._read_at = now
 
 
+class PrioritizedMeter:
+    """Admits what is below a threshold, and what a pool has tokens for above it."""
+
+    def __init__(self, threshold: int, pool: int, burst_seconds: float) -> None:
+        rates = (threshold, pool) if pool else (threshold,)
+        self._buckets = [TokenBucket(per_minute=rate, burst_seconds=burst_seconds) for rate in rates]
+
+    def wait_seconds(self, now: float, amount: float) -> float:
+        """Returns 0 if `amount` fits now, else the time until it does, in seconds."""
+        return min(bucket.wait_seconds(now, amount) for bucket in self._buckets)
+
+    def take(self, now: float, amount: float) -> None:
+        """Counts `amount` as used, of the threshold first."""
+        fitting = (bucket for bucket in self._buckets if not bucket.wait_seconds(now, amount))
+        next(fitting, self._buckets[0]).take(now, amount)
+
+
 class WindowCounter:
     """Counts per window of fixed length; the first window opens with the first request."""
 
@@ -165,32 +205,33 @@ class QuotaLedger:
     def admit(self, now: float, tokens: int, model: str = "") -> Rejection | None:
         """Charges one request of `tokens` input tokens; a rejection, which is returned, costs nothing."""
         meters = self._of(model)
-        amounts = {name: tokens if name == "tokens-per-minute" else 1 for name in meters}
+        amounts = {name: tokens if name in _TOKEN_LIMITS else 1 for name in meters}
         waits = {name: meter.wait_seconds(now, amounts[name]) for name, meter in meters.items()}
         if waits and max(waits.values()) > 0:
-            return self._rejection(waits)
+            return self._rejection(waits, model)
         for name, meter in meters.items():
             meter.take(now, amounts[name])
         return None
 
     def charge_output(self, now: float, tokens: int, model: str = "") -> None:
         """Charges the tokens of a completed answer."""
-        meter = self._of(model).get("tokens-per-minute")
-        if meter is not None:
-            meter.take(now, tokens)
+        for name, meter in self._of(model).items():
+            if name in _TOKEN_LIMITS:
+                meter.take(now, tokens)
 
     def _of(self, model: str) -> dict[LimitName, Meter]:
         if model not in self._meters:
-            self._meters[model] = _meters(self.quota)
+            self._meters[model] = _meters(self.quota, model)
         return self._meters[model]
 
-    def _rejection(self, waits: dict[LimitName, float]) -> Rejection:
+    def _rejection(self, waits: dict[LimitName, float], model: str) -> Rejection:
         name, wait = max(waits.items(), key=lambda item: item[1])
         delay = min(wait, MAX_DAY_DELAY_SECONDS) if name == "requests-per-day" else wait
         return Rejection(
             limit_name=name,
-            limit=_limits(self.quota)[name],
-            retry_delay_seconds=delay if self.quota.tells_retry_delay else None,
+            limit=_limits(self.quota, model)[name],
+            # A shared pool does not know.
+            retry_delay_seconds=delay if self.quota.tells_retry_delay and name != "usage-tier" else None,
         )
 
 
@@ -246,23 +287,30 @@ class LocationQuotas:
                 del self._ledgers[known]
 
 
-def _limits(quota: Quota) -> dict[LimitName, int]:
+def _limits(quota: Quota, model: str) -> dict[LimitName, int]:
+    tier, requests = quota.usage_tier, quota.requests_per_minute
+    thresholds = USAGE_TIERS["pro" if "-pro" in model else "flash"]
+    if tier is not None:
+        requests = min(MOST_REQUESTS_PER_MINUTE, requests or MOST_REQUESTS_PER_MINUTE)
     limits: dict[LimitName, int | None] = {
-        "requests-per-minute": quota.requests_per_minute,
+        "requests-per-minute": requests,
         "tokens-per-minute": quota.tokens_per_minute,
         "requests-per-day": quota.requests_per_day,
         "window": quota.window.requests if quota.window else None,
+        "usage-tier": None if tier is None else thresholds.get(tier, tier),
     }
     return {name: limit for name, limit in limits.items() if limit is not None}
 
 
-def _meters(quota: Quota) -> dict[LimitName, Meter]:
+def _meters(quota: Quota, model: str) -> dict[LimitName, Meter]:
     meters: dict[LimitName, Meter] = {}
-    for name, limit in _limits(quota).items():
+    for name, limit in _limits(quota, model).items():
         if name == "requests-per-day":
             meters[name] = WindowCounter(FixedWindow(requests=limit, seconds=DAY_SECONDS))
         elif name == "window" and quota.window is not None:
             meters[name] = WindowCounter(quota.window)
+        elif name == "usage-tier":
+            meters[name] = PrioritizedMeter(limit, quota.pool_tokens_per_minute, quota.burst_seconds)
         else:
             meters[name] = TokenBucket(per_minute=limit, burst_seconds=quota.burst_seconds)
     return meters

@@ -41,7 +41,7 @@ def quota_exceeded(
     """
     details: list[dict[str, Any]] = []
     message = _VERTEX_EXHAUSTED if is_vertex else _GEMINI_EXHAUSTED
-    if rejection is not None:
+    if rejection is not None and rejection.limit_name in _QUOTA_ID:  # a shared pool names no limit
         details.append({"@type": f"{ERROR_TYPE}QuotaFailure", "violations": [_violation(model, rejection)]})
     if delay_seconds is not None:
         delay = f"{round(delay_seconds, 9):.9f}".rstrip("0").rstrip(".") + "s"

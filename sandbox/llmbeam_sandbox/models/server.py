@@ -23,11 +23,13 @@ from llmbeam_sandbox.models.calls import (
     damaged,
     preempting,
 )
+from llmbeam_sandbox.models.provisioned import ProvisionedThroughput
 from llmbeam_sandbox.models.quota import LocationQuotas, Quota, QuotaLedger, Rejection
 from llmbeam_sandbox.models.schema import SchemaError
 from llmbeam_sandbox.models.settings import ModelSettings
 
 NO_CAPACITY = "The model is overloaded at the flex tier. Please try again later."
+NO_THROUGHPUT = "Too many requests. Exceeded the Provisioned Throughput."
 _NO_ANSWER = Answer(text="", output_tokens=0, is_cut=False)
 
 
@@ -65,6 +67,7 @@ class ModelServer:
         self.backend = backend
         self.settings = settings
         self.quotas = LocationQuotas(settings.quota, settings.location_quotas)
+        self.provisioned = ProvisionedThroughput()
         self.token_bill = TokenBill(settings.prices)
         self.max_in_flight = 0
         self._random = random.Random(seed)
@@ -83,6 +86,7 @@ class ModelServer:
     def clear(self) -> None:
         """Restores the limits of the settings, with nothing used."""
         self.quotas = LocationQuotas(self.settings.quota, self.settings.location_quotas)
+        self.provisioned.clear()
         self.token_bill.clear()
         self.max_in_flight = 0
 
@@ -137,6 +141,11 @@ class ModelServer:
             self._record(exchange, None, http_status=refused.reply.http_status)
             return await send(request, refused.reply)
         call = replace(call, tier=self._served_tier(call.tier))
+        call = self._provisioned(exchange, call)
+        if call.asked_type == "dedicated" and call.tier != "provisioned":
+            refusal = dialect.error(429, NO_THROUGHPUT)
+            self._record(exchange, call, http_status=429)
+            return await send(request, refusal)
         rejection = self._rejection(exchange, call)
         if rejection is not None:
             refusal = dialect.quota_exceeded(call, rejection, rejection.retry_delay_seconds)
@@ -161,13 +170,26 @@ class ModelServer:
             return web.Response(status=499)
         return await self._answer(exchange, call, fault)
 
+    def _provisioned(self, exchange: _Exchange, call: ModelCall) -> ModelCall:
+        dialect = exchange.dialect
+        if not dialect.is_metered:
+            return call
+        served = self.provisioned.admit(
+            self.backend.now(),
+            call.model,
+            dialect.location,
+            call.input_tokens,
+            is_shared=call.asked_type == "shared",
+        )
+        return replace(call, request_type=served, tier="provisioned" if served == "dedicated" else call.tier)
+
     def _served_tier(self, asked: Tier) -> Tier:
         if asked == "priority" and self._random.random() < self.settings.priority_overflow_ratio:
             return "standard"
         return "standard" if asked == "flex" and not self.settings.has_flex else asked
 
     def _rejection(self, exchange: _Exchange, call: ModelCall) -> Rejection | None:
-        if not exchange.dialect.is_metered:
+        if not exchange.dialect.is_metered or call.tier == "provisioned":
             return None
         return exchange.ledger.admit(self.backend.now(), call.input_tokens, call.model)
 
@@ -181,7 +203,10 @@ class ModelServer:
             return await send(request, refusal)
         seconds = await self._pause(dialect, call, answer)
         reply = dialect.answer(call, answer, f"{call.prompt_sha256[:12]}-{next(self._serial)}")
-        exchange.ledger.charge_output(self.backend.now(), answer.output_tokens, call.model)
+        if call.tier == "provisioned":
+            self.provisioned.charge_output(self.backend.now(), call.model, dialect.location, answer.output_tokens)
+        else:
+            exchange.ledger.charge_output(self.backend.now(), answer.output_tokens, call.model)
         self._record(exchange, call, http_status=reply.http_status, answer=answer)
         return await send(request, damaged(fault, dialect, reply), fault=fault, seconds=seconds)
 
@@ -231,6 +256,7 @@ class ModelServer:
                 is_billed=is_billed,
                 resource=dialect.resource,
                 limit_name=limit_name,
+                request_type=call.request_type if call else "shared",
                 media=call.media if call else (),
                 labels=call.labels if call else (),
                 turns=call.turns if call else (),

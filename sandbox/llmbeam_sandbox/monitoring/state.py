@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from llmbeam_sandbox.billing.state import Bill
 from llmbeam_sandbox.cloud_quotas.published import has_published_quota
 from llmbeam_sandbox.core.checks import project_number
 from llmbeam_sandbox.core.clock import Clock
-from llmbeam_sandbox.core.records import RequestLog
+from llmbeam_sandbox.core.records import REQUEST_TYPES, RequestLog, RequestType
 from llmbeam_sandbox.models.server import ModelServer
 from llmbeam_sandbox.monitoring.catalog import (
     CATALOG,
@@ -28,12 +27,9 @@ from llmbeam_sandbox.monitoring.query import Query
 from llmbeam_sandbox.monitoring.time_series import MINUTE_SECONDS, Table
 from llmbeam_sandbox.monitoring.traffic import (
     ANY_PROJECT,
-    REQUEST_TYPES,
-    RequestType,
     Traffic,
     counted,
     minute_of,
-    provisioned,
     publisher_labels,
     traffic_of,
 )
@@ -175,6 +171,7 @@ class Monitoring:
         with self._lock:
             bought = self._provisions.setdefault((model, location), [])
             bought.append((self._clock(), tokens_per_second))
+        self._models.provisioned.provision(model, location, tokens_per_second)
 
     def publish_quota(self, model: str, is_published: bool = True) -> None:
         """Sets whether metrics and Cloud Quotas publish a quota of a model."""
@@ -264,14 +261,11 @@ class Monitoring:
     def _traffic(self, project: str | None) -> list[Traffic]:
         """Returns the requests of a project; None is all projects."""
         with self._lock:
-            added, bought = list(self._added), {key: list(values) for key, values in self._provisions.items()}
-        limits = {key: values[-1][1] for key, values in bought.items()}
+            added = list(self._added)
         logged = traffic_of(self._log)
         if project is not None:
             logged = [one for one in logged if project_number(one.project) == project_number(project)]
-        before = [one for one in logged if not _is_after(one, bought)]
-        after = [one for one in logged if _is_after(one, bought)]
-        return [*added, *before, *provisioned(after, limits)]
+        return [*added, *logged]
 
     def _gauges_of(self, metric: Metric, project: str, traffic: list[Traffic]) -> list[Gauge]:
         name = metric.type.removeprefix(PREFIX)
@@ -317,11 +311,6 @@ class Monitoring:
             resource = {"resource_container": project, "location": location, "endpoint_id": endpoint}
             found.append(Gauge(labels={"deployed_model_id": "1"}, resource=resource, value=value))
         return found
-
-
-def _is_after(one: Traffic, bought: Mapping[tuple[str, str], list[tuple[float, int]]]) -> bool:
-    values = bought.get((one.model, one.location))
-    return values is not None and one.at >= values[0][0]
 
 
 def _latest(values: list[tuple[float, Any]]) -> Any:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from dataclasses import dataclass
 
 from llmbeam_sandbox.cloud_quotas.published import base_model, rate_quotas
-from llmbeam_sandbox.core.records import RequestRecord
+from llmbeam_sandbox.core.records import RequestRecord, RequestType
 from llmbeam_sandbox.monitoring.catalog import ENDPOINT, LOCATION, PREFIX, Metric
 from llmbeam_sandbox.monitoring.time_series import (
     MINUTE_SECONDS,
@@ -19,8 +18,6 @@ from llmbeam_sandbox.monitoring.time_series import (
     distribution,
 )
 
-RequestType = Literal["shared", "dedicated", "spillover"]
-REQUEST_TYPES: tuple[RequestType, ...] = get_args(RequestType)
 ANY_PROJECT = ""
 _PLACE = re.compile(
     r"projects/(?P<project>[^/]+)/locations/(?P<location>[^/]+)"
@@ -97,29 +94,9 @@ def traffic_of(records: Iterable[RequestRecord]) -> list[Traffic]:
                 output_tokens=record.output_tokens,
                 seconds=record.answered_at - record.received_at,
                 limit_name=record.limit_name,
+                request_type=record.request_type,
             )
         )
-    return found
-
-
-def provisioned(traffic: Iterable[Traffic], tokens_per_second: Mapping[tuple[str, str], int]) -> list[Traffic]:
-    """Returns traffic with the request types of provisioned throughput, which is counted minute by minute.
-
-    Args:
-        traffic: Requests to publishers' models.
-        tokens_per_second: Provisioned throughput by model and location.
-    """
-    used: dict[tuple[str, str, float], int] = {}
-    found = []
-    for one in sorted(traffic, key=lambda one: one.at):
-        limit = tokens_per_second.get((one.model, one.location))
-        if limit is None or one.endpoint:
-            found.append(one)
-            continue
-        key = (one.model, one.location, minute_of(one.at))
-        used[key] = used.get(key, 0) + one.tokens
-        fits = used[key] <= limit * MINUTE_SECONDS
-        found.append(replace(one, request_type="dedicated" if fits else "spillover"))
     return found
 
 

@@ -24,7 +24,13 @@ from llmbeam_sandbox.core.rest import (
 )
 from llmbeam_sandbox.core.uploads import BINARY_TYPE, Part, Sessions, parts
 from llmbeam_sandbox.storage.batch import Batch
-from llmbeam_sandbox.storage.checks import MAX_SOURCES, check_hashes, check_preconditions
+from llmbeam_sandbox.storage.checks import (
+    MAX_SOURCES,
+    check_hashes,
+    check_key,
+    check_preconditions,
+    default_key,
+)
 from llmbeam_sandbox.storage.responses import (
     WORDING,
     bucket_resource,
@@ -148,6 +154,7 @@ class Storage:
         with self.store.lock:
             bucket = self.store.bucket(call.names["bucket"])
             merged = bucket.fields | call.fields()
+            check_key(default_key(merged), merged)
             bucket.fields = {key: value for key, value in merged.items() if value is not None}
             bucket.metageneration += 1
             return json_reply(bucket_resource(bucket, call.base_url))
@@ -278,6 +285,8 @@ class Storage:
         if call.is_aborted:
             return no_content()
         self._check_hashes(fields, data)
+        if fields.get("kmsKeyName"):  # as the Discovery document says of this field
+            raise RestError(400, "Specifying kmsKeyName in the metadata of an object is not supported.", "invalid")
         stored = self.store.put(call.names["bucket"], str(fields["name"]), data, fields, call.query)
         return object_reply(stored, call)
 

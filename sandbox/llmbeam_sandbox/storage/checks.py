@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
+from llmbeam_sandbox.core.checks import check_kms_key, is_region
 from llmbeam_sandbox.core.rest import RestError
 
 MAX_NAME_BYTES = 1024
@@ -43,6 +44,25 @@ def check_object_name(name: str) -> None:
     """
     if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
         raise RestError(400, "Required" if not name else f"Invalid object name: {name[:80]}", "invalid")
+
+
+def default_key(bucket: Mapping[str, Any]) -> str:
+    """Returns the key of Cloud KMS for objects that are written without one; "" for one of Google."""
+    return str((bucket.get("encryption") or {}).get("defaultKmsKeyName") or "")
+
+
+def check_key(kms_key_name: str | None, bucket: Mapping[str, Any]) -> None:
+    """Checks a key of Cloud KMS; a bucket without a region takes those of any location.
+
+    Args:
+        kms_key_name: The key; empty for none.
+        bucket: Fields of the bucket.
+
+    Raises:
+        RestError: It is malformed, or elsewhere.
+    """
+    location = str(bucket.get("location") or "")
+    check_kms_key(kms_key_name, location if is_region(location.lower()) else None)
 
 
 def check_hashes(expected: Mapping[str, object], hashes: Mapping[str, str]) -> None:

@@ -81,6 +81,8 @@ def object_resource(found: Object, base_url: str) -> dict[str, Any]:
         **found.hashes(),
         **found.fields,
     }
+    if found.kms_key_name:
+        resource["kmsKeyName"] = f"{found.kms_key_name}/cryptoKeyVersions/1"
     return resource if found.component_count is None else resource | {"componentCount": found.component_count}
 
 

@@ -14,8 +14,10 @@ from llmbeam_sandbox.core.clock import Clock
 from llmbeam_sandbox.core.rest import RestError
 from llmbeam_sandbox.storage.checks import (
     check_bucket_name,
+    check_key,
     check_object_name,
     check_preconditions,
+    default_key,
 )
 
 WRITABLE = frozenset(
@@ -38,6 +40,7 @@ class Object:
         updated_at: Time of the last change, in seconds since the epoch.
         fields: Fields that a client may set, see `WRITABLE`.
         component_count: Number of objects that it was composed of; None for other objects.
+        kms_key_name: Key of Cloud KMS that encrypts it; "" for one of Google.
     """
 
     bucket: str
@@ -49,6 +52,7 @@ class Object:
     updated_at: float
     fields: Mapping[str, Any] = field(default_factory=dict)
     component_count: int | None = None
+    kms_key_name: str = ""
 
     @property
     def content_type(self) -> str:
@@ -135,6 +139,7 @@ class ObjectStore:
             RestError: It exists, or the name is invalid.
         """
         check_bucket_name(name)
+        check_key(default_key(fields), fields)
         if name in self._buckets:
             message = "Your previous request to create the named bucket succeeded and you already own it."
             raise RestError(409, message, "conflict")
@@ -191,7 +196,9 @@ class ObjectStore:
         """
         check_object_name(name)
         with self.lock:
-            objects = self.bucket(bucket).objects
+            owner = self.bucket(bucket)
+            objects, key = owner.objects, query.get("destinationKmsKeyName") or query.get("kmsKeyName")
+            check_key(key, owner.fields)
             check_preconditions(objects.get(name), query)
             now = self._clock()
             self._last_generation = max(self._last_generation + 1, int(now * 1e6))
@@ -204,6 +211,7 @@ class ObjectStore:
                 updated_at=now,
                 fields={key: value for key, value in fields.items() if key in WRITABLE and value is not None},
                 component_count=component_count,
+                kms_key_name=key or default_key(owner.fields),
             )
             return objects[name]
 

@@ -11,7 +11,7 @@ from aiohttp import web
 from llmbeam_sandbox.billing.settings import EndpointSettings
 from llmbeam_sandbox.billing.state import Bill
 from llmbeam_sandbox.core.backend import Backend
-from llmbeam_sandbox.core.checks import check_labels, check_location, project_number
+from llmbeam_sandbox.core.checks import check_kms_key, check_labels, check_location, project_number
 from llmbeam_sandbox.core.clock import Timeline
 from llmbeam_sandbox.core.methods import Method, Methods
 from llmbeam_sandbox.core.operations import Operation, Operations
@@ -201,6 +201,7 @@ class Vertex:
         state, location = self.state, call.names["location"]
         fields = {name: value for name, value in call.fields().items() if name in _KEPT}
         check_labels(fields.get("labels") or {})
+        check_kms_key((fields.get("encryptionSpec") or {}).get("kmsKeyName"), location)
         if fields.get("network") and fields.get("privateServiceConnectConfig"):
             raise RestError(400, "network and private_service_connect_config are mutually exclusive.")
         name = state.new_name(call.names["project"], location, "Endpoint", call.query.get("endpointId", ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from llmbeam_sandbox.core.checks import check_labels
+from llmbeam_sandbox.core.checks import check_kms_key, check_labels
 from llmbeam_sandbox.core.resource_filter import listed, paged
 from llmbeam_sandbox.core.responses import Reply, json_reply
 from llmbeam_sandbox.core.rest import RestCall, RestError
@@ -33,6 +33,7 @@ class Models:
         fields = dict(body.get("model") or {})
         check_labels(fields.get("labels") or {})
         check_aliases(fields.get("versionAliases") or [])
+        check_kms_key((fields.get("encryptionSpec") or {}).get("kmsKeyName"), call.names["location"])
         if not fields.get("displayName"):
             raise RestError(400, "The display_name of the Model is required.")
         container = fields.get("containerSpec") or {}

@@ -261,6 +261,29 @@ def test_a_query_result_is_written_to_its_destination(client: bigquery.Client) -
     assert [tuple(row.values()) for row in client.list_rows(ANSWERS)] == [(4, "x", None), (5, "x", 2)]
 
 
+def test_columns_are_added_by_sql_and_are_null_in_the_rows_there(
+    sandbox: Sandbox, client: bigquery.Client
+) -> None:
+    stage(client)
+    add = f"ALTER TABLE `{ANSWERS}` ADD COLUMN `title_de` STRING, ADD COLUMN tags ARRAY<STRUCT<id INT64>>"
+    client.query(add, job_config=QueryJobConfig(dry_run=True))
+    assert len(client.get_table(ANSWERS).schema) == 2
+    client.query_and_wait(add)
+    added = client.get_table(ANSWERS).schema[2:]
+    assert [(one.name, one.field_type, one.mode) for one in added] == [
+        ("title_de", "STRING", "NULLABLE"),
+        ("tags", "RECORD", "REPEATED"),
+    ]
+    assert [row["title_de"] for row in client.list_rows(ANSWERS)] == [None, None]
+    with pytest.raises(BadRequest, match="Column already exists: title_de"):
+        client.query_and_wait(add)
+    client.query_and_wait(f"ALTER TABLE `{ANSWERS}` ADD COLUMN IF NOT EXISTS Title_DE STRING")
+    with pytest.raises(BadRequest, match="required column"):
+        client.query_and_wait(f"ALTER TABLE `{ANSWERS}` ADD COLUMN needed STRING NOT NULL")
+    assert len(client.get_table(ANSWERS).schema) == 4
+    assert sandbox.stats()["bigquery_bytes_billed"] == 0
+
+
 def test_a_table_is_made_replaced_and_dropped_by_sql(client: bigquery.Client) -> None:
     client.query_and_wait(f"CREATE TABLE `{ANSWERS}` AS SELECT 1 AS id, 'a' AS text")
     with pytest.raises(Conflict, match="Already Exists: Table"):
@@ -295,6 +318,7 @@ def test_a_table_is_made_replaced_and_dropped_by_sql(client: bigquery.Client) ->
         ("SELECT 1 FROM t", BadRequest, "must be qualified with a dataset"),
         ("DELETE FROM llm.answers", BadRequest, "must have a WHERE clause"),
         ("SELECT 1; SELECT 2", BadRequest, "one statement at a time"),
+        ("ALTER TABLE llm.answers DROP COLUMN id", BadRequest, "does not emulate this statement: ALTER"),
         ("CALL x()", BadRequest, "does not emulate this statement: CALL"),
     ],
 )

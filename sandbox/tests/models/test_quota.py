@@ -160,3 +160,40 @@ def test_the_quota_before_a_change_can_still_be_read() -> None:
         [quotas.at(when, place).requests_per_minute for when in (5, 10, 25)] for place in ("global", "x", None)
     ]
     assert found == [[1, 2, 3], [1, 2, 2], [1, 2, 2]]
+
+
+@pytest.mark.parametrize(("model", "threshold"), [("gemini-2.5-flash", 4_000_000), ("gemini-2.5-pro", 1_000_000)])
+def test_what_is_spread_evenly_below_the_threshold_is_always_admitted(model: str, threshold: int) -> None:
+    ledger = QuotaLedger(Quota(usage_tier=2))
+    gap = 60 * 10_000 / threshold
+    assert all(ledger.admit(number * gap, 10_000, model) is None for number in range(1000))
+
+
+def test_above_the_threshold_the_pool_admits_what_it_has_and_a_429_names_no_delay() -> None:
+    for pool, admitted in ((0, 1.0), (30_000, 1.5)):
+        ledger = QuotaLedger(Quota(usage_tier=60_000, pool_tokens_per_minute=pool))
+        replies = [ledger.admit(number * 0.1, 300) for number in range(6000)]
+        assert 300 * replies.count(None) / 600 == pytest.approx(1000 * admitted, rel=0.01)
+        rejection = next(filter(None, replies))
+        assert (rejection.limit_name, rejection.limit, rejection.retry_delay_seconds) == (
+            "usage-tier",
+            60_000,
+            None,
+        )
+
+
+def test_a_spike_within_a_second_is_throttled_below_the_threshold_of_the_minute() -> None:
+    ledger = QuotaLedger(Quota(usage_tier=60_000))
+    replies = [ledger.admit(100.0, 300) for _ in range(100)]
+    assert replies.count(None) == 6, "two seconds of the threshold"
+
+
+def test_at_any_tier_a_model_has_30_000_requests_per_minute() -> None:
+    ledger = QuotaLedger(Quota(usage_tier=3))
+    replies = [ledger.admit(number / 1000, 1) for number in range(60_000)]
+    assert replies.count(None) == pytest.approx(31_000, abs=2)
+
+
+def test_a_negative_pool_is_refused() -> None:
+    with pytest.raises(ValueError, match="`pool_tokens_per_minute` must be >= 0; got -1"):
+        Quota(usage_tier=1, pool_tokens_per_minute=-1)

@@ -8,6 +8,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
+from airflow_provider_llmbeam.operators.endpoint import TeardownEndpointOperator
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
@@ -31,4 +32,11 @@ with DAG("measured_pages", schedule="@daily", start_date=datetime(2026, 1, 1, tz
     EvaluateInferenceOperator(
         task_id="evaluate", golden={"uri": f"{CASE}/golden.jsonl", "key": "id"}, metrics={"answer": "exact"}, **JOB
     )
+    endpoint = {
+        "type": "vertex",
+        "model": "google/gemma3@gemma-3-4b-it",
+        "accept_eula": True,
+        "locations": ["us-central1"],
+    }
+    TeardownEndpointOperator(task_id="teardown", name="gpu", endpoint=endpoint)
     CompareInferenceOperator(task_id="compare", other={"model": "gemini-2.5-pro"}, **JOB)

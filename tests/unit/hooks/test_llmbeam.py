@@ -234,3 +234,19 @@ def test_extra_fields_that_are_no_json_object_are_refused_and_not_shown(
         LLMBeamHook().complete_model({"type": "gemini", "name": "gemini-3.5-flash-lite"})
     assert extra not in str(error.value)
     assert LLMBeamHook().test_connection() == (False, str(error.value))
+
+
+def test_the_usage_tier_of_the_connection_is_that_of_jobs_which_have_a_threshold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extra = json.dumps({"project": "acme", "location": "global", "usage_tier": 3})
+    monkeypatch.setenv("AIRFLOW_CONN_TIER", json.dumps({"conn_type": "llmbeam", "extra": extra}))
+    hook, job = LLMBeamHook("tier"), {"model": {"type": "gemini", "name": "gemini-2.5-flash"}}
+    assert hook.complete(job)[0]["limits"] == {"usage_tier": 3}
+    assert hook.complete({**job, "limits": {"usage_tier": 1}})[0]["limits"] == {"usage_tier": 1}
+    for changes in (
+        {"model": {"type": "gemini", "name": "gemini-2.5-flash", "location": "us-central1"}},
+        {"model": {"type": "echo"}},
+        {"inference": {"service_tier": "flex"}},
+    ):
+        assert "limits" not in hook.complete({**job, **changes})[0]

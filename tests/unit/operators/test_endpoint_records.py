@@ -16,7 +16,11 @@ from airflow_provider_llmbeam.endpoints import teardown
 from airflow_provider_llmbeam.endpoints.monitor import EndpointMonitor
 from airflow_provider_llmbeam.exceptions import EndpointFailedError, StockOutError
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
-from airflow_provider_llmbeam.operators.endpoint import ProvisionEndpointOperator, TeardownEndpointOperator
+from airflow_provider_llmbeam.operators.endpoint import (
+    ProvisionEndpointOperator,
+    TeardownEndpointOperator,
+    gpu_use,
+)
 from airflow_provider_llmbeam.polling.poller import poll_until_result
 
 pytestmark = pytest.mark.slow
@@ -235,3 +239,9 @@ def test_a_teardown_after_kill_9_while_the_worker_polls_cancels_the_deployment_a
     run.tear_down()
     assert is_empty(sandbox)
     assert gpus(sandbox) == 1
+
+
+def test_the_use_of_gpus_is_that_of_all_removed_endpoints_and_has_no_price_if_one_is_unknown():
+    assert gpu_use([], 0.0) == {}
+    assert gpu_use([(1000.0, 3.0), (2800.0, 1.0)], 4600.0) == {"gpu_hours": 1.5, "gpu_usd": 3.5}
+    assert gpu_use([(1000.0, 3.0), (2800.0, None)], 4600.0) == {"gpu_hours": 1.5, "gpu_usd": None}

@@ -10,6 +10,7 @@ import pytest
 from airflow.providers.google.common.hooks.base_google import GoogleBaseHook
 from airflow.sdk import DAG
 
+from airflow_provider_llmbeam.endpoints.teardown import RemovalRound
 from airflow_provider_llmbeam.exceptions import StillBillingError
 from airflow_provider_llmbeam.operators.endpoint import ProvisionEndpointOperator, TeardownEndpointOperator
 from airflow_provider_llmbeam.operators.sweep import SweepEndpointsOperator
@@ -69,6 +70,9 @@ def test_a_teardown_removes_the_endpoint_though_the_connection_cannot_be_read_ag
     removed = []
     monkeypatch.setattr(GoogleBaseHook, "get_connection", fail)
     monkeypatch.setattr("airflow_provider_llmbeam.operators.endpoint.platform_factory", connect)
+    monkeypatch.setattr(
+        "airflow_provider_llmbeam.operators.endpoint.removal_round", lambda *_, **options: RemovalRound()
+    )
     monkeypatch.setattr(
         "airflow_provider_llmbeam.operators.endpoint.remove",
         lambda platform, key, **options: removed.append(platform.location),

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from google.genai.types import TrafficType
 from hypothesis import given
 from hypothesis import strategies as st
 from llmbeam_sandbox import ModelSettings, Sandbox
 
+from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.providers.reported import UsageReader, tier_of
 from airflow_provider_llmbeam.spec import GeminiModel, Generation, OpenAIModel
+from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
 
 
@@ -97,7 +101,8 @@ def test_a_server_without_flex_is_believed():
         ("ON_DEMAND_PRIORITY", "priority"),
         ("fast", "priority"),
         ("ON_DEMAND", "standard"),
-        ("PROVISIONED_THROUGHPUT", "standard"),
+        ("PROVISIONED_THROUGHPUT", "provisioned"),
+        ("ON_DEMAND_OFFPEAK", "off_peak"),
         ("default", "standard"),
         (None, "standard"),
     ],
@@ -115,3 +120,53 @@ def test_a_reply_without_a_tier_costs_the_dearer_one_of_those_it_may_have(asked,
 @given(st.recursive(st.none() | st.text() | st.floats() | st.booleans(), st.lists))
 def test_whatever_a_server_reports_is_a_tier(reported):
     assert tier_of(reported) in SERVICE_TIERS
+
+
+def test_each_traffic_type_of_googles_client_is_a_tier_that_counts_apart():
+    """`ON_DEMAND` is the standard one."""
+    known = {kind.value: tier_of(kind.value) for kind in TrafficType}
+    assert {name for name, tier in known.items() if tier == "standard"} == {
+        "TRAFFIC_TYPE_UNSPECIFIED",
+        "ON_DEMAND",
+    }
+
+
+@pytest.fixture
+def provisioned(sandbox, google):
+    """A model with room for one request a minute in Provisioned Throughput."""
+    sandbox.monitoring.provision("gemini-2.5-flash", tokens_per_second=1)
+    return GeminiModel(name="gemini-2.5-flash", base_url=sandbox.gemini_url, project=google.project)
+
+
+def long_reply(model, tier):
+    async def main():
+        backend = open_backend(model, Generation(max_output_tokens=5), None, asked_tier=tier)
+        try:
+            return (await backend.complete(Prompt("a" * 200))).service_tier
+        except RequestError as error:
+            return error.http_status
+        finally:
+            await backend.aclose()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("tier", "served"),
+    [
+        ("standard", ["provisioned", "standard"]),
+        ("priority", ["provisioned", "priority"]),
+        ("flex", ["flex", "flex"]),
+        ("provisioned", ["provisioned", 429]),
+        ("provisioned_then_flex", ["provisioned", "flex"]),
+    ],
+)
+def test_provisioned_throughput_is_used_first_alone_or_not_as_the_tier_says(tier, served, provisioned, caplog):
+    assert [long_reply(provisioned, tier) for _ in range(2)] == served
+    assert caplog.messages == []
+
+
+def test_what_is_prepaid_costs_nothing_and_the_bill_agrees():
+    price = Price(input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=2.0)
+    assert Bill.of(1000, 100, 500, price, "provisioned").cost_nano_usd == 0
+    assert Bill.of(1000, 100, 0, price, "off_peak") == Bill.of(1000, 100, 0, price)

@@ -141,3 +141,27 @@ def test_the_recommended_limits_are_limits(rpm, tpm, limits):
     for name, rate in (("requests_per_minute", rpm), ("tokens_per_minute", tpm)):
         bounds = [bound for bound in (rate, limits.get(name)) if bound is not None]
         assert found.get(name, math.inf) <= min(bounds, default=math.inf)
+
+
+POOLED = {"type": "gemini", "name": "gemini-2.5-flash", "project": "p"}
+
+
+def test_a_pool_without_a_rate_has_the_duration_at_each_usage_tier_and_the_stated_one_counts():
+    demand = {"rows": 800_000, "input_tokens_per_row": 900, "output_tokens_per_row": 60}
+    each = {1: 23_040.0, 2: 11_520.0, 3: 4_608.0}
+    assert fit(question(model=POOLED, demand=demand), health()) == Fit(tier_seconds=each)
+    demand |= {"learned_rate": LEARNED}
+    assert fit(question(model=POOLED, demand=demand), health()).tier_seconds == {}
+    asked = question(model=POOLED, demand=demand, limits={"usage_tier": 2})
+    assert fit(asked, health()) == Fit(11_520.0, 3600 / 11_520, None, {2: 11_520.0})
+    assert may_start(asked, health()), "waiting raises no threshold"
+    assert not may_start(asked, health("unknown"))
+    assert recommended_limits(asked, health()) == {"usage_tier": 2}, "the job probes the pool above"
+
+
+def test_what_the_pool_has_admitted_lately_bounds_no_job_with_a_threshold():
+    assert recommended_limits(question(model=POOLED), health("degraded", requests=30)) == {
+        "requests_per_minute": 30
+    }
+    asked = question(model=POOLED, limits={"usage_tier": 2})
+    assert recommended_limits(asked, health("degraded", requests=30)) == {"usage_tier": 2}

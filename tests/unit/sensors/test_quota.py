@@ -153,6 +153,28 @@ def test_a_pool_without_a_known_rate_has_the_duration_at_the_rate_that_an_earlie
     assert task.pushed["limits"] == {}, "the job learns its rate anew"
 
 
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        (
+            {},
+            "At the thresholds of Standard PayGo it would take 6.4 h at usage tier 1, 3.2 h at usage tier 2, "
+            "77 min at usage tier 3.",
+        ),
+        (
+            {"usage_tier": 2},
+            "The job would take 3.2 h at usage tier 2, and the pool above it may admit more, and its window holds "
+            "94% of it.",
+        ),
+    ],
+)
+def test_a_pool_has_the_duration_at_the_thresholds_of_standard_paygo(google, sandbox, limits, words):
+    demand = {"rows": 800_000, "input_tokens_per_row": 900, "output_tokens_per_row": 60}
+    found = executed(sensor(demand=demand, window=timedelta(hours=3), limits=limits, deferrable=False))
+    assert found["sentence"].endswith(words)
+    assert found["tier_seconds"]["2"] == 11_520.0
+
+
 @pytest.mark.parametrize(("soft_fail", "wanted"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
 def test_a_timeout_without_headroom_fails_or_skips_with_the_reason(google, sandbox, soft_fail, wanted):
     full(sandbox)

@@ -104,8 +104,7 @@ def sent(state: LearnedRateState, seconds: float, *, is_waited_for: bool) -> Non
     state.admitted_rps = (state.admitted_rps or state.base_rps) * math.exp(-seconds / horizon) + 1 / horizon
     state.rejected_ratio *= 1 - SMOOTHING
     if is_waited_for:
-        factor = min(FASTEST_GROWTH, max(1.0, REJECTED_RATIO / max(state.rejected_ratio, 1e-9)))
-        state.base_rps *= math.exp(_cut(state) * REJECTED_RATIO * state.base_rps * factor * seconds)
+        state.base_rps *= grow(state.base_rps, state.rejected_ratio, seconds)
 
 
 def rejected(state: LearnedRateState, now: float, retry_after_seconds: float | None, sent_at: float) -> float:
@@ -123,7 +122,7 @@ def rejected(state: LearnedRateState, now: float, retry_after_seconds: float | N
     state.admitted_rps = max(0.0, state.admitted_rps - 1 / _horizon_seconds(state))
     state.rejected_ratio += SMOOTHING
     least = min(state.base_rps, FLOOR * state.admitted_rps)
-    state.base_rps = max(least, state.base_rps * math.exp(-_cut(state)))
+    state.base_rps = max(least, state.base_rps * math.exp(-cut(state.base_rps)))
     quota_unit.begin_interval(state, sent_at)
     state.holds = state.held_seconds = state.growth_seconds = state.is_next_run = 0.0
     if not is_pool(state):
@@ -136,6 +135,23 @@ def rejected(state: LearnedRateState, now: float, retry_after_seconds: float | N
     return max(0.0, state.held_until - now)
 
 
+def grow(rps: float, rejected_ratio: float, seconds: float) -> float:
+    """Returns the factor of a rate after some time without a 429.
+
+    Args:
+        rps: The rate, in requests per second.
+        rejected_ratio: Smoothed share of requests that were rejected.
+        seconds: The time.
+    """
+    factor = min(FASTEST_GROWTH, max(1.0, REJECTED_RATIO / max(rejected_ratio, 1e-9)))
+    return math.exp(cut(rps) * REJECTED_RATIO * rps * factor * seconds)
+
+
+def cut(rps: float) -> float:
+    """Returns the cut of the logarithm of a rate, in requests per second, by a 429."""
+    return min(LARGEST_CUT, GROWTH_PER_SECOND / (REJECTED_RATIO * rps))
+
+
 def _leave(state: LearnedRateState) -> None:
     """Makes the present rate the measured one: the server is a quota, or too slow a pool."""
     state.measured = max(1.0, min(state.measured, LEFT_MEASURED))
@@ -144,11 +160,6 @@ def _leave(state: LearnedRateState) -> None:
 
 def _may_wait(state: LearnedRateState, now: float) -> bool:
     return now - state.resumed_at > 2 * state.rejection_seconds / WAITING_RATIO
-
-
-def _cut(state: LearnedRateState) -> float:
-    """Returns the cut of the logarithm of the rate by a 429."""
-    return min(LARGEST_CUT, GROWTH_PER_SECOND / (REJECTED_RATIO * state.base_rps))
 
 
 def _horizon_seconds(state: LearnedRateState) -> float:

@@ -5,6 +5,7 @@ const isOne = (operators) => (task) => [task.operator_name, task.operator].some(
 // Whether a task runs inference over the rows of a Dag, and whether it estimates, evaluates or compares such a one.
 export const isRunning = isOne(RUNNING);
 export const isMeasuring = isOne(MEASURING);
+export const isTeardown = isOne(new Set(["TeardownEndpointOperator"]));
 export const MUTED = { opacity: 0.7 };
 
 // Without control characters and those that turn the direction of text, which a model may have written. Whoever may

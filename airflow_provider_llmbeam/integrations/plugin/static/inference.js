@@ -1,7 +1,7 @@
 // The pages "Inference" of a task instance and "Inference of the run": what a task has reported, also one that
 // estimates, evaluates or compares; without a report, the
 // progress line of its log, and its error. What a model, a row or a server said is shown as text, or in a frame that runs no scripts.
-import { isMeasuring, isRunning, MUTED, plain, readLog, readTasks, readXCom } from "./airflow.js";
+import { isMeasuring, isRunning, isTeardown, MUTED, plain, readLog, readTasks, readXCom } from "./airflow.js";
 
 (() => {
   const { createElement: h, useEffect, useState } = globalThis.React;
@@ -23,12 +23,20 @@ import { isMeasuring, isRunning, MUTED, plain, readLog, readTasks, readXCom } fr
     return { uri, html: isWhole ? await unzip(gzip).catch(() => undefined) : undefined };
   }
 
+  async function readGpu(task) {
+    const [hours, usd] = await Promise.all(["gpu_hours", "gpu_usd"].map((key) => readXCom(task, key)));
+    if (typeof hours !== "number") return undefined;
+    const cost = typeof usd === "number" ? `$${usd.toFixed(2)}` : "its price is not known";
+    return `The endpoint was removed ${hours.toFixed(2)} hours after its start: ${cost}.`;
+  }
+
   async function readReports({ dagId, runId, taskId, mapIndex }) {
     const wanted = (await readTasks(dagId, runId)).filter(
-      (task) => (isRunning(task) || isMeasuring(task)) && (taskId === undefined || task.task_id === taskId && task.map_index === Number(mapIndex ?? -1)),
+      (task) => (isRunning(task) || isMeasuring(task) || isTeardown(task)) && (taskId === undefined || task.task_id === taskId && task.map_index === Number(mapIndex ?? -1)),
     );
     return Promise.all(
       wanted.map(async (task) => {
+        if (isTeardown(task)) return { task, gpu: await readGpu(task) };
         const page = await readPage(task);
         return { task, page, ...(page || task.state === "success" ? {} : await readLog(task)) };
       }),
@@ -68,8 +76,9 @@ import { isMeasuring, isRunning, MUTED, plain, readLog, readTasks, readXCom } fr
   }
 
   function Task({ found, isDark }) {
-    const { task, page, progress, error } = found;
+    const { task, page, progress, error, gpu } = found;
     const isOver = ENDED.has(task.state);
+    if (isTeardown(task)) return h("p", null, gpu ?? (isOver ? "No endpoint was removed." : "The endpoint is removed after the work."));
     if (page?.html) return h(Report, { html: page.html, isDark });
     if (page) return h("p", null, `The report is too large for this page, or is none. It is in ${plain(page.uri)}.`);
     if (progress || error) {

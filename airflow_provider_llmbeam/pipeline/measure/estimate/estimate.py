@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.protocol.counts import duration, usd
 from airflow_provider_llmbeam.spec.safety.privacy import inspection_usd
+from airflow_provider_llmbeam.spec.usage_tier import hours_by_tier, tier_name
 
 _log = logging.getLogger(__name__)
 
@@ -136,6 +137,8 @@ class Estimate(_Part):
         duration_seconds: Duration until the last answer, in seconds, including the start, if no other job uses the
             quota; `None` if neither a quota nor the latency is known.
         limited_by: The limit that determines the duration.
+        tier_seconds: Time of sending at the threshold of each usage tier of Standard PayGo, or of the one that is
+            stated, in seconds; the pool may admit more. Empty where there is none, or a rate is stated.
         latency_seconds: Mean latency of an answer, in seconds.
         sample_usage: Usage of the estimate itself.
         price: Price that was used.
@@ -175,6 +178,7 @@ class Estimate(_Part):
     budget_left_usd: float | None = None
     duration_seconds: float | None
     limited_by: LimitedBy | None
+    tier_seconds: dict[int, float] = {}
     latency_seconds: float | None
     sample_usage: SampleUsage
     price: Price | None
@@ -250,14 +254,21 @@ class Estimate(_Part):
         return f"{bound}{usd(self.cost_usd)}{between} at {rates}{cache}"
 
     def _time(self) -> str:
+        tiers = (
+            f"; sending: {hours_by_tier(self.tier_seconds)}"
+            if len(self.tier_seconds) > 1 and self.limited_by != "learned_rate"
+            else ""
+        )
         if self.duration_seconds is None:
-            return "not known: neither a quota (`limits`) nor the model's latency is"
+            return f"not known: neither a quota (`limits`) nor the model's latency is{tiers}"
         words = duration(self.duration_seconds)
         if self.limited_by is None:
             return words
+        if self.limited_by == "usage_tier":
+            return f"{words} at {', '.join(map(tier_name, self.tier_seconds))}; the pool above it may admit more"
         learned = self.demand.learned_rate if self.limited_by == "learned_rate" else None
         rate = "" if learned is None else f" ({learned.words})"
-        return f"{words}, as {_LIMITS[self.limited_by]}{rate} allows no more"
+        return f"{words}, as {_LIMITS[self.limited_by]}{rate} allows no more{tiers}"
 
 
 _NO_PRIORITY_PRICE = "list price of the priority tier; `limits.price` with `priority_ratio` sets"

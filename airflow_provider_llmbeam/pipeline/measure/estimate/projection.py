@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model.price import Price
 
-LimitedBy = Literal["requests_per_minute", "tokens_per_minute", "in_flight", "learned_rate"]
+LimitedBy = Literal["requests_per_minute", "tokens_per_minute", "in_flight", "learned_rate", "usage_tier"]
 
 #: Minimum number of answers for a linear fit; with fewer it overfits.
 _ENOUGH_FOR_A_LINE = 8
@@ -130,6 +130,7 @@ def sending_seconds(
     workers: int,
     latency_seconds: float | None,
     learned_seconds: float | None = None,
+    tier_seconds: float | None = None,
 ) -> tuple[float | None, LimitedBy | None]:
     """Projects the duration of requests at the limits, and the limit that determines it.
 
@@ -141,6 +142,7 @@ def sending_seconds(
         latency_seconds: Mean latency of an answer, in seconds; `None` if not known.
         learned_seconds: Duration at the rate that an earlier run has learned; `None` if a quota is known, or none
             has.
+        tier_seconds: Duration at the threshold of the usage tier; `None` if none is stated.
 
     Returns:
         The duration in seconds and the limit; both `None` if no limit is known.
@@ -152,6 +154,8 @@ def sending_seconds(
         found.append((60 * tokens / (limits.tokens_per_minute * limits.share_ratio), "tokens_per_minute"))
     if learned_seconds is not None:
         found.append((learned_seconds, "learned_rate"))
+    if tier_seconds is not None:
+        found.append((tier_seconds, "usage_tier"))
     if latency_seconds is not None:
         # Concurrent requests end together: the last round counts as a whole one.
         rounds = requests / min(limits.max_in_flight * workers, max(requests, 1))

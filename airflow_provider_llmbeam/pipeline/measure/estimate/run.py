@@ -48,11 +48,13 @@ from airflow_provider_llmbeam.pipeline.reporting.history import mean_output
 from airflow_provider_llmbeam.pipeline.shared_budget import read_left_usd
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.demand import Demand
+from airflow_provider_llmbeam.spec.facts import TIER_RATIOS
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
-from airflow_provider_llmbeam.spec.model.tier import TIER_RATIOS, ordinary_tier
+from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, workers_of
+from airflow_provider_llmbeam.spec.usage_tier import seconds_by_tier
 
 _log = logging.getLogger("llmbeam")
 
@@ -215,6 +217,8 @@ def _extrapolate(
     # Machines share a quota, and how many there will be is not known.
     is_one_machine = isinstance(spec.runner, LocalRunner)
     learned = learned_rate(spec.model, spec.limits, spec.paths.rates_uri) if is_one_machine else None
+    has_tiers = spec.inference.service_tier == "standard"
+    by_tier = seconds_by_tier(spec.model, spec.limits, input_tokens + output_tokens) if has_tiers else {}
     seconds, limited_by = sending_seconds(
         requests,
         input_tokens + output_tokens,
@@ -222,6 +226,7 @@ def _extrapolate(
         workers_of(spec.runner, spec.limits),
         latency,
         None if learned is None else learned.seconds(requests, input_tokens + output_tokens),
+        by_tier.get(spec.limits.usage_tier or 0),
     )
     start = DATAFLOW_START_SECONDS if isinstance(spec.runner, DataflowRunner) else START_SECONDS
     duration, now = None if seconds is None else round(start + seconds, 1), time.time()
@@ -269,6 +274,7 @@ def _extrapolate(
         budget_left_usd=left,
         duration_seconds=duration,
         limited_by=limited_by,
+        tier_seconds=by_tier,
         latency_seconds=None if latency is None else round(latency, 3),
         sample_usage=usage,
         price=price,

@@ -10,10 +10,11 @@ from airflow_provider_llmbeam.engine.prefix import storage_usd
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import BatchPlan
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import FLEX_RATIOS, Way, Work, choose, ways_of
 from airflow_provider_llmbeam.pipeline.prefix_cache import TTL_SECONDS, head_to_cache
+from airflow_provider_llmbeam.spec.facts import TIER_RATIOS
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.inference_rules import has_batch_inference, has_flex
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, TIER_RATIOS, ordinary_tier
+from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, ordinary_tier
 
 
 def ways_of_job(

@@ -8,7 +8,7 @@ from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobError
 from airflow_provider_llmbeam.spec import Price
-from airflow_provider_llmbeam.spec.model.tier import ASSUMED_PRIORITY_RATIO
+from airflow_provider_llmbeam.spec.facts import ASSUMED_PRIORITY_RATIO
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 PRICE = Price(input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=10.0)

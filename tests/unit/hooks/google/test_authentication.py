@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_llmbeam.hooks.google.authentication import google_credentials, uses_google
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.hooks.google.authentication import google_credentials, uses_google, with_key
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.review_answers import AddGoldenRowsOperator, SampleAnswersOperator
 from airflow_provider_llmbeam.spec import JobSpec
@@ -111,3 +112,27 @@ def test_a_golden_set_on_cloud_storage_is_read_and_written_with_the_account_of_t
     ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=-1, xcom_push=lambda **_: None)
     task.execute({"ti": ti})
     assert used == [expected]
+
+
+KEY = "projects/keys/locations/europe-west1/keyRings/llmbeam/cryptoKeys/state"
+
+
+@pytest.fixture
+def keyed(monkeypatch: pytest.MonkeyPatch) -> str:
+    connection = {"conn_type": "google_cloud_platform", "extra": {"kms_key_name": KEY}}
+    monkeypatch.setenv("AIRFLOW_CONN_KEYED", json.dumps(connection))
+    return "keyed"
+
+
+def test_a_job_that_uses_google_cloud_gets_the_key_of_the_connection_unless_it_has_its_own(keyed: str) -> None:
+    own = KEY.replace("state", "own")
+    assert with_key(job(state_uri="gs://state/"), keyed).kms_key_name == KEY
+    assert with_key(job(state_uri="gs://state/", kms_key_name=own), keyed).kms_key_name == own
+    assert with_key(job(state_uri="gs://state/"), "google_cloud_default").kms_key_name is None
+    assert with_key(job(), "no-such-connection").kms_key_name is None
+
+
+def test_a_job_that_the_key_of_the_connection_cannot_encrypt_is_refused(keyed: str) -> None:
+    sink = {"type": "bigquery", "table": "p.d.answers", "location": "US"}
+    with pytest.raises(JobSpecError, match=r"`kms_key_name`: must be a key in 'us' for `sink\.location` 'US'"):
+        with_key(job(sink=sink), keyed)

@@ -11,8 +11,8 @@ from airflow_provider_llmbeam.pipeline.batch_inference.ways import (
     flex_until,
     ways_of,
 )
+from airflow_provider_llmbeam.spec.facts import ASSUMED_PRIORITY_RATIO, MAX_FLEX_SECONDS
 from airflow_provider_llmbeam.spec.model.price import Price
-from airflow_provider_llmbeam.spec.model.tier import ASSUMED_PRIORITY_RATIO, MAX_FLEX_SECONDS
 
 NOW = 1_800_000_000.0
 HOUR = 3600.0

@@ -23,7 +23,13 @@ from airflow_provider_llmbeam.spec.protocol.counts import NANO
 from tests.outcomes import completion
 
 
-def report(spec: JobSpec, tally: Tally, estimate_accuracy: Any = None, finished_at: float = 1012.3456) -> Report:
+def report(
+    spec: JobSpec,
+    tally: Tally,
+    estimate_accuracy: Any = None,
+    finished_at: float = 1012.3456,
+    batch_began_at: float | None = None,
+) -> Report:
     return build_report(
         spec,
         tally=tally,
@@ -34,6 +40,7 @@ def report(spec: JobSpec, tally: Tally, estimate_accuracy: Any = None, finished_
         started_at=1000.0,
         finished_at=finished_at,
         estimate_accuracy=estimate_accuracy,
+        batch_began_at=batch_began_at,
     )
 
 
@@ -88,7 +95,7 @@ def test_the_spec_in_the_report_holds_no_secret_of_the_job(job, monkeypatch: pyt
 
 
 def test_the_rate_is_over_the_time_of_sending(full: Report) -> None:
-    """6 requests in 30 s, where 60 a minute are allowed."""
+    """The first of 6 requests and 5 more in 30 s, where 60 a minute are allowed."""
     assert full.sending_seconds == 30.0
     assert full.requests.model_dump() == {
         "sent": 6,
@@ -97,8 +104,8 @@ def test_the_rate_is_over_the_time_of_sending(full: Report) -> None:
         "unreturned": 0,
         "retried": 1,
         "mended": 0,
-        "per_minute": 12.0,
-        "quota_ratio": 0.2,
+        "per_minute": 10.0,
+        "quota_ratio": 0.167,
     }
     assert full.tokens.model_dump() == {
         "input": 614,
@@ -166,9 +173,41 @@ def test_a_run_that_sent_nothing_has_no_rates(spec: JobSpec) -> None:
 
 def test_without_a_quota_there_is_no_ratio(job) -> None:
     spec = job()
-    found = report(spec, tally_of(spec, AnsweredRow({}, "a", completion(), "fresh")))
+    found = report(spec, tally_of(spec, *at_a_rate_of(1.0)))
     assert found.requests.per_minute == 60.0
     assert found.requests.quota_ratio is None
+
+
+def at_a_rate_of(per_second: float, rows: int = 78) -> list[AnsweredRow]:
+    """The answers, which take no time, to requests at equal distances."""
+    times = [1000 + row / per_second for row in range(rows)]
+    return [
+        AnsweredRow({}, str(at), completion(sent_at=at, answered_at=at, latency_seconds=0.0), "fresh")
+        for at in times
+    ]
+
+
+@pytest.mark.parametrize("rows", [2, 78])
+def test_a_run_at_exactly_the_quota_has_used_all_of_it(job, rows: int) -> None:
+    spec = job(limits={"requests_per_minute": 60})
+    assert report(spec, tally_of(spec, *at_a_rate_of(1.0, rows))).requests.quota_ratio == 1.0
+    assert report(spec, tally_of(spec, *at_a_rate_of(1.5, rows))).requests.quota_ratio == 1.5
+
+
+def test_requests_of_rows_that_failed_in_the_end_count_in_the_time_of_sending(job) -> None:
+    spec = job(limits={"requests_per_minute": 60})
+    failed = Failure(kind="timeout", message="", attempts=10, failed_at=1087.0)
+    found = report(spec, tally_of(spec, *at_a_rate_of(1.0), FailedRow({}, failed)))
+    assert (found.sending_seconds, found.requests.quota_ratio) == (87.0, 1.0)
+
+
+def test_one_request_and_batch_inference_have_no_rate(job) -> None:
+    spec = job(limits={"requests_per_minute": 60})
+    alone = report(spec, tally_of(spec, AnsweredRow({}, "a", completion(), "fresh")))
+    batch = report(spec, tally_of(spec, *at_a_rate_of(1.0)), batch_began_at=900.0)
+    for found in (alone, batch):
+        assert (found.requests.per_minute, found.requests.quota_ratio) == (None, None)
+    assert batch.tokens.per_minute is None
 
 
 def test_the_cost_is_that_of_the_answers_of_this_run(spec: JobSpec) -> None:

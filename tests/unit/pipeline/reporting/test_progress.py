@@ -125,11 +125,37 @@ def test_a_log_gets_a_line_on_each_change_and_one_at_the_end(lines: list[str]) -
     assert len(lines) == len(set(lines))
 
 
+@pytest.mark.parametrize(
+    ("ended", "is_shown"),
+    [
+        (Counts(rows=9, failed=2), False),
+        (Counts(rows=9, duplicates=2), False),
+        (Counts(rows=9, failed=9), True),
+        (Counts(rows=9, requests=1), True),
+        (Counts(rows=9, resumed=1), True),
+    ],
+    ids=str,
+)
+def test_a_job_that_is_refused_after_its_rows_were_read_has_no_last_line(
+    lines: list[str], ended: Counts, is_shown: bool
+) -> None:
+    with show_progress(interval_seconds=60):
+        PROGRESS.add(ended)
+    assert bool(lines) == is_shown
+
+
+def test_rows_that_are_known_already_have_no_rate() -> None:
+    known = Counts(rows=9, resumed=8, failed=1)
+    assert progress_line(known, 12.5) == "rows 9/9 (100%) · 1 failed"
+
+
 def test_a_line_has_the_cost_if_the_price_is_known(lines: list[str]) -> None:
     with show_progress(interval_seconds=60):
-        PROGRESS.add(Counts(rows=1, input_tokens=2_000_000, output_tokens=1_000_000, cost_nano_usd=12 * NANO))
+        PROGRESS.add(
+            Counts(rows=1, answered=1, input_tokens=2_000_000, output_tokens=1_000_000, cost_nano_usd=12 * NANO)
+        )
     with show_progress(interval_seconds=60):
-        PROGRESS.add(Counts(rows=1, input_tokens=2_000_000, output_tokens=1_000_000))
+        PROGRESS.add(Counts(rows=1, answered=1, input_tokens=2_000_000, output_tokens=1_000_000))
     known, unknown = lines
     assert "3,000,000 tokens · $12.00 · " in known
     assert "$" not in unknown

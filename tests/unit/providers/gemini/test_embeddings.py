@@ -229,3 +229,13 @@ def test_an_invalid_vector_is_left_to_the_parser(way: int, body: dict[str, Any])
     method = _method(GeminiModel(name=name, **place), EMBEDDING)
     (reply,) = _replies(body, json.dumps(body).encode(), [Prompt("a" * 40)], method, name, UsageReader(name))
     assert (reply.vector, reply.input_tokens) == (None, 10)
+
+
+@pytest.mark.parametrize(("way", "is_news"), [(0, False), (2, True)], ids=["documents no usage", "documents one"])
+def test_vectors_without_tokens_are_news_where_the_service_documents_them(
+    way: int, is_news: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, place, *_ = WAYS[way]
+    backend = GeminiEmbeddings(GeminiModel(name=name, **place), EMBEDDING)
+    assert backend._usage.count(None, 7) == (7, 7)
+    assert bool(caplog.messages) == is_news

@@ -15,7 +15,13 @@ import airflow_provider_llmbeam.integrations.plugin
 import airflow_provider_llmbeam.operators.retry_failed_rows
 import airflow_provider_llmbeam.operators.taskflow
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
-from airflow_provider_llmbeam.spec.protocol.manifest import MAX_BYTES, PAGE_KEY, encode_page, manifest
+from airflow_provider_llmbeam.spec.protocol.manifest import (
+    MAX_BYTES,
+    PAGE_KEY,
+    closing_lines,
+    encode_page,
+    manifest,
+)
 
 AIRFLOW_JS = Path(airflow_provider_llmbeam.integrations.plugin.__file__).parent / "static" / "airflow.js"
 REPORT_PAGE = AIRFLOW_JS.parents[3] / "pipeline" / "reporting" / "page.html.jinja"
@@ -199,3 +205,18 @@ def test_an_xcom_that_is_no_page_breaks_no_page(tmp_path, stored):
 def test_the_script_of_the_plugin_reads_that_xcom():
     script = Path(airflow_provider_llmbeam.integrations.plugin.__file__).parent / "static" / "inference.js"
     assert f'readXCom(task, "{PAGE_KEY}")' in script.read_text()
+
+
+def test_the_last_lines_of_a_run_name_the_kinds_of_failed_rows_and_the_time_of_batch_inference():
+    report = {
+        "batch_began_at": 1000.0,
+        "finished_at": 8800.0,
+        "origins": {"batch": 1200, "fresh": 3},
+        "dead_letter_by_kind": {"blocked": 7, "media_error": 30},
+        "dead_letter_uri": "gs://out/dead_letter.jsonl",
+    }
+    assert [*closing_lines(report)] == [
+        "Batch inference: 1,200 rows answered, 2 h 10 min from the request files to the report.",
+        "37 failed: 30 media_error, 7 blocked. Dead letter: gs://out/dead_letter.jsonl",
+    ]
+    assert [*closing_lines({**report, "batch_began_at": None, "dead_letter_by_kind": {}})] == []
