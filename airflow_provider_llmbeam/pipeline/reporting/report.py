@@ -183,6 +183,7 @@ class Series(Part):
     input_tokens: list[int]
     output_tokens: list[int]
     cost_usd: list[float]
+    gpu_busy: list[float | None] = Field(default_factory=list)
 
 
 class FailedSample(Part):
@@ -391,6 +392,40 @@ class FullPrice(Part):
     because: str
 
 
+class ServedModel(Part):
+    """One deployed model of the endpoint while the job ran, whoever asked it.
+
+    Attributes:
+        name: Name of the model, or of its version.
+        responses: Responses to all clients.
+        failed: Those of them with a 5xx.
+        gpu_minutes: Minutes times replicas; the GPUs of one replica count once.
+        idle_minutes: Those of them in which its GPUs did not work: the rest of the duty cycle.
+        waiting: Mean number of requests in the queue of vLLM; `None` if not known.
+    """
+
+    name: str
+    responses: int
+    failed: int
+    gpu_minutes: float
+    idle_minutes: float
+    waiting: float | None
+
+
+class Serving(Part):
+    """The endpoint on Vertex AI while the job ran, from Cloud Monitoring.
+
+    Attributes:
+        models: Its deployed models by their ids.
+        until: End of the last minute that Cloud Monitoring showed, which is 2 to 6 minutes late.
+        sentences: What follows for the number of replicas, for each model.
+    """
+
+    models: dict[str, ServedModel]
+    until: float
+    sentences: list[str]
+
+
 class Report(Part):
     """The report of a run. Times are Unix seconds; all sums are those of this run; costs are in US dollars.
 
@@ -445,6 +480,7 @@ class Report(Part):
     comparison: RunComparison | None = None
     samples: SampledRows
     series: Series | None = None
+    serving: Serving | None = None
     trace_id: str | None = None
     trace_url: str | None = None
     traced_rows: list[TracedRow] = Field(default_factory=list)
