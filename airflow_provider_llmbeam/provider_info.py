@@ -109,10 +109,11 @@ def get_provider_info() -> dict[str, Any]:
                 "hook-class-name": f"{_PACKAGE}.hooks.llmbeam.LLMBeamHook",
                 "hook-name": _NAME,
                 "ui-field-behaviour": {
-                    "hidden-fields": ["schema", "port", "login"],
-                    "relabeling": {"password": "API key", "host": "Base URL"},
+                    "hidden-fields": ["schema", "port"],
+                    "relabeling": {"password": "API key", "host": "Base URL", "login": "Client ID"},
                     "placeholders": {
                         "host": "https://… (empty: Google's own address)",
+                        "login": "for OAuth alone, whose secret is the API key",
                         "password": "of the Gemini Developer API, or of an OpenAI-compatible server",
                     },
                 },

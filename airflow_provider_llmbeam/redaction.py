@@ -28,7 +28,7 @@ _HIDDEN = "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206
 _SECRET_NAME = (
     r"(?i)(?:api|access|private|secret|service|signing|fernet)_?key|secret|passw|passphrase|_pwd"
     r"|token(?!s|izer|_audience)|credential|authorization|bearer|signature|dsn|sql_alchemy_conn|airflow_conn_"
-    r"|connection_string"
+    r"|connection_string|llmbeam_header_"
 )
 #: Names of variables that end like a secret, and those that hold a path.
 _KEY_VARIABLE = r"(?i)_KEY$"
@@ -168,6 +168,8 @@ def _passwords(value: str) -> Iterable[str]:
             yield base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
     if value.lstrip().startswith("{"):
         yield from _secrets_in_json(value)
+    if scheme := re.match(r"(?i)(?:bearer|basic)\s+", value):  # the value of a header
+        yield value[scheme.end() :]
     for quoted, plain in re.findall(_PARAMETER, value):
         yield re.sub(r"\\(.)", r"\1", quoted) if quoted else unquote(plain)
 

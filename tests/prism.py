@@ -21,13 +21,13 @@ def prism_binary() -> str:
         return given
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     binary = home / f"llmbeam/prism-{version('apache-beam')}/prism"
-    if not _is_built(binary):
+    if not is_built(binary):
         pytest.skip(f"there is no binary of Prism at '{binary}'; `scripts/build-prism` builds it, with Go")
     return str(binary)
 
 
 @cache
-def _is_built(binary: Path) -> bool:
+def is_built(binary: Path) -> bool:
     """Whether the binary is there, once `scripts/test`, which builds it beside the tests, has built it."""
     if not binary.parent.is_dir():
         return False

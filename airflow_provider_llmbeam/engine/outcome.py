@@ -125,6 +125,8 @@ class Failure:
         service_tier: Tier at which a refused answer was served.
         category: What a prompt or an answer was blocked for, as the server or the guard model names it, e.g.
             `HARM_CATEGORY_HARASSMENT`; several are separated by commas. `None` for other failures.
+        request_id: ID that the server or its gateway has given the last request; `None` if it gave none, and for a
+            refusal from the journal.
     """
 
     kind: FailureKind
@@ -147,6 +149,7 @@ class Failure:
     failed_at: float = field(default=0.0, compare=False)
     service_tier: ServiceTier = "standard"
     category: str | None = None
+    request_id: str | None = field(default=None, compare=False)
 
 
 Outcome = Completion | Failure
@@ -160,8 +163,8 @@ def without_secrets(outcome: Outcome, redact: Callable[[str], str]) -> Outcome:
         redact: Returns such a text, see `redaction.redact`; called for every outcome, with few different texts.
     """
     if isinstance(outcome, Failure):
-        category = redact(outcome.category) if outcome.category else outcome.category
-        return replace(outcome, message=redact(outcome.message), category=category)
+        category, request_id = (text and redact(text) for text in (outcome.category, outcome.request_id))
+        return replace(outcome, message=redact(outcome.message), category=category, request_id=request_id)
     model, finish_reason = redact(outcome.model), redact(outcome.finish_reason)
     if model == outcome.model and finish_reason == outcome.finish_reason:
         return outcome

@@ -196,6 +196,7 @@ def failure_of(error: RequestError, bill: Bill, request: Request | None, max_rep
         sheds=request.sheds if request else 0,
         service_tier=error.service_tier,
         category=error.category,
+        request_id=error.request_id,
         max_repairs=max_repairs,
         answered_at=now if error.kind in REFUSED else 0.0,
         began_at=request.first_sent_at if request else 0.0,

@@ -38,6 +38,7 @@ class RequestError(Exception):
         category: What the server blocked, see `Failure.category`.
         quota_unit: What the exhausted quota of a 429 counts, if the server says so.
         is_given_up: Whether it was tried for long enough already, so that only another run tries it again.
+        request_id: ID that the server has given the request, which `HttpClient` sets.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class RequestError(Exception):
         self.category = category
         self.quota_unit: QuotaUnit | None = quota_unit
         self.is_given_up = is_given_up
+        self.request_id: str | None = None
 
     @property
     def advised_seconds(self) -> float:

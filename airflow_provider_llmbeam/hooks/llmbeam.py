@@ -13,8 +13,16 @@ from airflow.sdk import BaseHook
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.deployment import own_deployment
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
-from airflow_provider_llmbeam.redaction import redact, url_fault
-from airflow_provider_llmbeam.spec.model import Model, connection_fields, model_data, model_problems, parse_model
+from airflow_provider_llmbeam.redaction import redact, secrets_of, url_fault
+from airflow_provider_llmbeam.spec.fields.text import from_text
+from airflow_provider_llmbeam.spec.model import (
+    Model,
+    connection_fields,
+    header_variable,
+    model_data,
+    model_problems,
+    parse_model,
+)
 from airflow_provider_llmbeam.spec.model.server import with_base_url
 from airflow_provider_llmbeam.spec.usage_tier import thresholds_of
 
@@ -98,17 +106,20 @@ class LLMBeamHook(BaseHook):
         """
         from airflow_provider_llmbeam.hooks.model_list import describe_access, model_of_connection
 
-        key = ""
+        fields, secrets, key = dict[str, Any](), dict[str, str](), ""
         try:
             connection, deployment = self.get_conn(), own_deployment()
-            extra = self._extra(connection) if connection else {}
-            host, key = (connection.host, connection.password or "") if connection else (None, "")
-            model = model_of_connection(host, key, extra)
-            found = describe_access(model, dict.fromkeys(model.api.key_variables, key) if key else {})
+            if connection is not None:
+                key = connection.password or ""
+                fields, values = self._fields(connection)
+                secrets = _with_values({}, values)[1]
+            model = model_of_connection(key, fields)
+            secrets |= dict.fromkeys(model.api.key_variables, key) if key else {}
+            found = describe_access(model, secrets)
         except LLMBeamError as error:
-            return False, redact(str(error), [key] if key else [])
+            return False, redact(str(error), [key, *secrets_of(secrets, secrets)])
         named = repr(deployment) if deployment else "not set, which Dataflow jobs and endpoints need"
-        server = host or model.api.service
+        server = fields.get("base_url") or model.api.service
         return True, f"{server}: {found}. Deployment (`[llmbeam] deployment`): {named}."
 
     def complete(self, data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -137,14 +148,15 @@ class LLMBeamHook(BaseHook):
     def complete_model(self, model: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Adds the fields that the model does not set and the connection provides.
 
-        The key of the default connection may be that of Gemini: another server gets it only if its address is the
-        host of that connection.
+        The key of the default connection may be that of Gemini: another server gets it, and what the connection
+        has for a gateway, only if its address is the host of that connection.
 
         Args:
             model: A model spec as plain data.
 
         Returns:
-            The model, and the environment variables with its API key, which Airflow masks in logs.
+            The model, and the environment variables with its API key and the values of its headers, which Airflow
+            masks in logs.
 
         Raises:
             JobSpecError: See `get_conn`.
@@ -154,38 +166,70 @@ class LLMBeamHook(BaseHook):
     def _complete_model(self, model: dict[str, Any], connection: Any) -> tuple[dict[str, Any], dict[str, str]]:
         if connection is None:
             return model, {}
-        extra = self._extra(connection)
-        provided = {
-            "base_url": connection.host,
-            "project": extra.get("project"),
-            "location": extra.get("location"),
-        }
+        provided, values = self._fields(connection)
         fields = connection_fields(model)
-        filled = {name: provided[name] for name in fields if provided[name] and not model.get(name)}
-        completed = {**model, **filled}
         own = {name: value for name, value in model.items() if value}
         # What is no model is refused by the caller.
         key_variable = next(iter(() if model_problems(own) else parse_model(own).api.key_variables), None)
-        if not connection.password or key_variable is None:
-            return completed, {}
-        if self.llmbeam_conn_id == self.default_conn_name and _is_at_another_address(completed, connection.host):
-            self.log.info(
-                "The key of connection %r is left out, as its host is not the address of model %r: `%s` of the "
-                "environment is used. Name a connection in `llmbeam_conn_id` to send its key.",
-                self.llmbeam_conn_id,
-                model.get("name"),
-                key_variable,
+        secrets = {key_variable: connection.password} if key_variable and connection.password else {}
+        values = values if "headers" in fields else {}
+        provided["headers"], of_headers = _with_values(from_text(own.get("headers", {})), values)
+        if self.llmbeam_conn_id == self.default_conn_name and _is_at_another_address(own, connection.host):
+            if secrets or of_headers:
+                self.log.info(
+                    "The key and the headers of connection %r are left out, as its host is not the address of "
+                    "model %r: `%s` of the environment is used. Name a connection in `llmbeam_conn_id` to send "
+                    "its key.",
+                    self.llmbeam_conn_id,
+                    model.get("name"),
+                    key_variable,
+                )
+            fields, secrets, of_headers = tuple({*fields} & {"base_url", "project", "location"}), {}, {}
+        filled = {
+            name: provided[name]
+            for name in fields
+            if provided.get(name) and (name not in own or name == "headers")
+        }
+        secrets |= of_headers
+        for secret in secrets_of(secrets, secrets):
+            mask_secret(secret)
+        return {**model, **filled}, secrets
+
+    def _fields(self, connection: Any) -> tuple[dict[str, Any], dict[str, str]]:
+        """Returns the fields of a model that a connection has, and the values of headers by their names."""
+        extra = {name: from_text(value) for name, value in self._extra(connection).items()}
+        auth, values = extra.get("auth"), extra.get("headers") or {}
+        if isinstance(auth, dict) and auth.get("type") == "oauth" and connection.login:
+            auth = {"client_id": connection.login, **auth}
+        if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+            raise JobSpecError(  # not shown: it may hold a secret
+                f"`llmbeam_conn_id`: `headers` in the extra of connection {self.llmbeam_conn_id!r} is no JSON "
+                'object with texts, such as {"x-portkey-config": "VALUE"}.'
             )
-            return completed, {}
-        mask_secret(connection.password)
-        return completed, {key_variable: connection.password}
+        found = {name: extra.get(name) for name in ("project", "location", "query")}
+        return {"base_url": connection.host, **found, "auth": auth, "headers": _with_values({}, values)[0]}, values
+
+
+def _with_values(named: Any, values: Mapping[str, str]) -> tuple[Any, dict[str, str]]:
+    """Returns headers of a model with those of a connection, and the variables with their values.
+
+    Args:
+        named: Variables by header; a header that the connection has, too, keeps its variable.
+        values: Values by header.
+    """
+    if not isinstance(named, Mapping):
+        return named, {}  # refused by the caller
+    own = {str(name).lower(): variable for name, variable in named.items()}
+    variables = {name: own.get(name.lower(), header_variable(name)) for name in values}
+    added = {name: variable for name, variable in variables.items() if name.lower() not in own}
+    return {**named, **added}, {variables[name]: value for name, value in values.items()}
 
 
 def _is_at_another_address(model: Mapping[str, Any], host: str | None) -> bool:
-    """Returns whether a model, as plain data, is neither one of Gemini nor on the server of a host."""
-    if model.get("type", "gemini") == "gemini":
-        return False
-    return not host or str(model.get("base_url")).rstrip("/") != host.rstrip("/")
+    """Returns whether a model, as plain data, is at another address than a host; without one, that of Gemini."""
+    if not host:
+        return bool(model.get("type", "gemini") != "gemini")
+    return str(model.get("base_url", host)).rstrip("/") != host.rstrip("/")
 
 
 def open_model(

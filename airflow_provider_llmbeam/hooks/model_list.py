@@ -9,28 +9,29 @@ from urllib.parse import urlsplit
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication
 from airflow_provider_llmbeam.providers.errors import ApiNotFoundError
 from airflow_provider_llmbeam.providers.rest import RestClient, session_with
-from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, parse_model
+from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, connection_fields, parse_model
 from airflow_provider_llmbeam.transport.server_reply import list_of
 
 _MAX_MODELS = 1000
 
 
-def model_of_connection(host: str | None, key: str | None, extra: Mapping[str, Any]) -> Model:
+def model_of_connection(key: str | None, fields: Mapping[str, Any]) -> Model:
     """Returns a model whose requests would go where the key of a connection belongs.
 
     The address of a server with the OpenAI API has a path, such as `/v1`; that of Gemini has none. Without an
     address, a key of OpenAI begins with `sk-`.
 
+    Args:
+        key: Its key.
+        fields: The fields of a model that it has.
+
     Raises:
         JobSpecError: A field of the connection does not fit.
     """
-    fields = {"base_url": host} if host else {}
-    if project := extra.get("project"):
-        location = extra.get("location") or "global"
-        return parse_model({"type": "gemini", "project": project, "location": location, **fields})
-    if urlsplit(host or "").path.strip("/") or (not host and (key or "").startswith("sk-")):
-        return parse_model({"type": "openai", "name": "any", **fields})
-    return parse_model({"type": "gemini", **fields})
+    host = fields.get("base_url")
+    is_openai = urlsplit(host or "").path.strip("/") or (not host and (key or "").startswith("sk-"))
+    model = {"type": "openai", "name": "any"} if is_openai and not fields.get("project") else {"type": "gemini"}
+    return parse_model(model | {name: fields[name] for name in connection_fields(model) if fields.get(name)})
 
 
 def describe_access(model: Model, environment: Mapping[str, str]) -> str:
@@ -44,7 +45,7 @@ def describe_access(model: Model, environment: Mapping[str, str]) -> str:
         LLMBeamError: There is no key or token; or the server refuses it, or does not answer.
     """
     authenticate = ModelAuthentication(model, environment)
-    with session_with(authenticate) as session:
+    with session_with(authenticate, model.api.certificate) as session:
         client = RestClient(session, model.api.service)
         url, field, params = _list_of(model)
         try:
@@ -64,7 +65,7 @@ def _list_of(model: Model) -> tuple[str, str, dict[str, str]]:
     As google-genai 2.34 (`models.Models._list`) and openai ask for them.
     """
     if isinstance(model, OpenAIModel):
-        return f"{model.base_url}/models", "data", {}
+        return model.url_of("models"), "data", {}
     assert isinstance(model, GeminiModel)
     size = {"pageSize": str(_MAX_MODELS)}
     if model.project:

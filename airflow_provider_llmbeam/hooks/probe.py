@@ -14,6 +14,7 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from airflow_provider_llmbeam.hooks.google.sessions import with_shared_connections
+from airflow_provider_llmbeam.providers.access import secrets_in
 from airflow_provider_llmbeam.providers.probe import (
     INPUT_TOKENS,
     OUTPUT_TOKENS,
@@ -324,13 +325,13 @@ class Prober:
         headers = self._authenticate() if many and self._request is not None else {}
         # One connection for all requests. Over plain HTTP it is not kept for the next probe: a small server closes
         # it after some seconds, perhaps just when the next probe starts.
-        with with_shared_connections(session_with(lambda: headers)) as session:
+        with with_shared_connections(session_with(lambda: headers, self._model.api.certificate)) as session:
             http = RestClient(session, self._model.api.service)
             while len(replies) < many and not is_enough(replies):
                 if replies:
                     self._sleep(self._pause_seconds)
                 reply = self._ask(http)
-                replies.append(replace(reply, message=redact(reply.message, _credentials(headers))))
+                replies.append(replace(reply, message=redact(reply.message, secrets_in(headers))))
         charged = sum(reply.outcome != "rejected" for reply in replies)
         cost = probe_cost_usd(self._model, charged, self._price)
         return Probe(replies=tuple(replies), cost_usd=cost, at=started)
@@ -352,11 +353,6 @@ class Prober:
             seconds=time.monotonic() - started,
             now=self._now(),
         )
-
-
-def _credentials(headers: Mapping[str, str]) -> list[str]:
-    """Returns the keys and tokens of authentication headers, which a server may quote in an error."""
-    return [value.rpartition(" ")[2] for name, value in headers.items() if name.lower() != "x-goog-user-project"]
 
 
 def is_enough(replies: list[ProbeReply]) -> bool:

@@ -328,6 +328,7 @@ def _row_attributes(row: Mapping[str, Any], provider: str) -> dict[str, Any]:
         **{f"gen_ai.usage.{_USAGE_NAMES[field]}": row[f"{field}_tokens"] for field in _USAGE_NAMES},
         "http.response.status_code": row["http_status"],
         "llmbeam.cost_usd": row["cost_usd"],
+        "llmbeam.request_id": row["request_id"],
         "llmbeam.requests": row["attempts"] + row["rejections"],
         "llmbeam.row": row["row"],
         "llmbeam.row.key_hash": row["key_hash"],

@@ -60,7 +60,7 @@ class InProcessOperator(InferenceJobOperator):
                 "Dataflow alone.",
                 self.gcp_conn_id,
             )
-        names = [name for model in others for name in model.api.key_variables]
+        names = [name for model in others for name in model.api.secret_variables]
         keys = {name: os.environ[name] for name in names if name in os.environ}
         self._process = JobProcess(spec, {**keys, **environment}, self.log, files_at=self._files_of(spec))
         with google_credentials(spec, self.gcp_conn_id, others, places):

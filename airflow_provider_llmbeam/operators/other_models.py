@@ -50,7 +50,7 @@ class OtherModels:
                 raise JobSpecError(
                     f"Connection {conn_id!r} has another key than the model of the job, and one process reads one "
                     f"key from `{name}`. Use the same key, or for an OpenAI model "
-                    "another `api_key_env`."
+                    "another `api_key_env`; for a header another variable in `headers`."
                 )
         return completed
 

@@ -128,7 +128,7 @@ class SweepBatchInferenceOperator(WrittenInDag, _SweepOperator):
             check=check_batch_model,
         )
         headers()  # raises an error without a key
-        provider = open_provider(model, output_uri="", session=session_with(headers))
+        provider = open_provider(model, output_uri="", session=session_with(headers, model.api.certificate))
         made_before = time.time() - self.older_than_seconds
         things = [
             BatchInferenceJobs(provider=provider, deployment=name, made_before=made_before)

@@ -100,7 +100,7 @@ def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any
         others = getattr(given, "models", ())
         redactor.variables = (
             *spec.secret_variables,
-            *(name for model in others for name in model.api.key_variables),
+            *(name for model in others for name in model.api.secret_variables),
         )
         with signals_handled():
             with _importing_beam():  # after the spec was read: Beam takes a second

@@ -221,7 +221,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             raise ValueError(f"`inference_args` are not used, set `generation` instead; got {inference_args!r}.")
 
     def _secrets(self) -> Sequence[str]:
-        return known_secrets((*self.environment_secrets, *self.spec.model.api.key_variables))
+        return known_secrets((*self.environment_secrets, *self.spec.model.api.secret_variables))
 
     def _open_engine(self, governor: MachineGovernor) -> Engine:
         spec, limits, run = self.spec, self.spec.limits, self.context.run

@@ -79,6 +79,7 @@ def failed_record(failed: FailedRow) -> Row:
         "message": failure.message,
         "category": failure.category,
         "http_status": failure.http_status,
+        "request_id": failure.request_id,
         "attempts": failure.attempts,
         "origin": failed.origin,
     }

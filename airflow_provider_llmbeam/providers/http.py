@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import io
 import json
+import ssl
 import urllib.request
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -21,10 +22,11 @@ from google.auth.exceptions import GoogleAuthError
 from requests.utils import should_bypass_proxies
 
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.providers.access import Access
+from airflow_provider_llmbeam.providers.access import Access, secrets_in, tls_context
+from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.transport.google_auth import is_transient_token_error
 from airflow_provider_llmbeam.transport.redirects import redirect_behind
-from airflow_provider_llmbeam.transport.server_reply import REDIRECTS, redirect_refusal
+from airflow_provider_llmbeam.transport.server_reply import REDIRECTS, redirect_refusal, request_id
 
 #: Timeout of a new connection: a firewall that drops packets makes an address that cannot be reached, not a slow
 #: answer.
@@ -38,10 +40,21 @@ class HttpClient:
         address: Address of the server.
         access: Authentication headers.
         headers: Other headers of each request.
+        certificate: Files of a client's certificate and its key, for mutual TLS.
+
+    Raises:
+        JobSpecError: A file of the certificate cannot be used.
     """
 
-    def __init__(self, address: str, access: Access, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        access: Access,
+        headers: Mapping[str, str] | None = None,
+        certificate: tuple[str, str] | None = None,
+    ) -> None:
         self._address = address
+        self._tls = None if certificate is None else tls_context(certificate)
         self._access = access
         self._headers = headers or {}
         self._session: aiohttp.ClientSession | None = None
@@ -66,11 +79,19 @@ class HttpClient:
             response = await self._send(url, body, headers)
             if response.status == 401 and await self._renew(headers):
                 response.release()
-                response = await self._send(url, body, await self.headers())
+                headers = await self.headers()
+                response = await self._send(url, body, headers)
             async with response:
                 if response.status in REDIRECTS:
                     raise _redirected(url, response)
-                yield Response(response)
+                try:
+                    yield Response(response)
+                except RequestError as error:
+                    # A token that was fetched is in no environment.
+                    error.message = redact(error.message, secrets_in(headers))
+                    error.args = (error.message,)
+                    error.request_id = request_id(response.headers)
+                    raise
         except (aiohttp.ClientError, OSError) as error:
             is_unconnected = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
             proxy = "" if (used := proxy_of(url)) is None else f" (through the proxy {_host(used)}, see NO_PROXY)"
@@ -99,7 +120,7 @@ class HttpClient:
         self, url: str, body: Mapping[str, Any] | bytes, headers: Mapping[str, str]
     ) -> aiohttp.ClientResponse:
         if self._session is None:
-            self._session = open_session(self._address)
+            self._session = open_session(self._address, self._tls)
             self._session.headers.update(self._headers)
         content: dict[str, Any] = {"json": body}
         if isinstance(body, bytes):
@@ -150,7 +171,7 @@ def encoded(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body).encode()
 
 
-def open_session(address: str) -> aiohttp.ClientSession:
+def open_session(address: str, tls: ssl.SSLContext | None = None) -> aiohttp.ClientSession:
     """Opens a session without limits on connections or time, which the engine sets.
 
     The proxy variables of the environment are read once, here. `trust_env` of aiohttp reads netrc and proxies for
@@ -158,9 +179,10 @@ def open_session(address: str) -> aiohttp.ClientSession:
 
     Args:
         address: Address of the server, which decides about the proxy.
+        tls: How connections are encrypted; `None`: as usual.
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
+        connector=aiohttp.TCPConnector(limit=0, ssl=True if tls is None else tls),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         proxy=proxy_of(address),
         # Without them each `Set-Cookie` of a server would be kept, and sent back with every request.

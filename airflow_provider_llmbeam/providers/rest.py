@@ -10,7 +10,7 @@ from typing import IO, Any, TypeVar
 import requests
 from google.auth.exceptions import GoogleAuthError
 
-from airflow_provider_llmbeam.providers.access import open_access
+from airflow_provider_llmbeam.providers.access import open_access, tls_context
 from airflow_provider_llmbeam.providers.errors import (
     ApiConflictError,
     ApiDeniedError,
@@ -64,12 +64,26 @@ def open_client(model: Model, session: requests.Session | None = None) -> RestCl
     Raises:
         JobSpecError: There are no credentials.
     """
-    return RestClient(session or session_with(open_access(model).headers), model.api.service)
+    session = session or session_with(open_access(model).headers, model.api.certificate)
+    return RestClient(session, model.api.service)
 
 
-def session_with(headers: Callable[[], Mapping[str, str]]) -> requests.Session:
-    """Returns a session that sends the headers that a function returns for each request, and refuses redirects."""
+def session_with(
+    headers: Callable[[], Mapping[str, str]], certificate: tuple[str, str] | None = None
+) -> requests.Session:
+    """Returns a session that sends the headers that a function returns for each request, and refuses redirects.
+
+    Args:
+        headers: The function.
+        certificate: Files of a client's certificate and its key, for mutual TLS.
+
+    Raises:
+        JobSpecError: A file cannot be used.
+    """
     session = without_redirects(requests.Session())
+    if certificate is not None:
+        tls_context(certificate)  # of a missing file, `requests` raises an `OSError` with the first request
+        session.cert = certificate
 
     def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
         request.headers.update(headers())
@@ -247,7 +261,7 @@ class RestClient:
         if isinstance(error, GoogleAuthError):
             if is_transient_token_error(error):
                 return ApiUnavailableError(f"{self._provider}: no access token. {shown}.", was_processed=False)
-            return ApiDeniedError(f"{self._provider}: the Google credentials give no access token. {shown}.")
+            return ApiDeniedError(f"{self._provider}: the credentials give no access token. {shown}.")
         if isinstance(error, ValueError):  # an invalid address
             return ApiRefusedError(f"{self._provider}: {shown}.")
         return ApiUnavailableError(

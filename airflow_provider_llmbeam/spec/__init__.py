@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits, SharedBudget
 from airflow_provider_llmbeam.spec.model import (
+    Auth,
     EchoModel,
     Embedding,
     GeminiModel,
@@ -61,6 +62,7 @@ __all__ = [
     "AirflowRun",
     "Alerts",
     "Architecture",
+    "Auth",
     "Batching",
     "BigQueryAudit",
     "BigQuerySink",

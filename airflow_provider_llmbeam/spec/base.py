@@ -243,9 +243,12 @@ def http_address(address: str | None) -> str | None:
     if not address.startswith(("http://", "https://")):
         raise ValueError("must start with http:// or https://")
     if fault := url_fault(address):
+        other = (
+            "a parameter in `query`" if "query" in fault else "or in the environment variable that the spec names"
+        )
         raise ValueError(
             f"must not hold {fault}, as it is written to logs and reports: a key belongs in the password of the "
-            "connection, or in the environment variable that the spec names"
+            f"connection, {other}"
         )
     return address.rstrip("/")
 
@@ -294,7 +297,7 @@ _NOT_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)|~(?=/|$)|\$\{?[A-Za-z_
 _PAGE = re.compile(r"https?://(storage\.(?:googleapis|cloud\.google)\.com/)?")
 #: Fields that may hold a secret by mistake, where the name of the secret is expected: values are never quoted.
 _NEVER_SHOWN = frozenset(
-    {"environment_secrets", "container_env", "api_key_env", "config_env", "dsn_env", "key_env"}
+    {"environment_secrets", "container_env", "api_key_env", "config_env", "dsn_env", "headers", "key_env", "query"}
 )
 #: Levels of lists that a message shows; `repr` fails for a value of hundreds.
 _SHOWN_LEVELS = 5

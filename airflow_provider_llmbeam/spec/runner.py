@@ -382,7 +382,9 @@ def limits_of_a_worker(runner: Runner, limits: Limits) -> Limits:
     return limits.model_copy(update={"expected_workers": workers_of(runner, limits)})
 
 
-def missing_worker_secrets(runner: DataflowRunner, sink: Sink, key_variables: Collection[str]) -> str | None:
+def missing_worker_secrets(
+    runner: DataflowRunner, sink: Sink, key_variables: Collection[str], header_variables: Collection[str] = ()
+) -> str | None:
     """Describes, as the second half of a sentence, a key that the workers lack; `None` if they lack none.
 
     A custom image may contain keys, so with one nothing is reported. Servers that may not require a key (a
@@ -392,6 +394,7 @@ def missing_worker_secrets(runner: DataflowRunner, sink: Sink, key_variables: Co
         runner: The runner.
         sink: The sink.
         key_variables: Variables that may hold the key of the model; none if it requires no key.
+        header_variables: Variables with the values of headers.
     """
     if runner.container_image is not None:
         return None
@@ -400,6 +403,9 @@ def missing_worker_secrets(runner: DataflowRunner, sink: Sink, key_variables: Co
         name = next(iter(key_variables))
         vertex = ", or set `model.project` to use Vertex AI" if name == "GOOGLE_API_KEY" else ""
         return f"the workers need `{name}` for the model: name its secret, {{{name!r}: {_EXAMPLE}}}{vertex}"
+    for name in header_variables:
+        if name not in given:
+            return f"the workers need {name!r} for `model.headers`: name its secret, {{{name!r}: {_EXAMPLE}}}"
     if isinstance(sink, PostgresSink) and sink.dsn_env not in given:
         return (
             f"the workers need {sink.dsn_env!r} for the sink: name the secret that holds it, "

@@ -198,6 +198,26 @@ def advised_wait_seconds(
     return None if found is None else min(_MAX_ADVISED_SECONDS, max(0.0, found))
 
 
+#: Headers with the ID by which a server finds a request in its log, the most usual first: OpenAI and Databricks,
+#: LiteLLM, Azure, Cloudflare, Kong, Portkey. Sources: docs/reference/gateways.md
+_REQUEST_IDS = (
+    *("x-request-id", "x-litellm-call-id", "apim-request-id", "x-ms-request-id", "cf-aig-log-id"),
+    *("x-kong-request-id", "x-portkey-trace-id"),
+)
+_ID_CHARACTERS = 200
+
+
+def request_id(headers: Mapping[str, str]) -> str | None:
+    """Returns the ID that a server has given a request; `None` if it gave none.
+
+    Args:
+        headers: Headers of the response; upper or lower case does not matter.
+    """
+    named = {name.lower(): value for name, value in headers.items()}
+    found = next(filter(None, map(named.get, _REQUEST_IDS)), None)
+    return found and valid_text(found[:_ID_CHARACTERS])
+
+
 def str_of(value: Any) -> str:
     """Returns a value that is a string, else an empty one."""
     return value if isinstance(value, str) else ""

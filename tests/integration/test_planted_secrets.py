@@ -1,4 +1,4 @@
-"""Twelve secrets are planted around jobs, and searched for in everything that the jobs leave and show."""
+"""Sixteen secrets are planted around jobs, and searched for in everything that the jobs leave and show."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ PLANTED = {
     "Hugging Face token": "hf_plantedhuggingface09",
     "ID token": ID_TOKEN,
     "URL key": "planted-url-key-11",
+    "header": "planted-header-12",
+    "authorization of a gateway": "planted-gateway-token-13",
+    "client secret": "planted/client+secret-14",
+    "OAuth token": "planted-oauth-token-15",
 }  # and the private key of a service account
 ROWS = [{"id": number, "text": f"row {number}"} for number in range(3)]
 
@@ -53,7 +57,9 @@ class Server(BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         if self.path.startswith("/token"):
-            return self.reply(200, {"id_token": ID_TOKEN})
+            return self.reply(200, {"id_token": ID_TOKEN, "access_token": PLANTED["OAuth token"]})
+        if self.path.startswith("/deny"):
+            return self.refuse(401)
         if self.path.startswith("/refuse"):
             return self.refuse(401)
         if self.path.startswith("/hold"):
@@ -68,7 +74,8 @@ class Server(BaseHTTPRequestHandler):
     def refuse(self, status):
         quoted = " ".join(f"{name}: {value}" for name, value in self.headers.items())
         bare = self.headers.get("Authorization", "").rpartition(" ")[2]
-        self.reply(status, {"error": {"message": f"Incorrect API key provided: {bare}. You sent {quoted}"}})
+        message = f"Incorrect API key provided: {bare}. You sent {quoted}"
+        self.reply(status, {"error": {"message": message}, "error_description": message})
 
     def reply(self, status, body):
         content = json.dumps(body).encode()
@@ -124,6 +131,18 @@ def worker(monkeypatch, tmp_path, server, private_key):
             "login": "writer",
             "password": PLANTED["PostgreSQL password"],
             "schema": "answers",
+        },
+        "GATEWAY": {
+            "conn_type": "llmbeam",
+            "login": "client",
+            "password": PLANTED["client secret"],
+            "extra": {
+                "headers": {
+                    "x-portkey-config": PLANTED["header"],
+                    "cf-aig-authorization": f"Bearer {PLANTED['authorization of a gateway']}",
+                },
+                "auth": {"type": "oauth", "token_url": f"{server}/token"},
+            },
         },
         "OTHER": {"conn_type": "http", "password": PLANTED["other connection"]},
         "GOOGLE_CLOUD_DEFAULT": {"conn_type": "google_cloud_platform", "extra": {"keyfile_dict": account}},
@@ -185,9 +204,9 @@ def seen(worker, tmp_path, private_key):
     return Seen(PLANTED | {"private key": private_key.splitlines()[2]}, tmp_path)
 
 
-def spec(folder, model, **parts):
+def spec(folder, model, conn_id="models", **parts):
     (folder / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    model, secrets = LLMBeamHook("models").complete_model({"type": "openai", "name": "m", **model})
+    model, secrets = LLMBeamHook(conn_id).complete_model({"type": "openai", "name": "m", **model})
     made = JobSpec.parse(
         {
             "name": "job",
@@ -242,6 +261,25 @@ def test_a_server_that_quotes_the_id_token_of_an_account_brings_it_nowhere(seen,
     run(seen, *spec(tmp_path, model))
     assert {failure["kind"] for failure in failures_of(tmp_path)} == {"unauthorized"}
     assert "Incorrect API key provided: ***" in seen.texts["error"]
+    assert seen.secrets() == set()
+
+
+@pytest.mark.parametrize("path", ["v1", "refuse"])
+def test_a_gateway_that_quotes_headers_and_the_token_of_oauth_brings_them_nowhere(seen, server, tmp_path, path):
+    run(seen, *spec(tmp_path, {"base_url": f"{server}/{path}", "api_key_env": "MODEL_KEY"}, "gateway"))
+    if path == "refuse":
+        (failure, *_) = failures_of(tmp_path)
+        assert failure["message"].startswith("Incorrect API key provided: ***. You sent")
+        assert "x-portkey-config: ***" in failure["message"]
+    assert seen.lines
+    assert seen.secrets() == set()
+
+
+def test_a_token_endpoint_that_quotes_the_secret_of_the_client_brings_it_nowhere(seen, server, tmp_path):
+    auth = {"type": "oauth", "token_url": f"{server}/deny", "client_id": "client"}
+    model = {"base_url": f"{server}/v1", "api_key_env": "MODEL_KEY", "auth": auth}
+    run(seen, *spec(tmp_path, model, "gateway"))
+    assert "HTTP 401: Incorrect API key provided: ***. You sent" in failures_of(tmp_path)[0]["message"]
     assert seen.secrets() == set()
 
 

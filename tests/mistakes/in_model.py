@@ -23,15 +23,15 @@ MISTAKES = (
     Mistake(
         changes={"model.modle": "gemini"},
         sentence=(
-            "`model.modle`: there is no such field; expected one of `base_url`, `labels`, `location`, "
-            "`name`, `project`, `type`. Nothing was sent or billed."
+            "`model.modle`: there is no such field; expected one of `base_url`, `headers`, `labels`, "
+            "`location`, `name`, `project`, `type`. Nothing was sent or billed."
         ),
     ),
     Mistake(
         changes={"model.api_key": "sk-1234567890"},
         sentence=(
-            "`model.api_key`: there is no such field; expected one of `base_url`, `labels`, `location`, "
-            "`name`, `project`, `type`. Nothing was sent or billed."
+            "`model.api_key`: there is no such field; expected one of `base_url`, `headers`, `labels`, "
+            "`location`, `name`, `project`, `type`. Nothing was sent or billed."
         ),
     ),
     Mistake(
@@ -45,8 +45,8 @@ MISTAKES = (
         changes={"model.base_url": "http://server/v1?key=abc"},
         sentence=(
             "`model.base_url`: must not hold a query or a fragment, as it is written to logs and "
-            "reports: a key belongs in the password of the connection, or in the environment "
-            "variable that the spec names; got '…'. Nothing was sent or billed."
+            "reports: a key belongs in the password of the connection, a parameter in `query`; got "
+            "'…'. Nothing was sent or billed."
         ),
     ),
     Mistake(

@@ -33,7 +33,7 @@ _MAX_SECONDS = 1e12
 _READ_BYTES = 2**20
 
 #: Fields that only the report of the run needs.
-_OF_THIS_RUN = {"rejected_at", "held_seconds", "failed_at", "began_at"}
+_OF_THIS_RUN = {"rejected_at", "held_seconds", "failed_at", "began_at", "request_id"}
 #: Counts that are left out of most entries, as they are 0.
 _ZERO = ("sheds", "audio_tokens", "estimated_tokens", "reasoning_tokens", "mended")
 #: Fields that few entries have.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.exceptions import AccessDeniedError
+from airflow_provider_llmbeam.exceptions import AccessDeniedError, CloudUnavailableError
 from airflow_provider_llmbeam.hooks.configuration import configured_lists
 from airflow_provider_llmbeam.providers.access import Access, open_access
 from airflow_provider_llmbeam.spec.allowed import check_token_server
@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
-from airflow_provider_llmbeam.transport.google_auth import id_token_credentials
+from airflow_provider_llmbeam.transport.google_auth import id_token_credentials, is_transient_token_error
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.hooks.google.base import GoogleHook
@@ -58,7 +58,8 @@ class ModelAuthentication:
             CloudError: There are no credentials.
         """
         if not uses_token(self._model):
-            return open_access(self._model, self._environment).headers()
+            self._access = self._access or open_access(self._model, self._environment)
+            return _headers_of(self._access)
         check_token_server(self._model, configured_lists()["token_hosts"])
         # Imported here, so that Google's clients are loaded only if they are needed.
         from airflow_provider_llmbeam.hooks.google.base import GoogleHook
@@ -75,6 +76,21 @@ class ModelAuthentication:
                     request=token_request,
                 )
             return self._access.headers()
+
+
+def _headers_of(access: Access) -> Mapping[str, str]:
+    """Returns the headers of a model whose token is none of Google's.
+
+    Raises:
+        CloudError: The token endpoint refuses the client, or does not answer.
+    """
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        return access.headers()
+    except GoogleAuthError as error:
+        kind = CloudUnavailableError if is_transient_token_error(error) else AccessDeniedError
+        raise kind(f"`model.auth` got no token: {error}") from None
 
 
 def token_request() -> Any:

@@ -237,6 +237,7 @@ class TracedRow(Part):
     ended_at: float
     error: str = ""
     http_status: int | None = None
+    request_id: str | None = None
     model: str = ""
     finish_reason: str = ""
     attempts: int

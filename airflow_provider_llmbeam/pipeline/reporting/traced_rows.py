@@ -149,7 +149,7 @@ def _facts(outcome: Outcome, *, is_own: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"service_tier": outcome.service_tier}
     if isinstance(outcome, Failure):
         began_at, ended_at = outcome.began_at or outcome.failed_at, outcome.failed_at
-        facts |= {"error": outcome.kind, "http_status": outcome.http_status}
+        facts |= {"error": outcome.kind, "http_status": outcome.http_status, "request_id": outcome.request_id}
     else:
         began_at, ended_at = outcome.sent_at, outcome.answered_at
         facts |= {"model": outcome.model, "finish_reason": outcome.finish_reason}

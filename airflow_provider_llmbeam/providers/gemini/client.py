@@ -136,7 +136,7 @@ class GeminiBackend(HttpBackend):
             if self._generation.stream:
                 return await self._stream(response, prompt, started)
             body = json_object(await response.read(), _NO_ANSWER, error_of, response.headers)
-        return read_reply(body, prompt, self._model.name, self._usage)
+            return read_reply(body, prompt, self._model.name, self._usage)
 
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         first_token_seconds, text, thoughts = None, StreamedText(), StreamedText()

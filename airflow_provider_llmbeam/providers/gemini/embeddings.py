@@ -56,7 +56,7 @@ class GeminiEmbeddings(HttpBackend, EmbeddingBackend):
                 raise error_of(response.status, response.headers, text)
             content = await response.read(vector_bytes(len(prompts), self._dimensions))
             body = json_object(content, NO_VECTORS, error_of, response.headers)
-        return _replies(body, content, prompts, self._method, self._model.name, self._usage)
+            return _replies(body, content, prompts, self._method, self._model.name, self._usage)
 
 
 open_embeddings = GeminiEmbeddings

@@ -175,8 +175,8 @@ class OpenAIBackend(ChatBackend):
     ) -> None:
         parameters = model_parameters(model, generation, output_schema)
         super().__init__(
-            HttpClient(model.base_url, open_access(model)),
-            f"{model.base_url}/chat/completions",
+            HttpClient(model.base_url, open_access(model), certificate=model.api.certificate),
+            model.url_of("chat/completions"),
             model.name,
             generation,
             parameters if asked_tier == "standard" else {**parameters, "service_tier": asked_tier},

@@ -30,7 +30,8 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
     limits = StaticBatching(max_padded_tokens=300_000, max_instances=2048)
 
     def __init__(self, model: OpenAIModel, embedding: Embedding, access: Access | None = None) -> None:
-        super().__init__(HttpClient(model.base_url, access or open_access(model)))
+        access = access or open_access(model)
+        super().__init__(HttpClient(model.base_url, access, certificate=model.api.certificate))
         self._model = model
         self._dimensions = embedding.dimensions
         self._usage = UsageReader(model.name)
@@ -39,13 +40,13 @@ class OpenAIEmbeddings(HttpBackend, EmbeddingBackend):
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one `embeddings` request."""
         request = {**self._parameters, "input": [prompt.text for prompt in prompts]}
-        async with self._http.post(f"{self._model.base_url}/embeddings", request) as response:
+        async with self._http.post(self._model.url_of("embeddings"), request) as response:
             if response.status != 200:
                 text = await response.error_text()
                 raise error_of(response.status, response.headers, text)
             content = await response.read(vector_bytes(len(prompts), self._dimensions))
             body = json_object(content, NO_VECTORS, error_of, response.headers)
-        return _replies(body, content, prompts, self._model.name, self._usage)
+            return _replies(body, content, prompts, self._model.name, self._usage)
 
 
 open_embeddings = OpenAIEmbeddings

@@ -14,8 +14,8 @@ def probe_request(model: OpenAIModel, *, embeds: bool) -> ProbeRequest:
     """See `providers.probe`."""
     if embeds:
         wanted = {"model": model.name, "input": [QUESTION], "encoding_format": "float"}
-        return make_request(f"{model.base_url}/embeddings", wanted, "data")
+        return make_request(model.url_of("embeddings"), wanted, "data")
     # OpenAI's newer models refuse `max_tokens`; vLLM, Ollama and llama.cpp all accept it.
     cap = "max_completion_tokens" if "api.openai.com" in model.base_url else "max_tokens"
     chat = {"model": model.name, **CHAT, cap: OUTPUT_TOKENS}
-    return make_request(f"{model.base_url}/chat/completions", chat, "choices")
+    return make_request(model.url_of("chat/completions"), chat, "choices")

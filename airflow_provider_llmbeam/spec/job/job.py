@@ -179,7 +179,7 @@ class JobSpec(SpecModel):
     @property
     def read_variables(self) -> tuple[str, ...]:
         """Environment variables whose secrets the job itself reads."""
-        keys = (name for model in self.models for name in model.api.key_variables)
+        keys = (name for model in self.models for name in model.api.secret_variables)
         privacy = self.safety.privacy
         names = (*keys, *(() if privacy is None else (privacy.key_env,)))
         if isinstance(self.source, KafkaSource):

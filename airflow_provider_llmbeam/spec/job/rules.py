@@ -346,7 +346,9 @@ def _worker_key_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | 
     if not isinstance(spec.runner, DataflowRunner):
         return None
     needs_key = spec.model.api.requires_key and not has_project  # a connection may also give another address
-    missing = missing_worker_secrets(spec.runner, spec.sink, spec.model.api.key_variables if needs_key else ())
+    keys = spec.model.api.key_variables if needs_key else ()
+    headers = [name for model in spec.models for name in model.api.headers.values()]
+    missing = missing_worker_secrets(spec.runner, spec.sink, keys, headers)
     return FieldFaultError("runner.environment_secrets", missing, NOT_SHOWN, spec.model.name) if missing else None
 
 

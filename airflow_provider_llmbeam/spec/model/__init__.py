@@ -1,5 +1,6 @@
 """Models, their parameters and prices, and the fingerprint that identifies their answers."""
 
+from airflow_provider_llmbeam.spec.model.gateway import Auth, header_variable
 from airflow_provider_llmbeam.spec.model.generation import Embedding, Generation
 from airflow_provider_llmbeam.spec.model.model import (
     EchoModel,
@@ -16,6 +17,7 @@ from airflow_provider_llmbeam.spec.model.model import (
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 
 __all__ = [
+    "Auth",
     "EchoModel",
     "Embedding",
     "GeminiModel",
@@ -26,6 +28,7 @@ __all__ = [
     "Price",
     "VertexEndpointModel",
     "connection_fields",
+    "header_variable",
     "model_data",
     "model_problems",
     "parse_model",

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, get_args
-from urllib.parse import urlsplit
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from urllib.parse import urlencode, urlsplit
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.spec.base import SpecModel, SpecProblem, http_address, problems_of, variable_name
+from airflow_provider_llmbeam.spec.base import (
+    FieldFaultError,
+    SpecModel,
+    SpecProblem,
+    http_address,
+    problems_of,
+    variable_name,
+)
 from airflow_provider_llmbeam.spec.fields.names import ChatRoute, Labels, VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
+from airflow_provider_llmbeam.spec.model.gateway import Auth, Headers, Query
 
 _TIERS = frozenset({"flex", "priority"})
 
-#: `access_token` is for Google's own services, `id_token` for one service on Cloud Run.
-Authentication = Literal["none", "api_key", "access_token", "id_token"]
+#: `access_token` is for Google's own services, `id_token` for one service on Cloud Run, `oauth` a token of another
+#: issuer, see `Auth`.
+Authentication = Literal["none", "api_key", "access_token", "id_token", "oauth"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +40,8 @@ class ModelApi:
         authentication: The authentication that it requires.
         key_variables: Environment variables that may hold the API key; none if it takes a token instead.
         key_header: Header with the API key, and the text before the key.
+        headers: Further headers: environment variables with their values, by name.
+        certificate: Files of a client's certificate and its key, for mutual TLS.
         requires_key: Whether it answers nothing without a key.
         base_url_variable: Environment variable that gives the address if the spec does not. Names as in
             google-genai 2.34 (`_base_url.get_base_url`) and openai 2.45 (`OpenAI.__init__`).
@@ -46,6 +57,8 @@ class ModelApi:
     authentication: Authentication = "none"
     key_variables: tuple[str, ...] = ()
     key_header: tuple[str, str] = ("Authorization", "Bearer ")
+    headers: Mapping[str, str] = field(default_factory=dict)
+    certificate: tuple[str, str] | None = None
     requires_key: bool = False
     base_url_variable: str | None = None
     has_batch: bool = False
@@ -56,8 +69,18 @@ class ModelApi:
 
     def key(self, *environments: Mapping[str, str]) -> str | None:
         """Returns the API key in the first of these environments that has one; `None` without a key."""
-        found = (each.get(name) for name in self.key_variables for each in environments)
-        return next(filter(None, found), None)
+        return value_of(self.key_variables, environments)
+
+    @property
+    def secret_variables(self) -> tuple[str, ...]:
+        """Environment variables that may hold the API key, or hold the value of a header."""
+        return (*self.key_variables, *self.headers.values())
+
+
+def value_of(variables: Iterable[str], environments: Sequence[Mapping[str, str]]) -> str | None:
+    """Returns the first value of variables in environments; `None` if none has one."""
+    found = (each.get(name) for name in variables for each in environments)
+    return next(filter(None, found), None)
 
 
 class GeminiModel(SpecModel):
@@ -73,6 +96,7 @@ class GeminiModel(SpecModel):
         base_url: Another address of the same API, e.g. a private endpoint.
         labels: Labels of the requests and of the batch-inference jobs on Vertex AI, by which Cloud Billing breaks
             down the cost, e.g. `{"team": "data"}`. Operators add `llmbeam-dag` and `llmbeam-task`.
+        headers: Further headers for a gateway, see `OpenAIModel`.
     """
 
     type: Literal["gemini"] = "gemini"
@@ -82,8 +106,9 @@ class GeminiModel(SpecModel):
     base_url: str | None = None
     #: Vertex AI takes 64. Source: cloud.google.com/vertex-ai/generative-ai/docs/multimodal/add-labels-to-api-calls
     labels: Annotated[Labels, Field(max_length=64)] = Field(default_factory=dict)
+    headers: Headers = Field(default_factory=dict)
 
-    connection_fields: ClassVar[tuple[str, ...]] = ("base_url", "project", "location")
+    connection_fields: ClassVar[tuple[str, ...]] = ("base_url", "project", "location", "headers")
 
     _address = field_validator("base_url")(http_address)
 
@@ -100,6 +125,7 @@ class GeminiModel(SpecModel):
             return ModelApi(
                 service="Vertex AI",
                 authentication="access_token",
+                headers=self.headers,
                 base_url_variable=None if given else "GOOGLE_VERTEX_BASE_URL",
                 has_batch=True,
                 tiers=_TIERS,
@@ -111,6 +137,7 @@ class GeminiModel(SpecModel):
             authentication="api_key",
             key_variables=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
             key_header=("x-goog-api-key", ""),
+            headers=self.headers,
             requires_key=True,
             base_url_variable=None if given else "GOOGLE_GEMINI_BASE_URL",
             has_batch=True,
@@ -152,8 +179,13 @@ class OpenAIModel(SpecModel):
         name: Name of the model on the server.
         base_url: Address of the API, including `/v1`. It is written to logs and reports, so it holds neither a
             password nor a query.
-        api_key_env: Environment variable that holds the API key. If it is unset, no key is sent: a self-hosted
-            server rarely requires one.
+        query: Parameters of each address, e.g. `{"api-version": "2024-10-21"}`; no secrets.
+        headers: Further headers, each with the environment variable that holds its value, e.g.
+            `{"x-portkey-config": "PORTKEY_CONFIG"}`. The field `headers` in the extra of a connection has values
+            instead. A header replaces an equal one of the authentication.
+        auth: How requests authenticate.
+        api_key_env: Environment variable that holds the API key, with OAuth the secret of the client. If it is
+            unset, no key is sent: a self-hosted server rarely requires one.
         max_tokens_field: Field of a request that has `generation.max_output_tokens`. `None`: the one that the
             server wants, which is learned from its first refusal of the other one.
         id_token_audience: Address of the service on Cloud Run, if the server is one. Each request then carries an
@@ -163,24 +195,41 @@ class OpenAIModel(SpecModel):
     type: Literal["openai"]
     name: Annotated[str, Field(min_length=1)]
     base_url: str = "https://api.openai.com/v1"
+    query: Query = Field(default_factory=dict)
+    headers: Headers = Field(default_factory=dict)
+    auth: Auth = Field(default_factory=Auth)
     api_key_env: str = "OPENAI_API_KEY"
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     id_token_audience: str | None = None
 
-    connection_fields: ClassVar[tuple[str, ...]] = ("base_url",)
+    connection_fields: ClassVar[tuple[str, ...]] = ("base_url", "query", "headers", "auth")
 
     _address = field_validator("base_url", "id_token_audience")(http_address)
     _variable = field_validator("api_key_env")(variable_name)
+
+    @model_validator(mode="after")
+    def _authenticates_once(self) -> Self:
+        if self.id_token_audience is not None and self.auth.type != "bearer":
+            raise FieldFaultError(
+                "auth.type",
+                "cannot be set with `id_token_audience`, whose token takes its place",
+                self.auth.type,
+            )
+        return self
 
     @property
     def api(self) -> ModelApi:
         """The API that has it."""
         host, takes_key = urlsplit(self.base_url).hostname or "", self.id_token_audience is None
+        by_key: Authentication = "oauth" if self.auth.type == "oauth" else "api_key"
         return ModelApi(
             service="OpenAI",
-            authentication="api_key" if takes_key else "id_token",
+            authentication=by_key if takes_key else "id_token",
             key_variables=(self.api_key_env,) if takes_key else (),
-            requires_key=takes_key and host == "api.openai.com",
+            key_header=self.auth.key_header,
+            requires_key=takes_key and (host == "api.openai.com" or by_key == "oauth"),
+            headers=self.headers,
+            certificate=self.auth.certificate,
             base_url_variable=None if "base_url" in self.model_fields_set else "OPENAI_BASE_URL",
             has_batch=self.is_openais,
             tiers=_TIERS if self.is_openais else frozenset(),
@@ -197,6 +246,10 @@ class OpenAIModel(SpecModel):
     def address(self) -> str:
         """Address of the API."""
         return self.base_url
+
+    def url_of(self, path: str) -> str:
+        """Returns the address of a method, e.g. `chat/completions`."""
+        return f"{self.base_url}/{path}{'?' if self.query else ''}{urlencode(self.query)}"
 
 
 class VertexEndpointModel(SpecModel):

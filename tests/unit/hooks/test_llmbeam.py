@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook, open_model
 from airflow_provider_llmbeam.hooks.model_list import _list_of, model_of_connection
 from airflow_provider_llmbeam.spec import JobSpec, OpenAIModel
 from tests.otlp import IS_BELOW_3_2
+from tests.replying import Replying, raw
 
 ENDPOINT = {"type": "vertex_endpoint", "name": "g", "endpoint": "projects/p/locations/us-central1/endpoints/1"}
 CLOUD_RUN = {
@@ -177,7 +178,7 @@ def test_the_connection_test_asks_vertex_ai_with_the_account(
     monkeypatch: pytest.MonkeyPatch, server: Any, credentials: Any
 ) -> None:
     path = "/v1beta1/publishers/google/models"
-    model = model_of_connection(None, None, {"project": "acme", "location": "europe-west1"})
+    model = model_of_connection(None, {"project": "acme", "location": "europe-west1"})
     assert _list_of(model)[0] == f"https://europe-west1-aiplatform.googleapis.com{path}"
     server.on("GET", path, {"publisherModels": [{"name": "a"}, {"name": "b"}], "nextPageToken": "more"})
     host = f"http://127.0.0.1:{server.server_port}"
@@ -198,7 +199,7 @@ def test_the_connection_test_asks_vertex_ai_with_the_account(
 def test_a_key_is_tested_at_the_server_to_which_it_belongs(
     host: str | None, key: str | None, address: str
 ) -> None:
-    assert _list_of(model_of_connection(host, key, {}))[0] == address
+    assert _list_of(model_of_connection(key, {"base_url": host}))[0] == address
 
 
 def test_a_server_that_lists_no_models_or_does_not_answer_is_named(
@@ -235,6 +236,98 @@ def test_extra_fields_that_are_no_json_object_are_refused_and_not_shown(
         LLMBeamHook().complete_model({"type": "gemini", "name": "gemini-3.5-flash-lite"})
     assert extra not in str(error.value)
     assert LLMBeamHook().test_connection() == (False, str(error.value))
+
+
+GATEWAY = {
+    "host": "https://gateway.internal/v1",
+    "login": "client",
+    "password": "the-secret",
+    "extra": {
+        "headers": {"x-portkey-config": "pc-planted", "apikey": "Bearer planted"},
+        "query": {"api-version": "1"},
+        "auth": {"type": "oauth", "token_url": "https://issuer.internal/token"},
+    },
+}
+OF_CONNECTION = {"x-portkey-config": "LLMBEAM_HEADER_X_PORTKEY_CONFIG", "apikey": "LLMBEAM_HEADER_APIKEY"}
+
+
+def test_a_connection_has_what_a_gateway_wants_and_the_spec_no_value_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    masked: list[str] = []
+    monkeypatch.setattr("airflow_provider_llmbeam.hooks.llmbeam.mask_secret", masked.append)
+    model, environment = connect(monkeypatch, **GATEWAY).complete_model({"type": "openai", "name": "m"})
+    assert model == {
+        "type": "openai",
+        "name": "m",
+        "base_url": "https://gateway.internal/v1",
+        "headers": OF_CONNECTION,
+        "query": {"api-version": "1"},
+        "auth": {"type": "oauth", "token_url": "https://issuer.internal/token", "client_id": "client"},
+    }
+    assert environment == {
+        "OPENAI_API_KEY": "the-secret",
+        "LLMBEAM_HEADER_X_PORTKEY_CONFIG": "pc-planted",
+        "LLMBEAM_HEADER_APIKEY": "Bearer planted",
+    }
+    assert {*masked} >= {"the-secret", "pc-planted", "Bearer planted", "planted"}
+    assert {*OpenAIModel(**model).api.secret_variables} == environment.keys()
+
+
+def test_a_header_that_the_task_names_keeps_its_variable_and_gets_the_value_of_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = {
+        "type": "openai",
+        "name": "m",
+        "headers": {"X-Portkey-Config": "GUARD", "other": "OTHER"},
+        "auth": "bearer",
+    }
+    model, environment = connect(monkeypatch, **GATEWAY).complete_model(own)
+    assert model["headers"] == {**own["headers"], "apikey": OF_CONNECTION["apikey"]}
+    assert (model["auth"], environment["GUARD"]) == ("bearer", "pc-planted")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"type": "openai", "name": "m", "base_url": "https://other.internal/v1"},
+        {"type": "gemini", "base_url": "https://other.internal"},
+    ],
+)
+def test_what_the_default_connection_has_for_a_gateway_is_bound_to_its_host(
+    monkeypatch: pytest.MonkeyPatch, own: dict[str, Any]
+) -> None:
+    assert connect(monkeypatch, **GATEWAY).complete_model(own) == (own, {})
+
+
+def test_gemini_gets_the_headers_of_a_connection_and_no_other_field_of_a_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, environment = connect(monkeypatch, **GATEWAY).complete_model({"type": "gemini"})
+    assert model == {"type": "gemini", "base_url": "https://gateway.internal/v1", "headers": OF_CONNECTION}
+    assert environment["GOOGLE_API_KEY"] == "the-secret"
+
+
+@pytest.mark.parametrize("headers", ["topsecret", ["topsecret"], {"x": {"y": "topsecret"}}])
+def test_headers_of_a_connection_that_are_no_texts_are_refused_and_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, headers: Any
+) -> None:
+    hook = connect(monkeypatch, extra={"headers": headers})
+    with pytest.raises(JobSpecError, match="`headers` in the extra of connection 'llmbeam_default'") as refused:
+        hook.complete_model({"type": "openai", "name": "m"})
+    assert "topsecret" not in str(refused.value)
+
+
+def test_the_connection_test_sends_what_the_gateway_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Replying(lambda _: raw({"error": {"message": "no pc-planted"}}, 401)) as server:
+        extra = {"headers": {"x-portkey-config": "pc-planted"}, "query": {"api-version": "1"}, "auth": "api-key"}
+        hook = connect(monkeypatch, host=f"{server.url}/v1", password="the-key", extra=extra)
+        is_usable, message = hook.test_connection()
+    (request,) = server.received
+    assert request.path == "/v1/models?api-version=1"
+    assert request.headers.items() >= {"x-portkey-config": "pc-planted", "api-key": "the-key"}.items()
+    assert (is_usable, message) == (False, "OpenAI answered HTTP 401: no ***.")
 
 
 def test_the_usage_tier_of_the_connection_is_that_of_jobs_which_have_a_threshold(

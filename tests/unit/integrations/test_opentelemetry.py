@@ -146,7 +146,7 @@ def traced(**changes):
 @on_3_3
 def test_rows_are_spans_below_that_of_their_job_without_their_text():
     rows = [
-        traced(error="bad_request", http_status=400),
+        traced(error="bad_request", http_status=400, request_id="r-1"),
         traced(error="template_error", began_at=0.0, ended_at=0.0),
         traced(reason="sampled", model="gemini-2.5-flash-001", finish_reason="stop"),
         traced(reason="flagged", labels={"moderation.output": "S1"}, scores={"tone": 0.5}),
@@ -161,7 +161,7 @@ def test_rows_are_spans_below_that_of_their_job_without_their_text():
     found = attributes(failed)
     assert found.items() >= {"error.type": "bad_request", "http.response.status_code": 400}.items()
     assert found.items() >= {"llmbeam.row.key_hash": "ab", "gen_ai.usage.reasoning.output_tokens": 1}.items()
-    assert found["llmbeam.service_tier"] == "flex"
+    assert (found["llmbeam.service_tier"], found["llmbeam.request_id"]) == ("flex", "r-1")
     assert (failed.status.code, failed.status.message) == (2, "bad_request 400")
     assert (failed.start_time_unix_nano, failed.end_time_unix_nano) == (
         1_700_000_001 * 10**9,

@@ -110,7 +110,8 @@ def test_a_structured_answer_is_its_value(value: Any) -> None:
 
 
 def test_the_record_of_a_failed_row_is_the_row_and_its_error() -> None:
-    failure = Failure(kind="blocked", message="no", http_status=200, attempts=1, input_tokens=5, category="SAFETY")
+    known = {"http_status": 200, "category": "SAFETY", "request_id": "r-1"}
+    failure = Failure(kind="blocked", message="no", attempts=1, input_tokens=5, **known)
     assert failed_record(FailedRow({"id": 1, "text": "a"}, failure)) == {
         "id": 1,
         "text": "a",
@@ -119,6 +120,7 @@ def test_the_record_of_a_failed_row_is_the_row_and_its_error() -> None:
             "message": "no",
             "category": "SAFETY",
             "http_status": 200,
+            "request_id": "r-1",
             "attempts": 1,
             "origin": "fresh",
         },

@@ -73,7 +73,7 @@ def test_a_submission_without_a_token_is_not_an_uncertain_one() -> None:
         provider = open_provider(GeminiModel(project="p"), output_uri="gs://b/out", session=session)
         with pytest.raises(JobRefusedError, match=r"give no access token.*No job was created"):
             provider.submit("night-1", "gs://b/in.jsonl", lambda uri: io.BytesIO(b"x"), 1)
-        with pytest.raises(ApiDeniedError, match="Vertex AI: the Google credentials give no access token"):
+        with pytest.raises(ApiDeniedError, match="Vertex AI: the credentials give no access token"):
             provider.find("night-")
 
 

@@ -50,7 +50,7 @@ def test_the_type_chooses_the_model(job, data: dict[str, str], expected: object)
 def test_the_fields_of_one_model_are_not_those_of_another(job) -> None:
     (problem,) = JobSpec.problems(job(model={"type": "gemini", "api_key_env": "KEY"}))
     assert problem.field.endswith("api_key_env")
-    assert problem.want.startswith("there is no such field; expected one of `base_url`, `labels`, `location`, ")
+    assert problem.want.startswith("there is no such field; expected one of `base_url`, `headers`, `labels`, ")
 
 
 @pytest.mark.parametrize(
