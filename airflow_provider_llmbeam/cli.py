@@ -103,7 +103,7 @@ def preview(
 ) -> None:
     """Show some rows with their prompts, answers, tokens and cost.
 
-    The job keeps the answers, so that it does not pay for them again.
+    The answers are kept: other runs of a task use them with `cache` or `job_name`.
     """
     given = {"rows": rows, "by": by, "seed": seed, "keys": keys, "sends": not dry}
     ended = _execute(spec=job, step="preview", given=given, **task)
@@ -121,10 +121,14 @@ def preview(
 def estimate(job: str, sample_size: int, as_json: bool, **task: Any) -> None:
     """Estimate tokens, cost and duration of a job.
 
-    A few prompts are sent; the job keeps their answers. With --sample-size 0 nothing is sent. Exits with 3 if the
-    job is over budget.
+    A few prompts are sent, and their answers are kept as by `preview`. With --sample-size 0 nothing is sent.
+    Exits with 3 if the job is over budget.
     """
-    _finish(*_execute(spec=job, step="estimate", given={"sample_size": sample_size}, **task), as_json)
+    ended = _execute(spec=job, step="estimate", given={"sample_size": sample_size}, **task)
+
+    from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate
+
+    _finish(*ended, as_json, Estimate.model_validate)
 
 
 @llmbeam.command()
@@ -350,6 +354,7 @@ def _execute(**command: Any) -> tuple[int, dict[str, Any]]:
     from airflow_provider_llmbeam.pipeline.command import Command, execute
 
     code, outcome = execute(Command(**command))
+    outcome.pop("log", None)  # it is printed
     if not outcome or "error" in outcome:  # the log has it
         sys.exit(code)
     return code, outcome

@@ -83,11 +83,19 @@ class Resource:
             return f"gcloud run services delete {self.id} {where}"
         if self.kind == "model":
             return f"gcloud ai models delete {self.id} {where}"
+        return f"{self.undeploy_command} && gcloud ai endpoints delete {self.id} {where}".removeprefix(" && ")
+
+    @property
+    def undeploy_command(self) -> str:
+        """Shell command that undeploys the models of an endpoint; empty without any."""
+        _, project, _, location, *_ = self.name.split("/")
+        where = f"--region={location} --project={project} --quiet"
+        clear = f"gcloud ai endpoints update {self.id} --clear-traffic-split {where}"
         undeploy = [
             f"gcloud ai endpoints undeploy-model {self.id} --deployed-model-id={deployed} {where}"
             for deployed in self.deployed
         ]
-        return " && ".join([*undeploy, f"gcloud ai endpoints delete {self.id} {where}"])
+        return " && ".join([clear, *undeploy] if len(undeploy) > 1 else undeploy)
 
 
 @dataclass(frozen=True, slots=True)

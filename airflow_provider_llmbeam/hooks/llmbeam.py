@@ -134,9 +134,9 @@ class LLMBeamHook(BaseHook):
         Raises:
             JobSpecError: See `get_conn`.
         """
-        model, secrets = self.complete_model({**data["model"]})
-        completed, limits = {**data, "model": model}, data.get("limits") or {}
         connection = self.get_conn()
+        model, secrets = self._complete_model({**data["model"]}, connection)
+        completed, limits = {**data, "model": model}, data.get("limits") or {}
         tier = self._extra(connection).get("usage_tier") if connection else None
         inference = data.get("inference")
         asked = inference.get("service_tier") if isinstance(inference, Mapping) else None
@@ -161,7 +161,9 @@ class LLMBeamHook(BaseHook):
         Raises:
             JobSpecError: See `get_conn`.
         """
-        connection = self.get_conn()
+        return self._complete_model(model, self.get_conn())
+
+    def _complete_model(self, model: dict[str, Any], connection: Any) -> tuple[dict[str, Any], dict[str, str]]:
         if connection is None:
             return model, {}
         provided, values = self._fields(connection)

@@ -121,26 +121,41 @@ class VertexAIHook(RegionalHook):
         with self._translate_errors(f"upload model {model_id!r}", missing=f"region {self.location!r}"):
             return self._start("ModelServiceClient", "upload_model", fields)
 
-    def deploy_model(self, endpoint_id: str, deployed_model: Mapping[str, Any]) -> str:
-        """Starts the deployment of a model to an endpoint, which sends it all its requests.
+    def deploy_model(
+        self, endpoint_id: str, deployed_model: Mapping[str, Any], traffic_split: Mapping[str, int]
+    ) -> str:
+        """Starts the deployment of a model to an endpoint.
 
         Args:
             endpoint_id: Id of the endpoint.
             deployed_model: Fields of a `DeployedModel`.
+            traffic_split: Percentage of the requests by id of the deployed model; `0` is this one.
         """
         name = f"{self.parent}/endpoints/{endpoint_id}"
-        fields = {"endpoint": name, "deployed_model": deployed_model, "traffic_split": {"0": 100}}
+        fields = {"endpoint": name, "deployed_model": deployed_model, "traffic_split": traffic_split}
         model = deployed_model.get("model")
         with self._translate_errors(f"deploy model {model!r} to {name!r}", missing=f"model {model!r}"):
             return self._start("EndpointServiceClient", "deploy_model", fields)
 
     def update_endpoint_labels(self, name: str, labels: Mapping[str, str]) -> None:
         """Replaces the labels of an endpoint."""
+        self._update_endpoint(f"label {name!r}", name, labels=labels)
+
+    def update_traffic_split(self, name: str, percents: Mapping[str, int]) -> None:
+        """Replaces the percentages of the requests that the deployed models of an endpoint answer, by their ids.
+
+        Args:
+            name: Resource name of the endpoint.
+            percents: Percentages, which add up to 100; empty: the endpoint takes no requests.
+        """
+        self._update_endpoint(f"change the traffic split of {name!r}", name, traffic_split=percents)
+
+    def _update_endpoint(self, action: str, name: str, **field: Mapping[str, Any]) -> None:
         from google.cloud.aiplatform_v1 import Endpoint
         from google.protobuf.field_mask_pb2 import FieldMask
 
-        endpoint, mask = Endpoint(name=name, labels=dict(labels)), FieldMask(paths=["labels"])
-        with self._translate_errors(f"label {name!r}", missing=f"endpoint {name!r}"):
+        endpoint, mask = Endpoint(name=name, **field), FieldMask(paths=list(field))
+        with self._translate_errors(action, missing=f"endpoint {name!r}"):
             self._client("EndpointServiceClient").update_endpoint(
                 endpoint=endpoint, update_mask=mask, **self._options()
             )

@@ -3,7 +3,7 @@
 Source of the names that begin with `gen_ai.`, and of the bounds of the buckets, read on 2026-11-28:
 open-telemetry/semantic-conventions-genai, docs/gen-ai/client-inference.md at 024a4f94, client-embeddings.md at
 88eccb15, gen-ai-token-metrics.md at 066d4a7f, model/gen-ai/events.yaml at 03870916: in development, without a
-release. docs/metrics.md lists all metrics.
+release. docs/reference/telemetry.md lists all metrics.
 """
 
 from __future__ import annotations

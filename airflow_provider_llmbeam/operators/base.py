@@ -236,9 +236,11 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         Raises:
             JobSpecError: This Airflow has no name for a job on Dataflow or Flink, or the project is not known.
         """
-        data = self._spec_data(self.job_name or self._own_job_name(context["ti"]), inference)
+        name = self.job_name or self._own_job_name(context["ti"])
+        data = self._spec_data(name, inference)
         data["owner"] = owner_of(context["ti"])
-        data["airflow_run"] = airflow_run_of(context["ti"])
+        logical_date = getattr(context.get("dag_run"), "logical_date", None)
+        data["airflow_run"] = airflow_run_of(context["ti"], name, logical_date)
         data["trace_id"] = current_trace_id()
         runner = runner_data(self.runner)
         runner_type = runner.get("type") if isinstance(runner, Mapping) else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.operators.assets import add_manifest
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
+from airflow_provider_llmbeam.operators.experiment import check_experiment, log_experiment
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
 from airflow_provider_llmbeam.operators.literal import plain, unrendered
 from airflow_provider_llmbeam.operators.other_models import OtherModels
@@ -36,10 +37,12 @@ class CompareInferenceOperator(InProcessOperator):
         other_conn_id: Connection of the other model. `None`: that of the job for a model of the same type; for
             another one, the environment of the worker.
         judge_conn_id: Connection of the judge's model; `None` as above.
+        experiment: Experiment of Vertex AI in which a run is written, see `EvaluateInferenceOperator`.
         kwargs: Arguments of `RunInferenceOperator`. `deferrable` has no effect: a comparison never defers.
 
     Templated:
-        The fields of `RunInferenceOperator`, and `other`, `judge`, `other_conn_id` and `judge_conn_id`.
+        The fields of `RunInferenceOperator`, and `other`, `judge`, `other_conn_id`, `judge_conn_id` and
+        `experiment`.
 
     XCom:
         The manifest: `agreement` by field with its interval, cost per 1,000 rows and latency of both, verdicts of
@@ -60,6 +63,7 @@ class CompareInferenceOperator(InProcessOperator):
         "judge",
         "other_conn_id",
         "judge_conn_id",
+        "experiment",
     )
 
     def __init__(
@@ -72,6 +76,7 @@ class CompareInferenceOperator(InProcessOperator):
         seed: int = 0,
         other_conn_id: str | None = None,
         judge_conn_id: str | None = None,
+        experiment: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -82,6 +87,8 @@ class CompareInferenceOperator(InProcessOperator):
         self.seed = seed
         self.other_conn_id = other_conn_id
         self.judge_conn_id = judge_conn_id
+        self.experiment = experiment
+        check_experiment(experiment)
         self._refuse_problems("other.prompt", "judge.rubric")
 
     def resolve_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
@@ -102,5 +109,8 @@ class CompareInferenceOperator(InProcessOperator):
             spec, environment, comparison = self.resolve_job(context)
             job, others = (spec, environment), comparison.models
             found = self._run_step("compare", comparison, job, context, others=others)
+            if self.experiment is not None:
+                run = log_experiment(self.experiment, spec, found, context, self.gcp_conn_id)
+                found["experiment_run"] = run
         add_manifest(context, self.outlets, found)
         return found

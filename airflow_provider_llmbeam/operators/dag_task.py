@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from airflow_provider_llmbeam.hooks.google.authentication import google_credenti
 from airflow_provider_llmbeam.operators.base import InferenceJobOperator
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
+from airflow_provider_llmbeam.operators.identity import planned_run_id
 from airflow_provider_llmbeam.spec.fields.suggestion import nearest
 from airflow_provider_llmbeam.spec.job import JobSpec
 
@@ -302,11 +303,12 @@ def _run_of(dag: Any, when: str | None, *, has_database: bool) -> tuple[Any, boo
             f"`--date`: Dag {dag.dag_id!r} has no run {when!r}. Expected a day, a time or the id of a run, e.g. "
             "2026-11-03."
         )
-    logical = begin or datetime.now(UTC)
-    interval = _timetable_of(dag).infer_manual_data_interval(run_after=_pendulum(logical))
+    if begin is None:  # today, not now: the same command finds the answers and the export of the one before
+        begin, end = _period(f"{datetime.now(dag.timezone):%Y-%m-%d}", dag)
+    logical, interval = _plan(dag, begin, end)
     run = DagRun(
         dag_id=dag.dag_id,
-        run_id=f"manual__{logical.isoformat()}",
+        run_id=planned_run_id(logical),
         run_type=DagRunType.MANUAL,
         logical_date=_pendulum(logical),
         data_interval=interval,
@@ -334,6 +336,20 @@ def _period(when: str | None, dag: Any) -> tuple[datetime | None, datetime | Non
         return None, None
     time = time if time.tzinfo else time.replace(tzinfo=dag.timezone)
     return time, time
+
+
+def _plan(dag: Any, begin: Any, end: Any) -> tuple[Any, Any]:
+    """Returns logical date and data interval of the first scheduled run of a period; else of a manual one."""
+    from airflow.timetables.base import TimeRestriction
+
+    begin, end, timetable = _pendulum(begin), _pendulum(end), _timetable_of(dag)
+    scheduled = None
+    with suppress(NotImplementedError):  # of a timetable without logical dates
+        restriction = TimeRestriction(earliest=begin, latest=end, catchup=True)
+        scheduled = timetable.next_dagrun_info(last_automated_data_interval=None, restriction=restriction)
+    if scheduled is not None and scheduled.data_interval and begin <= scheduled.logical_date <= end:
+        return scheduled.logical_date, scheduled.data_interval
+    return begin, timetable.infer_manual_data_interval(run_after=begin)
 
 
 def _pendulum(moment: datetime) -> Any:

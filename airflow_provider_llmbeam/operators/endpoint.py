@@ -131,7 +131,7 @@ class ProvisionEndpointOperator(WrittenInDag, StoresLinks, BaseOperator):
         self._monitor: EndpointMonitor | None = None
         check_literal(self.task_id, self.endpoint)
         if isinstance(self.endpoint, Mapping):
-            _check_version(self.endpoint.get("model"))
+            _check_versions(self.endpoint)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Provisions the endpoint."""
@@ -189,7 +189,7 @@ class ProvisionEndpointOperator(WrittenInDag, StoresLinks, BaseOperator):
 
     def _trigger(self, context: Context, *, is_resumed: bool = False) -> EndpointTrigger:
         parsed = parse_endpoint(self.endpoint)
-        _check_version(parsed.model)
+        _check_versions(parsed.model_dump())
         self._check_allowed({"endpoint": parsed})
         ti, deployment, now = context["ti"], require_deployment(), time.time()
         key = identity(_check_name(self.name), deployment)
@@ -449,17 +449,20 @@ def _check_name(name: Any) -> str:
     return str(name)
 
 
-def _check_version(model: Any) -> None:
+def _check_versions(endpoint: Mapping[str, Any]) -> None:
     """Rejects an alias of a registered model.
 
     Raises:
         JobSpecError: It is one.
     """
-    if (registered := RegisteredModel.read(model)) and not registered.is_fixed:
-        raise JobSpecError(
-            f"`endpoint.model`: '{registered}' has an alias, which can move between two tries: use "
-            "`inference_endpoint`, or the XCom of a `ResolveModelOperator`."
-        )
+    canary = endpoint.get("canary")
+    models = {"model": endpoint, "canary.model": canary if isinstance(canary, Mapping) else {}}
+    for field, given in models.items():
+        if (registered := RegisteredModel.read(given.get("model"))) and not registered.is_fixed:
+            raise JobSpecError(
+                f"`endpoint.{field}`: '{registered}' has an alias, which can move between two tries: use "
+                "`inference_endpoint`, or the XCom of a `ResolveModelOperator`."
+            )
 
 
 def check_literal(task_id: str, endpoint: Any) -> None:

@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.integrations.opentelemetry import record_evaluation
 from airflow_provider_llmbeam.operators.assets import add_manifest
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
+from airflow_provider_llmbeam.operators.experiment import check_experiment, log_experiment
 from airflow_provider_llmbeam.operators.in_process import InProcessOperator
 from airflow_provider_llmbeam.operators.literal import plain, unrendered
 from airflow_provider_llmbeam.operators.other_models import OtherModels
@@ -53,14 +54,19 @@ class EvaluateInferenceOperator(InProcessOperator):
         seed: Seed of the bootstrap intervals.
         judge_conn_id: Connection of the judges' models. `None`: that of the job for a model of the same type; for
             another one, the environment of the worker.
+        experiment: Experiment of Vertex AI in which a run with parameters, scores and cost is written, 'NAME' (in
+            us-central1) or 'projects/…/locations/…/metadataStores/default/contexts/NAME'; made if it is missing.
+            The name of the run follows from task and Dag run. `None` writes none.
         kwargs: Arguments of `RunInferenceOperator`. `deferrable` has no effect: an evaluation never defers.
 
     Templated:
-        The fields of `RunInferenceOperator`, and `golden`, `metrics`, `minimum`, `max_drop` and `judge_conn_id`.
+        The fields of `RunInferenceOperator`, and `golden`, `metrics`, `minimum`, `max_drop`, `judge_conn_id`
+        and `experiment`.
 
     XCom:
         The manifest: `passed`, `scores` with their intervals, `faults`, costs, and the addresses of the report and
-        the text. It is also the `extra` of the events of the assets in `outlets`.
+        the text. It is also the `extra` of the events of the assets in `outlets`. With `experiment`, the
+        `experiment_run`.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
@@ -81,6 +87,7 @@ class EvaluateInferenceOperator(InProcessOperator):
         "minimum",
         "max_drop",
         "judge_conn_id",
+        "experiment",
     )
 
     def __init__(
@@ -95,6 +102,7 @@ class EvaluateInferenceOperator(InProcessOperator):
         max_cases: int = 20,
         seed: int = 0,
         judge_conn_id: str | None = None,
+        experiment: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -108,6 +116,8 @@ class EvaluateInferenceOperator(InProcessOperator):
         self.max_cases = max_cases
         self.seed = seed
         self.judge_conn_id = judge_conn_id
+        self.experiment = experiment
+        check_experiment(experiment)
         if (on_failure == "branch") != bool(self.refused_task_ids):
             raise JobSpecError(
                 f"Task {self.task_id!r}: `refused_task_ids` and `on_failure` 'branch' are needed together; got "
@@ -135,6 +145,9 @@ class EvaluateInferenceOperator(InProcessOperator):
                 self._facts = replace(self._facts, spec=spec)
             job, others = (spec, environment), evaluation.models
             found = self._run_step("evaluate", evaluation, job, context, others=others)
+            if self.experiment is not None:
+                run = log_experiment(self.experiment, spec, found, context, self.gcp_conn_id)
+                found["experiment_run"] = run
         record_evaluation(found, found.pop("traced_rows", []), spec.server.origin, context["ti"])
         add_manifest(context, self.outlets, found)
         if self.on_failure == "branch":

@@ -13,18 +13,24 @@ from airflow_provider_llmbeam.spec.fields.suggestion import nearest
 from airflow_provider_llmbeam.spec.limits import OVER_RUNS
 
 
-def job_name(ti: Any, task_id: str | None = None) -> str:
+def job_name(ti: Any, task_id: str | None = None, *, run_id: str | None = None) -> str:
     """Returns a readable name for a task's job: unique to this deployment, and the same for every try.
 
     Args:
         ti: Task instance.
         task_id: Id of another task with the same run and map index; by default the task of `ti`.
+        run_id: Id of another run; by default that of `ti`.
 
     Raises:
         JobSpecError: `[llmbeam] deployment` is not a valid name.
     """
     task_id = ti.task_id if task_id is None else task_id
-    return _name(ti.dag_id, task_id, ti.run_id, ti.map_index)
+    return _name(ti.dag_id, task_id, run_id or ti.run_id, ti.map_index)
+
+
+def planned_run_id(logical_date: datetime) -> str:
+    """Returns the id of the run of a logical date that does not exist yet."""
+    return f"manual__{logical_date.astimezone(UTC).isoformat()}"
 
 
 def refuse_unknown_task(argument: str, task_id: str, dag: Any) -> None:
@@ -91,7 +97,17 @@ def owner_of(ti: Any) -> str:
     return f"{ti.dag_id}.{ti.task_id}{mapped}"
 
 
-def airflow_run_of(ti: Any) -> dict[str, Any]:
-    """Returns the task instance as the spec of its job names it, see `spec.safety.AirflowRun`."""
+def airflow_run_of(ti: Any, name: str, logical_date: datetime | None) -> dict[str, Any]:
+    """Returns the task instance as the spec of its job names it, see `spec.safety.AirflowRun`.
+
+    Args:
+        ti: Task instance.
+        name: Name of its job.
+        logical_date: Logical date of its run.
+    """
     index = -1 if ti.map_index is None else ti.map_index
-    return {"dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id, "map_index": index}
+    found = {"dag_id": ti.dag_id, "task_id": ti.task_id, "run_id": ti.run_id, "map_index": index}
+    if name != job_name(ti):
+        return found
+    planned = "" if logical_date is None else job_name(ti, run_id=planned_run_id(logical_date))
+    return {**found, "names_job": True, "planned_job": planned}

@@ -41,6 +41,7 @@ class InferenceEndpoint:
         teardown: Task that removes the endpoint.
         done: Task that follows the tasks of the block; tasks after the block follow it.
         resolve: Task that resolves the alias of a registered model; `None` if there is none.
+        resolve_canary: Task that resolves the alias of its canary; `None` if there is none.
     """
 
     model: XComArg
@@ -49,6 +50,7 @@ class InferenceEndpoint:
     teardown: TeardownEndpointOperator
     done: EmptyOperator
     resolve: ResolveModelOperator | None = None
+    resolve_canary: ResolveModelOperator | None = None
 
     @property
     def version(self) -> XComArg:
@@ -57,12 +59,25 @@ class InferenceEndpoint:
         Raises:
             JobSpecError: The model of the endpoint has no alias.
         """
-        if self.resolve is None:
-            raise JobSpecError(
-                "`inference_endpoint`: `version` is that of a registered model with an alias, "
-                "'projects/…/locations/…/models/…@champion', and this `endpoint.model` is none."
-            )
-        return self.resolve.output
+        return _output_of(self.resolve, "version", "model")
+
+    @property
+    def canary(self) -> XComArg:
+        """The version of the canary in this run, `projects/…/locations/…/models/…@4`: XCom of `resolve_canary`.
+
+        Raises:
+            JobSpecError: The canary of the endpoint has no alias, or it has no canary.
+        """
+        return _output_of(self.resolve_canary, "canary", "canary.model")
+
+
+def _output_of(resolve: ResolveModelOperator | None, name: str, field: str) -> XComArg:
+    if resolve is None:
+        raise JobSpecError(
+            f"`inference_endpoint`: `{name}` is that of a registered model with an alias, "
+            f"'projects/…/locations/…/models/…@champion', and this `endpoint.{field}` is none."
+        )
+    return resolve.output
 
 
 @contextmanager
@@ -111,16 +126,24 @@ def inference_endpoint(
         _check_no_timeout(group.dag)
         reserve = ReserveEndpointOperator(task_id="reserve", **_STARTS)
         given = plain(endpoint)
-        resolve = (
-            ResolveModelOperator(task_id="resolve", model=given["model"], **account, **_STARTS)
-            if _has_alias(given)
-            else None
-        )
-        if resolve is not None:
-            reserve >> resolve
+        fixed: Any = given
+        canary: Any = given.get("canary") if isinstance(given, Mapping) else None
+
+        def resolve_alias(task_id: str, model: str) -> ResolveModelOperator:
+            task = ResolveModelOperator(task_id=task_id, model=model, **account, **_STARTS)
+            reserve >> task
+            return task
+
+        resolve = resolve_canary = None
+        if _has_alias(given):
+            resolve = resolve_alias("resolve", given["model"])
+            fixed = {**fixed, "model": resolve.output}
+        if _has_alias(canary):
+            resolve_canary = resolve_alias("resolve_canary", canary["model"])
+            fixed = {**fixed, "canary": {**canary, "model": resolve_canary.output}}
         bring_up = ProvisionEndpointOperator(
             task_id="provision",
-            endpoint=given if resolve is None else {**given, "model": resolve.output},
+            endpoint=fixed,
             name=reserve.output,
             deferrable=deferrable,
             **account,
@@ -134,8 +157,10 @@ def inference_endpoint(
             **{**_STARTS, **(teardown or {})},
         )
         done = EmptyOperator(task_id="done", **_STARTS)
-        yield InferenceEndpoint(bring_up.output, reserve, bring_up, take_down, done, resolve)
-    own = {one.task_id for one in (reserve, resolve, bring_up, take_down, done) if one is not None}
+        made = InferenceEndpoint(bring_up.output, reserve, bring_up, take_down, done, resolve, resolve_canary)
+        yield made
+    of_block = (reserve, resolve, resolve_canary, bring_up, take_down, done)
+    own = {one.task_id for one in of_block if one is not None}
     work = {task.task_id: task for task in group.iter_tasks() if task.task_id not in own}
     if not work:
         raise JobSpecError(

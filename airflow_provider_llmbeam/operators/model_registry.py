@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from airflow_provider_llmbeam.endpoints.model_aliases import AliasState, RegistryHook
+    from airflow_provider_llmbeam.endpoints.traffic import TrafficSplit
     from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
+
+_ENDPOINT_NAME = re.compile(r"projects/[^/]+/locations/[^/]+/endpoints/[^/]+")
 
 
 class _RegisteredModelOperator(BaseOperator):
@@ -93,21 +98,49 @@ class ResolveModelOperator(_RegisteredModelOperator):
             return str(found)
 
 
-class _AliasOperator(_RegisteredModelOperator):
-    """Base of the operators that move an alias from or to a version."""
+class _MoveOperator(_RegisteredModelOperator):
+    """Base of the operators that move an alias, or the requests of an endpoint, from or to a version."""
 
-    template_fields: Sequence[str] = ("model", "alias", "gcp_conn_id", "impersonation_chain")
+    template_fields: Sequence[str] = ("model", "alias", "endpoint", "gcp_conn_id", "impersonation_chain")
 
-    def __init__(self, *, model: str | XComArg, alias: str, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        model: str | XComArg,
+        alias: str | None = None,
+        endpoint: str | Mapping[str, Any] | XComArg | None = None,
+        gone_within_seconds: float = 1_200.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(model=model, **kwargs)
         self.alias = alias
+        self.endpoint = endpoint
+        self.gone_within_seconds = gone_within_seconds
+        if alias is None and endpoint is None:
+            raise JobSpecError(
+                f"Task {self.task_id!r}: needs an `alias`, e.g. 'champion', or an `endpoint`, e.g. `model` of an "
+                "`inference_endpoint`; got neither."
+            )
         if not is_pending(alias):
             self._check_alias()
 
     def _check_alias(self) -> None:
         from airflow_provider_llmbeam.endpoints.model_aliases import check_alias
 
-        check_alias(self.alias)
+        if self.alias is not None:
+            check_alias(self.alias)
+
+    def _endpoint_name(self) -> str | None:
+        """Returns the resource name of the endpoint, which may be that of a model spec."""
+        name = self.endpoint.get("endpoint") if isinstance(self.endpoint, Mapping) else self.endpoint
+        if name is None and self.endpoint is None:
+            return None
+        if not isinstance(name, str) or not _ENDPOINT_NAME.fullmatch(name):
+            raise JobSpecError(
+                f"Task {self.task_id!r}: `endpoint`: must be 'projects/…/locations/…/endpoints/…', or the `model` "
+                f"of an `inference_endpoint` on Vertex AI; got {self.endpoint!r}. Nothing was moved."
+            )
+        return name
 
     def _read_version(self) -> RegisteredModel:
         model = super()._read_version()
@@ -119,25 +152,46 @@ class _AliasOperator(_RegisteredModelOperator):
             )
         return model
 
-    def _move(self, move: Callable[[RegistryHook, RegisteredModel, str], AliasState]) -> dict[str, Any]:
+    def _move(
+        self,
+        move: Callable[[RegistryHook, RegisteredModel, str], AliasState],
+        decide: Callable[[Any, RegisteredModel], TrafficSplit | None],
+    ) -> dict[str, Any]:
+        from airflow_provider_llmbeam.endpoints.traffic import shift
+        from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
+
         with errors_of_airflow():
             self._check_alias()
-            model = self._read_version()
-            state = move(self._hook(model), model, self.alias)
-            self.log.info("The alias %r is at version %s of %s.", state.alias, state.version, state.model)
-            return state.plain()
+            model, name = self._read_version(), self._endpoint_name()
+            found: dict[str, Any] = {"model": model.model, "version": model.version}
+            if name is not None:
+                _, project, _, location, *_ = name.split("/")
+                hook = VertexAIHook(location, project, self.gcp_conn_id, self.impersonation_chain)
+                found |= shift(hook, name, lambda one: decide(one, model), within_seconds=self.gone_within_seconds)
+                self.log.info("The requests of %s, in percent: %s.", name, found["percents"])
+            if self.alias is not None:
+                state = move(self._hook(model), model, self.alias)
+                self.log.info("The alias %r is at version %s of %s.", state.alias, state.version, state.model)
+                found |= state.plain()
+            return found
 
 
-class PromoteModelOperator(_AliasOperator):
-    """Moves an alias, e.g. `default` or `champion`, to a version of a registered model.
+class PromoteModelOperator(_MoveOperator):
+    """Moves an alias, e.g. `champion`, or the requests of an endpoint to a version of a registered model.
 
     Place it after the task that evaluated the version. The version that had the alias before gets the alias
-    `ALIAS-previous`, for a rollback. A retry, or another run for the same version, changes nothing.
+    `ALIAS-previous`, for a rollback. In an endpoint, where the version is a canary, the requests move at once; at
+    100 percent the other version is undeployed. A retry, or another run for the same version, changes nothing.
 
     Args:
         model: Version with its number, `projects/…/locations/…/models/…@3`: `version` of an `inference_endpoint`,
             or the XCom of a `ResolveModelOperator`. An alias is refused: it could have moved since the evaluation.
-        alias: Alias to move: 2 to 119 letters, digits and -, beginning with a-z.
+        alias: Alias to move: 2 to 119 letters, digits and -, beginning with a-z. `None` moves none.
+        endpoint: Endpoint on Vertex AI that has the version deployed, `projects/…/locations/…/endpoints/…`, or the
+            `model` of an `inference_endpoint` with a `canary`. `None` changes none.
+        percent: Percentage of the requests of `endpoint` that the version gets. Below 100 the other version keeps
+            the rest, and no alias can be moved.
+        gone_within_seconds: Time limit for the other version to be undeployed, in seconds.
         gcp_conn_id: Airflow connection of type Google Cloud; without a default connection, the credentials of the
             worker.
         impersonation_chain: Service account to impersonate, or a chain of them.
@@ -146,33 +200,56 @@ class PromoteModelOperator(_AliasOperator):
         `model`, `alias`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
-        `model`, `alias`, `version` and `previous_version`, both as numbers, and whether this task `moved` it.
+        `model`, `alias`, `version` and `previous_version`, both as numbers, and whether this task `moved` it; of
+        an endpoint its name, and the `percents` of its requests by version.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
-        AirflowFailException: There is no such version; no alias was moved.
-        CloudError: The Model Registry did not answer; a retry goes on.
+        AirflowFailException: There is no such version; nothing was moved.
+        StillBillingError: The other version could not be undeployed in time.
+        CloudError: Vertex AI did not answer; a retry goes on.
     """
 
+    def __init__(
+        self,
+        *,
+        model: str | XComArg,
+        alias: str | None = None,
+        endpoint: str | Mapping[str, Any] | XComArg | None = None,
+        percent: int = 100,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model=model, alias=alias, endpoint=endpoint, **kwargs)
+        self.percent = percent
+        if not 1 <= percent <= 100 or (percent < 100 and (alias is not None or endpoint is None)):
+            raise JobSpecError(
+                f"Task {self.task_id!r}: `percent`: must be 1 to 100, and below 100 with `endpoint` and without "
+                f"`alias`; got {percent}."
+            )
+
     def execute(self, context: Context) -> dict[str, Any]:
-        """Moves the alias."""
+        """Moves the alias and the requests."""
         from airflow_provider_llmbeam.endpoints.model_aliases import promote
+        from airflow_provider_llmbeam.endpoints.traffic import split_of_promotion
 
-        return self._move(promote)
+        return self._move(promote, partial(split_of_promotion, percent=self.percent))
 
 
-class RollBackModelOperator(_AliasOperator):
-    """Moves an alias from a version of a registered model back to the one that had it before.
+class RollBackModelOperator(_MoveOperator):
+    """Moves an alias from a version back to the one that had it before, or ends a canary of an endpoint.
 
-    If another version has the alias by now, it stays there. A retry changes nothing.
+    If another version has the alias by now, it stays there. In an endpoint, the other version gets all requests at
+    once, and this one is undeployed. A retry changes nothing.
 
     Args:
         model: Version that is to lose the alias, as of `PromoteModelOperator`.
-        alias: Alias to move, as `PromoteModelOperator` moved it.
+        alias: Alias to move, as `PromoteModelOperator` moved it. `None` moves none.
+        endpoint: Endpoint that has the version deployed, as of `PromoteModelOperator`.
         errors: Names of errors, e.g. `("DriftError",)`: the alias is moved only if a `RunInferenceOperator`
             directly before this task failed with one of them or of their subclasses, see
             docs/reference/exceptions.md; otherwise this task is skipped. It needs `trigger_rule="one_failed"`.
-            `None` always moves the alias.
+            `None` always moves back.
+        gone_within_seconds: Time limit for the version to be undeployed, in seconds.
         gcp_conn_id: Airflow connection of type Google Cloud; without a default connection, the credentials of the
             worker.
         impersonation_chain: Service account to impersonate, or a chain of them.
@@ -181,11 +258,12 @@ class RollBackModelOperator(_AliasOperator):
         `model`, `alias`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
-        `model`, `alias`, `version` and `previous_version`, both as numbers, and whether this task `moved` it.
+        As of `PromoteModelOperator`.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
-        AirflowFailException: No other version had the alias before; it was not moved.
+        AirflowFailException: No other version had the alias before, or is deployed; nothing was moved.
+        StillBillingError: The version could not be undeployed in time.
         AirflowSkipException: No task directly before this one failed with one of `errors`.
         CloudError: The Model Registry did not answer; a retry goes on.
     """
@@ -196,11 +274,12 @@ class RollBackModelOperator(_AliasOperator):
         self,
         *,
         model: str | XComArg,
-        alias: str,
+        alias: str | None = None,
+        endpoint: str | Mapping[str, Any] | XComArg | None = None,
         errors: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(model=model, alias=alias, **kwargs)
+        super().__init__(model=model, alias=alias, endpoint=endpoint, **kwargs)
         self.errors = errors
         for name in errors or ():
             if error_class(name, LLMBeamError).__name__ != name:
@@ -210,15 +289,15 @@ class RollBackModelOperator(_AliasOperator):
                 )
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Moves the alias back."""
+        """Moves the alias and the requests back."""
         from airflow_provider_llmbeam.endpoints.model_aliases import roll_back
+        from airflow_provider_llmbeam.endpoints.traffic import split_of_rollback
 
         if self.errors is not None:
             found = context["ti"].xcom_pull(task_ids=sorted(self.upstream_task_ids), key=ERROR_KEY) or ()
             wanted = tuple(error_class(name, LLMBeamError) for name in self.errors)
             if not any(issubclass(error_class(str(name), JobError), wanted) for name in found if name):
                 raise AirflowSkipException(
-                    f"No task before this one failed with {' or '.join(self.errors)}: the alias {self.alias!r} "
-                    "was not moved."
+                    f"No task before this one failed with {' or '.join(self.errors)}: nothing was moved."
                 )
-        return self._move(roll_back)
+        return self._move(roll_back, split_of_rollback)

@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             is_child=options.child,
         )
     )
+    for line in outcome.pop("log", ()):
+        _log.info("%s", line)
     if outcome:
         write_outcome(options.result, outcome)
     return code

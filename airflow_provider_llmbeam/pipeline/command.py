@@ -79,8 +79,9 @@ def execute(command: Command) -> tuple[int, dict[str, Any]]:
     """Executes a command; errors and interruptions are logged, without secrets.
 
     Returns:
-        The exit code, and the outcome: `result` of a step, `job` of a submission, `report` of a run, `page` for a
-        task, `batch` with `wait_seconds` if it is to be continued, `error`, or nothing after an interruption. The
+        The exit code, and the outcome: `result` of a step, `log`, its lines for callers that print none,
+        `job` of a submission, `report` of a run, `page` for a task, `batch` with `wait_seconds` if it is to be
+        continued, `error`, or nothing after an interruption. The
         exit code is 0 if the job is complete or submitted; 1 if it failed after its start, or its evaluation did
         not pass; 2 if it could not start; 99 if it was skipped, since its source has no rows or its evaluation
         says so; 3 if an estimate or a check is over budget; 75 if it is to be continued; 130 after Ctrl-C or
@@ -199,7 +200,8 @@ def _job(command: Command) -> Iterator[tuple[JobSpec, SpecModel | None]]:
     if command.step not in STEPS:
         raise JobSpecError(f"`{command.step}` takes JOB.json; Airflow runs a task, e.g. `airflow dags test`.")
     with open_dag_task(command.spec, command.step, when=command.when, map_index=command.map_index) as task:
-        _log.info("As in run %r%s.", task.run_id, "" if task.is_known else ", which does not exist yet")
+        known = "As in run %r." if task.is_known else "There is no such run yet: the job is that of a new one, %r."
+        _log.info(known, task.run_id)
         os.environ.update(task.environment)
         of_task = command if command.given is not None else replace(command, given=task.given)
         given = _read_given(of_task, task.spec)

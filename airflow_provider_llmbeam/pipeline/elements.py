@@ -20,6 +20,8 @@ Row = dict[str, Any]
 #: Origin of an answer: received now, after a repair, or by batch inference of this run; from the journal, of this
 #: job or of another one; shared with an equal prompt; or the replacement of a prompt that was not sent.
 Origin = Literal["fresh", "repaired", "batch", "resumed", "cached", "duplicate", "replaced"]
+#: Those of a request of this run.
+OF_THIS_RUN: frozenset[Origin] = frozenset({"fresh", "repaired", "batch"})
 
 #: Attributes of an `AnsweredRow` that are columns of an output row with moderation.
 MODERATION_COLUMNS = ("moderation_input", "moderation_output")

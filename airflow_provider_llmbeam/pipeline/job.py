@@ -65,7 +65,8 @@ def run(
     if report.comparison is not None:
         _log.info("%s", report.comparison.line)
     if report.rows.skipped:
-        _log.info("%s of %s rows were skipped.", f"{report.rows.skipped:,}", f"{report.rows.read:,}")
+        counts, reasons = report.rows, report.skipped_words
+        _log.info("%s of %s rows were skipped: %s.", f"{counts.skipped:,}", f"{counts.read:,}", reasons)
     if (whole := report.all_rows) is not None:
         line = "With the first run: %s of %s rows answered, %s failed."
         _log.info(line, f"{whole.answered:,}", f"{whole.read:,}", f"{whole.dead_letter:,}")

@@ -38,7 +38,8 @@ def run_step(name: str, spec: JobSpec, given: SpecModel) -> dict[str, Any]:
         given: What the step is asked for, of its input type.
 
     Returns:
-        `result`, as plain data; and of an estimate, an evaluation and a comparison `page`, see `page_of`.
+        `result`, as plain data; of an estimate, an evaluation and a comparison `page`, see `page_of`; and of an
+        estimate `log`, its lines.
 
     Raises:
         JobSpecError: The job or the input does not fit, e.g. there is no such row; nothing was sent.
@@ -59,8 +60,9 @@ def _estimate(spec: JobSpec, sample: EstimateSample) -> dict[str, Any]:
             feature.check_keys()
     estimate = make_estimate(spec, sample.sample_size)
     budget, uri = spec.limits.budget_usd, spec.paths.estimate_uri
-    page = page_of("estimate", spec, estimate, uri, lines=[*estimate.lines()], budget_usd=budget)
-    return {"result": estimate.model_dump(mode="json"), "page": page}
+    lines = [*estimate.lines()]
+    page = page_of("estimate", spec, estimate, uri, lines=lines, budget_usd=budget)
+    return {"result": estimate.model_dump(mode="json"), "page": page, "log": lines}
 
 
 def _evaluate(spec: JobSpec, evaluation: Evaluation) -> dict[str, Any]:

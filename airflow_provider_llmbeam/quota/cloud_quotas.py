@@ -137,5 +137,5 @@ def accelerator_need(endpoint: VertexEndpoint | CloudRunEndpoint) -> Accelerator
     spot = "preemptible_" if endpoint.spot else ""
     name = _QUOTA_NAMES[machine.accelerator_type]
     metric = f"aiplatform.googleapis.com/custom_model_serving_{spot}nvidia_{name}_gpus"
-    count = machine.accelerator_count * endpoint.min_replicas
+    count = machine.accelerator_count * endpoint.min_replicas * len(endpoint.deployed_models)
     return AcceleratorNeed("aiplatform.googleapis.com", metric, machine.accelerator_type, count)

@@ -92,6 +92,7 @@ class Serving:
             (docs.cloud.google.com/monitoring/api/metrics_gcp, `response_count`): a 429 is not told from another.
         failed: Number of them with a 5xx.
         duty_cycle: Share of time in which the accelerators work, 0 to 1; `None` if not known.
+        waiting: Number of requests in the queues of vLLM; `None` if not known.
         until: End of the newest minute with data, in seconds of the Unix epoch.
     """
 
@@ -101,7 +102,21 @@ class Serving:
     refused: int = 0
     failed: int = 0
     duty_cycle: float | None = None
+    waiting: float | None = None
     until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerQueue:
+    """State of a vLLM server at this moment.
+
+    Attributes:
+        waiting: Number of requests in its queue.
+        cache_ratio: Share of its KV cache that is in use, 0 to 1; `None` if not known.
+    """
+
+    waiting: float
+    cache_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +150,7 @@ class Evidence:
         allowances: Published or stated limits per minute.
         dedicated: Provisioned Throughput; `None` if none was purchased, or it could not be read.
         serving: State of the endpoint; `None` if it could not be read.
+        queue: Queue of a vLLM server; `None` if it was not asked, or shows none.
         accelerators: Accelerator quota; `None` for a model.
         probe: Replies to probe requests; `None` if none was sent.
         unreadable: Sentences that say why evidence could not be read.
@@ -147,6 +163,7 @@ class Evidence:
     allowances: tuple[Allowance, ...] = ()
     dedicated: Dedicated | None = None
     serving: Serving | None = None
+    queue: ServerQueue | None = None
     accelerators: Accelerators | None = None
     probe: Probe | None = None
     unreadable: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.quota.evidence import (
     Accelerators,
     Allowance,
     Dedicated,
+    ServerQueue,
     Serving,
     Situation,
     Traffic,
@@ -213,12 +214,26 @@ def serving_finding(serving: Serving | None, now: float) -> Finding:
         said.append(f"its accelerators work {serving.duty_cycle:.0%} of the time")
         if serving.duty_cycle >= BUSY_DUTY_CYCLE:
             verdict = max(verdict, "degraded", key=RANKS.index)
+    if serving.waiting is not None:
+        said.append(f"{serving.waiting:.0f} requests wait in its queue")
+        if serving.waiting >= 1:
+            verdict = max(verdict, "degraded", key=RANKS.index)
     return Finding(
         verdict=verdict if said else "unknown",
         sentence=f"Endpoint: {'; '.join(said) or 'no data'}.",
         rejected_ratio=ratio,
         sample_size=serving.responses,
         age_seconds=now - serving.until,
+    )
+
+
+def queue_finding(queue: ServerQueue) -> Finding:
+    """Judges the queue of a vLLM server."""
+    cache = "" if queue.cache_ratio is None else f", and its KV cache is {queue.cache_ratio:.0%} full"
+    return Finding(
+        verdict="degraded" if queue.waiting >= 1 else "healthy",
+        sentence=f"vLLM: {queue.waiting:.0f} requests wait in its queue{cache}.",
+        age_seconds=0.0,
     )
 
 

@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.quota.findings import (
     allowance_finding,
     dedicated_finding,
     probe_finding,
+    queue_finding,
     serving_finding,
     traffic_finding,
 )
@@ -105,7 +106,8 @@ def _metric_findings(evidence: Evidence, now: float) -> list[Finding]:
         case "own_endpoint":
             return [] if evidence.is_unread(evidence.serving) else [serving_finding(evidence.serving, now)]
         case "unpublished_quota":
-            return [allowance_finding(each, now) for each in evidence.allowances]
+            found_queue = [] if evidence.queue is None else [queue_finding(evidence.queue)]
+            return [*found_queue, *(allowance_finding(each, now) for each in evidence.allowances)]
     known = [allowance_finding(each, now) for each in evidence.allowances]
     if evidence.dedicated is not None:
         known.append(dedicated_finding(evidence.dedicated, now))

@@ -25,10 +25,17 @@ from airflow_provider_llmbeam.quota.evidence import (
 )
 from airflow_provider_llmbeam.quota.health import QuotaHealth, judge
 from airflow_provider_llmbeam.quota.metrics import MonitoringReader, QuotaMetrics
+from airflow_provider_llmbeam.quota.server_queue import fetch_queue
 from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpoint
 from airflow_provider_llmbeam.spec.facts import SHARED_POOL
 from airflow_provider_llmbeam.spec.limits import Limits
-from airflow_provider_llmbeam.spec.model import AnthropicModel, GeminiModel, Model, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model import (
+    AnthropicModel,
+    GeminiModel,
+    Model,
+    OpenAIModel,
+    VertexEndpointModel,
+)
 
 VERTEX = "aiplatform.googleapis.com"
 _T = TypeVar("_T")
@@ -118,7 +125,10 @@ class QuotaHook(GoogleHook):
             return replace(found, serving=serving, unreadable=tuple(notes))
         if situation in ("shared_pool", "published_quota"):
             return self._of_publisher(model, found)
-        return replace(found, allowances=self._read_stated(None))
+        queue = None
+        if isinstance(model, OpenAIModel):
+            queue = fetch_queue(model, self.gcp_conn_id, self.impersonation_chain)
+        return replace(found, allowances=self._read_stated(None), queue=queue)
 
     def _of_publisher(self, model: Model, found: Evidence) -> Evidence:
         """Adds the evidence of a model that Google or a partner serves."""

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError
 from airflow_provider_llmbeam.hooks.google.base import GoogleHook
 from airflow_provider_llmbeam.hooks.google.errors import CloudRequest
 from airflow_provider_llmbeam.hooks.google.rest import GoogleRest
 from airflow_provider_llmbeam.quota.evidence import Allowance, Dedicated, Serving, Traffic, Unit
+from airflow_provider_llmbeam.transport.monitoring import (
+    PREDICTION,
+    WAITING,
+    Series,
+    read_series,
+    time_series_params,
+    time_series_url,
+)
 
-HOST = "https://monitoring.googleapis.com"
 _PERIOD_SECONDS = 60
 
 _VERTEX = "aiplatform.googleapis.com"
 _ONLINE = f"{_VERTEX}/publisher/online_serving"
-_PREDICTION = f"{_VERTEX}/prediction/online"
 _SERVICE_RUNTIME = "serviceruntime.googleapis.com/quota"
 #: Delay after which a minute is complete; quotas after 150 s, endpoints after 120 to 360 s
 #: (docs.cloud.google.com/monitoring/api/metrics_gcp). A window that ended later would show too few requests.
@@ -29,19 +33,6 @@ WINDOW_SECONDS = 600.0
 USUAL_SECONDS = 24 * 3600.0
 #: Limits and allocations are sampled a few times a day; read by the hour they are 48 points instead of 2,880.
 SPARSE_SECONDS, SPARSE_PERIOD_SECONDS = 48 * 3600.0, 3600
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One time series.
-
-    Attributes:
-        labels: Labels of the metric and of the resource by which the series are grouped.
-        points: Pairs of end, in seconds of the Unix epoch, and value; the newest first.
-    """
-
-    labels: Mapping[str, str]
-    points: tuple[tuple[float, float], ...]
 
 
 class MonitoringReader:
@@ -83,16 +74,16 @@ class MonitoringReader:
         Raises:
             CloudError: See `hooks.google.errors`.
         """
-        wanted = [f'{label} = "{_quote(value)}"' for label, value in {"metric.type": metric, **where}.items()]
-        params: dict[str, Any] = {
-            "filter": " AND ".join(wanted),
-            "interval.startTime": _timestamp(start),
-            "interval.endTime": _timestamp(end),
-            "aggregation.alignmentPeriod": f"{period_seconds}s",
-            "aggregation.perSeriesAligner": aligner,
-            "aggregation.crossSeriesReducer": reducer,
-            "aggregation.groupByFields": list(group_by),
-        }
+        params = time_series_params(
+            metric,
+            where,
+            start=start,
+            end=end,
+            aligner=aligner,
+            reducer=reducer,
+            group_by=group_by,
+            period_seconds=period_seconds,
+        )
         project = self._hook.project
         request = CloudRequest(
             action=f"show metric {metric!r}",
@@ -101,32 +92,8 @@ class MonitoringReader:
             role="roles/monitoring.viewer",
             missing=f"metric {metric!r}",
         )
-        pages = self._rest.pages(f"{HOST}/v3/projects/{project}/timeSeries", params, request)
-        return [_series(one) for reply in pages for one in reply.get("timeSeries", ())]
-
-
-def _series(data: Mapping[str, Any]) -> Series:
-    labels = {**data.get("resource", {}).get("labels", {}), **data.get("metric", {}).get("labels", {})}
-    points = tuple((_seconds(point["interval"]["endTime"]), _value(point["value"])) for point in data["points"])
-    return Series(labels, points)
-
-
-def _quote(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _value(value: Mapping[str, Any]) -> float:
-    if "distributionValue" in value:
-        return float(value["distributionValue"].get("mean", 0.0))
-    return float(next(iter(value.values())))  # int64 values are strings
-
-
-def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-
-
-def _seconds(timestamp: str) -> float:
-    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+        pages = self._rest.pages(time_series_url(project), params, request)
+        return [one for reply in pages for one in read_series(reply)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,19 +202,20 @@ class QuotaMetrics:
     def serving(self, endpoint_id: str) -> Serving | None:
         """Returns the state of an endpoint; `None` if there is no data."""
         where = {"resource.labels.endpoint_id": endpoint_id, **self._here}
-        responses = self._read(f"{_PREDICTION}/response_count", where, group_by=("metric.labels.response_code",))
+        responses = self._read(f"{PREDICTION}/response_count", where, group_by=("metric.labels.response_code",))
         refused, failed = (
             round(_sum(each for each in responses if each.labels.get("response_code", "").startswith(digit)))
             for digit in "45"
         )
         gauges = {
-            name: self._read(f"{_PREDICTION}/{name}", where, aligner="ALIGN_NEXT_OLDER", reducer=reducer)
+            name: self._read(f"{PREDICTION}/{name}", where, aligner="ALIGN_NEXT_OLDER", reducer=reducer)
             for name, reducer in (
                 ("replicas", "REDUCE_SUM"),
                 ("target_replicas", "REDUCE_SUM"),
                 ("accelerator/duty_cycle", "REDUCE_MEAN"),
             )
         }
+        waiting = self._read(WAITING, {"metric.labels.endpoint_id": endpoint_id}, aligner="ALIGN_NEXT_OLDER")
         series = [*responses, *(each for found in gauges.values() for each in found)]
         if not series:
             return None
@@ -258,6 +226,7 @@ class QuotaMetrics:
             refused=refused,
             failed=failed,
             duty_cycle=_newest(gauges["accelerator/duty_cycle"]),
+            waiting=_newest(waiting),
             until=_until(series),
         )
 

@@ -4,7 +4,13 @@ from airflow_provider_llmbeam.spec.alerts import Alerts
 from airflow_provider_llmbeam.spec.cache import Cache
 from airflow_provider_llmbeam.spec.conversation import Conversation
 from airflow_provider_llmbeam.spec.demand import Demand, EarlierRate
-from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, Endpoint, VertexEndpoint, parse_endpoint
+from airflow_provider_llmbeam.spec.endpoint import (
+    Canary,
+    CloudRunEndpoint,
+    Endpoint,
+    VertexEndpoint,
+    parse_endpoint,
+)
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import Architecture
 from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -64,6 +70,7 @@ __all__ = [
     "BigQuerySink",
     "BigQuerySource",
     "Cache",
+    "Canary",
     "CloudRunEndpoint",
     "Conversation",
     "CsvOptions",

@@ -43,8 +43,11 @@ def job_identity(spec: JobSpec) -> str:
 
 
 def spec_digest(spec: JobSpec) -> str:
-    """Returns 8 hexadecimal digits of the spec without alerts, traces and Dag run, which change no answer."""
-    plain = spec.model_dump_json(exclude={"alerts", "airflow_run", "trace_id", "traces"})
+    """Returns 8 hexadecimal digits of the spec without alerts, traces and Dag run, which change no answer.
+
+    Defaults are no part of it, so that a later version with more fields finds the jobs of this one.
+    """
+    plain = spec.model_dump_json(exclude_defaults=True, exclude={"alerts", "airflow_run", "trace_id", "traces"})
     return hashlib.sha256(plain.encode()).hexdigest()[:8]
 
 

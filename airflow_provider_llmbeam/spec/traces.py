@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
+from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.base import SpecModel
 
 #: The place of the id in `Traces.url`.
@@ -37,8 +38,13 @@ class Traces(SpecModel):
     @field_validator("url")
     @classmethod
     def _address_with_place(cls, url: str | None) -> str | None:
-        if url is not None and (TRACE_ID not in url or "@" in url or not url.startswith(("https://", "http://"))):
-            raise ValueError(f"must be an address of the web, without a user, that has {TRACE_ID!r}")
+        if url is None:
+            return None
+        # It is written to the report. A path may be in the fragment, as MLflow's is.
+        if "@" in url or redact(url) != url:
+            raise ValueError("must hold no user and no secret, as it is written to the report")
+        if TRACE_ID not in url or not url.startswith(("https://", "http://")):
+            raise ValueError(f"must be an address of the web that has {TRACE_ID!r}")
         return url
 
     def link(self, trace_id: str) -> str | None:

@@ -216,6 +216,11 @@ class Sandbox(Server):
         return self._services.vertex.models
 
     @property
+    def contexts(self) -> list[dict[str, Any]]:
+        """All contexts of the metadata stores of Vertex AI: experiments and their runs."""
+        return self._services.vertex.contexts
+
+    @property
     def services(self) -> list[dict[str, Any]]:
         """Services of Cloud Run, as its API returns them."""
         return self._services.cloud_run.services

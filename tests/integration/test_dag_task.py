@@ -97,12 +97,19 @@ def test_a_task_is_checked_run_compared_previewed_and_forgotten_by_its_dag_file(
     assert "Rows      4 = 4 requests" in shown
     assert "Good or bad? row " in shown
     assert shown.endswith("Nothing was sent or billed.\n")
-    assert "which does not exist yet" in log
-    assert not sandbox.requests
+    assert "There is no such run yet: the job is that of a new one, 'manual__2026-11-03T00:00:00+00:00'." in log
+    code, shown, log = llmbeam("preview", "classify", "--key", "3", *day)
+    assert "keeps the answers, and others use them only with `cache` or `job_name`." in shown, log
+    assert len(sandbox.requests) == 1
+    code, shown, log = llmbeam("estimate", "classify", "--sample-size", "0", *day)
+    assert shown.startswith("Rows      4 = 3 requests + 0 duplicate + 1 answered already"), log
 
     dag = runpy.run_path(str(dag_file))["dag"]
-    run_dag(dag.partial_subset(["classify"]), logical_date=datetime(2026, 11, 3, tzinfo=UTC))
-    assert len(sandbox.requests) == 4
+    run, _ = run_dag(dag.partial_subset(["classify"]), logical_date=datetime(2026, 11, 3, tzinfo=UTC))
+    assert run.run_id != "manual__2026-11-03T00:00:00+00:00"
+    assert len(sandbox.requests) == 1 + 4
+    report = json.loads((tmp_path / "out/2026-11-03/report.json").read_text())
+    assert report["estimate"], "that of its logical date"
 
     dag_file.write_text(DAG_FILE.replace("Good or bad?", "Good, mixed or bad?"))
     code, shown, log = llmbeam("diff", "classify")  # the newest run
@@ -112,7 +119,7 @@ def test_a_task_is_checked_run_compared_previewed_and_forgotten_by_its_dag_file(
     assert "by the tokens of the last run" in shown
     code, shown, log = llmbeam("preview", "classify", "--key", "2", *day)
     assert (code, "1 prompt was sent" in shown) == (0, True), log
-    assert len(sandbox.requests) == 5
+    assert len(sandbox.requests) == 6
     code, shown, log = llmbeam("forget", "classify", "--key", "2", *day)
     assert code == 0, log
     answers = (tmp_path / "out/2026-11-03/answers-00000-of-00001.jsonl").read_text().splitlines()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from airflow.sdk import DAG, task, task_group
 from airflow.utils.session import create_session
 from llmbeam_sandbox.models.answers import answer_text
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import CloudUnavailableError, JobSpecError
+from airflow_provider_llmbeam.hooks.experiments import ExperimentsHook
 from airflow_provider_llmbeam.operators.compare_inference import CompareInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.other_models import OtherModels
@@ -44,6 +46,34 @@ def night(connection, monkeypatch, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return module
+
+
+@pytest.mark.full
+def test_an_evaluation_is_one_run_of_an_experiment_also_after_a_retry(
+    run_dag, night, sandbox, google, monkeypatch
+):
+    """The first try ends after it has written the run."""
+    log_run, calls = ExperimentsHook.log_run, []
+
+    def log_and_fail(*arguments):
+        calls.append(log_run(*arguments))
+        if len(calls) == 1:
+            raise CloudUnavailableError("The worker is gone.")
+        return calls[-1]
+
+    monkeypatch.setattr(ExperimentsHook, "log_run", log_and_fail)
+    task = night.dag.get_task("evaluate")
+    task.experiment, task.retries, task.retry_delay = "moods", 1, timedelta(0)
+    dag_run, states = run_dag(night.dag)
+    assert states["evaluate"] == "success"
+    found = dag_run.get_task_instance("evaluate").xcom_pull(task_ids="evaluate")
+    assert (found["requests"], len(calls)) == (0, 2), "the first try has sent them"
+    experiment, run = sandbox.contexts
+    assert found["experiment_run"].rpartition("/")[2] == run["name"].rpartition("/")[2]
+    assert run["parentContexts"] == [experiment["name"]]
+    assert run["metadata"]["_params"]["model"] == night.JOB["model"]
+    assert run["metadata"]["_metrics"]["mood"] == 1.0
+    assert {"mood_low", "cost_usd", "rows", "passed"} <= run["metadata"]["_metrics"].keys()
 
 
 def change_prompt(dag):

@@ -12,7 +12,9 @@ from llmbeam_sandbox.models.answers import answer_text
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.vertex_ai import VertexAIHook
+from airflow_provider_llmbeam.operators.endpoint import ProvisionEndpointOperator
 from airflow_provider_llmbeam.operators.inference_endpoint import inference_endpoint
+from airflow_provider_llmbeam.operators.model_registry import PromoteModelOperator, RollBackModelOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
 
 pytestmark = pytest.mark.usefixtures("quick_endpoints")
@@ -67,7 +69,7 @@ def use_model(model):
     return model
 
 
-def block(registry, alias="@champion"):
+def block(registry, alias="@champion", **fields):
     return inference_endpoint(
         endpoint={
             "type": "vertex",
@@ -75,6 +77,7 @@ def block(registry, alias="@champion"):
             "project": registry.hook.project,
             "locations": [LOCATION],
             "machine_type": "g2-standard-12",
+            **fields,
         },
         provision=PROVISION,
     )
@@ -120,6 +123,56 @@ def test_a_run_keeps_the_version_of_its_start_and_no_other_version_gets_its_answ
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("way", ["promote", "roll_back", "neither"])
+def test_a_canary_answers_its_share_of_the_rows_and_no_gpu_of_either_version_is_left(
+    run_dag, sandbox, registry, tmp_path, way
+):
+    """The second job of the block asks after the promotion or the rollback."""
+    write(tmp_path / "in" / "a.jsonl", [{"id": number} for number in range(100)])
+    registry.upload("1", "champion")
+    registry.upload("2", "candidate")
+    champion, candidate = f"{registry.name}@1", f"{registry.name}@2"
+
+    def ask(name, model):
+        return RunInferenceOperator(
+            task_id=name,
+            source={"uri": f"{tmp_path}/in/*.jsonl", "key": "id"},
+            prompt=f"{name} {{{{ row.id }}}}",
+            model=model,
+            sink=f"{tmp_path}/{name}",
+        )
+
+    canary = {"model": f"{registry.name}@candidate", "percent": 20}
+    with DAG(f"canary_{way}", schedule=None) as dag, block(registry, canary=canary) as made:
+        before, after = ask("before", made.model), ask("after", made.model)
+        move = {"task_id": "move", "model": made.canary, "endpoint": made.model}
+        if way == "promote":
+            before >> PromoteModelOperator(**move, alias="champion") >> after
+        elif way == "roll_back":
+            before >> RollBackModelOperator(**move) >> after
+        else:
+            before >> after
+    dag_run, states = run_dag(dag)
+    assert set(states.values()) == {"success"}, states
+
+    def models(name):
+        report = json.loads((tmp_path / name / "report.json").read_text())
+        return report["answers"]["models"]
+
+    counted = models("before")
+    assert set(counted) == {champion, candidate}
+    assert 5 <= counted[candidate] <= 40, "20 of 100, drawn by the sandbox"
+    if way == "neither":
+        assert set(models("after")) == {champion, candidate}
+    else:
+        left = {"promote": candidate, "roll_back": champion}[way]
+        assert models("after") == {left: 100}
+        assert list(result(dag_run, "endpoint.move")["percents"].values()) == [100]
+    assert registry.version("champion") == ("2" if way == "promote" else "1")
+    assert (sandbox.endpoints, sandbox.bill.running, len(sandbox.models)) == ([], [], 1)
+
+
+@pytest.mark.full
 def test_an_alias_that_no_version_has_ends_the_run_before_anything_is_billed(run_dag, sandbox, registry, capfd):
     registry.upload("1")
     with DAG("golden", schedule=None) as dag, block(registry, "@golden") as made:
@@ -151,6 +204,30 @@ def test_a_block_resolves_an_alias_between_the_name_of_the_endpoint_and_the_endp
         assert {"endpoint.provision", "endpoint.teardown"} <= set(cleared.task_ids)
         assert "endpoint.resolve" not in cleared.task_ids, "a clear of the work would take another version"
     dag.validate()
+
+
+def test_a_block_resolves_the_alias_of_a_canary_too_and_a_provision_refuses_it(registry):
+    canary = {"model": f"{registry.name}@candidate"}
+    with DAG("edges", schedule=None) as dag, block(registry, "@3", canary=canary) as made:
+        use_model(made.model)
+    assert dag.get_task("endpoint.resolve_canary").downstream_task_ids == {"endpoint.provision"}
+    assert made.canary.operator.model == canary["model"]
+    with pytest.raises(JobSpecError, match=r"this `endpoint\.model` is none"):
+        assert made.version
+    endpoint = {"type": "vertex", "model": f"{registry.name}@3", "canary": canary, "locations": [LOCATION]}
+    with pytest.raises(JobSpecError, match=r"`endpoint\.canary\.model`: .*@candidate' has an alias"):
+        ProvisionEndpointOperator(
+            task_id="provision", name="x", endpoint={**endpoint, "machine_type": "g2-standard-12"}
+        )
+
+
+@pytest.mark.parametrize("percent", [0, 50, 101])
+def test_a_promotion_moves_an_alias_only_with_all_requests(percent):
+    arguments = {"model": "projects/p/locations/l/models/m@3", "alias": "champion", "endpoint": "e"}
+    with pytest.raises(JobSpecError, match=f"`percent`: must be 1 to 100, and below 100 .* got {percent}"):
+        PromoteModelOperator(task_id="promote", percent=percent, **arguments)
+    with pytest.raises(JobSpecError, match=r"needs an `alias`, .* or an `endpoint`"):
+        RollBackModelOperator(task_id="back", model=arguments["model"])
 
 
 # dags/registered_model.py

@@ -7,11 +7,13 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -31,9 +33,13 @@ from airflow_provider_llmbeam.exceptions import (
 )
 from airflow_provider_llmbeam.pipeline import storage as files
 from airflow_provider_llmbeam.pipeline.job import run
+from airflow_provider_llmbeam.pipeline.measure.check import check_job
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.measure.preview import make_preview
+from airflow_provider_llmbeam.pipeline.sources import bigquery as bigquery_source
 from airflow_provider_llmbeam.pipeline.sources.bigquery import discard, export
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS
 from airflow_provider_llmbeam.spec.source import BigQuerySource
 from tests.clouds import for_one_test
@@ -215,7 +221,38 @@ def test_an_estimate_and_its_job_share_one_export_and_the_sample(client, sandbox
 
 
 def exported(**source: Any) -> str:
-    return export(BigQuerySource.parse({**FROM_TABLE, **source}), "gs://state/export/")
+    return export(BigQuerySource.parse({**FROM_TABLE, **source}), "gs://state/export/").directory
+
+
+def test_a_check_a_preview_and_the_run_after_them_run_the_query_once_and_say_when(client, sandbox):
+    load(client, rows(50))
+    spec = asking(sandbox, source=FROM_QUERY)
+    first = str(check_job(spec, PreviewSample()))
+    assert first.endswith("No request was sent to a model. The query of the source ran once: BigQuery bills it.")
+    assert "Rows      50 = 50 requests" in first
+    assert str(check_job(spec, PreviewSample())).endswith("Nothing was sent or billed.")
+    assert make_preview(spec, PreviewSample(keys=("7",), sends=False)).ran_query is False
+    assert len(jobs_of(client, "query")) == 1
+    assert run(spec)["rows"]["answered"] == 50
+    assert len(jobs_of(client, "query")) == 1, "the run reads the export of the check"
+
+
+@pytest.mark.full
+def test_an_export_that_no_run_has_read_is_repeated_after_a_day_and_the_one_of_a_run_is_not(client, monkeypatch):
+    load(client, rows(5))
+    source = BigQuerySource.parse({**FROM_TABLE, **QUERY})
+
+    def directory(uri: str, *, is_of_run: bool) -> str:
+        return export(source, uri, is_of_run=is_of_run).directory
+
+    checked, taken = "gs://state/checked/", "gs://state/taken/"
+    before = {uri: directory(uri, is_of_run=False) for uri in (checked, taken)}
+    assert {uri: directory(uri, is_of_run=uri == taken) for uri in before} == before
+    tomorrow = time.time() + 90_000
+    monkeypatch.setattr(bigquery_source, "time", SimpleNamespace(time=lambda: tomorrow))
+    assert directory(taken, is_of_run=True) == before[taken], "a retry reads what the first try has read"
+    assert directory(checked, is_of_run=True) != before[checked]
+    assert not files.match(f"{before[checked]}**"), "the old one is deleted"
 
 
 @pytest.mark.full

@@ -193,7 +193,7 @@ def test_by_rounding_no_row_is_answered_already(job, sandbox):
     for count in range(800, 1400, 20):
         texts = ["same" if number % 3 == 0 else f"text {number}" for number in range(count)]
         job.write([{"id": each, "text": text * 30} if each % 7 else "[[" for each, text in enumerate(texts)])
-        found.append(make_estimate(JobSpec.parse(job.spec), 0, max_bytes=96_000, is_saved=False))
+        found.append(make_estimate(JobSpec.parse(job.spec), 0, max_bytes=96_000))
     assert any(each.is_sampled for each in found)
     for each in found:
         assert each.rows == each.requests + each.duplicates + each.resumed + each.failed
@@ -387,6 +387,16 @@ def test_the_estimate_of_another_job_is_not_compared(job, sandbox):
     job.write(numbered(3))
     make_estimate(JobSpec.parse(job.spec | {"name": "another"}), sample_size=0)
     assert job.run().report["estimate"] is None
+
+
+def test_the_estimate_from_before_a_run_is_compared_with_the_run_of_its_task_and_logical_date(job, sandbox):
+    """That of `llmbeam estimate --date` was below the name of a manual run, and a scheduled one found none."""
+    job.write(numbered(40))
+    state = {"state_uri": f"{job.directory}/state", "sink": {"uri": f"{job.directory}/elsewhere"}}
+    make_estimate(JobSpec.parse(job.spec | state | {"name": "planned"}), sample_size=0)
+    run = {"dag_id": "shop", "task_id": "ask", "run_id": "scheduled__1", "names_job": True}
+    assert job.run(**state, airflow_run=run).report["estimate"] is None
+    assert job.run(**state, airflow_run={**run, "planned_job": "planned"}).report["estimate"]["input_tokens"]
 
 
 def test_the_command_line_logs_the_estimate_and_writes_it_as_json(job, sandbox, tmp_path):

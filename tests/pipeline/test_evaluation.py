@@ -105,6 +105,8 @@ def test_an_unchanged_evaluation_sends_nothing_and_has_the_same_scores(spec, gol
     assert second.scores == first.scores
     assert (second.cost_usd, second.judge_cost_usd) == (0, 0)
     assert first.cost_usd > 0 < first.judge_cost_usd
+    assert all(row.ended_at and row.input_tokens for row in first.traced)
+    assert {(row.ended_at, row.input_tokens, row.attempts) for row in second.traced} == {(0, 0, 0)}
     assert second.usd_per_thousand_rows == first.usd_per_thousand_rows > 0
 
 

@@ -92,6 +92,7 @@ def test_the_first_or_the_last_row_of_a_key_is_answered_and_the_others_are_skipp
     answers = [row["answer"] for row in sorted(ended.answers, key=lambda row: row["id"])]
     assert answers == [f"Say it: {text}" for text in texts]
     assert ended.report["rows"] == {"read": 7, "answered": 2, "dead_letter": 0, "skipped": 5}
+    assert ended.report["skipped_by_reason"] == {"duplicate_key": 5}
 
 
 EMPTY = [{"id": 1, "text": ""}, {"id": 2, "text": None}, {"id": 3}, {"id": 4, "text": " \t\n"}]
@@ -100,13 +101,17 @@ EMPTY = [{"id": 1, "text": ""}, {"id": 2, "text": None}, {"id": 3}, {"id": 4, "t
 @pytest.mark.parametrize("columns", ["text", ["text", "title"]])
 def test_rows_without_a_text_are_skipped_and_counted_and_neither_asked_nor_failed(job, sandbox, columns, caplog):
     job.spec["source"]["skip_empty"] = columns
-    with caplog.at_level("INFO", "llmbeam"):
+    with caplog.at_level("INFO", "llmbeam"), caplog.at_level("INFO", "airflow_provider_llmbeam"):
         ended = job.run([*EMPTY, {"id": 5, "text": "a"}, {"id": 6, "text": 0}, "{"])
     assert ended.report["rows"] == {"read": 7, "answered": 2, "dead_letter": 1, "skipped": 4}
     assert sorted(answer["id"] for answer in ended.answers) == [5, 6]
     assert len(sandbox.requests) == 2
-    assert "4 of 7 rows were skipped." in caplog.text
-    assert "of 7 rows, 4 skipped" in Path(ended.manifest["report_html_uri"]).read_text()
+    assert "4 of 7 rows were skipped: 4 without a value in `source.skip_empty`." in caplog.text
+    assert ended.report["skipped_by_reason"] == {"empty": 4}
+    assert "rows 3/3 (100%)" in caplog.text
+    assert " failed · 4 more skipped" in caplog.text
+    page = Path(ended.manifest["report_html_uri"]).read_text()
+    assert "of 7 rows, 4 skipped (4 without a value in `source.skip_empty`)" in page
 
 
 def test_a_row_with_a_value_in_one_of_the_columns_is_asked(job, sandbox):

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from llmbeam_sandbox import Fault
 
 from airflow_provider_llmbeam.cli import llmbeam
+from tests.media_files import png
 
 GEMINI = "gemini.generateContent"
 ROWS = [{"id": number, "text": "word " * number} for number in range(1, 41)]
@@ -124,12 +125,15 @@ def test_a_diff_says_what_is_paid_for_again_and_sends_nothing(job, shell, sandbo
     assert shell("diff").startswith("The specs are equal."), "with the report of the last run"
 
 
-def test_a_check_shows_what_would_be_asked_and_sends_nothing(job, shell, sandbox):
+def test_a_check_shows_what_would_be_asked_and_sends_nothing(job, shell, sandbox, caplog):
+    caplog.set_level("INFO", "llmbeam")
     shown = shell("check", limits={"budget_usd": 1, "requests_per_minute": 600})
     assert "Limits    requests_per_minute 600.0, budget_usd 1.0\n" in shown
     assert "Rows      40 = 40 requests + 0 duplicate + 0 answered already + 0 for the dead letter" in shown
     assert "Prompt   Say it: word" in shown
     assert shown.endswith("\nNothing was sent or billed.\n")
+    assert "Sample" not in shown
+    assert caplog.text.count("Files of the source: ") == 1, "it is read once"
     found = json.loads(shell("check", "--json", "--key", "7", "--rows", "2"))
     assert ([row["origin"] for row in found["preview"]["rows"]], found["exceeds_budget"]) == (["not_sent"], False)
     assert "is exceeded: the job would fail before" in shell("check", exit_code=3, limits={"budget_usd": 1e-6})
@@ -137,8 +141,41 @@ def test_a_check_shows_what_would_be_asked_and_sends_nothing(job, shell, sandbox
     assert not sandbox.requests
 
 
-def test_an_estimate_over_budget_has_an_exit_code_and_prints_json_only_if_it_is_asked_for(job, shell):
-    assert shell("estimate", "--sample-size", "2", exit_code=3, limits={"budget_usd": 1e-6}) == ""
+def test_a_check_and_a_diff_count_refused_answers_as_failed_rows_with_the_reason(job, shell):
+    """They said "41 answered already + 1 for the dead letter"."""
+    texts = ['"a"'] * 3 + [f'"{number}"' for number in range(28)] + [f"no JSON {number}" for number in range(10)]
+    rows = [{"id": number, "text": text} for number, text in enumerate(texts)]
+    job.write([*rows, {"id": 41}])
+    asked = {
+        "model": {"type": "echo"},
+        "prompt": {"template": "{{ row.text }}", "output_schema": {"type": "string"}, "max_repairs": 0},
+        "limits": {"max_dead_letter_ratio": 1},
+    }
+    assert job.run(**asked).kinds == {"invalid_output": 10, "template_error": 1}
+    shown = shell("check", **asked)
+    assert "Rows      42 = 0 requests + 0 duplicate + 31 answered already + 11 for the dead letter" in shown
+    assert 'Failed    1 template_error, e.g. {"id": 41}: ' in shown
+    assert "Failed    10 invalid_output by an earlier run, e.g. " in shown
+    counted = "31 of 42 rows are answered already, 11 are for the dead letter; 0 requests would be sent."
+    assert counted in shell("diff", **asked)
+
+
+def test_a_check_names_a_file_that_does_not_exist_with_the_key_of_its_row(job, shell):
+    job.write([{"id": 1, "text": "a"}, {"id": 2, "text": "b"}])
+    (job.directory / "a.png").write_bytes(png(8, 8))
+    media = [{"uri": f"{job.directory}/{{{{ row.text }}}}.png"}]
+    shown = shell("check", prompt={"template": "Describe it.", "media": media})
+    assert 'Failed    1 media_error, e.g. {"id": 2}: `prompt.media.0`: the file ' in shown
+
+
+def test_an_estimate_is_printed_and_json_only_if_it_is_asked_for(shell, caplog):
+    caplog.set_level("INFO", "llmbeam")
+    over = shell("estimate", "--sample-size", "0", exit_code=3, limits={"budget_usd": 1e-6})
+    assert over.startswith("Rows      40 = 40 requests + 0 duplicate + 0 answered already + 0 for the dead letter")
+    assert "Sample" not in over
+    assert "Sample    2 requests, " in shell("estimate", "--sample-size", "2")
+    assert "Sample" not in shell("estimate", "--sample-size", "2"), "known answers are no requests"
+    assert "Rows  " not in caplog.text
     assert json.loads(shell("estimate", "--json", "--sample-size", "2"))["exceeds_budget"] is False
 
 

@@ -66,7 +66,8 @@ def _key(monkeypatch):
 
 @pytest.fixture
 def private_job(echo_job):
-    echo_job.spec |= {"safety": {"privacy": {}}}
+    # All rows and answers are in the report, and those of spans.
+    echo_job.spec |= {"safety": {"privacy": {}}, "traces": {"include_text": True, "sample_ratio": 1}}
     return echo_job
 
 
@@ -91,6 +92,9 @@ def test_a_model_that_copies_gets_all_values_restored_and_no_file_has_them(priva
     }
     assert ended.origins == Counter(fresh=4, duplicate=1), "equal prompts are still sent once"
     assert "Personal data" in (private_job.out / "report.html").read_text()
+    spans = ended.report["traced_rows"]
+    assert len(spans) == 4
+    assert all("<" in span["row"] + span["answer"] or "nothing" in span["row"] for span in spans)
 
 
 def test_the_model_receives_no_plain_value_and_an_answer_in_json_is_restored(tmp_path):

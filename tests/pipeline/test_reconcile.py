@@ -115,3 +115,17 @@ def test_what_cannot_be_compared_exits_with_2(reconcile, project):
     assert "must be a table, `project.dataset.table`" in ends(STATE, "--export", "x`; DROP TABLE y", *TIME)[1]
     assert ends(STATE, "--export", missing, "--max-difference", "2")[0] == 2
     assert "expected of other-calls" in ends(STATE, "--export", missing, "--ignore", "noise")[1]
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_second", "tiers"), [(10, {"provisioned", "standard"}), (10_000, {"provisioned"})]
+)
+def test_prepaid_tokens_are_on_no_bill_and_no_difference(sandbox, request, tokens_per_second, tiers):
+    sandbox.monitoring.provision("gemini-3.5-flash-lite", tokens_per_second=tokens_per_second)
+    reconcile = request.getfixturevalue("reconcile")
+    assert {charge.tier for charge in sandbox.token_bill.charges} == tiers
+    ended = reconcile("--json")
+    assert ended.exit_code == 0, ended.output
+    (line,) = json.loads(ended.stdout)["lines"]
+    assert line["differences"] == []
+    assert (line["reported_usd"] > 0) == ("standard" in tiers)

@@ -226,7 +226,7 @@ def tasks_around_a_job() -> None:
             RunInferenceOperator(task_id="ask", model=gemma.model, **job)
         judge >> gemma.reserve
         PromoteModelOperator(task_id="promote", model=gemma.version, alias="champion")
-        PromoteModelOperator(task_id="to_nothing", model=gemma.version)  # type: ignore[call-arg]
+        PromoteModelOperator(task_id="of_nothing", alias="champion")  # type: ignore[call-arg]
         RollBackModelOperator(task_id="back", model=gemma.version, alias="champion", errors=("DriftError",))
         ResolveModelOperator(task_id="resolve", model="projects/p/locations/us-central1/models/m@champion")
         SweepEndpointsOperator(task_id="sweep", locations=["us-central1"], dry_run=True)

@@ -23,12 +23,14 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     BatchManifest,
     RequestFile,
     Sums,
+    digest_of,
     files_by_name,
     write_manifest,
 )
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.pacing.learned_rate_file import LearnedRateFile
 from airflow_provider_llmbeam.spec import Inference, JobSpec
+from airflow_provider_llmbeam.spec.identity import spec_digest
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 STATES = Path(__file__).parent / "states"
@@ -61,6 +63,29 @@ def spec_of(directory: Path, sandbox: Sandbox, usd: float) -> JobSpec:
 def batch_of(spec: JobSpec) -> JobSpec:
     """Returns a job whose batch inference is in progress."""
     return spec.model_copy(update={"name": "batch", "inference": Inference(mode="batch")})
+
+
+def digests() -> dict[str, str]:
+    """Returns the digests by which a job elsewhere and its batch inference are known to be those of a spec."""
+    data: dict[str, Any] = {
+        "name": "backfill",
+        "source": {"uri": "gs://in/rows.jsonl", "key": "id"},
+        "prompt": {"template": "Say it: {{ row.text }}"},
+        "model": {"type": "gemini", "name": "gemini-2.5-flash", "project": "p"},
+        "generation": {"max_output_tokens": 30},
+        "limits": {"requests_per_minute": 60},
+        "safety": {"privacy": {"columns": ["text"]}},
+        "runner": {
+            "type": "dataflow",
+            "project": "my-project",
+            "location": "europe-west1",
+            "temp_uri": "gs://out/tmp",
+            "environment_secrets": {"LLMBEAM_PRIVACY_KEY": "projects/p/secrets/k/versions/latest"},
+        },
+        "sink": {"uri": "gs://out/answers"},
+    }
+    spec = JobSpec.parse(data)
+    return {"job": spec_digest(spec), "batch": digest_of(spec)}
 
 
 def write_batch(spec: JobSpec) -> None:
@@ -100,6 +125,7 @@ def main() -> None:
         # A process of another machine, which was killed.
         lease.write_text(json.dumps(json.loads(lease.read_text()) | {"host": "worker-1", "pid": 1, "kernel": "x"}))
         shutil.rmtree(kept, ignore_errors=True)
+        (state / "digests.json").write_text(f"{json.dumps(digests())}\n")
         shutil.copytree(state, kept, ignore=shutil.ignore_patterns("*.lock", "staging", "progress", "failed*"))
     sys.stdout.write(f"{kept}: {sum(path.is_file() for path in kept.rglob('*'))} files\n")
 

@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.pipeline.pacing.learned_rate_file import LearnedRa
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
-from tests.upgrade.make import LEARNED, LEARNED_AT, ROWS, STATES, batch_of, spec_of
+from tests.upgrade.make import LEARNED, LEARNED_AT, ROWS, STATES, batch_of, digests, spec_of
 
 VERSIONS = sorted(each.name for each in STATES.iterdir())
 pytestmark = [pytest.mark.promise(2), pytest.mark.parametrize("version", VERSIONS)]
@@ -76,6 +76,11 @@ def test_what_batch_inference_has_done_is_known(tmp_path: Path, state: Path, san
     assert manifest is not None
     assert (len(manifest.files), len(manifest.harvested), manifest.total.answered) == (2, 1, 27)
     assert manifest.cost_usd == 332.0
+
+
+def test_a_job_elsewhere_and_its_batch_inference_are_known(state: Path) -> None:
+    """Else a Dataflow job that runs while the package is upgraded would be cancelled and begun anew."""
+    assert digests() == json.loads((state / "digests.json").read_text())
 
 
 def test_the_learned_rate_is_known(state: Path) -> None:

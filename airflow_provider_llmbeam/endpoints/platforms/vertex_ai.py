@@ -46,8 +46,9 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
         """
         spec = cast(VertexEndpoint, plan.spec)
         if RegisteredModel.read(spec.model) is not None:
-            if self._hook.get_registered_model(spec.model) is None:
-                raise JobSpecError(f"`model`: the Model Registry has no {spec.model!r}.")
+            for model in spec.deployed_models.values():
+                if self._hook.get_registered_model(model) is None:
+                    raise JobSpecError(f"`model`: the Model Registry has no {model!r}.")
             return
         if spec.hf_token_secret is not None:
             self._hf_token(spec)
@@ -81,14 +82,14 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
             spec,
             endpoint=endpoint is not None,
             model=model is not None,
-            deployed=is_deployed,
+            deployed=[one.id for one in endpoint.deployed_models] if endpoint else [],
             running=bool(operations),
         )
         return EndpointSnapshot(
             resources=_resources(endpoint, model),
             operations=tuple(operations),
             missing=OTHER_VERSION if requests_of.serves_other_version(spec, deployed) else missing,
-            is_up=is_deployed and not operations,
+            is_up=is_deployed and missing is None and not operations,
             fault=fault,
             base_url=self._base_url(endpoint, spec) if endpoint is not None else None,
             predict_url=_predict_url(endpoint) if spec.is_peered else None,
@@ -134,6 +135,7 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
             "base_url": snapshot.base_url,
             "predict_url": snapshot.predict_url,
             "network": None if spec.reachable else spec.network,
+            "deployed_models": spec.deployed_models if spec.canary is not None else None,
         }
         return {
             "type": "vertex_endpoint",
@@ -185,6 +187,9 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
             self._hook.delete_model(resource.name)
         elif not resource.deployed:
             self._hook.delete_endpoint(resource.name)
+        if len(resource.deployed) > 1:
+            # A model with traffic cannot be undeployed unless it is the last one, see `UndeployModelRequest`.
+            self._hook.update_traffic_split(resource.name, {})
         for deployed_model_id in resource.deployed:
             self._hook.undeploy_model(resource.name, deployed_model_id)
 
@@ -202,9 +207,17 @@ class VertexAIPlatform(HookPlatform[VertexAIHook]):
             return self._hook.create_endpoint(own, requests_of.endpoint_resource(plan, spec))
         if step == "model":
             return self._hook.upload_model(own, requests_of.model_resource(plan, spec, self._hf_token(spec)))
-        is_registered = RegisteredModel.read(spec.model) is not None
-        model_name = spec.model if is_registered else f"{self._hook.parent}/models/{own}"
-        return self._hook.deploy_model(own, requests_of.deployed_model(plan, spec, model_name))
+        deployed_id = requests_of.DEPLOYING_STEPS[step]
+        model = spec.deployed_models[deployed_id]
+        is_registered = RegisteredModel.read(model) is not None
+        model_name = model if is_registered else f"{self._hook.parent}/models/{own}"
+        endpoint = self._endpoint(plan.key) if spec.canary is not None else None
+        deployed = [one.id for one in endpoint.deployed_models] if endpoint is not None else []
+        return self._hook.deploy_model(
+            own,
+            requests_of.deployed_model(plan, spec, deployed_id, model_name),
+            requests_of.split_of_deployment(spec, deployed_id, deployed),
+        )
 
     def _unsure_operations(
         self, spec: VertexEndpoint, lost: LostReply, known: str | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from airflow_provider_llmbeam.endpoints.platform import EndpointPlan
@@ -19,7 +19,13 @@ _PREDICT_ROUTE = "/v1/chat/completions"
 _DEPLOYMENT_SECONDS = 3_600
 
 
-def missing(spec: VertexEndpoint, *, endpoint: bool, model: bool, deployed: bool, running: bool) -> str | None:
+#: Steps that deploy a model, with the id of the deployed model.
+DEPLOYING_STEPS = {"replicas": "1", "canary": "2"}
+
+
+def missing(
+    spec: VertexEndpoint, *, endpoint: bool, model: bool, deployed: Collection[str], running: bool
+) -> str | None:
     """Returns the next resource to create; `None` if there is none or an operation is running.
 
     A registered model exists before its endpoint, and is not deleted with it.
@@ -28,17 +34,20 @@ def missing(spec: VertexEndpoint, *, endpoint: bool, model: bool, deployed: bool
         spec: Spec of the endpoint.
         endpoint: Whether the endpoint exists.
         model: Whether the model exists as a resource of this project.
-        deployed: Whether the model is deployed to the endpoint.
+        deployed: Ids of the models that are deployed to the endpoint.
         running: Whether an operation is running.
     """
-    if running or deployed:
+    if running or (is_from_garden(spec) and deployed):
         return None
     if is_from_garden(spec):
         # Model Garden creates endpoint, model and replicas with one request, and accepts no existing endpoint.
         return "nothing usable" if endpoint or model else "deployment"
-    if not endpoint:
+    wanted = spec.deployed_models.keys() - set(deployed)
+    step = next((step for step, own in DEPLOYING_STEPS.items() if own in wanted), None)
+    if step is not None and not endpoint:
         return "endpoint"
-    return "replicas" if model or RegisteredModel.read(spec.model) is not None else "model"
+    has_model = model or RegisteredModel.read(spec.model) is not None
+    return step if has_model or step is None else "model"
 
 
 def is_from_garden(spec: VertexEndpoint) -> bool:
@@ -73,18 +82,37 @@ def _publisher_model(name: str) -> tuple[list[str], str] | None:
 
 
 def serves_other_version(spec: VertexEndpoint, deployed: Iterable[tuple[str, str]]) -> bool:
-    """Returns whether an endpoint has another registered model deployed, or another version of it.
+    """Returns whether an endpoint has another registered model, or another version, than those of its spec.
 
     Args:
         spec: Spec of the endpoint.
         deployed: Name, with or without the version, and number of the version of each deployed model.
     """
-    wanted = RegisteredModel.read(spec.model)
-    if wanted is None:
-        return False
-    # Vertex AI names the project of a resource by its number.
-    own = (wanted.model.rpartition("/")[2], wanted.version)
-    return any((name.partition("@")[0].rpartition("/")[2], version) != own for name, version in deployed)
+    wanted = [RegisteredModel.read(model) for model in spec.deployed_models.values()]
+    own = [version_of(one.model, one.version) for one in wanted if one is not None]
+    return bool(own) and any(version_of(name, version) not in own for name, version in deployed)
+
+
+def version_of(name: str, version: str) -> tuple[str, str]:
+    """Returns id and version of a model: Vertex AI names the project of a resource by its number.
+
+    Args:
+        name: Resource name, with or without the version.
+        version: Number of the version.
+    """
+    return name.partition("@")[0].rpartition("/")[2], version
+
+
+def split_of_deployment(spec: VertexEndpoint, own: str, deployed: Collection[str]) -> dict[str, int]:
+    """Returns the `traffic_split` of a request that deploys a model: `0` is the id of that model.
+
+    Args:
+        spec: Spec of the endpoint.
+        own: Id of the model to deploy.
+        deployed: Ids of the models that are deployed.
+    """
+    shares = {"0" if key == own else key: share for key, share in spec.traffic_split.items()}
+    return shares if shares.keys() - {"0"} <= set(deployed) else {"0": 100}
 
 
 def garden_name(model: str) -> str | None:
@@ -183,12 +211,12 @@ def model_resource(plan: EndpointPlan, spec: VertexEndpoint, hf_token: str | Non
     }
 
 
-def deployed_model(plan: EndpointPlan, spec: VertexEndpoint, model_name: str) -> dict[str, Any]:
-    """Returns the fields of a `DeployedModel`."""
+def deployed_model(plan: EndpointPlan, spec: VertexEndpoint, own: str, model_name: str) -> dict[str, Any]:
+    """Returns the fields of a `DeployedModel` with an id of ours."""
     account = {"service_account": spec.service_account} if spec.service_account else {}
     return {
         # A fixed id: two tries that send the request at the same time deploy the model once.
-        "id": "1",
+        "id": own,
         "model": model_name,
         "display_name": display_name(plan.labels),
         "dedicated_resources": dedicated_resources(spec),

@@ -251,16 +251,19 @@ def _names(name: str) -> tuple[str, str, str]:
 def digest_of(spec: JobSpec) -> str:
     """Returns a digest of what decides the prompts of a job, and the model that answers them.
 
-    A run with another digest has other prompts; the jobs of the earlier one would be paid for nothing.
+    A run with another digest has other prompts; the jobs of the earlier one would be paid for nothing. Defaults
+    are no part of it, so that a later version with more fields finds the jobs of this one.
     """
     decisive = spec.model_dump(
         mode="json",
+        exclude_defaults=True,
         include={"source", "prompt", "model", "generation", "embedding", "task", "cache"},
         exclude={"model": {"labels"}},
     )
     if (privacy := spec.safety.privacy) is not None:  # what is masked has placeholders in the prompts
         decisive["privacy"] = privacy.model_dump(
             mode="json",
+            exclude_defaults=True,
             include={"columns", "detectors", "action", "actions"},
             exclude={"detectors": {"__all__": _OF_INSPECTION}},
         )

@@ -473,6 +473,8 @@ def _send_pilot(spec: JobSpec, now: float) -> tuple[Estimate, BatchManifest] | N
         estimate = make_estimate(spec, PILOT_ROWS)
     except SourceEmptyError:
         return None  # the job decides by `source.on_empty`
+    for line in estimate.lines():
+        _log.info("%s", line)
     manifest = BatchManifest(
         prompts=digest_of(spec),
         model=spec.model.model_dump(mode="json", exclude={"labels"}),

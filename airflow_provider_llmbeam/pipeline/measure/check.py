@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate
-from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.measure.preview import make_preview
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import estimate_source
+from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import FailedKind, sample_source
+from airflow_provider_llmbeam.pipeline.measure.preview import WantedRows, preview_rows
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.parameters import ignored
@@ -27,6 +28,7 @@ class JobCheck(BaseModel):
         server: Server that answers.
         sink: Where the answers would be.
         estimate: Its requests, and their cost without a sample; `None` for conversations.
+        failures: The rows for the dead letter by kind of failure, of those that were read.
         preview: Some rows with their prompts; `None` for conversations.
         exceeds_budget: Whether the cost is above `limits.budget_usd`.
         limits: Limits that are set.
@@ -38,6 +40,7 @@ class JobCheck(BaseModel):
     server: str
     sink: str
     estimate: Estimate | None
+    failures: tuple[FailedKind, ...] = ()
     preview: dict[str, Any] | None
     exceeds_budget: bool
     limits: dict[str, Any]
@@ -54,7 +57,9 @@ class JobCheck(BaseModel):
         for name in self.ignored:
             yield f"Ignored   `generation.{name}`, which the model does not take"
         if self.estimate is not None:
-            yield from (line for line in self.estimate.lines() if not line.startswith("Sample"))
+            yield from self.estimate.lines()
+        for failure in self.failures:
+            yield f"Failed    {failure}"
         if self.estimate is not None and self.exceeds_budget:
             budget = usd(self.estimate.budget_usd or 0.0)
             yield f"Budget    {budget} is exceeded: the job would fail before its last row"
@@ -75,15 +80,21 @@ def check_job(spec: JobSpec, sample: PreviewSample) -> JobCheck:
         JobSpecError: The source is empty, or no row becomes a prompt.
     """
     estimate = preview = None
+    failures: list[FailedKind] = []
     if spec.conversation is None:
-        estimate = make_estimate(spec, 0, is_saved=False)
-        preview = make_preview(spec, sample.model_copy(update={"sends": False})).plain()
+        sample = sample.model_copy(update={"sends": False})
+        wanted = WantedRows(spec, sample)
+        found = sample_source(spec, also=wanted.add)
+        estimate = estimate_source(spec, found)
+        failures += [*found.failures.values(), *found.refusals.values()]
+        preview = preview_rows(spec, sample, wanted.end(), ran_query=found.ran_query).plain()
     return JobCheck(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
         server=str(spec.server),
         sink=f"{spec.sink.type} {_place(spec.sink)}",
         estimate=estimate,
+        failures=tuple(failures),
         preview=preview,
         exceeds_budget=estimate is not None and estimate.exceeds_budget,
         limits=spec.limits.model_dump(mode="json", exclude_defaults=True),

@@ -7,10 +7,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
+from airflow_provider_llmbeam.pipeline.measure.estimate.run import estimate_source
+from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import sample_source
 from airflow_provider_llmbeam.redaction import visible
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import usd
+from airflow_provider_llmbeam.spec.protocol.kept import QUERY_RAN
 
 Effect = Literal["answers", "prompts", "journal", "none"]
 
@@ -52,19 +54,23 @@ class SpecDiff(BaseModel):
         changes: The fields that differ.
         rows: Number of rows of the source, estimated for a large one.
         answered: Number of these that have an answer in the journal or the cache of the new spec.
+        failed: Number of these for the dead letter, without a request.
         requests: Number of requests that the new spec would send.
         cost_usd: Their cost, in US dollars; `None` if no price is known.
         cost_is_upper_bound: Whether no answer of the new spec is known, so that the cost assumes the longest ones.
         cost_is_of_last_run: Whether it assumes answers as long as those of the last run of the task.
+        ran_query: Whether a query was run to read the source, which BigQuery bills.
     """
 
     changes: tuple[ChangedField, ...]
     rows: int
     answered: int
+    failed: int = 0
     requests: int
     cost_usd: float | None
     cost_is_upper_bound: bool
     cost_is_of_last_run: bool = False
+    ran_query: bool = False
 
     @property
     def summary(self) -> str:
@@ -72,9 +78,11 @@ class SpecDiff(BaseModel):
         bound = "at most" if self.cost_is_upper_bound else "about"
         basis = " by the tokens of the last run" if self.cost_is_of_last_run else ""
         cost = "" if self.cost_usd is None else f", {bound} {usd(self.cost_usd)}{basis}"
+        query = QUERY_RAN if self.ran_query else ""
+        failed = f", {self.failed:,} are for the dead letter" if self.failed else ""
         return (
-            f"{self.answered:,} of {self.rows:,} rows are answered already; {self.requests:,} requests would be "
-            f"sent{cost if self.requests else ''}. Nothing was sent now."
+            f"{self.answered:,} of {self.rows:,} rows are answered already{failed}; {self.requests:,} requests "
+            f"would be sent{cost if self.requests else ''}. Nothing was sent now.{query}"
         )
 
     def __str__(self) -> str:
@@ -96,7 +104,8 @@ def diff_specs(old: JobSpec, new: JobSpec) -> SpecDiff:
     Raises:
         JobSpecError: The source of the new spec has no row to send.
     """
-    estimate = make_estimate(new, 0, is_saved=False)
+    found = sample_source(new)
+    estimate = estimate_source(new, found)
     before, after = (dict(_leaves(spec.model_dump(mode="json"))) for spec in (old, new))
     differing = sorted(each for each in before.keys() | after.keys() if before.get(each) != after.get(each))
     return SpecDiff(
@@ -111,10 +120,12 @@ def diff_specs(old: JobSpec, new: JobSpec) -> SpecDiff:
         ),
         rows=estimate.rows,
         answered=estimate.resumed,
+        failed=estimate.failed,
         requests=estimate.requests,
         cost_usd=estimate.cost_usd,
         cost_is_upper_bound=estimate.output_is_upper_bound,
         cost_is_of_last_run=estimate.output_is_of_last_run,
+        ran_query=found.ran_query,
     )
 
 

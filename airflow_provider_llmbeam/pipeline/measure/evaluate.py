@@ -313,9 +313,11 @@ def _judged_rows(
     """Returns the rows that a judge has graded, with all their marks, as the job's trace has them."""
     traced, tracer = TracedRows(), RowTracer(spec.traces, spec.source.key)
     judges = [name for name, metric in evaluation.metrics.items() if isinstance(metric, JudgeMetric)]
+    sent = {*map(id, answers.sent)}  # equal outcomes of two rows are one value
     for key in {key: None for name in judges for key in marks[name]}:
         scores = {name: by_key[key].value for name, by_key in marks.items() if key in by_key}
-        tracer.keep(traced, "judged", rows[key], answers.by_key[key], scores=scores)
+        outcome = answers.by_key[key]
+        tracer.keep(traced, "judged", rows[key], outcome, scores=scores, is_own=id(outcome) in sent)
     secrets = known_secrets(spec.secret_variables)
     return traced.rows(spec.traces.max_rows, lambda text: redact(text, secrets))
 

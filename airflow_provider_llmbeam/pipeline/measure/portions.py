@@ -76,9 +76,14 @@ class SourceReading:
     Args:
         size: Size of the whole source, in the unit of `Portion.size`.
         portions: What is read of it.
+        ran_query: Whether a query was run for it, which BigQuery bills.
+
+    Attributes:
+        ran_query: The argument.
     """
 
-    def __init__(self, size: float, portions: Iterable[Portion]) -> None:
+    def __init__(self, size: float, portions: Iterable[Portion], *, ran_query: bool = False) -> None:
+        self.ran_query = ran_query
         self._size = size
         self._portions = portions
         self._read = 0.0
@@ -127,22 +132,28 @@ def read_source(spec: JobSpec, prompts: RowPrompts, export_uri: str, max_bytes: 
     Args:
         spec: The job.
         prompts: Selects the rows of its source.
-        export_uri: Directory for the export of a BigQuery source.
+        export_uri: Directory for the export of a BigQuery source; `JobPaths.export_uri` for the one of a run.
         max_bytes: A larger source is read in portions.
 
     Raises:
         JobSpecError: The source does not exist.
     """
+    ran_query = False
+    if isinstance(prompts.source, BigQuerySource):
+        from airflow_provider_llmbeam.pipeline.sources.bigquery import export
+
+        exported = export(prompts.source, export_uri, spec.kms_key_name, is_of_run=False)
+        export_uri, ran_query = exported.directory, exported.ran_query
     size, portions = _read_all(spec, prompts, export_uri, max_bytes)
     selected = (
         Portion([row for row in portion.rows if prompts.selects(row) and not prompts.skips(row)], portion.size)
         for portion in portions
     )
-    return SourceReading(size, selected)
+    return SourceReading(size, selected, ran_query=ran_query)
 
 
 def _read_all(
-    spec: JobSpec, prompts: RowPrompts, export_uri: str, max_bytes: int
+    spec: JobSpec, prompts: RowPrompts, directory: str, max_bytes: int
 ) -> tuple[float, Iterable[Portion]]:
     match source := prompts.source:
         case FilesSource():
@@ -151,9 +162,8 @@ def _read_all(
                 source.uri, RowFormat(source.resolved_format, source.csv, prompts.used), max_bytes
             )
         case BigQuerySource():
-            from airflow_provider_llmbeam.pipeline.sources.bigquery import export, json_values
+            from airflow_provider_llmbeam.pipeline.sources.bigquery import json_values
 
-            directory = export(source, export_uri, spec.kms_key_name)
             size, portions = read_portions(f"{directory}*.avro", RowFormat("avro"), max_bytes)
             return size, (
                 Portion([row if isinstance(row, FailedRow) else json_values(row) for row in each.rows], each.size)

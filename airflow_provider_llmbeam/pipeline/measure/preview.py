@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
@@ -18,11 +17,12 @@ from airflow_provider_llmbeam.pipeline.measure.answers import (
     send,
 )
 from airflow_provider_llmbeam.pipeline.measure.named_keys import NamedKeys
-from airflow_provider_llmbeam.pipeline.measure.portions import spread_over
-from airflow_provider_llmbeam.pipeline.measure.rows import KeyedRows, sample_rows
+from airflow_provider_llmbeam.pipeline.measure.portions import read_source, spread_over
+from airflow_provider_llmbeam.pipeline.measure.rows import KeyedRows, RowPicker
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.kept import keeper_of
 from airflow_provider_llmbeam.spec.protocol.preview import Preview, PreviewedRow
 
 #: Number of rows among which those of some lengths are selected.
@@ -39,7 +39,26 @@ def make_preview(spec: JobSpec, sample: PreviewSample) -> Preview:
         LLMBeamError: The prompts could not be sent.
     """
     refuse_conversation(spec, "a preview")
-    prompts = render_rows(spec, _read(spec, sample))
+    wanted = WantedRows(spec, sample)
+    reading = read_source(spec, wanted.prompts, spec.paths.export_uri)
+    for row in reading.rows():
+        wanted.add(row)
+    return preview_rows(spec, sample, wanted.end(), ran_query=reading.ran_query)
+
+
+def preview_rows(spec: JobSpec, sample: PreviewSample, rows: KeyedRows, *, ran_query: bool) -> Preview:
+    """Previews rows of a job.
+
+    Args:
+        spec: The job.
+        sample: Whether they are sent, and which of them.
+        rows: The rows.
+        ran_query: Whether a query was run to read them.
+
+    Raises:
+        LLMBeamError: The prompts could not be sent.
+    """
+    prompts = render_rows(spec, rows)
     if sample.by == "length" and not sample.keys:
         by_length = sorted(prompts, key=lambda key: (_tokens(prompts[key]), key))
         prompts = {key: prompts[key] for key in spread_over(by_length, sample.rows)}
@@ -53,6 +72,8 @@ def make_preview(spec: JobSpec, sample: PreviewSample) -> Preview:
         rows=tuple(_preview_row(spec, key, each, known, fresh) for key, each in prompts.items()),
         sent=len(fresh),
         cost_usd=cost_usd(fresh.values()),
+        ran_query=ran_query,
+        keeper=keeper_of(spec),
     )
 
 
@@ -65,23 +86,37 @@ def _audited_rows(spec: JobSpec, sent: Iterable[RowPrompt]) -> dict[str, list[Ro
     return found
 
 
-def _read(spec: JobSpec, sample: PreviewSample) -> KeyedRows:
-    if sample.keys:
-        return _read_keys(spec, sample.keys)
-    return sample_rows(spec, LENGTH_CANDIDATES if sample.by == "length" else sample.rows, seed=sample.seed).rows
+class WantedRows:
+    """Selects the rows of a preview of those that are added.
 
+    Attributes:
+        prompts: Prepares the rows.
+    """
 
-def _read_keys(spec: JobSpec, named: Sequence[str]) -> KeyedRows:
-    keys = NamedKeys(named, spec.source.key)
-    rows: KeyedRows = {}
-    with contextlib.suppress(JobSpecError):
-        rows = sample_rows(spec, len(named), accepts=lambda row: keys.of_row(row) is not None).rows
-    if keys.unfound:
-        raise JobSpecError(
-            f"`source`: no row has the key {', '.join(map(repr, keys.unfound))}. The key has the columns "
-            f"{', '.join(map(repr, spec.source.key))}; a large source is read in part."
-        )
-    return rows
+    def __init__(self, spec: JobSpec, sample: PreviewSample) -> None:
+        self._key = spec.source.key
+        self._named = keys = NamedKeys(sample.keys, self._key)
+        if sample.keys:
+            picker = RowPicker(spec, len(sample.keys), accepts=lambda row: keys.of_row(row) is not None)
+        else:
+            size = LENGTH_CANDIDATES if sample.by == "length" else sample.rows
+            picker = RowPicker(spec, size, seed=sample.seed)
+        self._picker = picker
+        self.prompts = picker.prompts
+        self.add = picker.add
+
+    def end(self) -> KeyedRows:
+        """Returns the rows.
+
+        Raises:
+            JobSpecError: There is no such row.
+        """
+        if self._named.unfound:
+            raise JobSpecError(
+                f"`source`: no row has the key {', '.join(map(repr, self._named.unfound))}. The key has the "
+                f"columns {', '.join(map(repr, self._key))}; a large source is read in part."
+            )
+        return self._picker.end()
 
 
 def _tokens(each: Rendered) -> int:

@@ -21,6 +21,8 @@ from airflow_provider_llmbeam.spec.source import FilesSource, Source
 #: Maximum number of rows of a golden set. They are answered and scored in one process; at 5,000 rows and 1,000
 #: resamples, the interval of a metric takes about a second.
 MAX_ROWS = 5000
+#: Number of further rows that a selection keeps, so that few rows are not sorted for each one that is added.
+_SPARE = 1000
 
 #: Rows by their keys, which are written as JSON.
 KeyedRows = Mapping[str, Row]
@@ -96,34 +98,67 @@ def sample_rows(
     Raises:
         JobSpecError: No row has a key, or there is none.
     """
-    salt = hashlib.sha256(str(seed).encode()).digest() if seed else b""
-    count = 0
-    failed: dict[str, str] = {}  # the first message of each kind
+    picker = RowPicker(spec, size, seed=seed, accepts=accepts)
+    with read_once(spec, picker.prompts, MAX_BYTES) as reading:
+        for row in reading.rows():
+            picker.add(row)
+    return RowSample(picker.end(), picker.count, reading.is_partial)
 
-    def hashed(rows: Iterator[Row | FailedRow]) -> Iterator[tuple[bytes, str, Row]]:
-        nonlocal count
-        for row in (with_key(each, spec.source.key) for each in rows):
-            if isinstance(row, FailedRow):
-                failed.setdefault(row.failure.kind, row.failure.message)
-            elif accepts(row):
-                count += 1
-                key = encode_key(row, spec.source.key)
-                yield hashlib.sha256(salt + key).digest(), _text(key), row
 
-    prompts = RowPrompts(spec)
-    with read_once(spec, prompts, MAX_BYTES) as reading:
-        picked = heapq.nsmallest(size, hashed(reading.rows()), key=lambda each: each[:2])
-    if not picked and not failed:
-        raise JobSpecError(f"{name_of(spec.source)} has no rows.")
-    prepared = [prompts.prepare(row) for row in prompts.inspected([row for *_, row in picked])]
-    selected = {_text(encode_key(row, spec.source.key)): row for row in prepared if not isinstance(row, FailedRow)}
-    if not selected:
-        refused = next((row.failure.message for row in prepared if isinstance(row, FailedRow)), "")
-        message = refused or failed.get("missing_key") or next(iter(failed.values()))
-        if prompts.masker is not None:
-            message = prompts.masker.message(message)
-        raise JobSpecError(f"`source`: none of its rows can be sent: {message}.")
-    return RowSample(selected, count, reading.is_partial)
+class RowPicker:
+    """Selects rows of those that are added, see `sample_rows`.
+
+    Attributes:
+        prompts: Prepares the rows.
+        count: Number of rows that were added, without those that have no key.
+    """
+
+    def __init__(
+        self, spec: JobSpec, size: int, *, seed: int = 0, accepts: Callable[[Row], bool] = lambda row: True
+    ) -> None:
+        self.prompts = RowPrompts(spec)
+        self.count = 0
+        self._source = spec.source
+        self._size = size
+        self._salt = hashlib.sha256(str(seed).encode()).digest() if seed else b""
+        self._accepts = accepts
+        self._picked: list[tuple[bytes, str, Row]] = []
+        self._failed: dict[str, str] = {}  # the first message of each kind
+
+    def add(self, read: Row | FailedRow) -> None:
+        """Adds a row."""
+        row = with_key(read, self._source.key)
+        if isinstance(row, FailedRow):
+            self._failed.setdefault(row.failure.kind, row.failure.message)
+        elif self._accepts(row):
+            self.count += 1
+            key = encode_key(row, self._source.key)
+            self._picked.append((hashlib.sha256(self._salt + key).digest(), _text(key), row))
+            if len(self._picked) >= 2 * self._size + _SPARE:
+                self._drop()
+
+    def _drop(self) -> None:
+        self._picked = heapq.nsmallest(self._size, self._picked, key=lambda each: each[:2])
+
+    def end(self) -> KeyedRows:
+        """Returns the selected rows.
+
+        Raises:
+            JobSpecError: No row has a key, or there is none.
+        """
+        self._drop()
+        if not self._picked and not self._failed:
+            raise JobSpecError(f"{name_of(self._source)} has no rows.")
+        prompts, key = self.prompts, self._source.key
+        prepared = [prompts.prepare(row) for row in prompts.inspected([row for *_, row in self._picked])]
+        selected = {_text(encode_key(row, key)): row for row in prepared if not isinstance(row, FailedRow)}
+        if not selected:
+            refused = next((row.failure.message for row in prepared if isinstance(row, FailedRow)), "")
+            message = refused or self._failed.get("missing_key") or next(iter(self._failed.values()), "")
+            if prompts.masker is not None:
+                message = prompts.masker.message(message)
+            raise JobSpecError(f"`source`: none of its rows can be sent: {message}.")
+        return selected
 
 
 @contextmanager

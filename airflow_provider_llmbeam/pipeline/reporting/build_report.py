@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.pipeline.elements import Origin
 from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import answers_of, most_frequent
 from airflow_provider_llmbeam.pipeline.reporting.report import (
+    SKIPPED,
     BucketCounts,
     EstimateAccuracy,
     FullPrice,
@@ -108,8 +109,9 @@ def build_report(
             read=tally.read,
             answered=tally.answered.total(),
             dead_letter=tally.failed.total(),
-            skipped=tally.skipped,
+            skipped=tally.skipped.total(),
         ),
+        skipped_by_reason={reason: tally.skipped[reason] for reason in SKIPPED if tally.skipped[reason]},
         origins={origin: tally.answered[origin] for origin in get_args(Origin)},
         service_tiers=dict(sorted(tally.tiers.items())),
         dead_letter_by_kind=dict(sorted(tally.failed.items())),

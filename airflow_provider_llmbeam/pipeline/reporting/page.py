@@ -171,6 +171,10 @@ def _plots(series: Series | None) -> list[Plot]:
             ("median", "good", "line", series.latency_p50),
         ),
         plot("Tokens per second", ("input", "good", "line", tokens[0]), ("output", "warn", "line", tokens[1])),
+        plot(
+            "GPUs busy, in percent",
+            ("busy", "good", "area", [None if each is None else 100 * each for each in series.gpu_busy]),
+        ),
         plot("Cost so far in US dollars", ("cost", "good", "area", spent[1:])),
     )
     return [each for each in found if each is not None]

@@ -49,6 +49,7 @@ Count = Literal[
     "input_tokens",
     "output_tokens",
     "cost_nano_usd",
+    "skipped",
 ]
 
 
@@ -286,8 +287,10 @@ def _show_bar(ended: threading.Event, interval_seconds: float, counts: Callable[
             now = counts(over)
             bar.total = now.rows
             cost = f" ({usd(now.cost_usd)})" if now.cost_nano_usd else ""
+            skipped = f", {now.skipped:,} more skipped" if now.skipped else ""
             bar.set_postfix_str(
-                f"{now.tokens:,} tokens{cost}, {now.rejections:,} × 429, {now.failed:,} failed", refresh=False
+                f"{now.tokens:,} tokens{cost}, {now.rejections:,} × 429, {now.failed:,} failed{skipped}",
+                refresh=False,
             )
             bar.update(now.done - bar.n)
             bar.refresh()

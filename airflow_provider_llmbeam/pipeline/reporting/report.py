@@ -12,6 +12,13 @@ from airflow_provider_llmbeam.spec.model.server import ServerKind
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.protocol.manifest import manifest
 
+#: Why a row is skipped, for a reader.
+SKIPPED = {
+    "empty": "without a value in `source.skip_empty`",
+    "duplicate_key": "with the key of an answered row",
+    "identical": "identical to an answered row",
+}
+
 
 class Part(BaseModel):
     """Part of a report."""
@@ -176,6 +183,7 @@ class Series(Part):
     input_tokens: list[int]
     output_tokens: list[int]
     cost_usd: list[float]
+    gpu_busy: list[float | None] = Field(default_factory=list)
 
 
 class FailedSample(Part):
@@ -216,7 +224,7 @@ class TracedRow(Part):
     Attributes:
         reason: Why it is traced.
         key_hash: SHA-256 of its key, as the audit has it; of the whole row for one without a key.
-        began_at: Unix time of its first request; 0 if this run has sent none.
+        began_at: Unix time of its first request; 0 if this run has sent none, as are then all counts.
         ended_at: Unix time of the answer or the failure; 0 likewise.
         error: Kind of failure; empty for an answer.
         labels: What a guard found, by the name of the evaluation.
@@ -385,6 +393,40 @@ class FullPrice(Part):
     because: str
 
 
+class ServedModel(Part):
+    """One deployed model of the endpoint while the job ran, whoever asked it.
+
+    Attributes:
+        name: Name of the model, or of its version.
+        responses: Responses to all clients.
+        failed: Those of them with a 5xx.
+        gpu_minutes: Minutes times replicas; the GPUs of one replica count once.
+        idle_minutes: Those of them in which its GPUs did not work: the rest of the duty cycle.
+        waiting: Mean number of requests in the queue of vLLM; `None` if not known.
+    """
+
+    name: str
+    responses: int
+    failed: int
+    gpu_minutes: float
+    idle_minutes: float
+    waiting: float | None
+
+
+class Serving(Part):
+    """The endpoint on Vertex AI while the job ran, from Cloud Monitoring.
+
+    Attributes:
+        models: Its deployed models by their ids.
+        until: End of the last minute that Cloud Monitoring showed, which is 2 to 6 minutes late.
+        sentences: What follows for the number of replicas, for each model.
+    """
+
+    models: dict[str, ServedModel]
+    until: float
+    sentences: list[str]
+
+
 class Report(Part):
     """The report of a run. Times are Unix seconds; all sums are those of this run; costs are in US dollars.
 
@@ -403,6 +445,7 @@ class Report(Part):
     all_rows: RowCounts | None = None
     origins: dict[str, int]
     service_tiers: dict[str, int]
+    skipped_by_reason: dict[str, int] = Field(default_factory=dict)
     dead_letter_by_kind: dict[str, int]
     dead_letter_by_category: dict[str, dict[str, int]] = Field(default_factory=dict)
     dead_letter_words: dict[str, str]
@@ -438,10 +481,16 @@ class Report(Part):
     comparison: RunComparison | None = None
     samples: SampledRows
     series: Series | None = None
+    serving: Serving | None = None
     trace_id: str | None = None
     trace_url: str | None = None
     traced_rows: list[TracedRow] = Field(default_factory=list)
     privacy: PrivacyCounts | None = None
+
+    @property
+    def skipped_words(self) -> str:
+        """The numbers of skipped rows with their reasons, in words."""
+        return ", ".join(f"{rows:,} {SKIPPED[reason]}" for reason, rows in self.skipped_by_reason.items())
 
     def manifest(self) -> dict[str, Any]:
         """Returns the part that fits an XCom: counts and addresses, no rows."""

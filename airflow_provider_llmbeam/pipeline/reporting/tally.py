@@ -22,8 +22,7 @@ class Tally:
 
     Attributes:
         read: Number of rows read.
-        skipped: Number of those that are neither asked nor failed: without a value in `source.skip_empty`, or with
-            the key of another row that is answered.
+        skipped: Number of those that are neither asked nor failed, by a key of `report.SKIPPED`.
         answered: Number of answered rows by origin.
         failed: Number of failed rows by kind of failure.
         messages: The message of one failure per kind.
@@ -46,7 +45,7 @@ class Tally:
     """
 
     read: int = 0
-    skipped: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
     answered: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     messages: dict[str, str] = field(default_factory=dict)
@@ -90,7 +89,6 @@ def add_up(tallies: Iterable[Tally]) -> Tally:
             if isinstance(counts := getattr(tally, counter.name), Counter):
                 getattr(total, counter.name).update(counts)
         total.read += tally.read
-        total.skipped += tally.skipped
         total.messages = {**tally.messages, **total.messages}
         total.add_time(tally.first_sent_at, tally.last_answered_at)
         total.series.merge(tally.series)

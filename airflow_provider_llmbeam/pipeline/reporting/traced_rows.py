@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.pipeline.audit.record import key_hash
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row
+from airflow_provider_llmbeam.pipeline.elements import OF_THIS_RUN, AnsweredRow, FailedRow, Row
 from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
 from airflow_provider_llmbeam.pipeline.records import encode_record
 from airflow_provider_llmbeam.pipeline.reporting.report import TracedRow, TraceReason
@@ -79,19 +79,20 @@ class RowTracer:
         """Returns whether an answered row is traced."""
         if found.moderation_output or found.moderation_input:
             return True
-        return found.fingerprint < self._sampled_below and found.origin in ("fresh", "repaired", "batch")
+        return found.fingerprint < self._sampled_below and found.origin in OF_THIS_RUN
 
     def add_answer(self, traced: TracedRows, found: AnsweredRow) -> None:
         """Keeps an answered row that it takes."""
         flags = {"moderation.input": found.moderation_input, "moderation.output": found.moderation_output}
         labels = {name: label for name, label in flags.items() if label}
-        self.keep(traced, "flagged" if labels else "sampled", found.row, found.completion, labels)
+        reason: TraceReason = "flagged" if labels else "sampled"
+        self.keep(traced, reason, found.row, found.completion, labels, is_own=found.origin in OF_THIS_RUN)
 
     def add_failure(self, traced: TracedRows, found: FailedRow) -> None:
         """Offers a failed row."""
         failure = found.failure
         labels = {"moderation": failure.category} if failure.kind == "moderated" and failure.category else {}
-        self.keep(traced, "failed", found.row, failure, labels)
+        self.keep(traced, "failed", found.row, failure, labels, is_own=found.origin in OF_THIS_RUN)
 
     def keep(
         self,
@@ -101,8 +102,20 @@ class RowTracer:
         outcome: Outcome,
         labels: Mapping[str, str] | None = None,
         scores: Mapping[str, float] | None = None,
+        *,
+        is_own: bool,
     ) -> None:
-        """Keeps a row, if its hash is among the lowest ones."""
+        """Keeps a row, if its hash is among the lowest ones.
+
+        Args:
+            traced: Where it is kept.
+            reason: Why it is traced.
+            row: The row.
+            outcome: Its answer or failure.
+            labels: What a guard found.
+            scores: Marks of metrics.
+            is_own: Whether this run has sent the request: the time and the tokens are of the span of that run.
+        """
         if not self._traces.max_rows:
             return
         if (digest := self._hash(row)) > traced.highest.get(reason, _ABOVE_ALL):
@@ -114,7 +127,7 @@ class RowTracer:
                 key_hash=digest,
                 labels=dict(labels or {}),
                 scores=dict(scores or {}),
-                **_facts(outcome),
+                **_facts(outcome, is_own=is_own),
                 **texts,
             )
         )
@@ -128,32 +141,23 @@ class RowTracer:
 _TEXTS = ("row", "answer", "message")
 
 
-def _facts(outcome: Outcome) -> dict[str, Any]:
-    """Returns what a span has of an outcome; times of one that was not asked in this run are 0."""
-    facts: dict[str, Any] = {
-        "attempts": outcome.attempts,
-        "rejections": outcome.rejections,
-        "input_tokens": outcome.input_tokens,
-        "output_tokens": outcome.output_tokens,
-        "cached_tokens": outcome.cached_tokens,
-        "reasoning_tokens": outcome.reasoning_tokens,
-        "cost_usd": None if outcome.cost_nano_usd is None else outcome.cost_nano_usd / NANO,
-        "service_tier": outcome.service_tier,
-    }
+_COUNTS = ("attempts", "rejections", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+
+
+def _facts(outcome: Outcome, *, is_own: bool) -> dict[str, Any]:
+    """Returns what a span has of an outcome; times and counts of one that was not asked in this run are 0."""
+    facts: dict[str, Any] = {"service_tier": outcome.service_tier}
     if isinstance(outcome, Failure):
-        return facts | {
-            "error": outcome.kind,
-            "http_status": outcome.http_status,
-            "request_id": outcome.request_id,
-            "began_at": outcome.began_at or outcome.failed_at,
-            "ended_at": outcome.failed_at,
-        }
-    return facts | {
-        "model": outcome.model,
-        "finish_reason": outcome.finish_reason,
-        "began_at": outcome.sent_at,
-        "ended_at": outcome.answered_at,
-    }
+        began_at, ended_at = outcome.began_at or outcome.failed_at, outcome.failed_at
+        facts |= {"error": outcome.kind, "http_status": outcome.http_status, "request_id": outcome.request_id}
+    else:
+        began_at, ended_at = outcome.sent_at, outcome.answered_at
+        facts |= {"model": outcome.model, "finish_reason": outcome.finish_reason}
+    if not is_own:
+        return facts | dict.fromkeys((*_COUNTS, "cost_usd", "began_at", "ended_at"), 0)
+    cost_usd = None if outcome.cost_nano_usd is None else outcome.cost_nano_usd / NANO
+    counts = {name: getattr(outcome, name) for name in _COUNTS}
+    return facts | counts | {"cost_usd": cost_usd, "began_at": began_at, "ended_at": ended_at}
 
 
 def _texts(row: Row, outcome: Outcome) -> dict[str, str]:

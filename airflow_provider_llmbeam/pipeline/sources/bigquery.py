@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -33,6 +34,8 @@ from airflow_provider_llmbeam.spec.source import BigQuerySource
 _log = logging.getLogger("llmbeam")
 
 _CURRENT, _BEGUN = "current.json", "begun.json"
+#: How long an export that no run has made is read, in seconds: a run of the next day reads current rows.
+_VALID_SECONDS = 86_400.0
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 # Avro, as all types survive in it: TIMESTAMP is a time in UTC, DATETIME, JSON and GEOGRAPHY (WKT) are text. In
@@ -79,21 +82,53 @@ def read(
         JobSpecError: BigQuery rejected the request, or a key column is missing.
         JobFailedError: The export failed, perhaps temporarily.
     """
-    directory = export(source, export_uri, kms_key_name)
+    directory = export(source, export_uri, kms_key_name).directory
     rows = files.read_format(root, f"{directory}*.avro", files.RowFormat("avro"))
     return rows | "JsonValues" >> beam.Map(json_values)
 
 
-def export(source: BigQuerySource, export_uri: str, kms_key_name: str | None = None) -> str:
-    """Exports the rows, unless there is an export already; returns its directory. For arguments see `read`."""
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """An export.
+
+    Attributes:
+        directory: Its directory.
+        ran_query: Whether a query was run for it now, which BigQuery bills.
+    """
+
+    directory: str
+    ran_query: bool
+
+
+def export(
+    source: BigQuerySource, export_uri: str, kms_key_name: str | None = None, *, is_of_run: bool = True
+) -> Export:
+    """Exports the rows, unless there is an export already.
+
+    Args:
+        source: The table or query.
+        export_uri: See `read`.
+        kms_key_name: See `read`.
+        is_of_run: Whether a run of the job reads it, so that its retries do, too; others are read for a day.
+
+    Raises:
+        JobSpecError: See `read`.
+        JobFailedError: See `read`.
+    """
     request = source.model_dump(include={"table", "query"})
     field = "source.table" if source.table else "source.query"
     with before_the_model(f"`{field}`" + (f" {source.table!r}" if source.table else "")):
-        known = read_json(f"{export_uri}{_CURRENT}")
-        if known is not None and known["request"] == request and _is_there(known["directory"]):
-            _check_key(source, known["columns"])
-            _log.info("Reading the export of an earlier attempt: %s", known["directory"])
-            return str(known["directory"])
+        current = f"{export_uri}{_CURRENT}"
+        if (known := read_json(current)) is not None and known["request"] == request:
+            directory, valid_until = str(known["directory"]), known.get("valid_until")
+            if valid_until is not None and valid_until < time.time():
+                storage.delete(storage.match(f"{directory}**"))
+            elif _is_there(directory):
+                _check_key(source, known["columns"])
+                _log.info("Reading the export of an earlier attempt: %s", directory)
+                if is_of_run and valid_until is not None:
+                    write_json(current, known | {"valid_until": None})
+                return Export(directory=directory, ran_query=False)
         project = source.project or (reference_of(source.table).project if source.table else None)
         with connect(project, source.location) as client:
             plan = _plan(client, source)
@@ -105,10 +140,11 @@ def export(source: BigQuerySource, export_uri: str, kms_key_name: str | None = N
                 request,
                 lambda work_id: _export(client, source, plan, export_uri, work_id, kms_key_name),
             )
-        columns = list(plan.columns)
-        write_json(f"{export_uri}{_CURRENT}", {"request": request, "directory": directory, "columns": columns})
+        valid_until = None if is_of_run else time.time() + _VALID_SECONDS
+        made = {"directory": directory, "columns": list(plan.columns), "valid_until": valid_until}
+        write_json(current, {"request": request, **made})
         storage.delete([f"{export_uri}{_BEGUN}"])
-        return directory
+        return Export(directory=directory, ran_query=plan.query is not None)
 
 
 def discard(export_uri: str) -> None:

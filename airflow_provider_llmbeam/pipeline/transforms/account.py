@@ -10,7 +10,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from airflow_provider_llmbeam.engine.length_buckets import LengthBuckets
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST, Outcome
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
+from airflow_provider_llmbeam.pipeline.elements import OF_THIS_RUN, AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.reporting.time_series import latency_class
 from airflow_provider_llmbeam.pipeline.reporting.traced_rows import RowTracer
@@ -75,7 +75,7 @@ class TallyRows(beam.DoFn):
                 self._tracer.add_answer(tally.traced, element)
             if element.fingerprint < tally.samples.highest:
                 tally.samples.add_answer(element)
-            if element.origin in ("fresh", "repaired", "batch") and element.completion.mended:
+            if element.origin in OF_THIS_RUN and element.completion.mended:
                 tally.sums["mended"] += 1
             if element.origin in ("fresh", "repaired"):
                 self._add_answer(tally, element)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from operator import itemgetter
@@ -166,7 +167,7 @@ class PickOne(CountingDoFn):
     def start_bundle(self) -> None:
         """Resets the number of skipped rows."""
         super().start_bundle()
-        self._skipped = 0
+        self._skipped: Counter[str] = Counter()
 
     def process(self, group: tuple[bytes, Iterable[Row]]) -> Iterator[Row | beam.pvalue.TaggedOutput]:
         """Processes the rows of one key."""
@@ -182,7 +183,7 @@ class PickOne(CountingDoFn):
             failed, skipped = [], len(others)
         yield first
         if skipped:
-            self._skipped += skipped
+            self._skipped["identical" if self._policy == "dead_letter" else "duplicate_key"] += skipped
             self.count("duplicates", skipped)
         for row in failed:
             self.count("failed")

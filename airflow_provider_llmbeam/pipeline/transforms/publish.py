@@ -115,16 +115,17 @@ class Publish(beam.DoFn):
             feature.before_publication()
         check_sums(tally)
         queue.before_publication(spec)
-        asked = tally.read - tally.skipped
+        skipped = tally.skipped.total()
+        asked = tally.read - skipped
         if not asked and (spec.source.on_empty != "write" or self._was_published):
             why = "has no rows of this run any more: they are published" if self._was_published else "has no rows"
-            if tally.skipped:
-                why = f"has {tally.skipped:,} rows, which `source.skip_empty` all skips"
+            if skipped:
+                why = f"has {skipped:,} rows, which `source.skip_empty` all skips"
             reason = f"{name_of(spec.source)} {why}, so the output was left as it is."
             text = self._report.build_skipped(tally, reason)
             self._clean_up()
             release(spec)
-            check_count(asked, spec.source, tally.skipped)
+            check_count(asked, spec.source, skipped)
             self._report.write_text(text, spec.paths.skipped_uri)
             return text
         check_count(asked, spec.source)
@@ -252,10 +253,10 @@ def check_sums(tally: Tally) -> None:
     Raises:
         RowsLostError: The sums differ; the message has the numbers.
     """
-    answered, failed = tally.answered.total(), tally.failed.total()
-    if tally.read != (found := answered + failed + tally.skipped):
+    answered, failed, skipped = tally.answered.total(), tally.failed.total(), tally.skipped.total()
+    if tally.read != (found := answered + failed + skipped):
         raise RowsLostError(
-            f"{tally.read} rows read, but {answered} answered + {failed} in the dead letter + {tally.skipped} "
+            f"{tally.read} rows read, but {answered} answered + {failed} in the dead letter + {skipped} "
             f"skipped = {found}. The previous output was kept; the answers are in the journal."
         )
 

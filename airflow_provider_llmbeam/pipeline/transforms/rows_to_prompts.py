@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import apache_beam as beam
@@ -55,6 +56,7 @@ class TakeRows(RowStep):
         self._rows += 1
         if self._prompts.skips(row):
             self._skipped += 1
+            self.count("skipped")
             return
         self.count("rows")
         place = None
@@ -70,7 +72,7 @@ class TakeRows(RowStep):
     def finish_bundle(self) -> Iterator[beam.pvalue.TaggedOutput]:
         """Outputs the numbers of rows read and skipped."""
         super().finish_bundle()
-        tally = Tally(read=self._rows, skipped=self._skipped)
+        tally = Tally(read=self._rows, skipped=Counter(empty=self._skipped))
         yield beam.pvalue.TaggedOutput(TALLIES, GlobalWindows.windowed_value(tally))
 
 

@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.pipeline.reporting.history import (
 )
 from airflow_provider_llmbeam.pipeline.reporting.page import render_page
 from airflow_provider_llmbeam.pipeline.reporting.report import EstimateAccuracy, Report, RowCounts, RunUsage
+from airflow_provider_llmbeam.pipeline.reporting.serving import add_serving
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.shared_budget import read_left_usd
 from airflow_provider_llmbeam.pipeline.sinks.files import move_in
@@ -70,6 +71,7 @@ class ReportWriter:
         if dead_letter is not None and reads_own_dead_letter(spec):
             report = report.model_copy(update={"all_rows": _all_rows(spec, dead_letter)})
         report, summary = self._compare(report)
+        report = add_serving(report, spec.model)
         report = self._write_page(report, spec.paths.report_html_uri)
         text = report.model_dump_json(indent=2)
         self.write_text(text, spec.paths.report_uri)  # the last file: whoever finds it finds all others
@@ -82,6 +84,7 @@ class ReportWriter:
         paths = spec.paths
         report = self._build(tally, [], paths.failed_uri, paths.failed_html_uri, failed_because=reason)
         report, _ = self._compare(report)
+        report = add_serving(report, spec.model)
         report = self._write_page(report, spec.paths.failed_html_uri)
         self.write_text(report.model_dump_json(indent=2), spec.paths.failed_uri)
 

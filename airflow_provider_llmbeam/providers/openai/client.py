@@ -114,7 +114,12 @@ class ChatBackend(HttpBackend):
                 raise self._error_of(response.status, response.headers, text)
             content = await response.read()
             answer = json_object(content, _NO_ANSWER, self._error_of, response.headers)
-            return read_reply(answer, content, prompt, self._name, self._usage)
+            reply = read_reply(answer, content, prompt, self._name, self._usage)
+            return dataclasses.replace(reply, model=self._model_of(response.headers) or reply.model)
+
+    def _model_of(self, headers: Mapping[str, str]) -> str | None:
+        """Returns the model that the headers of a reply name, if they do."""
+        return None
 
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         """Assembles a streamed answer in the format of an unstreamed one."""
@@ -143,7 +148,8 @@ class ChatBackend(HttpBackend):
         choice = {"finish_reason": finish_reason, "message": message}
         whole = {"choices": [choice], "usage": usage, "model": model, "service_tier": tier}
         reply = read_reply(whole, b"", prompt, self._name, self._usage)
-        return dataclasses.replace(reply, first_token_seconds=first_token_seconds)
+        name = self._model_of(response.headers) or reply.model
+        return dataclasses.replace(reply, first_token_seconds=first_token_seconds, model=name)
 
 
 class OpenAIBackend(ChatBackend):

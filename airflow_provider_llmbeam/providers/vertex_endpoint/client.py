@@ -43,9 +43,11 @@ from airflow_provider_llmbeam.providers.reported import (
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.model import Generation, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model.tier import AskedTier
-from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of
+from airflow_provider_llmbeam.transport.server_reply import list_of, mapping_of, str_of
 
 _NO_ANSWER = "no answer"
+#: Header of the replies of `rawPredict`. Source: Discovery document of aiplatform v1.
+_DEPLOYED_MODEL_ID = "X-Vertex-AI-Deployed-Model-Id"
 #: Maximum number of prompts per `predict`: vLLM computes them concurrently, and the shared address allows 60 s.
 _MOST_INSTANCES = 32
 
@@ -88,6 +90,10 @@ class VertexChat(ChatBackend):
             {"model": "", **chat_parameters(generation, output_schema)},
             partial(error_of, model),
         )
+        self._model = model
+
+    def _model_of(self, headers: Mapping[str, str]) -> str | None:
+        return self._model.deployed_models.get(headers.get(_DEPLOYED_MODEL_ID, ""))
 
 
 class _Predictions(HttpBackend):
@@ -102,7 +108,10 @@ class _Predictions(HttpBackend):
         self._usage = UsageReader(model.name)
         self._error_of = partial(error_of, model)
 
-    async def _send(self, body: Mapping[str, Any], max_bytes: int = ANSWER_BYTES) -> tuple[dict[str, Any], bytes]:
+    async def _send(
+        self, body: Mapping[str, Any], max_bytes: int = ANSWER_BYTES
+    ) -> tuple[dict[str, Any], bytes, str]:
+        """Sends a request; returns the reply, its bytes, and the name of the model that answered."""
         data = _encoded(body)
         if len(data) > self._max_bytes:
             # The engine then sends a request of several prompts in halves.
@@ -115,7 +124,10 @@ class _Predictions(HttpBackend):
             if response.status != 200:
                 raise self._error_of(response.status, response.headers, await response.error_text())
             content = await response.read(max_bytes)
-            return json_object(content, _NO_ANSWER, self._error_of, response.headers), content
+            found = json_object(content, _NO_ANSWER, self._error_of, response.headers)
+            # `predict` names it in the body. Source: `PredictResponse` of google-cloud-aiplatform 1.165.
+            own = response.headers.get(_DEPLOYED_MODEL_ID) or str_of(found.get("deployedModelId"))
+            return found, content, self._model.deployed_models.get(own, self._model.name)
 
 
 class VertexInstances(_Predictions):
@@ -141,7 +153,7 @@ class VertexInstances(_Predictions):
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Sends one request for all prompts."""
         texts = [_text_of(prompt) for prompt in prompts]
-        body, content = await self._send(
+        body, content, model = await self._send(
             {"instances": [{"prompt": text, **self._parameters} for text in texts]},
             ANSWER_BYTES + (len(texts) - 1) * FURTHER_ANSWER_BYTES,
         )
@@ -151,7 +163,7 @@ class VertexInstances(_Predictions):
             found = f"{len(predictions)} predictions" if isinstance(predictions, list) else "no predictions"
             raise invalid_response(content, f"{_NO_ANSWER}, with {found} for {len(prompts)} instances")
         return [
-            _reply(prediction, text, self._model.name, self._usage, is_alone=len(prompts) == 1)
+            _reply(prediction, text, model, self._usage, is_alone=len(prompts) == 1)
             for prediction, text in zip(predictions, texts, strict=True)
         ]
 
@@ -162,14 +174,14 @@ class VertexRaw(_Predictions):
     async def complete(self, prompt: Prompt) -> Reply:
         """Sends one request."""
         text = _text_of(prompt)
-        answer, content = await self._send({"prompt": text, **self._parameters})
+        answer, content, model = await self._send({"prompt": text, **self._parameters})
         # vLLM of Model Garden answers `predictions`, vLLM's own `/generate` `text`, `/v1/completions` `choices`.
         found = answer.get("predictions", answer.get("text"))
         if isinstance(found, list) and len(found) == 1:
             found = found[0]
         if isinstance(found, str) and "predictions" not in answer:
             found = found.removeprefix(text)  # `/generate` always repeats the prompt
-        reply = _reply(answer if found is None else found, text, self._model.name, self._usage)
+        reply = _reply(answer if found is None else found, text, model, self._usage)
         if not reply.text and found is None and not answer.get("choices"):
             raise invalid_response(content, _NO_ANSWER)
         return reply
@@ -237,6 +249,8 @@ def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader, *, is_
 def error_of(model: VertexEndpointModel, http_status: int, headers: Mapping[str, str], text: str) -> RequestError:
     """Parses an error response."""
     error = chat_error_of(http_status, headers, text)
+    if (name := model.deployed_models.get(headers.get(_DEPLOYED_MODEL_ID, ""))) is not None:
+        error.message = f"{error.message.rstrip('.')} (from {name})."
     if http_status == 400 and "through the shared Vertex AI domain" in text:
         # Every prompt would fail in the same way; as `not_found` it ends the job early.
         message = f"{error.message.rstrip('.')}. Set `base_url` to https:// and that name."

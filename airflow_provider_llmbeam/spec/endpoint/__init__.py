@@ -10,10 +10,10 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import problems_of
 from airflow_provider_llmbeam.spec.endpoint.cloud_run import CloudRunEndpoint
-from airflow_provider_llmbeam.spec.endpoint.vertex_ai import VertexEndpoint
+from airflow_provider_llmbeam.spec.endpoint.vertex_ai import Canary, VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.text import from_text
 
-__all__ = ["CloudRunEndpoint", "Endpoint", "VertexEndpoint", "parse_endpoint"]
+__all__ = ["Canary", "CloudRunEndpoint", "Endpoint", "VertexEndpoint", "parse_endpoint"]
 
 Endpoint = Annotated[VertexEndpoint | CloudRunEndpoint, Field(discriminator="type"), BeforeValidator(from_text)]
 _ENDPOINT: TypeAdapter[VertexEndpoint | CloudRunEndpoint] = TypeAdapter(Endpoint)

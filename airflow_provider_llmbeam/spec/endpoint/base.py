@@ -73,8 +73,8 @@ class EndpointSpec(SpecModel):
         service_account: Email of the service account of the server.
         hf_token_secret: Version of a secret of Secret Manager that holds a token of the Hugging Face hub, for
             gated models.
-        architecture: Numbers of a model whose memory is not known here, see docs/gpu-memory.md. `None`: those of
-            its name, if it is known.
+        architecture: Numbers of a model whose memory is not known here, see docs/reference/gpu-memory.md. `None`:
+            those of its name, if it is known.
         max_model_length_tokens: Maximum length of a sequence, prompt and answer together, in tokens. `None`: 8,192
             for a known model.
         max_num_seqs: Maximum number of concurrent sequences. `None`: as many as fit the memory, at most 64.

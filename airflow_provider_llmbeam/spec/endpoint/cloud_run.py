@@ -35,8 +35,8 @@ MAX_CONCURRENCY = 1000
 class CloudRunEndpoint(EndpointSpec):
     """vLLM as a service on Cloud Run, with one GPU per instance.
 
-    Without `gpu_type` it uses the smallest GPU that fits the model, see docs/gpu-memory.md; for a model that is
-    not known there, an L4. Its further fields are those of `EndpointSpec`.
+    Without `gpu_type` it uses the smallest GPU that fits the model, see docs/reference/gpu-memory.md; for a model
+    that is not known there, an L4. Its further fields are those of `EndpointSpec`.
 
     Attributes:
         model: Model of the Hugging Face hub, `google/gemma-3-4b-it`, or a directory on Cloud Storage,

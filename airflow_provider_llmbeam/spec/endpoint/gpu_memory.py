@@ -180,15 +180,14 @@ ARCHITECTURES = {
         for name, (*numbers, heads) in _GEMMA4.items()
     },
 }
-#: Whole names only: what ends in `-qat-q4_0-gguf`, `-awq` or `-bnb-4bit` is smaller than its size says. Names of
-#: Gemma 4 have capitals on the hub, and none in Model Garden.
-_KNOWN = re.compile(rf"(?:^|[/@])({'|'.join(ARCHITECTURES)})-(?:it|pt)/?$", re.IGNORECASE)
 
 
 def architecture_of(model: str) -> Architecture | None:
     """Returns the dimensions of a model by its name in Model Garden, the hub or a bucket; `None` if unknown."""
-    found = _KNOWN.search(model)
-    return ARCHITECTURES[found[1].lower()] if found else None
+    # Whole names only: what ends in `-qat-q4_0-gguf`, `-awq` or `-bnb-4bit` is smaller than its size says. Names
+    # of Gemma 4 have capitals on the hub, and none in Model Garden.
+    name, _, kind = re.split("[/@]", model.lower().removesuffix("/"))[-1].rpartition("-")
+    return ARCHITECTURES.get(name) if kind in ("it", "pt") else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

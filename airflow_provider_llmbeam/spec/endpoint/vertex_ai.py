@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from airflow_provider_llmbeam.spec.base import SpecModel
 from airflow_provider_llmbeam.spec.endpoint.base import EndpointSpec, no_field_twice
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
     MACHINES,
@@ -44,11 +45,26 @@ _NOT_OF_MODEL_GARDEN = (
 _OF_THE_MACHINE = ("spot", "min_replicas", "max_replicas")
 
 
+class Canary(SpecModel):
+    """A second registered model on the machines of its own that answers some requests of an endpoint.
+
+    The report counts the answers of both versions apart, and each answer has the name of its version in the column
+    of the model. `PromoteModelOperator` and `RollBackModelOperator` change the percentage, or end the canary.
+
+    Attributes:
+        model: Version of a registered model, `projects/…/locations/…/models/…@candidate`.
+        percent: Percentage of the requests that it answers; the model of the endpoint answers the others.
+    """
+
+    model: str
+    percent: Annotated[int, Field(ge=1, le=99)] = 10
+
+
 class VertexEndpoint(EndpointSpec):
     """An endpoint of Vertex AI with a deployed model.
 
-    Without `machine_type` it uses the smallest machine that fits the model, see docs/gpu-memory.md; for a model
-    that is not known there, Model Garden chooses. Model Garden also sets the limits of its server, and takes no
+    Without `machine_type` it uses the smallest machine that fits the model, see docs/reference/gpu-memory.md; for
+    a model that is not known there, Model Garden chooses. It also sets the limits of its server, and takes no
     network, no account and no key: `max_model_length_tokens`, `max_num_seqs`, `network`, `service_account` and
     `kms_key_name` need `container_image`. The further fields are those of `EndpointSpec`.
 
@@ -57,6 +73,8 @@ class VertexEndpoint(EndpointSpec):
             `google/gemma-3-4b-it`, or of the Model Registry, `projects/…/locations/…/models/…@champion`, with a
             version or an alias of it, by default the alias `default`. A registered model brings its own
             container, which must serve chat completions; it needs `machine_type`, and its region as `locations`.
+        canary: Second registered model that answers a percentage of the requests, on machines of its own; it needs
+            a registered `model`.
         machine_type: Machine type, e.g. `g2-standard-12`.
         accelerator_type: Type of GPU, e.g. `NVIDIA_L4`; implied by machine types that include GPUs.
         accelerator_count: Number of GPUs per replica; the model is split over them.
@@ -87,6 +105,7 @@ class VertexEndpoint(EndpointSpec):
     """
 
     type: Literal["vertex"]
+    canary: Canary | None = None
     machine_type: MachineType | None = None
     accelerator_type: AcceleratorType | None = None
     accelerator_count: Annotated[int, Field(ge=1, le=16)] | None = None
@@ -138,6 +157,26 @@ class VertexEndpoint(EndpointSpec):
             )
         if self.machine_type is None:
             raise ValueError(f"needs `machine_type`: how much memory {self.model} takes is not known")
+        return self
+
+    @model_validator(mode="after")
+    def _canary_is_another_version(self) -> Self:
+        if self.canary is None:
+            return self
+        registered, canary = RegisteredModel.read(self.model), RegisteredModel.read(self.canary.model)
+        if registered is None or canary is None or canary.location != registered.location:
+            raise ValueError(
+                "has `canary`, which needs two registered models of one region, "
+                f"'projects/…/locations/…/models/…@3'; got {self.model!r} and {self.canary.model!r}"
+            )
+        if canary == registered:
+            raise ValueError(f"has the same version, {self.model!r}, as its model and as its `canary`")
+        # Which of the two answered is in a header of `rawPredict` alone, and a private address is that of one.
+        if self.is_peered or self.chat_route == "chat_completions":
+            raise ValueError(
+                "has `canary`, which needs `chat_route` 'raw_predict' and no peered `network`: only there does "
+                "Vertex AI split the requests and name the version that answered"
+            )
         return self
 
     @model_validator(mode="after")
@@ -233,13 +272,24 @@ class VertexEndpoint(EndpointSpec):
         """Methods that may take a chat, the most likely first."""
         if self.chat_route is not None:
             return (self.chat_route,)
-        if self.is_peered:
+        if self.is_peered or self.canary is not None:
             return ("raw_predict",)
         if self.container_image is None and RegisteredModel.read(self.model) is None:
             return ("chat_completions",)
         # `chat/completions` is "Model Garden only".
         # Source: cloud.google.com/vertex-ai/docs/predictions/private-service-connect
         return ("raw_predict", "chat_completions")
+
+    @property
+    def deployed_models(self) -> dict[str, str]:
+        """Models to deploy by the id of the deployed model, which is fixed: two tries deploy each model once."""
+        return {"1": self.model, **({} if self.canary is None else {"2": self.canary.model})}
+
+    @property
+    def traffic_split(self) -> dict[str, int]:
+        """Percentage of the requests of each deployed model, by its id."""
+        percent = 0 if self.canary is None else self.canary.percent
+        return {"1": 100 - percent, **({"2": percent} if percent else {})}
 
     @property
     def machine(self) -> GpuMachine | None:

@@ -30,6 +30,8 @@ class Fingerprinter:
         decisive: list[Any] = [1, model.type, model.name]
         if isinstance(model, VertexEndpointModel) and model.request_format != "chat":
             decisive.append("plain")  # the server puts no chat template around the prompt
+        if isinstance(model, VertexEndpointModel) and model.deployed_models:
+            decisive.append(sorted(model.deployed_models.values()))
         if embedding is None:
             decisive += [generation.decisive(), output_schema]
         else:

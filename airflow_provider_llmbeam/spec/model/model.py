@@ -367,6 +367,9 @@ class VertexEndpointModel(SpecModel):
             requests go there, unchanged to the container, without a token and without streams.
         network: VPC network that alone reaches the endpoint, `projects/NUMBER/global/networks/NAME`. The workers
             of a job must be in it; `None` checks nothing.
+        deployed_models: Names of several models that share the requests, by the id of the deployed model. The name
+            of the one that answered is recorded with the answer, as far as Vertex AI says it: in `predict`, and
+            with `chat_route` 'raw_predict'. Answers are shared with jobs that have the same models alone.
     """
 
     type: Literal["vertex_endpoint"]
@@ -377,6 +380,7 @@ class VertexEndpointModel(SpecModel):
     chat_route: ChatRoute = "chat_completions"
     predict_url: str | None = None
     network: str | None = None
+    deployed_models: dict[str, str] = Field(default_factory=dict)
 
     _address = field_validator("base_url", "predict_url")(http_address)
 

@@ -16,7 +16,7 @@ class Counts:
     """Counts at one moment. Rows with equal prompts count as done with the first of them.
 
     Attributes:
-        rows: Number of rows read so far.
+        rows: Number of rows read so far, without those of `skipped`.
         resumed: Number of rows answered in an earlier try.
         duplicates: Number of rows that wait for, or received, the answer of another row.
         answered: Number of prompts answered in this run.
@@ -27,6 +27,7 @@ class Counts:
         output_tokens: Number of tokens in the answers.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar, as Beam counts whole numbers; 0 if no
             price is known, and at `ASSUMED_PRIORITY_RATIO` if only that of the priority tier is not.
+        skipped: Number of rows without a value in `source.skip_empty`.
     """
 
     rows: int = 0
@@ -39,6 +40,7 @@ class Counts:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_nano_usd: int = 0
+    skipped: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*map(add, _values(self), _values(other)))
@@ -76,6 +78,7 @@ def progress_line(now: Counts, rows_per_second: float) -> str:
     cost = f" · {usd(now.cost_usd)}" if now.cost_nano_usd else ""
     rejected = f" ({now.rejections / now.requests:.1%})" if now.rejections and now.requests else ""
     left = now.rows - now.done
+    skipped = f" · {now.skipped:,} more skipped" if now.skipped else ""
     # Answers of batch inference and of earlier tries arrive in one moment: no rate, no tokens, no 429.
     sent = (
         ""
@@ -83,7 +86,7 @@ def progress_line(now: Counts, rows_per_second: float) -> str:
         else f" · {rows_per_second:,.1f} rows/s · {now.tokens:,} tokens{cost} · {now.rejections:,} × 429{rejected}"
     )
     eta = f" · ETA {duration(left / rows_per_second)}" if left and rows_per_second else ""
-    return f"rows {now.done:,}/{now.rows:,}{share}{sent} · {now.failed:,} failed{eta}"
+    return f"rows {now.done:,}/{now.rows:,}{share}{sent} · {now.failed:,} failed{skipped}{eta}"
 
 
 def usd(amount: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from airflow_provider_llmbeam.redaction import visible
 from airflow_provider_llmbeam.spec.protocol.counts import usd
+from airflow_provider_llmbeam.spec.protocol.kept import QUERY_RAN
 
 #: Maximum number of characters of a text that is shown.
 MAX_CHARACTERS = 4000
@@ -90,14 +91,18 @@ class Preview:
     Attributes:
         job: Name of the job.
         rows: The rows.
-        sent: Number of prompts that were sent for it; the job keeps their answers.
+        sent: Number of prompts that were sent for it.
         cost_usd: Cost of these, in US dollars; `None` if no price is known.
+        ran_query: Whether a query was run to read the source, which BigQuery bills.
+        keeper: What keeps the answers, for a sentence.
     """
 
     job: str
     rows: tuple[PreviewedRow, ...]
     sent: int
     cost_usd: float | None
+    ran_query: bool = False
+    keeper: str = "the job keeps the answers"
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Self:
@@ -111,16 +116,17 @@ class Preview:
 
     @property
     def summary(self) -> str:
-        """What the preview has sent, in one sentence."""
+        """What the preview has sent, and what is billed for it."""
+        query = QUERY_RAN if self.ran_query else ""
         if not self.sent:
-            return "Nothing was sent or billed."
+            return f"No request was sent to a model.{query}" if query else "Nothing was sent or billed."
         cost = "at a price that is not known" if self.cost_usd is None else f"for {usd(self.cost_usd)}"
         prompts = "1 prompt was" if self.sent == 1 else f"{self.sent} prompts were"
         if any(row.origin == "fresh" and row.answer is not None for row in self.rows):
-            end = "the job keeps the answers"
+            end = self.keeper
         else:
             end = "it was not answered" if self.sent == 1 else "none was answered"
-        return f"{prompts} sent {cost}; {end}."
+        return f"{prompts} sent {cost}; {end}.{query}"
 
     def __str__(self) -> str:
         lines = []

@@ -59,16 +59,21 @@ Audit = Annotated[FilesAudit | BigQueryAudit, Field(discriminator="type"), Befor
 
 
 class AirflowRun(SpecModel):
-    """The task instance that runs a job, as its audit names it.
+    """The task instance that runs a job, as its audit and its reports name it.
 
     Attributes:
         dag_id: Id of the Dag.
         task_id: Id of the task.
         run_id: Id of the Dag run.
         map_index: Index of a mapped task; -1 for others.
+        names_job: Whether the job is named after this run, so that other runs have another journal.
+        planned_job: Name of the job of the same task and logical date before its run exists, as `llmbeam estimate`
+            names it: its estimate is that of this run. Empty if all runs have one name, or there is no date.
     """
 
     dag_id: str
     task_id: str
     run_id: str
     map_index: int = -1
+    names_job: bool = False
+    planned_job: str = ""

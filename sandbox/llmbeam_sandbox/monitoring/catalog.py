@@ -11,6 +11,9 @@ from llmbeam_sandbox.monitoring.time_series import Kind, ValueType
 PREFIX = "aiplatform.googleapis.com/"
 PUBLISHER_MODEL, LOCATION, ENDPOINT = f"{PREFIX}PublisherModel", f"{PREFIX}Location", f"{PREFIX}Endpoint"
 CONSUMER_QUOTA = "consumer_quota"
+PROMETHEUS = "prometheus_target"
+WAITING = "prometheus.googleapis.com/vertex_vllm_num_requests_waiting/gauge"
+"""Source of its labels: docs.cloud.google.com/vertex-ai/docs/predictions/view-autometrics."""
 RESOURCES: Mapping[str, frozenset[str]] = {
     PUBLISHER_MODEL: frozenset(
         {"resource_container", "location", "publisher", "model_user_id", "model_version_id"}
@@ -18,6 +21,7 @@ RESOURCES: Mapping[str, frozenset[str]] = {
     LOCATION: frozenset({"resource_container", "location"}),
     ENDPOINT: frozenset({"resource_container", "location", "endpoint_id"}),
     CONSUMER_QUOTA: frozenset({"project_id", "service", "location"}),
+    PROMETHEUS: frozenset({"project_id", "location", "cluster", "namespace", "job", "instance"}),
 }
 """Labels by type of resource."""
 
@@ -43,7 +47,7 @@ class Metric:
 
 def _metric(name: str, kind: Kind, value_type: ValueType, resource_type: str, labels: str) -> Metric:
     return Metric(
-        type=name if name.startswith("serviceruntime.") else f"{PREFIX}{name}",
+        type=name if name.startswith(("serviceruntime.", "prometheus.")) else f"{PREFIX}{name}",
         kind=kind,
         value_type=value_type,
         resource_type=resource_type,
@@ -92,6 +96,7 @@ _METRICS = (
     _metric(f"{_ONLINE}replicas", "GAUGE", "INT64", ENDPOINT, "deployed_model_id"),
     _metric(f"{_ONLINE}target_replicas", "GAUGE", "INT64", ENDPOINT, "deployed_model_id"),
     _metric(f"{_ONLINE}accelerator/duty_cycle", "GAUGE", "DOUBLE", ENDPOINT, "deployed_model_id"),
+    _metric(WAITING, "GAUGE", "DOUBLE", PROMETHEUS, "endpoint_id deployed_model_id"),
     _metric(f"{_RUNTIME}limit", "GAUGE", "INT64", CONSUMER_QUOTA, "quota_metric limit_name"),
     _metric(f"{_RUNTIME}allocation/usage", "GAUGE", "INT64", CONSUMER_QUOTA, "quota_metric"),
     _metric(f"{_RUNTIME}rate/net_usage", "DELTA", "INT64", CONSUMER_QUOTA, "quota_metric method"),

@@ -83,9 +83,9 @@ def of_endpoints(what: str, state: VertexState, traffic: Iterable[Traffic], proj
         traffic: Requests, from which the duty cycle is computed.
         project: Project in the labels.
     """
-    busy: dict[tuple[str, float], float] = {}
+    busy: dict[tuple[str, str, float], float] = {}
     for one in traffic:
-        key = (one.endpoint, minute_of(one.at) + MINUTE_SECONDS)
+        key = (one.endpoint, one.deployed, minute_of(one.at) + MINUTE_SECONDS)
         busy[key] = busy.get(key, 0.0) + one.seconds * one.count
     with state.timeline.settled():
         mine = f"projects/{project_number(project)}/"
@@ -136,7 +136,7 @@ def _always(value: int) -> Callable[[float], int]:
 
 
 def _endpoint_value(
-    what: str, endpoint: Endpoint, deployed: Deployed, busy: Mapping[tuple[str, float], float]
+    what: str, endpoint: Endpoint, deployed: Deployed, busy: Mapping[tuple[str, str, float], float]
 ) -> Callable[[float], int | float | None]:
     replicas, own = deployed.hardware.replicas, endpoint.name.rpartition("/")[2]
 
@@ -148,7 +148,7 @@ def _endpoint_value(
         is_up = deployed.deployed_at is not None and deployed.deployed_at <= at
         if what == "replicas":
             return replicas if is_up else 0
-        return min(1.0, busy.get((own, at), 0.0) / MINUTE_SECONDS / replicas) if is_up else None
+        return min(1.0, busy.get((own, deployed.id, at), 0.0) / MINUTE_SECONDS / replicas) if is_up else None
 
     return value
 

@@ -19,6 +19,7 @@ from llmbeam_sandbox.monitoring.catalog import (
     ENDPOINT,
     LOCATION,
     PREFIX,
+    WAITING,
     Metric,
 )
 from llmbeam_sandbox.monitoring.gauges import Gauge, of_accelerators, of_endpoints, rate_limits
@@ -189,7 +190,7 @@ class Monitoring:
         """Sets a gauge of an endpoint, which need not exist.
 
         Args:
-            metric: "replicas", "target_replicas" or "accelerator/duty_cycle".
+            metric: "replicas", "target_replicas", "accelerator/duty_cycle" or `catalog.WAITING`.
             value: Value of the gauge, 0 to 1 for the duty cycle.
             endpoint: Id of the endpoint.
             location: Region of the endpoint.
@@ -198,7 +199,7 @@ class Monitoring:
         Raises:
             ValueError: There is no such gauge.
         """
-        found = CATALOG.get(f"{PREFIX}prediction/online/{metric}")
+        found = CATALOG.get(metric if metric == WAITING else f"{PREFIX}prediction/online/{metric}")
         if found is None or found.kind != "GAUGE":
             raise ValueError(
                 f"`metric` must be replicas, target_replicas or accelerator/duty_cycle; got {metric!r}."
@@ -277,11 +278,26 @@ class Monitoring:
             return [*of_accelerators(what, self._bill, self._gpu_quota, project)] if what != "exceeded" else []
         if metric.resource_type == ENDPOINT:
             return self._endpoint_gauges(name.partition("/online/")[2], project, traffic)
+        if metric.type == WAITING:
+            return self._queues(project)
         with self._lock:
             bought = {key: list(values) for key, values in self._provisions.items()}
         return [
             Gauge(labels={}, resource=publisher_labels(project, location, model), value=_latest(values))
             for (model, location), values in bought.items()
+        ]
+
+    def _queues(self, project: str) -> list[Gauge]:
+        """Returns the gauges of queues that a test has set; the emulated servers have none."""
+        with self._lock:
+            known = {key[1:]: _latest(values) for key, values in self._gauges.items() if key[0] == WAITING}
+        return [
+            Gauge(
+                labels={"endpoint_id": endpoint, "deployed_model_id": "1"},
+                resource={"project_id": project, "location": location},
+                value=value,
+            )
+            for (location, endpoint), value in known.items()
         ]
 
     def _endpoint_gauges(self, what: str, project: str, traffic: list[Traffic]) -> list[Gauge]:

@@ -27,9 +27,11 @@ from llmbeam_sandbox.vertex.deployments import (
     deletion,
     operation,
     outcome,
+    read_split,
     remove,
 )
 from llmbeam_sandbox.vertex.garden import Garden
+from llmbeam_sandbox.vertex.metadata import Metadata
 from llmbeam_sandbox.vertex.models import Models
 from llmbeam_sandbox.vertex.responses import WORDING
 from llmbeam_sandbox.vertex.state import Deployed, Endpoint, VertexState, parent
@@ -38,9 +40,15 @@ Work = Callable[[RestCall], Reply]
 LOCATION = r"/(?P<version>v1|v1beta1|ui)/projects/(?P<project>[^/]+)/locations/(?P<location>[^/:]+)"
 _ENDPOINT = rf"{LOCATION}/endpoints/(?P<endpoint>[^/:]+)"
 _MODEL = rf"{LOCATION}/models/(?P<model>[^/:]+)"
-_OPERATION = rf"{LOCATION}/(?P<target>(?:[a-z]+/[^/:]+/)*)operations/(?P<operation>[^/:]+)"
+_STORE = rf"{LOCATION}/metadataStores/(?P<store>[^/:]+)"
+_CONTEXT = rf"{_STORE}/contexts/(?P<context>[^/:]+)"
+_OPERATION = rf"{LOCATION}/(?P<target>(?:[A-Za-z]+/[^/:]+/)*)operations/(?P<operation>[^/:]+)"
 METHODS = Methods(
     names=(
+        "vertex.contexts.addContextChildren",
+        "vertex.contexts.create",
+        "vertex.contexts.get",
+        "vertex.contexts.patch",
         "vertex.endpoints.create",
         "vertex.endpoints.delete",
         "vertex.endpoints.deployModel",
@@ -48,6 +56,7 @@ METHODS = Methods(
         "vertex.endpoints.list",
         "vertex.endpoints.patch",
         "vertex.endpoints.undeployModel",
+        "vertex.metadataStores.create",
         "vertex.modelGarden.deploy",
         "vertex.modelGarden.get",
         "vertex.models.delete",
@@ -65,6 +74,7 @@ METHODS = Methods(
     ),
     operations=frozenset(
         {"vertex.endpoints.create", "vertex.endpoints.delete", "vertex.endpoints.deployModel"}
+        | {"vertex.metadataStores.create"}
         | {"vertex.endpoints.undeployModel", "vertex.modelGarden.deploy"}
         | {"vertex.models.delete", "vertex.models.upload"}
     ),
@@ -97,6 +107,7 @@ class Vertex:
             settings=settings,
         )
         self._models, self._garden = Models(self.state), Garden(self.state)
+        self._metadata = Metadata(state=self.state)
         self.service = Service(backend, WORDING, self._routes(), is_slow=False)
 
     @property
@@ -111,13 +122,20 @@ class Vertex:
         with self.state.timeline.settled():
             return [model.resource() for model in self.state.models.values()]
 
+    @property
+    def contexts(self) -> list[dict[str, Any]]:
+        """All contexts, which are experiments and their runs, as the API returns them."""
+        with self.state.timeline.settled():
+            return [dict(one) for one in self._metadata.contexts.values() if one is not None]
+
     def clear(self) -> None:
-        """Removes all endpoints and models."""
+        """Removes all endpoints, models and contexts."""
         with self.state.timeline.lock:
             self.state.clear()
+            self._metadata.contexts.clear()
 
     def _routes(self) -> list[Route]:
-        models, garden = self._models, self._garden
+        models, garden, metadata = self._models, self._garden, self._metadata
         endpoints = f"{LOCATION}/endpoints"
         return [
             self._route("POST", endpoints, "vertex.endpoints.create", self._create),
@@ -136,6 +154,18 @@ class Vertex:
             self._route(
                 "POST", f"{_MODEL}:mergeVersionAliases", "vertex.models.mergeVersionAliases", models.merge
             ),
+            self._route(
+                "POST", f"{LOCATION}/metadataStores", "vertex.metadataStores.create", metadata.create_store
+            ),
+            self._route("POST", f"{_STORE}/contexts", "vertex.contexts.create", metadata.create),
+            self._route("GET", _CONTEXT, "vertex.contexts.get", metadata.get),
+            self._route("PATCH", _CONTEXT, "vertex.contexts.patch", metadata.patch),
+            self._route(
+                "POST",
+                f"{_CONTEXT}:addContextChildren",
+                "vertex.contexts.addContextChildren",
+                metadata.add_children,
+            ),
             self._route("POST", f"{LOCATION}:deploy", "vertex.modelGarden.deploy", garden.deploy),
             self._route(
                 "GET",
@@ -149,7 +179,7 @@ class Vertex:
             self._route("DELETE", _OPERATION, "vertex.operations.delete", self._forget),
             self._route(
                 "GET",
-                rf"{LOCATION}/(?P<target>(?:[a-z]+/[^/:]+/)*)operations",
+                rf"{LOCATION}/(?P<target>(?:[A-Za-z]+/[^/:]+/)*)operations",
                 "vertex.operations.list",
                 self._operations,
             ),
@@ -204,7 +234,7 @@ class Vertex:
         for part in mask:
             name = _PATCHED.get(part, part)
             if name == "trafficSplit":
-                endpoint.traffic = {key: int(share) for key, share in (fields.get(name) or {}).items()}
+                endpoint.traffic = read_split(fields.get(name) or {}, {one.id for one in endpoint.ready})
             elif name in ("displayName", "description", "labels"):
                 check_labels(fields.get("labels") or {})
                 endpoint.fields[name] = fields.get(name) or ({} if name == "labels" else "")
@@ -248,8 +278,9 @@ class Vertex:
         deployed = Deployed(
             id=deployed_id, model=model, fields=requested, hardware=hardware, created_at=state.timeline.now()
         )
+        split = read_split(fields.get("trafficSplit") or {}, {"0", *(one.id for one in endpoint.ready)})
         begin(state, endpoint, deployed)
-        settle = complete(endpoint, deployed, fields.get("trafficSplit") or {"0": 100})
+        settle = complete(endpoint, deployed, split)
 
         def finish(at: float) -> dict[str, Any]:
             settle(at)
@@ -272,6 +303,15 @@ class Vertex:
         if deployed is None or deployed.deployed_at is None:
             raise RestError(404, f"The DeployedModel is not on the Endpoint {endpoint.name}, or not yet.")
         check_idle(state, endpoint.name)
+        others = {one.id for one in endpoint.ready} - {deployed.id}
+        split = read_split(call.fields().get("trafficSplit") or {}, others) or endpoint.traffic
+        if others and split.get(deployed.id):
+            raise RestError(
+                400,
+                f"The DeployedModel {deployed.id} has {split[deployed.id]} % of the traffic of {endpoint.name}.",
+                "FAILED_PRECONDITION",
+            )
+        endpoint.traffic = split
         take_off = remove(state, endpoint, deployed)
 
         def finish(at: float) -> dict[str, Any]:
@@ -318,7 +358,7 @@ def routes(vertex: Vertex) -> list[web.RouteDef]:
         web.get(f"{version}/publishers/{{tail:[^/]+/models/.+}}", vertex.service.serve),
         web.route(
             "*",
-            "/{version:v1|v1beta1|ui}/projects/{project}/locations/{location}/{tail:(?:endpoints|models|operations).*}",
+            "/{version:v1|v1beta1|ui}/projects/{project}/locations/{location}/{tail:(?:endpoints|models|metadataStores|operations).*}",
             vertex.service.serve,
         ),
     ]

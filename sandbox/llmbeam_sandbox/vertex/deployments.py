@@ -73,12 +73,31 @@ def outcome(deployed: Deployed, endpoint: Endpoint, fault: Fault | None) -> Fail
     return None
 
 
-def complete(endpoint: Endpoint, deployed: Deployed, split: dict[str, Any]) -> Callable[[float], None]:
+def read_split(split: dict[str, Any], known: set[str]) -> dict[str, int]:
+    """Returns the percentage of the requests of each deployed model; empty for none.
+
+    Args:
+        split: The percentages as sent.
+        known: Ids that it may name.
+
+    Raises:
+        RestError: It names another model, or its sum is not 100. The wording is invented.
+    """
+    found = {key: int(share) for key, share in split.items()}
+    if unknown := sorted(found.keys() - known):
+        raise RestError(400, f"traffic_split: no DeployedModel has the ID {unknown[0]}.")
+    if found and (sum(found.values()) != 100 or min(found.values()) < 0):
+        raise RestError(400, f"traffic_split: the percentages must add up to 100; got {sum(found.values())}.")
+    return found
+
+
+def complete(endpoint: Endpoint, deployed: Deployed, split: dict[str, int]) -> Callable[[float], None]:
     """Returns the action that completes a deployment: the model gets its share of the requests."""
 
     def action(at: float) -> None:
         deployed.deployed_at = endpoint.updated_at = at
-        endpoint.traffic = {(deployed.id if key == "0" else key): int(share) for key, share in split.items()}
+        if split:
+            endpoint.traffic = {(deployed.id if key == "0" else key): share for key, share in split.items()}
 
     return action
 

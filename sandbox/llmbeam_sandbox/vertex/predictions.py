@@ -75,9 +75,15 @@ class Predictions:
 
     async def raw_predict(self, request: web.Request) -> web.StreamResponse:
         """Passes the body to the container unchanged."""
-        common = self._common(*self._target(request), "vertex.rawPredict")
-        dialect = PredictDialect(**common, added={})
-        return await self._server.serve(request, dialect)
+        endpoint, deployed = self._target(request)
+        common = self._common(endpoint, deployed, "vertex.rawPredict")
+        response = await self._server.serve(request, PredictDialect(**common, added={}))
+        # Documented for `rawPredict` alone, not for `streamRawPredict`. Source: Discovery document of v1.
+        is_named = request.path.endswith(":rawPredict") and not response.prepared
+        if endpoint is not None and deployed is not None and is_named:
+            response.headers["X-Vertex-AI-Endpoint-Id"] = endpoint.name.rpartition("/")[2]
+            response.headers["X-Vertex-AI-Deployed-Model-Id"] = deployed.id
+        return response
 
     async def peered(self, request: web.Request) -> web.StreamResponse:
         """Passes the body to the container of an endpoint in a peered network; no token, and no streams."""

@@ -127,6 +127,7 @@ def deploy(sandbox, location="us-central1"):
         http.post(f"{parent}/endpoints?endpointId=7", json={"displayName": "e"}).raise_for_status()
         resources = {"machineSpec": L4, "minReplicaCount": 2}
         body = {"deployedModel": {"id": "1", "model": made, "dedicatedResources": resources}}
+        body["trafficSplit"] = {"0": 100}
         http.post(f"{parent}/endpoints/7:deployModel", json=body).raise_for_status()
 
 

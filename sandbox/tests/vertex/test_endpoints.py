@@ -125,6 +125,37 @@ def cloud(sandbox, clock):
     return Cloud(clock)
 
 
+def test_a_deployed_model_with_requests_is_not_undeployed_unless_it_is_the_last(cloud) -> None:
+    endpoint, model = cloud.endpoint().name, cloud.model()
+    first = cloud.done(cloud.deploy(endpoint, model)).deployed_model.id
+    deployed = {"model": model, "dedicated_resources": resources()}
+    shares = {"0": 10, first: 90}
+    second = cloud.done(
+        cloud.endpoints.deploy_model(endpoint=endpoint, deployed_model=deployed, traffic_split=shares)
+    ).deployed_model.id
+
+    def split(**percents):
+        update = {"name": endpoint, "traffic_split": percents}
+        return dict(
+            cloud.endpoints.update_endpoint(
+                endpoint=update, update_mask={"paths": ["traffic_split"]}
+            ).traffic_split
+        )
+
+    assert dict(cloud.endpoints.get_endpoint(name=endpoint).traffic_split) == {first: 90, second: 10}
+    with pytest.raises(BadRequest, match="add up to 100"):
+        split(**{first: 50})
+    with pytest.raises(BadRequest, match="no DeployedModel has the ID 7"):
+        split(**{"7": 100})
+    with pytest.raises(BadRequest, match="of the traffic"):
+        cloud.endpoints.undeploy_model(endpoint=endpoint, deployed_model_id=second)
+    cloud.done(
+        cloud.endpoints.undeploy_model(endpoint=endpoint, deployed_model_id=second, traffic_split={first: 100})
+    )
+    assert split() == {}, "an endpoint may take no requests"
+    cloud.done(cloud.endpoints.undeploy_model(endpoint=endpoint, deployed_model_id=first))
+
+
 def test_an_endpoint_is_created_deployed_found_and_deleted(cloud, sandbox) -> None:
     made = cloud.endpoint(labels={"llmbeam-key": "x"}, dedicated_endpoint_enabled=True)
     number = made.name.split("/")[1]

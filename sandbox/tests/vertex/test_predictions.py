@@ -83,6 +83,18 @@ def test_chat_completions_are_answered_whole_and_streamed(http, sandbox, clock) 
     assert sandbox.stats()["methods"]["vertex.chatCompletions"]["calls"] == 2
 
 
+def test_a_raw_prediction_names_the_deployed_model_that_answered_and_a_chat_completion_does_not(
+    http, clock
+) -> None:
+    made = bring_up(clock)
+    deployed = client_of(v1.EndpointServiceClient).get_endpoint(name=made.name).deployed_models[0].id
+    raw = http.post(f"{SHARED}/v1/{made.name}:rawPredict", json=CHAT)
+    assert raw.headers["X-Vertex-AI-Deployed-Model-Id"] == deployed
+    assert raw.headers["X-Vertex-AI-Endpoint-Id"] == "e"
+    chat = http.post(f"{SHARED}/v1/{made.name}/chat/completions", json=CHAT)
+    assert "X-Vertex-AI-Deployed-Model-Id" not in chat.headers
+
+
 def test_instances_are_answered_separately(http, sandbox, clock) -> None:
     name = bring_up(clock).name
     prompts = ["one river", "two rivers"]

@@ -268,7 +268,8 @@ class VertexPlatform(Platform):
         is_deployed = endpoint is not None and bool(endpoint.deployed)
         if not running and not is_deployed:
             running = self._unsure(plan.spec, lost, name)
-        state = {"endpoint": endpoint is not None, "model": model is not None, "deployed": is_deployed}
+        deployed = endpoint.deployed if endpoint is not None else ()
+        state = {"endpoint": endpoint is not None, "model": model is not None, "deployed": deployed}
         return EndpointSnapshot(
             resources=tuple(filter(None, (endpoint, model))),
             operations=tuple(running),
@@ -303,7 +304,7 @@ class VertexPlatform(Platform):
 
         def finish():
             show()
-            self._change(endpoint, deployed={"7": f"{self._model(key)}@1"}, usd_per_hour=1.15)
+            self._change(endpoint, deployed={"1": f"{self._model(key)}@1"}, usd_per_hour=1.15)
 
         cloud.bill(endpoint)
         return cloud.begin(parent, deploys=endpoint, finish=finish, undo=lambda: cloud.unbill(endpoint))

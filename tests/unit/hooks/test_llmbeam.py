@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from airflow.sdk import BaseHook
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.hooks.google.authentication import uses_google
@@ -352,3 +353,18 @@ def test_the_usage_tier_of_the_connection_is_that_of_jobs_which_have_a_threshold
         {"inference": {"service_tier": "flex"}},
     ):
         assert "limits" not in hook.complete({**job, **changes})[0]
+
+
+def test_a_job_is_completed_by_one_look_at_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend of secrets is asked over the network."""
+    monkeypatch.setenv("AIRFLOW_CONN_TIERED", json.dumps({"conn_type": "llmbeam", "extra": {"usage_tier": 3}}))
+    looks: list[str] = []
+
+    def look(name: str) -> Any:
+        looks.append(name)
+        return BaseHook.get_connection(name)
+
+    hook = LLMBeamHook("tiered")
+    monkeypatch.setattr(hook, "get_connection", look)
+    completed, _ = hook.complete({"model": {"type": "gemini", "name": "gemini-3.5-flash", "project": "p"}})
+    assert (completed["limits"], looks) == ({"usage_tier": 3}, ["tiered"])

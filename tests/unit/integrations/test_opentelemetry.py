@@ -342,7 +342,9 @@ def test_no_attribute_identifies_a_run():
 @pytest.mark.parametrize("metric", opentelemetry.ALL, ids=lambda metric: metric.name)
 def test_the_documentation_has_the_unit_and_the_attributes_of_each_metric(metric):
     (line,) = [
-        line for line in (DOCS / "metrics.md").read_text().splitlines() if line.startswith(f"| `{metric.name}`")
+        line
+        for line in (DOCS / "reference/telemetry.md").read_text().splitlines()
+        if line.startswith(f"| `{metric.name}`")
     ]
     _, kind, unit, attributes, *_ = [cell.strip() for cell in line.strip("|").split("|")]
     assert (kind, unit.strip("`")) == (metric.kind, metric.unit)

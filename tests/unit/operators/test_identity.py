@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from airflow_provider_llmbeam.operators.identity import budget_name, job_name, owner_of
+from airflow_provider_llmbeam.operators.identity import airflow_run_of, budget_name, job_name, owner_of
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 SPEC = {
@@ -33,6 +33,16 @@ def test_the_owner_is_the_same_in_every_run_and_the_name_is_not():
     first, second = task(run_id="r1", map_index=1), task(run_id="r2", map_index=1)
     assert owner_of(first) == owner_of(second)
     assert job_name(first) != job_name(second)
+
+
+def test_a_run_knows_the_name_that_its_job_has_before_the_run_exists():
+    day = datetime(2026, 11, 3, 1, tzinfo=ZoneInfo("Europe/Berlin"))
+    planned = task(run_id="manual__2026-11-03T00:00:00+00:00")
+    for run_id in ("scheduled__2026-11-03T00:00:00+00:00", "backfill__2026-11-03T00:00:00+00:00", planned.run_id):
+        found = airflow_run_of(task(run_id=run_id), job_name(task(run_id=run_id)), day)
+        assert (found["names_job"], found["planned_job"]) == (True, job_name(planned))
+    assert airflow_run_of(task(), job_name(task()), None)["planned_job"] == ""
+    assert "names_job" not in airflow_run_of(task(), "moods", day), "of `job_name`"
 
 
 def test_two_airflows_with_the_same_dag_have_other_jobs_and_journals_below_one_state_uri(monkeypatch):

@@ -225,7 +225,8 @@ def test_the_estimate_the_evaluation_and_forget_find_the_prompt_of_the_graph_or_
         of_evaluation = error
     forgotten = find_prompts(spec, [spec], EveryKey((), ("id",)), ())
     if isinstance(expected, Failure):
-        assert (sample.failed, sample.first_message, sample.tokens) == (1, expected.message, {})
+        (failed,) = sample.failures.values()
+        assert (failed.rows, failed.message, sample.tokens) == (1, expected.message, {})
         assert of_evaluation == expected or f"row 1: {expected.message}" in str(of_evaluation)
         assert forgotten.fingerprints == set()
     else:

@@ -62,10 +62,17 @@ def bring_up(*, is_dedicated: bool = False, is_deployed: bool = True) -> Any:
     return made
 
 
-def ask(made: Any, request_format: str, *prompts: str, is_dedicated: bool = False, **generation: Any) -> list[Any]:
+def ask(
+    made: Any,
+    request_format: str,
+    *prompts: str,
+    is_dedicated: bool = False,
+    fields: dict[str, Any] | None = None,
+    **generation: Any,
+) -> list[Any]:
     base_url = f"https://{made.dedicated_endpoint_dns}" if is_dedicated else None
-    fields = {"type": "vertex_endpoint", "name": "gemma", "endpoint": made.name, "base_url": base_url}
-    model = VertexEndpointModel.parse(fields | {"request_format": request_format})
+    given = {"type": "vertex_endpoint", "name": "gemma", "endpoint": made.name, "base_url": base_url}
+    model = VertexEndpointModel.parse(given | (fields or {}) | {"request_format": request_format})
 
     async def main() -> list[Any]:
         backend = open_backend(model, Generation(**generation), None)
@@ -95,6 +102,26 @@ def test_each_format_is_answered_on_both_kinds_of_address(
     assert [isinstance(reply, Reply) for reply in replies] == [True] * 3, replies
     assert len({reply.text for reply in replies}) == 3
     assert all(f"{number}" in reply.text and reply.input_tokens > 0 for number, reply in enumerate(replies))
+
+
+@pytest.mark.parametrize("request_format", ["chat", "instances", "raw"])
+def test_the_answers_of_two_deployed_models_have_the_name_of_the_one_that_answered(
+    clock: ManualClock, request_format: str
+) -> None:
+    made = bring_up()
+    endpoints = v1.EndpointServiceClient(
+        transport="rest", client_options={"api_endpoint": f"{LOCATION}-aiplatform.googleapis.com"}
+    )
+    (first,) = endpoints.get_endpoint(name=made.name).deployed_models
+    second = {"id": "2", "model": first.model, "dedicated_resources": first.dedicated_resources}
+    split = {first.id: 50, "0": 50}
+    endpoints.deploy_model(endpoint=made.name, deployed_model=second, traffic_split=split).result()
+    clock.advance(30)
+    fields = {"deployed_models": {first.id: "moods@3", "2": "moods@4"}, "chat_route": "raw_predict"}
+    found = {
+        reply.model for number in range(20) for reply in ask(made, request_format, f"Say {number}", fields=fields)
+    }
+    assert found == {"moods@3", "moods@4"}
 
 
 def test_a_chat_is_streamed(clock: ManualClock) -> None:

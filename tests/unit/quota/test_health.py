@@ -12,7 +12,8 @@ from airflow_provider_llmbeam.hooks.probe import Probe, ProbeReply
 from airflow_provider_llmbeam.quota.evidence import Allowance, Evidence, Serving, Traffic
 from airflow_provider_llmbeam.quota.findings import MARGIN, MIN_SAMPLE, STALE_SECONDS
 from airflow_provider_llmbeam.quota.health import QuotaHealth, judge
-from airflow_provider_llmbeam.quota.metrics import QuotaMetrics, Series
+from airflow_provider_llmbeam.quota.metrics import QuotaMetrics
+from airflow_provider_llmbeam.transport.monitoring import Series
 
 NOW = 1_700_000_000.0
 
@@ -152,6 +153,13 @@ def test_of_an_endpoint_only_classes_of_codes_are_known_and_4xx_may_be_429():
     found = own(_2xx=10, _4xx=90)
     assert (found.verdict, found.rejected_ratio) == ("degraded", None)
     assert "0.0% failed (5xx) and 90.0% were refused (4xx): by a 429 or for their form" in found.sentence
+
+
+def test_an_endpoint_whose_server_has_a_queue_is_degraded():
+    found = judge(Evidence(situation="own_endpoint", what="e", serving=Serving(waiting=7, until=NOW)), NOW)
+    assert (found.verdict, "7 requests wait in its queue" in found.sentence) == ("degraded", True)
+    idle = Serving(waiting=0, until=NOW)
+    assert judge(Evidence(situation="own_endpoint", what="e", serving=idle), NOW).verdict == "healthy"
 
 
 def test_without_4xx_there_were_no_429():

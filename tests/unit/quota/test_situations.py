@@ -26,6 +26,7 @@ from airflow_provider_llmbeam.quota.hook import QuotaHook, situation_of, unit_of
 from airflow_provider_llmbeam.spec import CloudRunEndpoint, Limits, VertexEndpoint, VertexEndpointModel
 from airflow_provider_llmbeam.spec.model import parse_model
 from airflow_provider_llmbeam.spec.quota_question import QuotaQuestion
+from airflow_provider_llmbeam.transport.monitoring import WAITING
 from tests.clouds import use_environment
 
 NOW = 1_700_000_040.0
@@ -302,6 +303,21 @@ SITUATIONS = [
         lambda sandbox: sandbox.monitoring.add_traffic(
             "", endpoint="77", location="us-central1", minutes=20, requests_per_minute=10, rejected_per_minute=90
         ),
+    ),
+    Situation(
+        "own endpoint: requests wait in its queue",
+        ENDPOINT,
+        "degraded",
+        ("1 of 1 replicas are up", "work 95% of the time", "12 requests wait in its queue"),
+        lambda sandbox: [
+            sandbox.monitoring.set_gauge(name, value, endpoint="77")
+            for name, value in {
+                "replicas": 1,
+                "target_replicas": 1,
+                "accelerator/duty_cycle": 0.95,
+                WAITING: 12,
+            }.items()
+        ],
     ),
     Situation(
         "accelerators: two free of four, two asked for",

@@ -175,6 +175,20 @@ def test_a_pool_has_the_duration_at_the_thresholds_of_standard_paygo(google, san
     assert found["tier_seconds"]["2"] == 11_520.0
 
 
+@pytest.mark.parametrize(("limits", "tier", "handed_on"), [({}, 3, {}), ({"usage_tier": 2}, 2, {"usage_tier": 2})])
+def test_the_tier_of_the_connection_counts_unless_the_sensor_has_one_and_is_not_handed_on(
+    google, sandbox, monkeypatch, limits, tier, handed_on
+):
+    connection = {"conn_type": "llmbeam", "extra": {"usage_tier": 3}}
+    monkeypatch.setenv("AIRFLOW_CONN_LLMBEAM_DEFAULT", json.dumps(connection))
+    task = Task()
+    demand = {"rows": 800_000, "input_tokens_per_row": 900, "output_tokens_per_row": 60}
+    found = executed(sensor(demand=demand, window=timedelta(hours=4), limits=limits, deferrable=False), task)
+    assert [*found["tier_seconds"]] == [str(tier)]
+    assert f"at usage tier {tier}, and the pool above it may admit more" in found["sentence"]
+    assert task.pushed["limits"] == handed_on
+
+
 @pytest.mark.parametrize(("soft_fail", "wanted"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
 def test_a_timeout_without_headroom_fails_or_skips_with_the_reason(google, sandbox, soft_fail, wanted):
     full(sandbox)

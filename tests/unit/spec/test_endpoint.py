@@ -288,6 +288,33 @@ def test_a_registered_model_refuses_what_its_container_or_its_region_decides(
         registered(**fields)
 
 
+def test_a_canary_is_another_version_with_a_percentage_of_the_requests() -> None:
+    endpoint = registered(model=f"{REGISTERED}@3", canary={"model": f"{REGISTERED}@4", "percent": 25})
+    assert endpoint.deployed_models == {"1": f"{REGISTERED}@3", "2": f"{REGISTERED}@4"}
+    assert endpoint.traffic_split == {"1": 75, "2": 25}
+    assert endpoint.chat_routes == ("raw_predict",), "the method that names the version that answered"
+    assert registered().traffic_split == {"1": 100}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model": "google/gemma-3-4b-it"}, "needs two registered models of one region"),
+        ({"canary": {"model": "google/gemma-3-4b-it"}}, "needs two registered models of one region"),
+        ({"canary": {"model": f"{REGISTERED.replace('us-central1', 'europe-west4')}@4"}}, "of one region"),
+        ({"canary": {"model": f"{REGISTERED}@champion"}}, "has the same version"),
+        ({"canary": {"model": f"{REGISTERED}@4", "percent": 100}}, "less than or equal to 99|at most 99|99"),
+        ({"chat_route": "chat_completions"}, "which needs `chat_route` 'raw_predict'"),
+        ({"network": "projects/1/global/networks/private"}, "no peered `network`"),
+    ],
+)
+def test_a_canary_that_vertex_ai_could_not_split_or_tell_apart_is_refused(
+    fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(JobSpecError, match=words):
+        registered(**{"canary": {"model": f"{REGISTERED}@4"}} | fields)
+
+
 def test_a_model_from_the_hub_needs_room_in_the_memory_of_the_instance_and_one_on_cloud_storage_none() -> None:
     fields = {"gpu_type": "nvidia-h100-80gb", "cpu": 8, "memory": "32Gi"}
     with pytest.raises(JobSpecError, match="51 GiB of weights from the hub"):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec import JobSpec, Limits
 from airflow_provider_llmbeam.spec.fields.names import DEPLOYMENT_LABEL
 from airflow_provider_llmbeam.spec.identity import (
     JOB_LABEL,
@@ -151,3 +151,19 @@ def test_another_dag_run_or_other_alerts_are_no_other_spec(job):
     run = {"dag_id": "d", "task_id": "t", "run_id": "manual", "map_index": -1}
     assert spec_digest(JobSpec.parse(job(airflow_run=run, alerts={"on_drift": "fail"}))) == digest
     assert spec_digest(JobSpec.parse(job(generation={"seed": 1}))) != digest
+
+
+def test_a_later_version_with_more_fields_has_the_same_digest(job):
+    """Else a Dataflow job that runs while the package is upgraded would be cancelled and begun anew."""
+
+    class LaterLimits(Limits):
+        new_limit: int | None = None
+
+    class LaterSpec(JobSpec):
+        limits: LaterLimits = LaterLimits()
+        new_field: str = "as before"
+
+    plain = job(limits={"max_in_flight": 3})
+    digest = spec_digest(JobSpec.parse(plain))
+    assert spec_digest(LaterSpec.parse(plain)) == digest
+    assert spec_digest(LaterSpec.parse({**plain, "new_field": "x"})) != digest

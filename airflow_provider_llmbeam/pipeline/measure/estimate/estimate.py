@@ -93,7 +93,7 @@ class GuardEstimate(_Part):
         cost = "cost not known" if self.cost_usd is None else f"{bound}{usd(self.cost_usd)}"
         yield f"Guard     {requests} to judge, {tokens[0]:,} tokens in, {bound}{tokens[1]:,} out, {cost}"
         if sent := sum(number for name, number in self.sample.items() if name.endswith(".requests.sent")):
-            yield f"          {sent:,} requests were sent for the sample; the job keeps the verdicts"
+            yield f"          {sent:,} requests were sent for the sample, whose verdicts are kept, too"
 
 
 class Estimate(_Part):
@@ -108,7 +108,8 @@ class Estimate(_Part):
         requests: Number of prompts that the job will send.
         duplicates: Number of rows that share the answer of an equal prompt.
         resumed: Number of rows with an answer in the journal, including those of this estimate.
-        failed: Number of rows for the dead letter: invalid lines, missing keys or template errors.
+        failed: Number of rows for the dead letter: invalid lines, missing keys, template errors, missing files,
+            and prompts that the model has refused, which the job does not send again.
         is_sampled: Whether only a part of the source was read. Equal prompts are then found only within that part,
             so there may be fewer requests.
         input_tokens: Input tokens that will be billed for `requests`.
@@ -141,6 +142,7 @@ class Estimate(_Part):
             stated, in seconds; the pool may admit more. Empty where there is none, or a rate is stated.
         latency_seconds: Mean latency of an answer, in seconds.
         sample_usage: Usage of the estimate itself.
+        keeper: What keeps the answers of the sample, for a sentence.
         price: Price that was used.
         demand: Demand of the job, for a quota sensor.
         ways: What the same prompts cost online and by batch inference, and when each is finished; none for a job
@@ -181,6 +183,7 @@ class Estimate(_Part):
     tier_seconds: dict[int, float] = {}
     latency_seconds: float | None
     sample_usage: SampleUsage
+    keeper: str = "the job keeps the answers"
     price: Price | None
     demand: Demand
     ways: tuple[Way, ...] = ()
@@ -228,12 +231,17 @@ class Estimate(_Part):
         if self.auto:
             yield f"Auto      {self.auto}"
         usage = self.sample_usage
+        if not usage.requests:
+            return
         cost = "" if usage.cost_usd is None else f", {usd(usage.cost_usd)}"
         failed = f", {usage.failed:,} without an answer" if usage.failed else ""
         yield (
             f"Sample    {usage.requests:,} requests, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} "
-            f"out{cost}{failed}; the job keeps the answers"
+            f"out{cost}{failed}; {self.keeper}"
         )
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
     def _cost(self) -> str:
         if self.cost_usd is None or self.price is None:
@@ -289,16 +297,19 @@ def write_estimate(spec: JobSpec, estimate: Estimate) -> None:
 
 
 def read_estimate(spec: JobSpec) -> Estimate | None:
-    """Reads the estimate of a job; `None` if there is none.
+    """Reads the estimate of a job, or that of the same task and logical date from before its run; `None` for none.
 
     Raises:
         ValueError: The file is incomplete, or of another job.
     """
-    uri = spec.paths.estimate_uri
-    if not storage.exists(uri):
+    planned = "" if spec.airflow_run is None else spec.airflow_run.planned_job
+    names = [*filter(None, (spec.name, planned))]
+    uris = dict.fromkeys(spec.model_copy(update={"name": name}).paths.estimate_uri for name in names)
+    uri = next(filter(storage.exists, uris), None)
+    if uri is None:
         return None
     found = Estimate.model_validate_json(storage.read(uri))
-    if (found.name, found.model) != (spec.name, f"{spec.model.type}:{spec.model.name}"):
+    if found.name not in names or found.model != f"{spec.model.type}:{spec.model.name}":
         raise ValueError(f"it is of job {found.name!r} with {found.model}")
     return found
 

@@ -46,13 +46,13 @@ from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES, spread
 from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
 from airflow_provider_llmbeam.pipeline.reporting.history import mean_output
 from airflow_provider_llmbeam.pipeline.shared_budget import read_left_usd
-from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.facts import TIER_RATIOS
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
+from airflow_provider_llmbeam.spec.protocol.kept import keeper_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, workers_of
 from airflow_provider_llmbeam.spec.usage_tier import seconds_by_tier
 
@@ -65,9 +65,7 @@ SAMPLE_SIZE = 32
 START_SECONDS, DATAFLOW_START_SECONDS = 2.0, 180.0
 
 
-def make_estimate(
-    spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int = MAX_BYTES, *, is_saved: bool = True
-) -> Estimate:
+def make_estimate(spec: JobSpec, sample_size: int = SAMPLE_SIZE, max_bytes: int = MAX_BYTES) -> Estimate:
     """Estimates a job and writes the estimate beside its report; nothing is written to the sink.
 
     The prompts of the sample are spread over all lengths and sent with the limits of the job. Their answers are
@@ -79,21 +77,45 @@ def make_estimate(
         sample_size: Number of prompts sent to the model. With 0 none is sent, and the estimate assumes the longest
             output; after a run of the task, that of its answers.
         max_bytes: A larger source is sampled.
-        is_saved: Whether the estimate is logged, and kept for the report of the job.
 
     Raises:
         JobSpecError: The source is empty, no row becomes a prompt, or the job has conversations; nothing was sent.
         PermanentFailureError: The model answered none of the prompts, for reasons that another estimate repeats.
         NothingAnsweredError: The model answered none of the prompts, for reasons that may pass.
     """
-    refuse_conversation(spec, "an estimate")
-    found = sample_source(spec, max_bytes)
+    estimate = estimate_source(spec, sample_source(spec, max_bytes), sample_size)
+    _save(spec, estimate)
+    if estimate.guard is not None and estimate.guard.exceeds_budget:
+        _log.warning(
+            "The guard model costs more than `safety.moderation.limits.budget_usd` allows: the job would fail "
+            "before its last row, and a clear would continue from there."
+        )
+    elif estimate.exceeds_budget:
+        _log.warning(
+            "The job costs more than its budget allows (%s): it would fail before its last row, and a clear would "
+            "continue from there.",
+            usd(estimate.budget_usd or 0.0),
+        )
+    return estimate
+
+
+def estimate_source(spec: JobSpec, found: SourceSample, sample_size: int = 0) -> Estimate:
+    """Estimates a job whose source was read; see `make_estimate`.
+
+    Args:
+        spec: The job.
+        found: What was read. Prompts that the guard model blocks are left out of it, and refusals added.
+        sample_size: Number of prompts sent to the model.
+
+    Raises:
+        LLMBeamError: See `make_estimate`.
+    """
     if not found.rows:
         raise SourceEmptyError(f"Job {spec.name!r} has no row to send.")
     if not found.tokens:
         raise JobSpecError(
             f"Job {spec.name!r} has no row to send. No prompt could be made of {found.failed:,} of "
-            f"{found.rows:,} rows, e.g.: {found.first_message}"
+            f"{found.rows:,} rows, e.g.: {next(iter(found.failures.values())).message}"
         )
     known, recorded = find_outcomes(spec, found.tokens)
     by_length = sorted(found.candidates, key=lambda fingerprint: (found.tokens[fingerprint], fingerprint))
@@ -119,28 +141,16 @@ def make_estimate(
         guard.leave_out_blocked()
     weights = dict.fromkeys(known, known_scale) | dict.fromkeys(kept, 1.0)
     weights = {each: weight for each, weight in weights.items() if each in found.tokens}
+    for each, weight in weights.items():
+        outcome = known.get(each) or outcomes[each]
+        if isinstance(outcome, Failure):
+            found.refuse(each, outcome, weight)
     by_last_run = None if observed else mean_output(spec)
     estimate = _extrapolate(spec, found, weights, observed, usage, price, by_last_run)
     if guard is not None:
         guard.judge_answers(sample, rows)
         estimate = estimate.with_guard(
             guard.estimate([*(known | outcomes).values()], [*sample.values()], known_scale, estimate.requests)
-        )
-    if not is_saved:
-        return estimate
-    _save(spec, estimate)
-    for line in estimate.lines():
-        _log.info("%s", line)
-    if estimate.guard is not None and estimate.guard.exceeds_budget:
-        _log.warning(
-            "The guard model costs more than `safety.moderation.limits.budget_usd` allows: the job would fail "
-            "before its last row, and a clear would continue from there."
-        )
-    elif estimate.exceeds_budget:
-        _log.warning(
-            "The job costs more than its budget allows (%s): it would fail before its last row, and a clear would "
-            "continue from there.",
-            usd(estimate.budget_usd or 0.0),
         )
     return estimate
 
@@ -204,9 +214,10 @@ def _extrapolate(
     tokens = scale * sum(found.tokens.values()) - sum(found.tokens[each] * answered[each] for each in answered)
     tokens = max(0.0, tokens)
     repeated = sum(count - 1 for each, count in found.repeats.items() if each not in answered)
-    sent, duplicates, failed = round(requests), round(scale * repeated), round(scale * found.failed)
+    refused = sum(each.rows for each in found.refusals.values())
+    sent, duplicates, failed = round(requests), round(scale * repeated), round(scale * found.failed) + refused
     # Not what is left of the rounded numbers, which may be -1.
-    resumed = max(0, round(scale * (found.rows - repeated - found.failed) - requests))
+    resumed = max(0, round(scale * (found.rows - repeated - found.failed) - requests) - refused)
 
     longest = spec.max_output_tokens if by_last_run is None else by_last_run
     projection = project(observed, requests, tokens, longest, found.spread_ratio)
@@ -277,6 +288,7 @@ def _extrapolate(
         tier_seconds=by_tier,
         latency_seconds=None if latency is None else round(latency, 3),
         sample_usage=usage,
+        keeper=keeper_of(spec),
         price=price,
         demand=Demand(
             rows=sent,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.pipeline.audit.record import audited_row
@@ -13,12 +14,39 @@ from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, RowPrompt
 from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES, read_source
 from airflow_provider_llmbeam.pipeline.moderation.guard import Questions, guard_job
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
-from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_record
+from airflow_provider_llmbeam.pipeline.records import encode_equal_key, encode_key, encode_record
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates, row_digest
+from airflow_provider_llmbeam.spec.conversation import refuse_conversation
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 #: Number of prompts that are kept, at random, for the sample of answers.
 CANDIDATES = 2048
+#: Maximum number of characters that are shown of the message of a failure.
+_MAX_CHARACTERS = 300
+
+
+@dataclass
+class FailedKind:
+    """Rows that fail for one kind of reason.
+
+    Attributes:
+        kind: The kind.
+        rows: Number of rows.
+        key: Key of one of them, as JSON; empty if it is not known.
+        message: Why that one fails.
+        is_earlier: Whether an earlier run or sample got the refusal, which the journal has.
+    """
+
+    kind: str
+    rows: int = 0
+    key: str = ""
+    message: str = ""
+    is_earlier: bool = False
+
+    def __str__(self) -> str:
+        message = self.message if len(self.message) <= _MAX_CHARACTERS else f"{self.message[:_MAX_CHARACTERS]} …"
+        earlier = " by an earlier run" if self.is_earlier else ""
+        return f"{self.rows:,} {self.kind}{earlier}, e.g. {f'{self.key}: ' if self.key else ''}{message}"
 
 
 @dataclass
@@ -27,8 +55,7 @@ class SourceSample:
 
     Attributes:
         rows: Number of rows read.
-        failed: Number of rows without a request: invalid lines, missing or duplicate keys, template errors.
-        first_message: Message of the first failure.
+        failures: Rows without a request by kind: invalid lines, missing or duplicate keys, template errors, files.
         tokens: Estimated input tokens of each distinct prompt, by fingerprint.
         audio_tokens: Those of audio among them, for prompts that have some.
         repeats: Number of rows by fingerprint, for prompts of several rows.
@@ -37,13 +64,15 @@ class SourceSample:
             the fingerprint of the prompt, for a job that moderates its prompts.
         audited: What an audit needs of the rows of a prompt, by its fingerprint; empty without one.
         inspected_bytes: Size of the texts that a detector of type `dlp` inspects, in bytes.
+        refusals: Rows whose prompt the model has refused, by kind; the journal has it, so it is not sent again.
+            They are numbers of rows of the source.
         scale: Rows of the source over rows read; 1 if all were read.
         spread_ratio: Relative standard error of the tokens of the source due to sampling; 0 if all rows were read.
+        ran_query: Whether a query was run to read it, which BigQuery bills.
     """
 
     rows: int = 0
-    failed: int = 0
-    first_message: str = ""
+    failures: dict[str, FailedKind] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
     audio_tokens: dict[str, int] = field(default_factory=dict)
     repeats: dict[str, int] = field(default_factory=dict)
@@ -51,8 +80,25 @@ class SourceSample:
     questions: dict[str, tuple[str, int]] = field(default_factory=dict)
     audited: dict[str, list[Row]] = field(default_factory=dict)
     inspected_bytes: int = 0
+    refusals: dict[str, FailedKind] = field(default_factory=dict)
     scale: float = 1.0
     spread_ratio: float = 0.0
+    ran_query: bool = False
+
+    @property
+    def failed(self) -> int:
+        """Number of rows without a request."""
+        return sum(each.rows for each in self.failures.values())
+
+    def fail(self, kind: str, message: str, *, key: str = "", rows: int = 1) -> None:
+        """Adds failed rows."""
+        self.failures.setdefault(kind, FailedKind(kind, key=key, message=message)).rows += rows
+
+    def refuse(self, fingerprint: str, failure: Failure, weight: float) -> None:
+        """Adds the rows of a refused prompt, which represents `weight` prompts of the source."""
+        of_kind = FailedKind(failure.kind, message=failure.message, is_earlier=True)
+        rows = round(weight * self.repeats.get(fingerprint, 1))
+        self.refusals.setdefault(failure.kind, of_kind).rows += rows
 
     def leave_out(self, fingerprint: str, *, is_failed: bool) -> None:
         """Leaves out a prompt that is not sent; its rows are among the failed ones if `is_failed`."""
@@ -60,7 +106,7 @@ class SourceSample:
         self.audio_tokens.pop(fingerprint, None)
         rows = self.repeats.pop(fingerprint, 1)
         if is_failed:
-            self.failed += rows
+            self.fail("moderated", "the guard model has blocked the prompt", rows=rows)
 
     @property
     def is_sampled(self) -> bool:
@@ -68,21 +114,32 @@ class SourceSample:
         return self.scale != 1
 
 
-def sample_source(spec: JobSpec, max_bytes: int = MAX_BYTES) -> SourceSample:
+def sample_source(
+    spec: JobSpec, max_bytes: int = MAX_BYTES, also: Callable[[Row | FailedRow], None] | None = None
+) -> SourceSample:
     """Reads the source of a job and renders its prompts; a BigQuery source is exported, as by the job.
 
     Args:
         spec: The job.
         max_bytes: A larger source is read in portions.
+        also: Takes each row as it is read.
 
     Raises:
-        JobSpecError: The source is empty, or has duplicate keys that the spec does not allow.
+        JobSpecError: The source is empty, has duplicate keys that the spec does not allow, or the job has
+            conversations.
     """
+    refuse_conversation(spec, "an estimate")
     prompts = RowPrompts(spec)
     reading = read_source(spec, prompts, spec.paths.export_uri, max_bytes)
     counter = _Sampler(spec, prompts)
-    spans = [(portion.size, float(counter.add(portion.rows))) for portion in reading.portions()]
+    spans = []
+    for portion in reading.portions():
+        if also is not None:
+            for row in portion.rows:
+                also(row)
+        spans.append((portion.size, float(counter.add(portion.rows))))
     found = counter.end()
+    found.ran_query = reading.ran_query
     found.scale = reading.scale
     found.spread_ratio = _spread_ratio(spans) if found.is_sampled else 0.0
     return found
@@ -109,7 +166,7 @@ class _Sampler:
             self._found.rows += 1
             row = self._prompts.prepare(read)
             if isinstance(row, FailedRow):
-                self._fail(row.failure.message)
+                self._fail(row)
             elif self._source.on_duplicate_key in ("first", "last", "dead_letter"):
                 size += self._pick(row)
             else:
@@ -125,9 +182,11 @@ class _Sampler:
         refuse_duplicates([*self._differing])
         return found
 
-    def _fail(self, message: str) -> None:
-        self._found.failed += 1
-        self._found.first_message = self._found.first_message or message
+    def _fail(self, failed: FailedRow) -> None:
+        row, key = failed.row, self._source.key
+        has_key = all(row.get(column) is not None for column in key)
+        text = encode_key(row, key).decode("utf-8", "replace").strip() if has_key else ""
+        self._found.fail(failed.failure.kind, failed.failure.message, key=text)
 
     def _is_first(self, row: Row) -> bool:
         """Returns whether no row with this key was read before; one that differs fails the job."""
@@ -144,7 +203,8 @@ class _Sampler:
         if key in self._picked:
             kept, policy = self._picked[key][0], self._source.on_duplicate_key
             if policy == "dead_letter" and record != kept:
-                self._fail(f"another row has the key {key.decode('utf-8', 'replace').strip()}")
+                text = key.decode("utf-8", "replace").strip()
+                self._found.fail("duplicate_key", f"another row has the key {text}", key=text)
             if policy == "first" or (policy == "dead_letter" and kept <= record):
                 return 0
         self._picked[key] = record, row
@@ -156,7 +216,7 @@ class _Sampler:
 
     def _add(self, of_row: RowPrompt | FailedRow) -> int:
         if isinstance(of_row, FailedRow):
-            self._fail(of_row.failure.message)
+            self._fail(of_row)
             return 0
         row, fingerprint, prompt = of_row
         found = self._found

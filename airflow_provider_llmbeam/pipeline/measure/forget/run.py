@@ -303,6 +303,9 @@ def _unreached(spec: JobSpec, jobs: list[JobSpec]) -> Iterator[str]:
             "the report, and answers to be reviewed, that Airflow keeps in the XCom of the tasks: delete the Dag "
             "run, or clear the tasks"
         )
+        if any(job.traces.max_rows for job in jobs):
+            texts = "texts" if any(job.traces.include_text for job in jobs) else "the hash of its key"
+            yield f"spans of rows, each with {texts}, in the tool to which Airflow may export traces"
     uris = (spec.paths.output_uri, *(job.paths.home_uri for job in jobs))
     if buckets := sorted({f"gs://{urlsplit(uri).netloc}" for uri in uris if uri.startswith("gs://")}):
         yield (

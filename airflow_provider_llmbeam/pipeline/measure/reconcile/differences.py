@@ -48,6 +48,8 @@ class ReportedRun(BaseModel):
         finished_at: Its end.
         cost_usd: Cost of its tokens, in US dollars; `None` if no price was known.
         tokens: Number of tokens by kind; those of `input` are without the cached ones.
+        prepaid_rows: Number of answers of Provisioned Throughput, which cost 0: their tokens are in `tokens`, and
+            on no bill.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -61,6 +63,7 @@ class ReportedRun(BaseModel):
     finished_at: datetime
     cost_usd: float | None
     tokens: dict[Kind, int]
+    prepaid_rows: int = 0
 
     def share_of(self, since: datetime, until: datetime) -> float:
         """Returns the share of the run that lies between two times, as if it had spent evenly."""
@@ -283,7 +286,7 @@ def _of_tokens(
             because = f"{million}; counted {usd(counted * 1e6)} ({paid:+.1%})"
             yield Difference(cause="price-change", usd=cost_usd - amount * counted, because=because)
     inputs = [sku for sku in skus if sku.kind != "output"]
-    if not inputs:
+    if not inputs or any(run.prepaid_rows for run in runs):  # the tokens of prepaid rows are on no bill
         return
     more_cached = _sum_of(skus, "cached") - reported["cached"]
     more_input = _sum_of(skus, "input") - reported["input"]
@@ -328,6 +331,8 @@ def _rest_of(
 ) -> str:
     if any(run.cost_usd is None for run in runs):
         return "the price of a run was not known"
+    if prepaid := sum(run.prepaid_rows for run in runs):
+        return f"tokens cannot be compared: {prepaid:,} rows were prepaid, and have no row in the export"
     others = sorted({usage.sku for usage in billed if read_sku(usage.sku) is None})
     numbers = ", ".join(
         f"{_sum_of(skus, kind):,.0f} {kind} tokens where {reported[kind]:,.0f} were reported"

@@ -50,6 +50,7 @@ class _Report(BaseModel):
     batch_began_at: float | None = None
     cost_usd: float | None
     tokens: TokenCounts
+    service_tiers: dict[str, int] = Field(default_factory=dict)
     spec: _Spec
 
     def as_run(self) -> ReportedRun:
@@ -63,6 +64,7 @@ class _Report(BaseModel):
             began_at=datetime.fromtimestamp(self.batch_began_at or self.started_at, UTC),
             finished_at=datetime.fromtimestamp(self.finished_at, UTC),
             cost_usd=self.cost_usd,
+            prepaid_rows=self.service_tiers.get("provisioned", 0),
             tokens={"input": tokens.input - tokens.cached, "cached": tokens.cached, "output": tokens.output},
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,18 @@ def test_a_flagged_row_is_traced_with_what_the_guard_found():
     flagged, refused = sorted(traced(rows, Traces(sample_ratio=0)), key=lambda found: -len(found.reason))
     assert (flagged.reason, flagged.labels) == ("flagged", {"moderation.input": "S1"})
     assert (refused.reason, refused.labels) == ("failed", {"moderation": "S2,S3"})
+
+
+@pytest.mark.parametrize("origin", ["resumed", "cached", "duplicate"])
+def test_what_an_earlier_run_has_paid_for_is_in_no_span_of_this_one(origin):
+    """A tool adds the tokens of spans up, and a row of last week would stretch the trace of today."""
+    paid = {"input_tokens": 7, "output_tokens": 3, "cost_nano_usd": 10**9}
+    rows = [answered(1, origin, moderation_input="S1"), replace(failed(2, **paid), origin=origin)]
+    for found in traced(rows):
+        assert (found.began_at, found.ended_at, found.attempts) == (0, 0, 0)
+        assert (found.input_tokens, found.output_tokens, found.cost_usd) == (0, 0, 0)
+    (own,) = traced([failed(2, **paid)])
+    assert (own.ended_at, own.input_tokens, own.cost_usd) == (9.0, 7, 1.0)
 
 
 def test_a_span_has_no_text_unless_it_is_asked_for():

@@ -98,7 +98,7 @@ def test_equal_rows_are_one_row_and_counted() -> None:
     assert (first["text"], other.value.row["text"]) == ("a", "b")
     (counted,) = step.finish_bundle()
     assert counted.tag == TALLIES
-    assert counted.value.value.skipped == 3
+    assert counted.value.value.skipped == {"identical": 3}
 
 
 @pytest.mark.parametrize(("policy", "text"), [("first", "c"), ("last", "b")])
@@ -109,4 +109,4 @@ def test_the_place_in_the_source_decides_between_first_and_last(policy: Any, tex
         step.start_bundle()
         assert list(step.process((b'{"id": 1}\n', iter(order)))) == [{"id": 1, "text": text}]
         (counted,) = step.finish_bundle()
-        assert counted.value.value.skipped == 2
+        assert counted.value.value.skipped == {"duplicate_key": 2}

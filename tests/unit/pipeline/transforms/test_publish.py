@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 def test_matching_sums_pass() -> None:
     check_sums(Tally(read=3, answered=Counter(fresh=1, duplicate=1), failed=Counter(blocked=1)))
     check_sums(Tally())
-    check_sums(Tally(read=3, answered=Counter(fresh=1), skipped=2))
+    check_sums(Tally(read=3, answered=Counter(fresh=1), skipped=Counter(empty=2)))
 
 
 @pytest.mark.parametrize("rows_read", [2, 4])

@@ -28,7 +28,7 @@ from airflow_provider_llmbeam.spec.endpoint.gpu_memory import (
 )
 
 DOCS = Path(__file__).resolve().parents[4] / "docs"
-PAGES = "".join((DOCS / page).read_text() for page in ("gpu-memory.md", "evidence/gpu.md"))
+PAGES = "".join((DOCS / page).read_text() for page in ("reference/gpu-memory.md", "evidence/gpu.md"))
 NAMED = {machine.machine_type: machine for machine in (*MACHINES.values(), *CLOUD_RUN_LADDER)}
 
 

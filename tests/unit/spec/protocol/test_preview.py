@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.kept import keeper_of
 from airflow_provider_llmbeam.spec.protocol.preview import MAX_CHARACTERS, Preview, PreviewedRow
 
+JOB = {
+    "name": "job",
+    "source": {"uri": "rows.jsonl", "key": ["id"]},
+    "prompt": {"template": "{{ row.text }}"},
+    "model": {"type": "echo"},
+    "sink": {"uri": "out"},
+}
 HOSTILE = "\x1b[2J<script>x</script>\u202e"
 ANSWERED = PreviewedRow(
     key='{"id": 1}', prompt="Say it", system="Be short.", media=("gs://b/a.png",), estimated_tokens=5,
@@ -57,6 +66,21 @@ def test_where_no_prompt_that_was_sent_has_an_answer_the_summary_says_so():
     two = Preview(job="j", rows=(failed, failed), sent=2, cost_usd=0.0012)
     assert two.summary == "2 prompts were sent for $0.0012; none was answered."
     assert Preview(job="j", rows=(failed, ANSWERED), sent=2, cost_usd=0.25).summary.endswith("keeps the answers.")
+
+
+def test_where_no_other_run_uses_the_answers_it_says_what_lets_them():
+    run = {"dag_id": "shop", "task_id": "ask", "run_id": "manual__1", "names_job": True}
+    of_run = JobSpec.parse({**JOB, "airflow_run": run})
+    kept = "run 'manual__1' keeps the answers, and others use them only with `cache` or `job_name`"
+    assert keeper_of(of_run) == kept
+    shown = Preview(job="j", rows=(ANSWERED,), sent=1, cost_usd=0.25, keeper=kept)
+    assert shown.summary == f"1 prompt was sent for $0.25; {kept}."
+    others = (
+        {},
+        {"airflow_run": {**run, "names_job": False}},
+        {"airflow_run": run, "cache": {"scope": "moods"}, "state_uri": "state/"},
+    )
+    assert {keeper_of(JobSpec.parse(JOB | changes)) for changes in others} == {"the job keeps the answers"}
 
 
 def test_a_preview_survives_json_and_says_what_it_sent():

@@ -75,6 +75,19 @@ def test_cached_tokens_that_are_billed_in_full_are_named_with_their_number():
     assert because(found) == "0 cached tokens are billed, 4,000,000 were counted"
 
 
+def test_prepaid_tokens_are_on_no_bill_and_explain_no_difference():
+    """Of ten million input tokens eight are prepaid, four of them cached; the bill has the others."""
+    run = RUN.model_copy(update={"prepaid_rows": 900, "cost_usd": 0.6 + 2.5})
+    bill = (replace(BILL[0], amount=2_000_000, cost_usd=0.6), BILL[2])
+    assert (causes(compare(bill, [run])), compare(bill, [run]).difference_ratio) == ({}, 0.0)
+    more = replace(BILL[1], amount=5_000_000, cost_usd=0.15)
+    found = compare((*bill, more), [run])
+    assert causes(found) == {"unexplained": 0.15}
+    assert because(found) == "tokens cannot be compared: 900 rows were prepaid, and have no row in the export"
+    entirely = run.model_copy(update={"cost_usd": 0.0})
+    assert compare((), [entirely]).agrees
+
+
 def test_tokens_that_the_bill_calls_cached_and_the_report_did_not_are_named():
     more = replace(BILL[1], amount=9_000_000, cost_usd=0.27)
     found = compare((replace(BILL[0], amount=1_000_000, cost_usd=0.3), more, BILL[2]))
