@@ -125,8 +125,9 @@ def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(job):
         EstimateInferenceOperator(task_id="estimate", on_exceeds_budget="stop", **job)
     with pytest.raises(JobSpecError, match=r"`on_exceeds_budget` 'skip' needs a budget"):
         EstimateInferenceOperator(task_id="estimate", on_exceeds_budget="skip", **job)
+    stated = job | {"state_uri": "state"}
     for limits in ({"budget_usd": 1}, {"budget": {"usd": 9, "over": "month"}}, {"budget_usd": "{{ params.usd }}"}):
-        EstimateInferenceOperator(task_id="estimate", on_exceeds_budget="skip", **job | {"limits": limits})
+        EstimateInferenceOperator(task_id="estimate", on_exceeds_budget="skip", **stated | {"limits": limits})
     with pytest.raises(JobSpecError, match=r"Task 'estimate': `source\.key`"):
         EstimateInferenceOperator(task_id="estimate", **job | {"source": {"uri": "a.csv"}})
 

@@ -47,6 +47,7 @@ def test_a_run_with_failures_and_429s_is_described_in_full(job, sandbox, monkeyp
     assert sum(series["failed"]) == 1, "rows that were not sent have no time"
     assert sum(series["input_tokens"]) == report["tokens"]["input"]
     assert sum(series["cost_usd"]) == pytest.approx(report["cost_usd"], abs=1e-5)
+    assert series.pop("gpu_busy") == [], "of a model server of others"
     assert len({len(values) for values in series.values() if isinstance(values, list)}) == 1
 
     failed = report["samples"]["failed"]
