@@ -178,8 +178,8 @@ class LLMBeamHook(BaseHook):
             if secrets or of_headers:
                 self.log.info(
                     "The key and the headers of connection %r are left out, as its host is not the address of "
-                    "model %r, or `model.auth` has another `token_url`: `%s` of the environment is used. Name a connection in `llmbeam_conn_id` to send "
-                    "its key.",
+                    "model %r, or `model.auth` has another `token_url`: `%s` of the environment is used. Name a "
+                    "connection in `llmbeam_conn_id` to send its key.",
                     self.llmbeam_conn_id,
                     model.get("name"),
                     key_variable,
