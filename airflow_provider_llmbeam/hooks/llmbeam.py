@@ -230,7 +230,8 @@ def _is_at_another_address(model: Mapping[str, Any], provided: Mapping[str, Any]
 
     Without a host, a connection is one for Gemini. The secret of an OAuth client goes to the token endpoint.
     """
-    host, own, given = provided["base_url"], *(from_text(one.get("auth")) for one in (model, provided))
+    host: str | None = provided["base_url"]
+    own, given = (from_text(one.get("auth")) for one in (model, provided))
     issuer = own.get("token_url") if isinstance(own, Mapping) else None
     if issuer and issuer != (given.get("token_url") if isinstance(given, Mapping) else None):
         return True
