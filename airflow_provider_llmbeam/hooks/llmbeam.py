@@ -174,12 +174,12 @@ class LLMBeamHook(BaseHook):
         secrets = {key_variable: connection.password} if key_variable and connection.password else {}
         values = values if "headers" in fields else {}
         provided["headers"], of_headers = _with_values(from_text(own.get("headers", {})), values)
-        if self.llmbeam_conn_id == self.default_conn_name and _is_at_another_address(own, connection.host):
+        if self.llmbeam_conn_id == self.default_conn_name and _is_at_another_address(own, provided):
             if secrets or of_headers:
                 self.log.info(
                     "The key and the headers of connection %r are left out, as its host is not the address of "
-                    "model %r: `%s` of the environment is used. Name a connection in `llmbeam_conn_id` to send "
-                    "its key.",
+                    "model %r, or `model.auth` has another `token_url`: `%s` of the environment is used. Name a "
+                    "connection in `llmbeam_conn_id` to send its key.",
                     self.llmbeam_conn_id,
                     model.get("name"),
                     key_variable,
@@ -225,8 +225,16 @@ def _with_values(named: Any, values: Mapping[str, str]) -> tuple[Any, dict[str, 
     return {**named, **added}, {variables[name]: value for name, value in values.items()}
 
 
-def _is_at_another_address(model: Mapping[str, Any], host: str | None) -> bool:
-    """Returns whether a model, as plain data, is at another address than a host; without one, that of Gemini."""
+def _is_at_another_address(model: Mapping[str, Any], provided: Mapping[str, Any]) -> bool:
+    """Returns whether a model, as plain data, would send what a connection has to another server than its own.
+
+    Without a host, a connection is one for Gemini. The secret of an OAuth client goes to the token endpoint.
+    """
+    host: str | None = provided["base_url"]
+    own, given = (from_text(one.get("auth")) for one in (model, provided))
+    issuer = own.get("token_url") if isinstance(own, Mapping) else None
+    if issuer and issuer != (given.get("token_url") if isinstance(given, Mapping) else None):
+        return True
     if not host:
         return bool(model.get("type", "gemini") != "gemini")
     return str(model.get("base_url", host)).rstrip("/") != host.rstrip("/")

@@ -116,17 +116,17 @@ class _MoveOperator(_RegisteredModelOperator):
         self.alias = alias
         self.endpoint = endpoint
         self.gone_within_seconds = gone_within_seconds
-        if alias is None and endpoint is None:
-            raise JobSpecError(
-                f"Task {self.task_id!r}: needs an `alias`, e.g. 'champion', or an `endpoint`, e.g. `model` of an "
-                "`inference_endpoint`; got neither."
-            )
         if not is_pending(alias):
             self._check_alias()
 
     def _check_alias(self) -> None:
         from airflow_provider_llmbeam.endpoints.model_aliases import check_alias
 
+        if self.alias is None and self.endpoint is None:
+            raise JobSpecError(
+                f"Task {self.task_id!r}: needs an `alias`, e.g. 'champion', or an `endpoint`, e.g. `model` of an "
+                "`inference_endpoint`; got neither. Nothing was moved."
+            )
         if self.alias is not None:
             check_alias(self.alias)
 
@@ -197,7 +197,7 @@ class PromoteModelOperator(_MoveOperator):
         impersonation_chain: Service account to impersonate, or a chain of them.
 
     Templated:
-        `model`, `alias`, `gcp_conn_id`, `impersonation_chain`.
+        `model`, `alias`, `endpoint`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
         `model`, `alias`, `version` and `previous_version`, both as numbers, and whether this task `moved` it; of
@@ -255,7 +255,7 @@ class RollBackModelOperator(_MoveOperator):
         impersonation_chain: Service account to impersonate, or a chain of them.
 
     Templated:
-        `model`, `alias`, `gcp_conn_id`, `impersonation_chain`.
+        `model`, `alias`, `endpoint`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
         As of `PromoteModelOperator`.

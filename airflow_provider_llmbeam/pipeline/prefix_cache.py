@@ -112,6 +112,8 @@ def marked_head(spec: JobSpec) -> CachedHead | None:
     """Returns the head of a job's prompts that requests mark to be stored; `None` for a provider without marks."""
     if not (spec.inference.prefix_cache and spec.model.api.marks_heads):
         return None
+    if not stores_encrypted(spec.model, spec.kms_key_name):
+        return None
     head = _head_of_job(spec)
     return None if head is None or head.tokens < MIN_MARKED_TOKENS else CachedHead("", head)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.redaction import secrets_of
 from airflow_provider_llmbeam.spec.model import Model, OpenAIModel
 from airflow_provider_llmbeam.spec.model.model import value_of
 from airflow_provider_llmbeam.transport.google_auth import GoogleToken, default_credentials, token_request
@@ -89,7 +90,8 @@ _NO_SECRETS = frozenset({"x-goog-user-project", "anthropic-version"})
 
 def secrets_in(headers: Mapping[str, str]) -> list[str]:
     """Returns the keys and tokens of authentication headers, which a server may quote in an error."""
-    return [value.rpartition(" ")[2] for name, value in headers.items() if name.lower() not in _NO_SECRETS]
+    values = {name: value for name, value in headers.items() if name.lower() not in _NO_SECRETS}
+    return [*secrets_of(values, values), *(value.rpartition(" ")[2] for value in values.values())]
 
 
 def tls_context(certificate: tuple[str, str]) -> ssl.SSLContext:

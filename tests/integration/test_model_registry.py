@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, task
 from llmbeam_sandbox.models.answers import answer_text
 
@@ -228,6 +229,13 @@ def test_a_promotion_moves_an_alias_only_with_all_requests(percent):
         PromoteModelOperator(task_id="promote", percent=percent, **arguments)
     with pytest.raises(JobSpecError, match=r"needs an `alias`, .* or an `endpoint`"):
         RollBackModelOperator(task_id="back", model=arguments["model"])
+
+
+def test_a_move_whose_endpoint_renders_to_nothing_fails_instead_of_moving_nothing():
+    move = PromoteModelOperator(task_id="move", model="projects/p/locations/l/models/m@3", endpoint="{{ none }}")
+    move.endpoint = None
+    with pytest.raises(AirflowFailException, match=r"got neither\. Nothing was moved"):
+        move.execute({})
 
 
 # dags/registered_model.py

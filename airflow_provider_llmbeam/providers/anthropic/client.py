@@ -227,7 +227,9 @@ def messages(prompt: Prompt, cached: CachedHead | None = None) -> dict[str, Any]
     for turn in prompt.history:
         said.append({"role": "user", "content": turn.text})
         said.append({"role": "assistant", "content": turn.answer})
-    content = [*(_media(*media) for media in prompt.media), *text]
+    # A blank text is refused, also beside others. Source: github.com/home-assistant/core/issues/175637
+    told = [block for block in text if block["text"].strip()]
+    content = [*(_media(*media) for media in prompt.media), *told]
     return {
         "messages": [*said, {"role": "user", "content": content}],
         **({"system": system} if system else {}),

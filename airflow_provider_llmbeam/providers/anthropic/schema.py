@@ -14,12 +14,18 @@ from typing import Any
 _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"})
 #: Keywords that are sent as they are.
 _KEPT = ("enum", "const", "description", "title", "required")
+#: Keywords of a schema with several types that are not of each of them, and those of one type alone.
+_OF_THE_WHOLE = ("$defs", "definitions", "description", "title")
+_ONLY_OF = {
+    **dict.fromkeys(("properties", "required", "additionalProperties"), "object"),
+    **dict.fromkeys(("items", "minItems", "maxItems"), "array"),
+}
 _NO_HINT = frozenset({"$schema", "$id", "default", "additionalProperties"})
 
 
 def claude_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a JSON Schema as the API takes it: objects are closed, and what it lacks is in words."""
-    left = dict(_merged(schema))
+    left = _split(dict(_merged(schema)))
     found: dict[str, Any] = {}
     for name in ("$defs", "definitions", "properties"):
         if name in left:
@@ -28,11 +34,6 @@ def claude_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         return {**found, "$ref": left["$ref"]}
     alternatives = [*left.pop("anyOf", ()), *left.pop("oneOf", ())]
     kind = left.pop("type", None)
-    if isinstance(kind, list):
-        alternatives = alternatives or [{**left, "type": each} for each in kind]
-        if len(alternatives) == len(kind):
-            left = {name: left[name] for name in ("description", "title") if name in left}
-        kind = None
     if alternatives:
         found["anyOf"] = [_inner(each) for each in alternatives]
     elif kind is not None and not {"enum", "const"} & left.keys():
@@ -51,6 +52,20 @@ def claude_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         words = ", ".join(f"{name}: {_shown(value)}" for name, value in hints.items())
         found["description"] = f"{found['description']} ({words})" if "description" in found else f"({words})"
     return found
+
+
+def _split(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns a schema with one alternative for each of its types, if it has several."""
+    if not isinstance(kinds := schema.pop("type", None), list):
+        return schema if kinds is None else {**schema, "type": kinds}
+    whole = {name: schema.pop(name) for name in _OF_THE_WHOLE if name in schema}
+    return {
+        **whole,
+        "anyOf": [
+            {"type": kind, **{name: value for name, value in schema.items() if _ONLY_OF.get(name, kind) == kind}}
+            for kind in kinds
+        ],
+    }
 
 
 def _inner(schema: Any) -> Any:

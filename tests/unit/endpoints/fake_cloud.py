@@ -8,7 +8,11 @@ from typing import Literal
 
 from airflow_provider_llmbeam.endpoints.fault import Fault
 from airflow_provider_llmbeam.endpoints.platform import Answer, EndpointPlan
-from airflow_provider_llmbeam.endpoints.platforms.vertex_ai_requests import is_from_garden, missing
+from airflow_provider_llmbeam.endpoints.platforms.vertex_ai_requests import (
+    DEPLOYING_STEPS,
+    is_from_garden,
+    missing,
+)
 from airflow_provider_llmbeam.endpoints.resource import EndpointSnapshot, Resource, RunningOperation
 from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError, RequestRefusedError
 from airflow_provider_llmbeam.spec.endpoint.identity import (
@@ -22,7 +26,7 @@ from airflow_provider_llmbeam.spec.endpoint.identity import (
 OPERATION_SECONDS = 20.0
 NEVER = float("inf")
 #: Steps whose result is billed.
-BILLED = ("deployment", "replicas", "service")
+BILLED = ("deployment", "replicas", "canary", "service")
 CANCELLED = Fault("failed", "The operation was cancelled.")
 
 
@@ -43,7 +47,7 @@ class Operation:
         name: Full resource name.
         began_at: Time of the request, in seconds.
         ends_at: Time of its end, in seconds.
-        deploys: Endpoint to which it deploys a model.
+        deploys: Endpoint to which it deploys a model, and the id of the deployed model: `…/endpoints/e/1`.
         creates: Whether it creates something.
     """
 
@@ -270,11 +274,12 @@ class VertexPlatform(Platform):
             running = self._unsure(plan.spec, lost, name)
         deployed = endpoint.deployed if endpoint is not None else ()
         state = {"endpoint": endpoint is not None, "model": model is not None, "deployed": deployed}
+        step = missing(plan.spec, running=bool(running), **state)
         return EndpointSnapshot(
             resources=tuple(filter(None, (endpoint, model))),
             operations=tuple(running),
-            missing=missing(plan.spec, running=bool(running), **state),
-            is_up=is_deployed and not running,
+            missing=step,
+            is_up=is_deployed and step is None and not running,
             fault=last.fault if last and last.is_done else None,
             base_url="https://vertex",
         )
@@ -294,33 +299,41 @@ class VertexPlatform(Platform):
                 return self._deploy(plan.key, self.parent, show)
             show()
             return self._deploy(plan.key, self.parent)
-        if step == "replicas":
-            return self._deploy(plan.key, endpoint)
+        if own := DEPLOYING_STEPS.get(step):
+            return self._deploy(plan.key, endpoint, own=own)
         name = {"endpoint": endpoint, "model": model}[step]
         return cloud.begin(name, finish=lambda: self._add(step, name, plan.labels))
 
-    def _deploy(self, key, parent, show=lambda: None):
+    def _deploy(self, key, parent, show=lambda: None, own="1"):
         cloud, endpoint = self.cloud, self._endpoint(key)
+        billed = f"{endpoint}/{own}"
 
         def finish():
             show()
-            self._change(endpoint, deployed={"1": f"{self._model(key)}@1"}, usd_per_hour=1.15)
+            deployed = cloud.resources[endpoint].deployed if endpoint in cloud.resources else {}
+            deployed = {**deployed, own: f"{self._model(key)}@{own}"}
+            self._change(endpoint, deployed=deployed, usd_per_hour=1.15 * len(deployed))
 
-        cloud.bill(endpoint)
-        return cloud.begin(parent, deploys=endpoint, finish=finish, undo=lambda: cloud.unbill(endpoint))
+        cloud.bill(billed)
+        return cloud.begin(parent, deploys=billed, finish=finish, undo=lambda: cloud.unbill(billed))
 
     def _remove(self, resource):
         cloud, name, endpoint = self.cloud, resource.name, self._endpoint(resource.key)
-        if any(one.name.startswith(f"{name}/") or one.deploys == endpoint for one in cloud.running) or any(
-            one.deployed and resource.kind == "model" for one in self._find(resource.key)
-        ):
+        if any(
+            one.name.startswith(f"{name}/") or (one.deploys or "").startswith(f"{endpoint}/")
+            for one in cloud.running
+        ) or any(one.deployed and resource.kind == "model" for one in self._find(resource.key)):
             raise RequestRefusedError(f"FAILED_PRECONDITION: {name} is in use.")
 
-        def undeploy():
-            self._change(name, deployed={})
-            cloud.unbill(name)
+        # While one is undeployed, the request for another is refused.
+        own = next(iter(resource.deployed), None)
 
-        self._doom(name)
+        def undeploy():
+            deployed = cloud.resources[name].deployed if name in cloud.resources else {}
+            self._change(name, deployed={each: model for each, model in deployed.items() if each != own})
+            cloud.unbill(f"{name}/{own}")
+
+        self._doom(f"{name}/{own}")
         finish = undeploy if resource.deployed else lambda: cloud.resources.pop(name, None)
         cloud.begin(name, creates=False, finish=finish)
 

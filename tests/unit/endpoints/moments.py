@@ -39,7 +39,17 @@ CONTAINER = {
     "machine_type": "g2-standard-12",
 }
 CLOUD_RUN = {"type": "cloud_run", "model": "Qwen/Qwen3-4B"}
+_REGISTERED = f"projects/gpu-project-1/locations/{LOCATIONS[0]}/models/support"
+CANARY = {
+    "type": "vertex",
+    "model": f"{_REGISTERED}@3",
+    "canary": {"model": f"{_REGISTERED}@4"},
+    "machine_type": "g2-standard-12",
+    "locations": LOCATIONS[:1],
+}
 KINDS = {"garden": GARDEN, "garden_late": GARDEN, "container": CONTAINER, "cloud_run": CLOUD_RUN}
+#: Every kind; a canary has one location, and lives of its own.
+SPECS = {**KINDS, "canary": CANARY}
 PLATFORMS = {"vertex": VertexPlatform, "cloud_run": CloudRunPlatform}
 NAMES = {
     "garden": "Model Garden",
@@ -73,7 +83,7 @@ class Life:
 
     Attributes:
         name: What is special.
-        kind: Key of `KINDS`.
+        kind: Key of `SPECS`.
         steps: One for each poll, separated by ` · `: events, separated by `, ` and ended by `:`; then the expected
             requests, `wait` if there is none; at the end, the outcome.
     """
@@ -83,7 +93,12 @@ class Life:
     steps: str
 
     def __str__(self) -> str:
-        return f"{self.name}, {NAMES[self.kind]}"
+        return f"{self.name}, {NAMES.get(self.kind, self.kind)}"
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs of the endpoint."""
+        return 2 if "canary" in SPECS[self.kind] else 1
 
     @property
     def moments(self) -> list[tuple[list[str], str]]:
@@ -151,7 +166,23 @@ CASES = {
     "polls fail while the GPU boots": f"{BOOTS} · 503: wait · crash: wait · 503: wait · done: {{asks}}, ready",
     "the permission is withdrawn": f"{BOOTS} · 403: wait · 403: wait · 403: still_billing",
 }
-LIVES = [Life(name, kind, steps.format(**WORDS[kind])) for name, steps in CASES.items() for kind in KINDS]
+_DEPLOYS = "create endpoint · done: create replicas · done{}: create canary · wait"
+LIVES = [
+    *(Life(name, kind, steps.format(**WORDS[kind])) for name, steps in CASES.items() for kind in KINDS),
+    Life("both versions come up", "canary", f"{_DEPLOYS.format('')} · done, loading: ask · ask, ready"),
+    Life("the reply to its request is lost", "canary", f"{_DEPLOYS.format(', reply lost')} · done: ask, ready"),
+    Life(
+        "no GPU is free for it",
+        "canary",
+        f"{_DEPLOYS.format('')} · stock-out: undeploy · wait · done: delete endpoint · wait · done: stock_out",
+    ),
+    Life(
+        "its GPU boots for too long",
+        "canary",
+        f"{_DEPLOYS.format('')} · late: cancel, undeploy · done: undeploy · wait · done: delete endpoint · wait "
+        "· done: failed",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -200,7 +231,7 @@ class Try:
 
     Args:
         cloud: Where it provisions.
-        kind: Key of `KINDS`.
+        kind: Key of `SPECS`.
         attempt: Value of its label. The first request of the tries before the second one was sent at 0 s.
         history: History of another process of this try, as JSON.
         key: Identity of the endpoint.
@@ -209,7 +240,7 @@ class Try:
     def __init__(
         self, cloud: Cloud, kind: str, attempt: str = "1", history: str | None = None, key: str = KEY
     ) -> None:
-        spec = parse_endpoint({**KINDS[kind], "project": "gpu-project-1", "locations": LOCATIONS})
+        spec = parse_endpoint({"project": "gpu-project-1", "locations": LOCATIONS, **SPECS[kind]})
         owner = {"dag_id": "d", "run_id": "r", "attempt": attempt}
         labels = endpoint_labels(key, deployment="prod", expires_at=cloud.now + EXPIRES_SECONDS, **owner)
         lost = None if attempt == "1" else LostReply(0.0, cloud.now)

@@ -28,6 +28,7 @@ from tests.unit.endpoints.moments import (
     PAGE,
     PLATFORMS,
     QUOTA,
+    SPECS,
     Try,
     garden_resources_of,
     with_tables,
@@ -66,7 +67,7 @@ def cloud_of(kind):
 
 
 def platforms_of(cloud, kind):
-    return [PLATFORMS[KINDS[kind]["type"]](cloud, location) for location in LOCATIONS]
+    return [PLATFORMS[SPECS[kind]["type"]](cloud, location) for location in LOCATIONS]
 
 
 def moments_of(life, clock):
@@ -111,8 +112,8 @@ def is_healthy(cloud):
 def test_every_poll_of_a_life_requests_what_the_table_says(life, clock):
     cloud = clock()
     assert list(Try(cloud, life.kind).play(life)) == [expected for _, expected in life.moments]
-    assert cloud.at_once <= 1
-    assert len(cloud.billing) == life.steps.endswith(("ready", "still_billing"))
+    assert cloud.at_once <= life.gpus
+    assert len(cloud.billing) == life.gpus * life.steps.endswith(("ready", "still_billing"))
     assert cloud.is_empty != life.steps.endswith(("ready", "still_billing"))
 
 
@@ -126,7 +127,7 @@ def test_another_triggerer_before_every_poll_decides_the_same(life, clock):
     assert found == [expected for _, expected in life.moments]
 
 
-def test_another_triggerer_that_has_the_history_of_the_worker_ends_with_one_gpu_or_none(life, clock):
+def test_another_triggerer_that_has_the_history_of_the_worker_ends_with_all_gpus_or_none(life, clock):
     """Airflow keeps what the worker knew as it deferred, not what the killed triggerer knew."""
     for number in range(len(life.moments)):
         first = Try(clock(), life.kind)
@@ -137,25 +138,26 @@ def test_another_triggerer_that_has_the_history_of_the_worker_ends_with_one_gpu_
         healthy = is_healthy(first.cloud)
         first.cloud.free()
         ended = first.restart(deferred).poll_until_result()
-        assert first.cloud.at_once <= 1
+        assert first.cloud.at_once <= life.gpus
         if ended.outcome == "ready":
-            assert len(first.cloud.billing) == 1
+            assert len(first.cloud.billing) == life.gpus
         else:
             assert not healthy or "ready_within_seconds" in ended.message
             assert first.cloud.is_empty
 
 
-def test_the_next_try_adopts_what_a_killed_one_left_and_pays_for_one_gpu_at_a_time(life, clock):
+def test_the_next_try_adopts_what_a_killed_one_left_and_pays_for_no_gpu_twice(life, clock):
     for cloud, _ in each_moment(life, clock):
         before = len([one for charges in cloud.charges.values() for one in charges])
-        healthy = is_healthy(cloud)
+        healthy, left = is_healthy(cloud), len(cloud.billing)
         cloud.free()
         ended = Try(cloud, life.kind, "2").poll_until_result()
         assert ended.outcome == "ready", ended.message
         assert owner_of(cloud) == {"2"}
-        assert (cloud.at_once, len(cloud.billing)) == (1, 1)
+        assert (cloud.at_once, len(cloud.billing)) == (life.gpus, life.gpus)
         if healthy:
-            assert len([one for charges in cloud.charges.values() for one in charges]) == before
+            after = len([one for charges in cloud.charges.values() for one in charges])
+            assert after - before == life.gpus - left
 
 
 @pytest.mark.parametrize("is_stubborn", [False, True], ids=["", "operations cannot be cancelled"])
@@ -260,7 +262,7 @@ def test_a_later_try_is_ready_though_the_one_before_is_abandoned_once_the_endpoi
         first.monitor.abandon("The task was cleared.", within_seconds=300.0)
         is_ready = second.poll_until_result().outcome == "ready"
         assert is_ready or not is_labelled
-        assert first.cloud.at_once <= 1
+        assert first.cloud.at_once <= life.gpus
         assert (is_healthy(first.cloud), first.cloud.is_empty) == (is_ready, not is_ready)
 
 

@@ -302,6 +302,12 @@ def test_a_header_that_the_task_names_keeps_its_variable_and_gets_the_value_of_t
     [
         {"type": "openai", "name": "m", "base_url": "https://other.internal/v1"},
         {"type": "gemini", "base_url": "https://other.internal"},
+        {
+            "type": "openai",
+            "name": "m",
+            "base_url": GATEWAY["host"],
+            "auth": {"type": "oauth", "token_url": "https://other.internal/token", "client_id": "client"},
+        },
     ],
 )
 def test_what_the_default_connection_has_for_a_gateway_is_bound_to_its_host(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_llmbeam.pipeline.prefix_cache import head_to_cache
+from airflow_provider_llmbeam.pipeline.prefix_cache import head_to_cache, marked_head
 from airflow_provider_llmbeam.spec import JobSpec
 
 
@@ -49,3 +49,18 @@ def test_a_head_whose_storage_has_no_known_price_is_not_stored():
     assert not is_stored(
         model="gemini-next", price={"input_usd_per_million_tokens": 1.0, "output_usd_per_million_tokens": 2.0}
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"), [(None, True), ("projects/p/locations/us/keyRings/r/cryptoKeys/k", False)]
+)
+def test_claude_is_asked_to_store_no_head_that_a_key_of_cloud_kms_would_have_to_encrypt(key, expected):
+    spec = {
+        "name": "job",
+        "source": {"type": "rows", "rows": [{"id": 1, "text": "a"}], "key": ["id"]},
+        "prompt": {"template": "word " * 2_000 + "{{ row.text }}"},
+        "model": {"type": "anthropic", "name": "claude-haiku-5-5"},
+        "sink": {"uri": "out/"},
+        "kms_key_name": key,
+    }
+    assert (marked_head(JobSpec.parse(spec)) is not None) is expected

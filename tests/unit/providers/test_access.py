@@ -21,7 +21,7 @@ from google.oauth2 import credentials as user_credentials
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.providers.access import open_access
+from airflow_provider_llmbeam.providers.access import open_access, secrets_in
 from airflow_provider_llmbeam.providers.http import HttpClient
 from airflow_provider_llmbeam.providers.openai.client import OpenAIBackend
 from airflow_provider_llmbeam.providers.openai.embeddings import OpenAIEmbeddings
@@ -333,3 +333,10 @@ def test_a_token_service_that_redirects_gets_no_assertion_sent_on(
     assert f"{service.url} redirects to {other.url} (HTTP {status})" in caught.value.message
     assert "`token_uri`" in caught.value.message
     assert other.received == []
+
+
+def test_the_secrets_of_a_header_are_its_whole_value_what_follows_a_scheme_and_the_secret_fields_of_json() -> None:
+    config = '{"provider": "openai", "api_key": "of-the-provider"}'
+    headers = {"apikey": "one two three", "x-config": config, "x-a": "Token of-a-scheme", "anthropic-version": "1"}
+    assert {*secrets_in(headers)} >= {"one two three", config, "of-the-provider", "of-a-scheme"}
+    assert "1" not in secrets_in(headers)

@@ -317,3 +317,13 @@ def test_the_published_client_gets_an_answer_of_the_sandbox(sandbox: Sandbox) ->
         sandbox.faults.queue(METHOD, Fault(kind="error", http_status=529))
         with pytest.raises(anthropic.OverloadedError):
             client.messages.create(**asked)
+
+
+@pytest.mark.parametrize("rest", ["", " \n"])
+def test_no_text_is_blank_as_the_api_refuses_it(rest: str) -> None:
+    cached = CachedHead("", PromptHead("Good or bad? "))
+    (head,) = messages(Prompt(f"Good or bad? {rest}"), cached)["messages"][0]["content"]
+    assert head["text"].startswith("Good or bad?")
+    picture = (("https://images.example/a.png", "image/png"),)
+    (image,) = messages(Prompt(rest, media=picture))["messages"][0]["content"]
+    assert image["type"] == "image"

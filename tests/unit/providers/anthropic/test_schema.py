@@ -21,6 +21,25 @@ TEXT = {"type": "string"}
             {**TEXT, "format": "date", "description": "(maxLength: 9)"},
         ),
         ({"type": ["string", "null"]}, {"anyOf": [TEXT, {"type": "null"}]}),
+        (
+            {"type": ["object", "null"], "properties": {"a": TEXT}, "required": ["a"], "description": "D."},
+            {
+                "anyOf": [
+                    {
+                        "type": "object",
+                        "properties": {"a": TEXT},
+                        "required": ["a"],
+                        "additionalProperties": False,
+                    },
+                    {"type": "null"},
+                ],
+                "description": "D.",
+            },
+        ),
+        (
+            {"type": ["array", "null"], "items": TEXT},
+            {"anyOf": [{"type": "array", "items": TEXT}, {"type": "null"}]},
+        ),
         ({"oneOf": [TEXT, {"type": "null"}]}, {"anyOf": [TEXT, {"type": "null"}]}),
         ({"type": "string", "enum": ["a", "b"]}, {"enum": ["a", "b"]}),
         (
