@@ -15,8 +15,9 @@ report. Set `LLMBEAM_PROJECT` and `LLMBEAM_BUCKET`. The table `shop.products` ha
 `llmbeam_model`, `llmbeam_origin`, tokens and others; the error for a table that lacks them has the ALTER TABLE.
 The same sink with PostgreSQL: `{"table": "products", "conn_id": "…", "answer_columns": "flat", "details": False}`.
 
-The query is billed once, not once per retry. It leaves out rows that are translated already, and rows without a
-text, which would be paid for as empty prompts. Rows that fail are in the dead letter below `state_uri`.
+The query is billed once, not once per retry; so is the MERGE. It leaves out rows that are translated already, and
+rows without a text, which would be paid for as empty prompts. Rows that fail are in the dead letter below
+`state_uri`.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.exceptions import (
     JobFailedError,
     JobSpecError,
     LLMBeamError,
+    SourceEmptyError,
     error_name,
 )
 from airflow_provider_llmbeam.pipeline.dag_task import open_dag_task
@@ -123,6 +124,10 @@ def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any
         return EXIT_PENDING, {"batch": {"wait_seconds": pending.wait_seconds}}
     except LLMBeamError as error:
         message = redactor(str(error))
+        skips = isinstance(error, SourceEmptyError) and spec is not None and spec.source.on_empty == "skip"
+        if skips and not command.is_child:  # a task decides by itself
+            _log.warning("Skipped: %s", message)
+            return EXIT_SKIPPED, {}
         _log.error("%s", message)
         return _exit_code(error, command.step), {
             "error": {"type": error_name(error), "message": message, "page": error.page, "report": error.report}

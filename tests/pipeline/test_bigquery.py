@@ -237,6 +237,13 @@ def test_a_check_a_preview_and_the_run_after_them_run_the_query_once_and_say_whe
     assert len(jobs_of(client, "query")) == 1, "the run reads the export of the check"
 
 
+def test_a_check_of_a_query_without_rows_says_that_the_query_is_billed(client, sandbox):
+    load(client, rows(5))
+    spec = asking(sandbox, source={**FROM_QUERY, "query": f"SELECT id, text FROM `{ROWS}` WHERE id < 0"})
+    with pytest.raises(SourceEmptyError, match=r"BigQuery bills it\. Nothing was sent or billed beside it\.$"):
+        check_job(spec, PreviewSample())
+
+
 @pytest.mark.full
 def test_an_export_that_no_run_has_read_is_repeated_after_a_day_and_the_one_of_a_run_is_not(client, monkeypatch):
     load(client, rows(5))

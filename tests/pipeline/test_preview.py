@@ -138,6 +138,9 @@ def test_a_check_shows_what_would_be_asked_and_sends_nothing(job, shell, sandbox
     assert ([row["origin"] for row in found["preview"]["rows"]], found["exceeds_budget"]) == (["not_sent"], False)
     assert "is exceeded: the job would fail before" in shell("check", exit_code=3, limits={"budget_usd": 1e-6})
     assert shell("check", exit_code=2, prompt="{{ row.no_such }}") == ""
+    source = job.spec["source"]
+    job.write([])
+    assert shell("check", exit_code=99, source={**source, "on_empty": "skip"}) == "", "the task would be skipped"
     assert not sandbox.requests
 
 

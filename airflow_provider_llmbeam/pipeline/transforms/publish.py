@@ -321,7 +321,7 @@ def check_ratio(
     asked = failed - tally.failed["not_stored"]
     commonest = tally.failed.most_common(3)
     shared = [SharedFailure(_kind(kind), count, tally.read, tally.messages[kind]) for kind, count in commonest]
-    causes = " ".join(each.cause(max_output_tokens, f"{each.failed:,} of {failed:,}") for each in shared)
+    causes = " ".join(each.cause(max_output_tokens, f"{each.failed:,}") for each in shared)
     examples = ", ".join(f"{each.kind} ({each.message})" for each in shared)
     again = "once that is corrected, another run" if is_permanent and asked else "another run"
     sent = "the failed rows only" if asked else "nothing, and publishes them once the sink takes them"

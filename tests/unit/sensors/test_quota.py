@@ -312,7 +312,10 @@ def test_the_recommended_limits_exclude_the_usage_of_other_jobs(monkeypatch):
         ({"min_fit_ratio": 0}, "`min_fit_ratio`"),
         ({"probe_requests": 51}, "`probe_requests`"),
         ({"limits": {"rpm": 5}}, "`limits.rpm`: there is no such field"),
-        ({"model": {"type": "echo"}, "locations": ["a"]}, "`locations`: only a Gemini model"),
+        (
+            {"model": {"type": "echo"}, "locations": ["a"]},
+            "`locations`: only a model of Gemini or Anthropic on Vertex AI",
+        ),
         (
             {"demand": {"rows": 1, "input_tokens_per_row": 1}, "min_fit_ratio": 0.5},
             "`window`: this field is needed with `min_fit_ratio`",

@@ -52,7 +52,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
-from airflow_provider_llmbeam.spec.protocol.kept import keeper_of
+from airflow_provider_llmbeam.spec.protocol.kept import QUERY_RAN, keeper_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, workers_of
 from airflow_provider_llmbeam.spec.usage_tier import seconds_by_tier
 
@@ -111,7 +111,8 @@ def estimate_source(spec: JobSpec, found: SourceSample, sample_size: int = 0) ->
         LLMBeamError: See `make_estimate`.
     """
     if not found.rows:
-        raise SourceEmptyError(f"Job {spec.name!r} has no row to send.")
+        query = f"{QUERY_RAN} Nothing was sent or billed beside it." if found.ran_query else ""
+        raise SourceEmptyError(f"Job {spec.name!r} has no row to send.{query}")
     if not found.tokens:
         raise JobSpecError(
             f"Job {spec.name!r} has no row to send. No prompt could be made of {found.failed:,} of "

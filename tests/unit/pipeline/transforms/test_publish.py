@@ -46,8 +46,8 @@ def test_too_many_failed_rows_keep_the_previous_output_and_quote_the_reasons() -
     assert (
         str(caught.value)
         == "3 of 10 rows failed, and `limits.max_dead_letter_ratio` is 0.2, so the previous output was kept. "
-        "2 of 3 answers were blocked: change `prompt.template`, the rows or the model. "
-        "1 of 3 rows had no answer in time: check the server, or raise `limits.request_timeout_seconds`. "
+        "2 answers were blocked: change `prompt.template`, the rows or the model. "
+        "1 rows had no answer in time: check the server, or raise `limits.request_timeout_seconds`. "
         "The answers are in the journal: another run sends the failed rows only. "
         "The failed rows are in 'out/dead.jsonl', e.g. blocked (No.), timeout (slow)."
     )
