@@ -355,9 +355,7 @@ def provision_cleared(cloud: Cloud) -> Run:
 def teardown_refused(cloud: Cloud) -> Run:
     run = Run(cloud, "garden")
     run.until_working()
-    run.meet(
-        "vertex.endpoints.get", Fault(kind="error", http_status=403), times=MAX_REFUSED + 1
-    )  # and of a first round
+    run.meet("vertex.endpoints.get", Fault(kind="error", http_status=403), times=MAX_REFUSED + 1)
     run.say("succeed")
     return run.end()
 
