@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, OpenAIModel
+from airflow_provider_llmbeam.spec.model import AnthropicModel, EchoModel, GeminiModel, OpenAIModel
 from airflow_provider_llmbeam.spec.model.media_tokens import MediaExtent, audio_share, media_tokens
 
 MIB = 2**20
@@ -22,6 +22,10 @@ def openai(name):
 
 def weights(name):
     return OpenAIModel(type="openai", name=name, base_url="http://127.0.0.1:8000/v1")
+
+
+def claude():
+    return AnthropicModel(type="anthropic", name="claude-haiku-5-5")
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,9 @@ def weights(name):
         (openai("gpt-5.6"), (8000, 320), 2500),
         (weights("google/gemma-3-4b-it"), (2000, 2000), 256),
         (weights("Qwen/Qwen2.5-VL-7B-Instruct"), (280, 560), 200),
+        (claude(), (1000, 1000), 1334),
+        (claude(), (1, 1), 1),
+        (claude(), (8000, 8000), 4784),
         (EchoModel(type="echo"), (1024, 1024), 0),
     ],
 )
@@ -90,6 +97,7 @@ def test_the_resolution_at_which_gemini_reads_decides(name, resolution, image, p
         (gemini(), "text/plain", {"size_bytes": 400}, 100),
         (openai("gpt-4o"), "audio/mpeg", {"size_bytes": 320_000}, 200),
         (openai("gpt-4o"), "application/pdf", {"pages": 2}, 2 * (85 + 6 * 170 + 500)),
+        (claude(), "application/pdf", {"pages": 2}, 2 * (1978 + 2000)),
         (weights("Qwen/Qwen2.5-VL-7B-Instruct"), "video/mp4", {"size_bytes": MIB}, 32 * 256),
     ],
 )
