@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError, JobSpecError
@@ -82,8 +82,6 @@ class ExperimentsHook(RegionalHook):
         return name
 
     def _create_experiment(self, experiment: str) -> str:
-        from google.api_core.exceptions import AlreadyExists, Conflict
-
         context = {
             "display_name": experiment,
             "schema_title": "system.Experiment",
@@ -91,24 +89,22 @@ class ExperimentsHook(RegionalHook):
             "metadata": {"experiment_deleted": False},
         }
         request = {"parent": f"{self.parent}/{_STORE}", "context": context, "context_id": experiment}
-        action = f"create experiment {experiment!r}"
-        with (
-            self._translate_errors(action, missing="the default metadata store"),
-            suppress(AlreadyExists, Conflict),
-        ):
+        with self._creates(f"experiment {experiment!r}", missing="the default metadata store"):
             self._metadata_client().create_context(request, **self._options())
         return f"{self.parent}/{_STORE}/contexts/{experiment}"
 
     def _create_store(self) -> None:
+        request = {"parent": self.parent, "metadata_store": {}, "metadata_store_id": "default"}
+        with self._creates("the default metadata store", missing=f"region {self.location!r}"):
+            self._metadata_client().create_metadata_store(request, **self._options()).result(REQUEST_SECONDS)
+
+    @contextmanager
+    def _creates(self, resource: str, *, missing: str) -> Iterator[None]:
+        """Accepts that a resource is there already, of an earlier try or of another task."""
         from google.api_core.exceptions import AlreadyExists, Conflict
 
-        request = {"parent": self.parent, "metadata_store": {}, "metadata_store_id": "default"}
-        action = "create the default metadata store"
-        with (
-            self._translate_errors(action, missing=f"region {self.location!r}"),
-            suppress(AlreadyExists, Conflict),
-        ):
-            self._metadata_client().create_metadata_store(request, **self._options()).result(REQUEST_SECONDS)
+        with self._translate_errors(f"create {resource}", missing=missing), suppress(AlreadyExists, Conflict):
+            yield
 
     def _metadata_client(self) -> Any:
         from google.cloud.aiplatform_v1 import MetadataServiceClient

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Unpack
 
 from airflow_provider_llmbeam.exceptions import CloudNotFoundError
 from airflow_provider_llmbeam.hooks.google.base import GoogleHook
@@ -13,13 +14,12 @@ from airflow_provider_llmbeam.quota.evidence import Allowance, Dedicated, Servin
 from airflow_provider_llmbeam.transport.monitoring import (
     PREDICTION,
     WAITING,
+    Aggregation,
     Series,
     read_series,
     time_series_params,
     time_series_url,
 )
-
-_PERIOD_SECONDS = 60
 
 _VERTEX = "aiplatform.googleapis.com"
 _ONLINE = f"{_VERTEX}/publisher/online_serving"
@@ -54,10 +54,7 @@ class MonitoringReader:
         *,
         start: float,
         end: float,
-        aligner: str = "ALIGN_DELTA",
-        reducer: str = "REDUCE_SUM",
-        group_by: Sequence[str] = (),
-        period_seconds: int = _PERIOD_SECONDS,
+        **how: Unpack[Aggregation],
     ) -> list[Series]:
         """Reads the time series of a metric.
 
@@ -66,24 +63,12 @@ class MonitoringReader:
             where: Labels and their values, e.g. `{"resource.labels.location": "global"}`.
             start: Start of the window, in seconds of the Unix epoch.
             end: End of the window, in seconds of the Unix epoch.
-            aligner: `perSeriesAligner` of `projects.timeSeries.list`.
-            reducer: `crossSeriesReducer`, over the series of one group.
-            group_by: Labels by which the series are grouped.
-            period_seconds: Period of one point.
+            **how: See `transport.monitoring.Aggregation`.
 
         Raises:
             CloudError: See `hooks.google.errors`.
         """
-        params = time_series_params(
-            metric,
-            where,
-            start=start,
-            end=end,
-            aligner=aligner,
-            reducer=reducer,
-            group_by=group_by,
-            period_seconds=period_seconds,
-        )
+        params = time_series_params(metric, where, start=start, end=end, **how)
         project = self._hook.project
         request = CloudRequest(
             action=f"show metric {metric!r}",
@@ -254,24 +239,12 @@ class QuotaMetrics:
         metric: str,
         where: Mapping[str, str],
         *,
-        aligner: str = "ALIGN_DELTA",
-        reducer: str = "REDUCE_SUM",
-        group_by: tuple[str, ...] = (),
         window: Window | None = None,
-        period_seconds: int = 60,
+        **how: Unpack[Aggregation],
     ) -> list[Series]:
         read = window or self._window
         try:
-            found = self._reader.series(
-                metric,
-                where,
-                start=read.start,
-                end=read.end,
-                aligner=aligner,
-                reducer=reducer,
-                group_by=group_by,
-                period_seconds=period_seconds,
-            )
+            found = self._reader.series(metric, where, start=read.start, end=read.end, **how)
         except CloudNotFoundError:  # a metric without data in this project
             return []
         return [each for each in found if each.points]

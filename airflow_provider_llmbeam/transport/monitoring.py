@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 HOST = "https://monitoring.googleapis.com"
 #: Metrics of the endpoints of Vertex AI, by `endpoint_id` and `deployed_model_id`. Source: section aiplatform of
@@ -31,6 +31,22 @@ class Series:
     points: tuple[tuple[float, float], ...]
 
 
+class Aggregation(TypedDict, total=False):
+    """How the series of a metric become points.
+
+    Attributes:
+        aligner: `perSeriesAligner`, by default the increase within a period.
+        reducer: `crossSeriesReducer`, over the series of one group, by default their sum.
+        group_by: Labels by which the series are grouped.
+        period_seconds: Period of one point, by default a minute.
+    """
+
+    aligner: str
+    reducer: str
+    group_by: Sequence[str]
+    period_seconds: int
+
+
 def time_series_url(project: str) -> str:
     """Returns the address of the time series of a project."""
     return f"{HOST}/v3/projects/{project}/timeSeries"
@@ -42,10 +58,7 @@ def time_series_params(
     *,
     start: float,
     end: float,
-    aligner: str = "ALIGN_DELTA",
-    reducer: str = "REDUCE_SUM",
-    group_by: Sequence[str] = (),
-    period_seconds: int = _PERIOD_SECONDS,
+    **how: Unpack[Aggregation],
 ) -> dict[str, Any]:
     """Returns the parameters of `projects.timeSeries.list`.
 
@@ -54,20 +67,17 @@ def time_series_params(
         where: Labels and their values, e.g. `{"resource.labels.location": "global"}`.
         start: Start of the window, in seconds of the Unix epoch.
         end: End of the window, in seconds of the Unix epoch.
-        aligner: `perSeriesAligner`.
-        reducer: `crossSeriesReducer`, over the series of one group.
-        group_by: Labels by which the series are grouped.
-        period_seconds: Period of one point.
+        **how: See `Aggregation`.
     """
     wanted = [f'{label} = "{_quote(value)}"' for label, value in {"metric.type": metric, **where}.items()]
     return {
         "filter": " AND ".join(wanted),
         "interval.startTime": _timestamp(start),
         "interval.endTime": _timestamp(end),
-        "aggregation.alignmentPeriod": f"{period_seconds}s",
-        "aggregation.perSeriesAligner": aligner,
-        "aggregation.crossSeriesReducer": reducer,
-        "aggregation.groupByFields": list(group_by),
+        "aggregation.alignmentPeriod": f"{how.get('period_seconds', _PERIOD_SECONDS)}s",
+        "aggregation.perSeriesAligner": how.get("aligner", "ALIGN_DELTA"),
+        "aggregation.crossSeriesReducer": how.get("reducer", "REDUCE_SUM"),
+        "aggregation.groupByFields": list(how.get("group_by", ())),
     }
 
 

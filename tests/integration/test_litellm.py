@@ -17,6 +17,7 @@ from waiting import until
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.line_log import LineLog
 from tests.prism import is_built
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(400)]
@@ -85,19 +86,6 @@ def proxy(upstream, tmp_path_factory):
             process.wait()
 
 
-class Log:
-    def __init__(self):
-        self.lines = []
-
-    def info(self, message, *values):
-        self.lines.append(message % values)
-
-    warning = error = info
-
-    def log(self, level, message, *values):
-        self.info(message, *values)
-
-
 @pytest.mark.parametrize("by", ["bearer", "header"])
 def test_a_job_through_litellm_has_its_answers_and_the_id_of_a_failed_request(
     by, proxy, upstream, tmp_path, monkeypatch
@@ -124,7 +112,7 @@ def test_a_job_through_litellm_has_its_answers_and_the_id_of_a_failed_request(
         }
     )
     upstream.faults.queue("openai.chatCompletions", Fault(kind="error", http_status=400, message="no such thing"))
-    log = Log()
+    log = LineLog()
     manifest = JobProcess(spec, secrets, log).run()["report"]
     upstream.faults.assert_all_consumed()
     assert manifest["rows"] == {"read": 6, "answered": 5, "dead_letter": 1, "skipped": 0}

@@ -24,6 +24,7 @@ from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 from airflow_provider_llmbeam.jobs.process import JobProcess
 from airflow_provider_llmbeam.operators.errors import errors_of_airflow
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.line_log import LineLog
 
 pytestmark = pytest.mark.full
 ID_TOKEN = "eyJhbGciOiJub25lIn0.eyJhdWQiOiJodHRwczovL3gucnVuLmFwcCIsImV4cCI6OTk5OTk5OTk5OX0.planted-id-token"
@@ -165,7 +166,7 @@ def worker(monkeypatch, tmp_path, server, private_key):
     monkeypatch.setattr(tempfile, "tempdir", None)
 
 
-class Seen:
+class Seen(LineLog):
     """All that a job leaves and shows.
 
     Args:
@@ -174,18 +175,10 @@ class Seen:
     """
 
     def __init__(self, needles, folder):
+        super().__init__()
         self.needles = needles
         self.folder = folder
         self.texts = {}
-        self.lines = []
-
-    def info(self, message, *values):
-        self.lines.append(message % values)
-
-    warning = error = info
-
-    def log(self, level, message, *values):
-        self.info(message, *values)
 
     def secrets(self):
         """Returns the names of the secrets that were found, each with its place."""

@@ -10,6 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.line_log import LineLog
+
 
 def refusal_of(status, message):
     return status, {"error": {"code": status, "message": message}}
@@ -48,25 +50,10 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-class Log:
-    """The log of a task, as lines."""
-
-    def __init__(self):
-        self.lines = []
-
-    def info(self, event, *args):
-        self.lines.append(event % args)
-
-    warning = error = info
-
-    def log(self, level, event, *args):
-        self.lines.append(event % args)
-
-
 @pytest.fixture
 def log():
     """The log of a launcher of jobs."""
-    return Log()
+    return LineLog()
 
 
 @pytest.fixture

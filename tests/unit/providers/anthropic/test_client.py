@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.providers.anthropic.client import (
 from airflow_provider_llmbeam.providers.reported import UsageReader
 from airflow_provider_llmbeam.spec import AnthropicModel, Generation, Price
 from airflow_provider_llmbeam.spec.model import price_of
+from tests.asking import ask_each
 
 METHOD = "anthropic.messages"
 SCHEMA = {
@@ -59,15 +60,9 @@ def ask(
     """Sends each prompt once, through one client."""
 
     async def main() -> list[Reply | RequestError]:
-        backend = AnthropicBackend(model(sandbox, project=project), generation or Generation(), schema, cached)
-        found: list[Reply | RequestError] = []
-        for prompt in prompts:
-            try:
-                found.append(await backend.complete(prompt))
-            except RequestError as error:
-                found.append(error)
-        await backend.aclose()
-        return found
+        return await ask_each(
+            AnthropicBackend(model(sandbox, project=project), generation or Generation(), schema, cached), *prompts
+        )
 
     return asyncio.run(main())
 

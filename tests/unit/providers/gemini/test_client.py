@@ -30,6 +30,7 @@ from airflow_provider_llmbeam.providers.gemini.client import (
 )
 from airflow_provider_llmbeam.providers.reported import UsageReader
 from airflow_provider_llmbeam.spec import GeminiModel, Generation
+from tests.asking import ask_each
 
 pytestmark = pytest.mark.promise(5)
 METHOD = "gemini.generateContent"
@@ -49,15 +50,7 @@ def ask(
     """Sends each prompt once, through one client."""
 
     async def main() -> list[Reply | RequestError]:
-        backend = GeminiBackend(model, generation or Generation(), schema)
-        found: list[Reply | RequestError] = []
-        for prompt in prompts:
-            try:
-                found.append(await backend.complete(prompt))
-            except RequestError as error:
-                found.append(error)
-        await backend.aclose()
-        return found
+        return await ask_each(GeminiBackend(model, generation or Generation(), schema), *prompts)
 
     return asyncio.run(main())
 

@@ -24,6 +24,7 @@ from airflow_provider_llmbeam.providers.openai.client import (
 from airflow_provider_llmbeam.providers.reported import UsageReader, json_object
 from airflow_provider_llmbeam.providers.vertex_endpoint.client import _reply as predicted
 from airflow_provider_llmbeam.spec import Generation, OpenAIModel
+from tests.asking import ask_each
 from tests.replying import Replying, raw
 
 SCHEMA = {
@@ -45,15 +46,7 @@ def ask(
     """Sends each prompt once, through one client."""
 
     async def main() -> list[Reply | RequestError]:
-        backend = OpenAIBackend(model(base_url), generation or Generation(), schema)
-        found: list[Reply | RequestError] = []
-        for prompt in prompts:
-            try:
-                found.append(await backend.complete(prompt))
-            except RequestError as error:
-                found.append(error)
-        await backend.aclose()
-        return found
+        return await ask_each(OpenAIBackend(model(base_url), generation or Generation(), schema), *prompts)
 
     return asyncio.run(main())
 

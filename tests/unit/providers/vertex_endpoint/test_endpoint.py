@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.providers.vertex_endpoint.client import (
     open_backend,
 )
 from airflow_provider_llmbeam.spec import Generation, VertexEndpointModel
+from tests.asking import ask_each
 
 ENDPOINT = "projects/p/locations/us-central1/endpoints/llmbeam-1"
 Answer = Callable[[str, dict[str, Any]], Any]
@@ -76,15 +77,9 @@ def ask(
     answer: Answer, *prompts: Prompt, request_format: str = "chat", generation: Generation | None = None
 ) -> list[Reply | RequestError]:
     async def body(base_url: str) -> list[Reply | RequestError]:
-        backend = open_backend(model(base_url, request_format), generation or Generation(), None)
-        found: list[Reply | RequestError] = []
-        for prompt in prompts:
-            try:
-                found.append(await backend.complete(prompt))
-            except RequestError as error:
-                found.append(error)
-        await backend.aclose()
-        return found
+        return await ask_each(
+            open_backend(model(base_url, request_format), generation or Generation(), None), *prompts
+        )
 
     return asyncio.run(with_endpoint(answer, body))  # type: ignore[no-any-return]
 
