@@ -1,0 +1,391 @@
+"""The stages of a cascade in the graph: each is asked what those before it do not keep, and `model` the rest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import apache_beam as beam
+from apache_beam.ml.inference.base import PredictionResult
+from apache_beam.transforms.window import GlobalWindows
+
+from airflow_provider_llmbeam.cascade.agreement import AnswerComparer
+from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Completion, Failure, Outcome
+from airflow_provider_llmbeam.exceptions import PermanentFailureError
+from airflow_provider_llmbeam.pipeline.answer_form import answer_form
+from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
+from airflow_provider_llmbeam.pipeline.cascade.stages import (
+    StagePrompts,
+    merge_samples,
+    names_of,
+    sample_fingerprint,
+    samples_of,
+    score_of,
+    stage_jobs,
+)
+from airflow_provider_llmbeam.pipeline.context import RunContext
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Escalation, Request, Row, StageAnswer
+from airflow_provider_llmbeam.pipeline.feature import Prompts
+from airflow_provider_llmbeam.pipeline.further_requests import NOT_ASKED, Ask, Asked
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
+from airflow_provider_llmbeam.pipeline.records import answer_value, encode_key
+from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.pipeline.transforms.account import add_outcome
+from airflow_provider_llmbeam.pipeline.transforms.reuse import FAILED, REUSED, MakeRequest, Reuse, read_journal
+from airflow_provider_llmbeam.spec.cascade import Cascade
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.protocol.counts import Counts
+
+KEPT, ESCALATED, TALLIES = "kept", "escalated", "tallies"
+#: Name in the counts of a cascade of what is of no stage.
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the stages leave.
+
+    Attributes:
+        requests: `Request`s to `model`.
+        answered: `AnsweredRow`s: of a stage, or of `model` in the journal.
+        failed: `FailedRow`s of the journal.
+        tallies: `Tally`s.
+    """
+
+    requests: beam.PCollection
+    answered: list[beam.PCollection]
+    failed: list[beam.PCollection]
+    tallies: list[beam.PCollection]
+
+
+def ask_stages(root: beam.Pipeline, prompts: Prompts, spec: JobSpec, context: RunContext) -> Results:
+    """Answers prompts by the stages of a calibrated cascade, and leaves the rest to `model`.
+
+    Answers of `model` in the journal are final, and what a stage would have said of them is only looked up, for the
+    audit.
+
+    Args:
+        root: The pipeline.
+        prompts: The prompts.
+        spec: The job.
+        context: Its run.
+    """
+    cascade = cast("Cascade", spec.cascade)
+    guard = () if prompts.duplicate_keys is None else (prompts.duplicate_keys,)
+    found = (
+        {"rows": prompts.rendered, "journal": read_journal(root, spec, context)}
+        | "ByFingerprint" >> beam.CoGroupByKey()
+        | "FindKnown" >> beam.ParDo(_FindKnown(spec, context), *guard).with_outputs(REUSED, FAILED, main="open")
+    )
+    escalations = found["open"]
+    answered, settled, tallies = [found[REUSED]], [], []
+    for number, job in enumerate(stage_jobs(spec, cascade)):
+        asked: Any = escalations | f"Stage{number}" >> _AskStage(spec, job, number, context, prompts)
+        answered.append(asked[KEPT])
+        settled.append(asked["settled"])
+        tallies.append(asked[TALLIES])
+        escalations = asked[ESCALATED]
+    finished = (
+        (*settled, escalations)
+        | "Unkept" >> beam.Flatten()
+        | "Finish" >> beam.ParDo(_Finish(spec, context)).with_outputs(REUSED, TALLIES, main="requests")
+    )
+    return Results(
+        finished["requests"],
+        [*answered, finished[REUSED]],
+        [found[FAILED]],
+        [*tallies, finished[TALLIES]],
+    )
+
+
+class _AskStage(beam.PTransform):
+    """Asks one stage; outputs `settled` and `escalated`, both `Escalation`s, `kept` and `tallies`."""
+
+    def __init__(self, spec: JobSpec, job: JobSpec, number: int, context: RunContext, prompts: Prompts) -> None:
+        super().__init__()
+        self._spec, self._job, self._number, self._context, self._prompts = spec, job, number, context, prompts
+
+    def expand(self, escalations: beam.PCollection) -> Any:
+        """Asks for each sample of an answer, one after the other."""
+        cascade = cast("Cascade", self._spec.cascade)
+        stage = cascade.stages[self._number]
+        of_stage = stage_context(self._context, self._number)
+        handler = StageHandler(self._job, of_stage, names_of(self._spec, cascade)[self._number])
+        unasked = []
+        for sample in range(samples_of(stage)):
+            questions = escalations | f"Question{sample}" >> beam.ParDo(
+                _MakeQuestions(self._spec, self._number, sample)
+            ).with_outputs(ESCALATED, main="questions")
+            unasked.append(questions[ESCALATED])
+            answers = questions["questions"] | f"Ask{sample}" >> Ask(
+                handler, self._prompts.delay, self._prompts.duplicate_keys
+            )
+            escalations = answers | f"Collect{sample}" >> beam.Map(_collect)
+        decided = escalations | "Decide" >> beam.ParDo(
+            _Decide(self._spec, self._number, self._context)
+        ).with_outputs(KEPT, ESCALATED, TALLIES, main="settled")
+        escalated = (decided[ESCALATED], *unasked) | beam.Flatten()
+        return {
+            "settled": decided["settled"],
+            KEPT: decided[KEPT],
+            ESCALATED: escalated,
+            TALLIES: decided[TALLIES],
+        }
+
+
+def stage_context(context: RunContext, number: int) -> RunContext:
+    """Returns the run of a stage: with the budget of the job, and prompts that the provider has not stored."""
+    return replace(
+        context,
+        run=f"{context.run}-stage{number}",
+        budget_run=context.budget_run or context.run,
+        cached_head=None,
+        batch_since=None,
+        cascade=None,
+    )
+
+
+class StageHandler(JobHandler[Request]):
+    """Handler of the requests of a stage, whose cost is among the counts of the job, and whose answers are not.
+
+    Args:
+        spec: The job of the stage.
+        context: Its run.
+        name: Name of the stage, for the audit.
+    """
+
+    def __init__(self, spec: JobSpec, context: RunContext, name: str) -> None:
+        super().__init__(spec, context)
+        self.audit = with_stage(self.audit, name)
+
+    def count(self, counts: Counts) -> None:
+        """Counts requests and their cost: a row is answered once its answer is kept."""
+        super().count(replace(counts, answered=0, failed=0))
+
+
+def with_stage(trail: AuditTrail | None, name: str) -> AuditTrail | None:
+    """Returns a trail whose records name a stage."""
+    return None if trail is None else replace(trail, requester={**trail.requester, "stage": name})
+
+
+def is_of_audit(row: Row, key: tuple[str, ...], ratio: float) -> bool:
+    """Returns whether a row is of the audit sample: a function of its key alone."""
+    digest = hashlib.sha256(b"cascade\n" + encode_key(row, key)).digest()
+    return int.from_bytes(digest[:7]) < ratio * 2**56
+
+
+class _FindKnown(Reuse):
+    """Makes an `Escalation` of each prompt without a final answer, and of those with one that are audited."""
+
+    def __init__(self, spec: JobSpec, context: RunContext) -> None:
+        super().__init__(spec.name, answer_form(spec, context), context)
+        self._key = spec.source.key
+
+    def process(self, group: tuple[str, Any], duplicate_keys: list[bytes] = []) -> Iterator[Any]:  # noqa: B006 - never changed
+        """Processes one fingerprint."""
+        fingerprint, found = group
+        rows, journal = list(found["rows"]), list(found["journal"])
+        known = self._earlier.of(fingerprint, journal)
+        ratio = 0.0 if self._context.cascade is None else self._context.cascade.audit_ratio
+        if known is not None and not (
+            isinstance(known[0], Completion) and any(is_of_audit(row, self._key, ratio) for row, *_ in rows)
+        ):
+            yield from super().process((fingerprint, {"rows": rows, "journal": journal}), duplicate_keys)
+            return
+        error = self._earlier.batch_error(journal)
+        for request in MakeRequest.process(self, (fingerprint, rows), duplicate_keys):
+            yield Escalation(replace(request, batch_error=error), cast("Any", known))
+
+
+class _MakeQuestions(beam.DoFn):
+    """Turns an `Escalation` into what `Ask` takes for one sample of the answer of a stage."""
+
+    def __init__(self, spec: JobSpec, number: int, sample: int) -> None:
+        super().__init__()
+        self._spec, self._number, self._sample = spec, number, sample
+
+    def setup(self) -> None:
+        """Compiles the templates, once per worker."""
+        cascade = cast("Cascade", self._spec.cascade)
+        self._prompts = StagePrompts(stage_jobs(self._spec, cascade)[self._number], cascade.stages[self._number])
+
+    def process(self, escalation: Escalation) -> Iterator[Any]:
+        """Makes one question; one without a prompt for the stage is escalated."""
+        request = escalation.request
+        if (made := self._prompts.of(request.rows[0], request.prompt)) is None:
+            yield beam.pvalue.TaggedOutput(ESCALATED, replace(escalation, samples=()))
+            return
+        fingerprint, prompt = made
+        yield sample_fingerprint(fingerprint, self._sample), (prompt.text, prompt.system, escalation)
+
+
+def _collect(asked: Asked) -> Escalation:
+    escalation = cast("Escalation", asked.element)
+    return replace(escalation, samples=(*escalation.samples, (asked.outcome, asked.is_first)))
+
+
+class _Decide(CountingDoFn):
+    """Decides which rows keep the answer of a stage: outputs `AnsweredRow`s as `kept`, and `Escalation`s.
+
+    Those with an answer that rows would keep, but for the audit, are settled; the others are escalated.
+    """
+
+    def __init__(self, spec: JobSpec, number: int, context: RunContext) -> None:
+        super().__init__(context)
+        self._spec, self._number = spec, number
+        cascade = cast("Cascade", spec.cascade)
+        self._stage = cascade.stages[number]
+        self._name = names_of(spec, cascade)[number]
+        self._has_schema = spec.prompt.output_schema is not None
+
+    def setup(self) -> None:
+        """Compiles the comparison, once per worker."""
+        self._comparer = AnswerComparer(self._spec)
+
+    def start_bundle(self) -> None:
+        """Resets the sums."""
+        super().start_bundle()
+        self._tally = Tally()
+
+    def finish_bundle(self) -> Iterator[beam.pvalue.TaggedOutput]:
+        """Emits the sums."""
+        super().finish_bundle()
+        yield beam.pvalue.TaggedOutput(TALLIES, GlobalWindows.windowed_value(self._tally))
+
+    def process(self, escalation: Escalation) -> Iterator[Any]:
+        """Decides on the rows of one request.
+
+        Raises:
+            PermanentFailureError: The server of the stage answers nobody.
+        """
+        request, samples = escalation.request, escalation.samples
+        outcome, is_first = merge_samples(samples)
+        escalation = replace(escalation, samples=())
+        if outcome is NOT_ASKED or (isinstance(outcome, Failure) and outcome.kind == "not_sent"):
+            yield beam.pvalue.TaggedOutput(ESCALATED, escalation)
+            return
+        if isinstance(outcome, Failure) and outcome.kind in OF_EVERY_PROMPT:
+            raise PermanentFailureError(
+                f"Stage {self._name!r} of the cascade answers nothing: {outcome.message.rstrip('.')}. Its rows were "
+                "not sent to `model`, as all of them would be. Correct the stage; a retry pays for no answer again."
+            )
+        self._count(request, outcome, is_first)
+        value = answer_value(outcome, has_schema=self._has_schema) if isinstance(outcome, Completion) else None
+        is_kept = isinstance(outcome, Completion) and self._keeps(value, [each for each, _ in samples])
+        run = self._context.cascade
+        is_audited = run is not None and any(
+            is_of_audit(row, self._spec.source.key, run.audit_ratio) for row in request.rows
+        )
+        if is_kept and not is_audited:
+            self._tally.cascade[self._name, "kept"] += len(request.rows)
+            yield from self._keep(request, cast("Completion", outcome), is_first)
+            return
+        if is_first:
+            add_outcome(self._tally, outcome)
+        if is_kept:
+            yield replace(escalation, request=replace(request, audited=StageAnswer(self._number, value)))
+        else:
+            yield beam.pvalue.TaggedOutput(ESCALATED, escalation)
+
+    def _keeps(self, value: Any, outcomes: Sequence[Outcome]) -> bool:
+        score = score_of(self._stage, outcomes, has_schema=self._has_schema)
+        run = self._context.cascade
+        return run is not None and run.calibration.keeps(self._number, score, self._comparer.label(value))
+
+    def _keep(self, request: Request, answer: Completion, is_first: bool) -> Iterator[beam.pvalue.TaggedOutput]:
+        origin: Any = ("repaired" if answer.repairs else "fresh") if is_first else "resumed"
+        self.count("answered" if is_first else "resumed", 1 if is_first else len(request.rows))
+        for number, row in enumerate(request.rows):
+            of_row = "duplicate" if number and is_first else origin
+            kept = AnsweredRow(row, request.fingerprint, answer, of_row, answered_by=self._name)
+            yield beam.pvalue.TaggedOutput(KEPT, kept)
+
+    def _count(self, request: Request, outcome: Outcome, is_first: bool) -> None:
+        counts = self._tally.cascade
+        counts[self._name, "rows"] += len(request.rows)
+        counts[self._name, "failed"] += len(request.rows) if isinstance(outcome, Failure) else 0
+        if is_first:
+            counts.update(paid_counts(self._name, outcome))
+
+
+class _Finish(CountingDoFn):
+    """Makes the requests to `model`; rows whose answer of `model` is known are output as `reused`."""
+
+    def __init__(self, spec: JobSpec, context: RunContext) -> None:
+        super().__init__(context)
+        self._spec = spec
+
+    def setup(self) -> None:
+        """Compiles the comparison, once per worker."""
+        self._audit = Audit(self._spec, self._context)
+
+    def process(self, escalation: Escalation) -> Iterator[Any]:
+        """Finishes one request."""
+        request, known = escalation.request, escalation.known
+        if known is None:
+            yield request
+            return
+        answer, origin = known
+        if (tally := self._audit.tally(request, answer)) is not None:
+            yield beam.pvalue.TaggedOutput(TALLIES, tally)
+        self.count("resumed", len(request.rows))
+        for row in request.rows:
+            yield beam.pvalue.TaggedOutput(REUSED, AnsweredRow(row, request.fingerprint, answer, origin))
+
+
+class CompareAudited(beam.DoFn):
+    """Compares the answers of `model` to audited rows with those that they would have kept; outputs `Tally`s."""
+
+    def __init__(self, spec: JobSpec, context: RunContext) -> None:
+        super().__init__()
+        self._spec, self._context = spec, context
+
+    def setup(self) -> None:
+        """Compiles the comparison, once per worker."""
+        self._audit = Audit(self._spec, self._context)
+
+    def process(self, result: PredictionResult) -> Iterator[Tally]:
+        """Compares one prediction."""
+        if (tally := self._audit.tally(result.example, result.inference)) is not None:
+            yield tally
+
+
+class Audit:
+    """Compares answers of `model` with those of stages that rows would have kept.
+
+    Args:
+        spec: The job.
+        context: Its run.
+    """
+
+    def __init__(self, spec: JobSpec, context: RunContext) -> None:
+        self._comparer = AnswerComparer(spec)
+        self._key = spec.source.key
+        self._ratio = 0.0 if context.cascade is None else context.cascade.audit_ratio
+        self._has_schema = spec.prompt.output_schema is not None
+
+    def tally(self, request: Request, outcome: Outcome) -> Tally | None:
+        """Returns what the audit of the rows of a request adds to the sums; `None` if there is none."""
+        if request.audited is None:
+            return None
+        rows = sum(is_of_audit(row, self._key, self._ratio) for row in request.rows)
+        agrees = isinstance(outcome, Completion) and self._comparer.agrees(
+            answer_value(outcome, has_schema=self._has_schema), request.audited.value
+        )
+        return Tally(cascade=Counter({(ALL, "audited"): rows, (ALL, "agreed"): rows if agrees else 0}))
+
+
+def paid_counts(name: str, outcome: Outcome) -> Counter[tuple[str, str]]:
+    """Returns what an outcome of a stage, or of `model`, adds to the counts of a cascade."""
+    counts = {
+        "requests": outcome.attempts + outcome.rejections + outcome.sheds,
+        "input_tokens": outcome.input_tokens,
+        "output_tokens": outcome.output_tokens,
+        "cost_nano_usd": outcome.cost_nano_usd or 0,
+        "unpriced": int(outcome.cost_nano_usd is None),
+    }
+    return Counter({(name, what): number for what, number in counts.items()})
