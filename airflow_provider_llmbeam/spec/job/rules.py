@@ -79,7 +79,7 @@ def _characters_fault(spec: JobSpec) -> FieldFaultError | None:
 
 
 def _feature_fault(spec: JobSpec) -> FieldFaultError | None:
-    features = (spec.safety.moderation, spec.conversation, spec.safety.privacy)
+    features = (spec.safety.moderation, spec.conversation, spec.cascade, spec.safety.privacy)
     faults = (feature.find_fault(spec) for feature in features if feature is not None)
     return next((fault for fault in faults if fault is not None), None)
 
