@@ -83,19 +83,19 @@ class Request:
     prompt: Prompt
     about: tuple[str, ...] = ()
     batch_error: str | None = None
-    audited: StageAnswer | None = None
+    audited: AuditedAnswer | None = None
 
 
 @value()
-class StageAnswer:
-    """An answer that rows keep, or would keep, of a stage of the cascade.
+class AuditedAnswer:
+    """An answer of a stage of the cascade that rows would keep, if `model` were not asked, too, for the audit.
 
     Attributes:
-        stage: Number of the stage.
+        stage: Name of the stage.
         value: The answer: a value of the output schema, or a text.
     """
 
-    stage: int
+    stage: str
     value: Any
 
 

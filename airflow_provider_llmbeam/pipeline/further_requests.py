@@ -119,7 +119,6 @@ class _LookUp(beam.DoFn):
             about = tuple(dict.fromkeys(map(_fingerprint_of, elements))) if self._is_verdict else ()
             yield Request(fingerprint, rows, Prompt(text, system), about)
 
-
     def _rows(self, element: Any) -> Iterator[Row]:
         """Yields what the audit needs of the rows of an element; the first one has the element."""
         carried: Row = {_ELEMENT: element}

@@ -10,6 +10,8 @@ from typing import Any
 from airflow_provider_llmbeam.engine.bill import paid_for
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.pipeline.cascade.agreement import find_label_path, label_of
+from airflow_provider_llmbeam.pipeline.cascade.calibration import StageAnswer
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.records import answer_value
@@ -90,31 +92,48 @@ def merge_samples(outcomes: Sequence[tuple[Outcome, bool]]) -> tuple[Outcome, bo
     return replace(first, **paid_for(paid)), bool(paid)
 
 
-def score_of(stage: Stage, outcomes: Sequence[Outcome], *, has_schema: bool) -> float | None:
-    """Returns how much an answer of a stage can be trusted; `None` if it says nothing of it.
+class AnswerReader:
+    """Reads from answers what a cascade decides by.
 
     Args:
-        stage: The stage.
-        outcomes: Its answers to a prompt, the first of which counts.
-        has_schema: Whether answers are values of a schema.
+        spec: The job.
     """
-    first = outcomes[0]
-    if isinstance(first, Failure):
-        return None
-    match stage.score:
-        case LogprobScore():
-            return first.mean_logprob
-        case FieldScore():
-            return _number(_field(first.parsed, stage.score.field.split(".")))
-        case RepeatsScore():
-            values = [
-                answer_value(each, has_schema=has_schema) if isinstance(each, Completion) else _NOTHING
-                for each in outcomes
-            ]
-            return sum(value == values[0] for value in values) / len(values)
 
+    def __init__(self, spec: JobSpec) -> None:
+        cascade, schema = spec.cascade, spec.prompt.output_schema
+        self._has_schema = schema is not None
+        self._label_path = None if cascade is None else find_label_path(cascade.agreement, schema)
 
-_NOTHING = object()
+    def value(self, answer: Completion) -> Any:
+        """Returns an answer: a value of the output schema, or a text."""
+        return answer_value(answer, has_schema=self._has_schema)
+
+    def label(self, answer: Completion) -> str | None:
+        """Returns the class of an answer; `None` for a job without classes."""
+        return label_of(self.value(answer), self._label_path)
+
+    def answer(self, stage: Stage, outcomes: Sequence[Outcome]) -> StageAnswer | None:
+        """Returns what the choice needs of the answer of a stage; `None` if it failed, or has no score.
+
+        Args:
+            stage: The stage.
+            outcomes: Its answers to a prompt, the first of which counts.
+        """
+        first = outcomes[0]
+        if isinstance(first, Failure) or (score := self._score(stage, first, outcomes)) is None:
+            return None
+        return StageAnswer(score, label=self.label(first))
+
+    def _score(self, stage: Stage, first: Completion, outcomes: Sequence[Outcome]) -> float | None:
+        match stage.score:
+            case LogprobScore():
+                return first.mean_logprob
+            case FieldScore():
+                return _number(_field(first.parsed, stage.score.field.split(".")))
+            case RepeatsScore():
+                value = self.value(first)
+                equal = [isinstance(each, Completion) and self.value(each) == value for each in outcomes]
+                return sum(equal) / len(outcomes)
 
 
 def _field(value: Any, path: Sequence[str]) -> Any:

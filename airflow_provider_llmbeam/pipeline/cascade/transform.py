@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult
 from apache_beam.transforms.window import GlobalWindows
 
-from airflow_provider_llmbeam.cascade.agreement import AnswerComparer
 from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Completion, Failure, Outcome
 from airflow_provider_llmbeam.exceptions import PermanentFailureError
 from airflow_provider_llmbeam.pipeline.answer_form import answer_form
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
+from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees
+from airflow_provider_llmbeam.pipeline.cascade.choice import is_kept
 from airflow_provider_llmbeam.pipeline.cascade.stages import (
+    AnswerReader,
     StagePrompts,
     merge_samples,
     names_of,
     sample_fingerprint,
     samples_of,
-    score_of,
     stage_jobs,
 )
 from airflow_provider_llmbeam.pipeline.context import RunContext
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, Escalation, Request, Row, StageAnswer
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, AuditedAnswer, Escalation, Request, Row
 from airflow_provider_llmbeam.pipeline.feature import Prompts
 from airflow_provider_llmbeam.pipeline.further_requests import NOT_ASKED, Ask, Asked
 from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
-from airflow_provider_llmbeam.pipeline.records import answer_value, encode_key
+from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import add_outcome
@@ -39,6 +40,10 @@ from airflow_provider_llmbeam.pipeline.transforms.reuse import FAILED, REUSED, M
 from airflow_provider_llmbeam.spec.cascade import Cascade
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
+
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.pipeline.cascade.calibration import Calibration
+    from airflow_provider_llmbeam.pipeline.cascade.run import RunCascade
 
 KEPT, ESCALATED, TALLIES = "kept", "escalated", "tallies"
 #: Name in the counts of a cascade of what is of no stage.
@@ -65,8 +70,8 @@ class Results:
 def ask_stages(root: beam.Pipeline, prompts: Prompts, spec: JobSpec, context: RunContext) -> Results:
     """Answers prompts by the stages of a calibrated cascade, and leaves the rest to `model`.
 
-    Answers of `model` in the journal are final, and what a stage would have said of them is only looked up, for the
-    audit.
+    Answers of `model` in the journal are final, and what a stage has said of their prompts is only looked up, for
+    the audit.
 
     Args:
         root: The pipeline.
@@ -83,7 +88,9 @@ def ask_stages(root: beam.Pipeline, prompts: Prompts, spec: JobSpec, context: Ru
     )
     escalations = found["open"]
     answered, settled, tallies = [found[REUSED]], [], []
-    for number, job in enumerate(stage_jobs(spec, cascade)):
+    jobs, run = stage_jobs(spec, cascade), cast("RunCascade", context.cascade)
+    for number in run.asked:
+        job = jobs[number]
         asked: Any = escalations | f"Stage{number}" >> _AskStage(spec, job, number, context, prompts)
         answered.append(asked[KEPT])
         settled.append(asked["settled"])
@@ -240,11 +247,11 @@ class _Decide(CountingDoFn):
         cascade = cast("Cascade", spec.cascade)
         self._stage = cascade.stages[number]
         self._name = names_of(spec, cascade)[number]
-        self._has_schema = spec.prompt.output_schema is not None
+        self._run = cast("RunCascade", context.cascade)
 
     def setup(self) -> None:
-        """Compiles the comparison, once per worker."""
-        self._comparer = AnswerComparer(self._spec)
+        """Makes what reads answers, once per worker."""
+        self._reader = AnswerReader(self._spec)
 
     def start_bundle(self) -> None:
         """Resets the sums."""
@@ -270,31 +277,27 @@ class _Decide(CountingDoFn):
             return
         if isinstance(outcome, Failure) and outcome.kind in OF_EVERY_PROMPT:
             raise PermanentFailureError(
-                f"Stage {self._name!r} of the cascade answers nothing: {outcome.message.rstrip('.')}. Its rows were "
-                "not sent to `model`, as all of them would be. Correct the stage; a retry pays for no answer again."
+                f"Stage {self._name!r} of the cascade answers nothing: {outcome.message.rstrip('.')}. Its rows "
+                "were not sent to `model`, as all of them would be. Correct the stage; a retry pays for no answer "
+                "again."
             )
         self._count(request, outcome, is_first)
-        value = answer_value(outcome, has_schema=self._has_schema) if isinstance(outcome, Completion) else None
-        is_kept = isinstance(outcome, Completion) and self._keeps(value, [each for each, _ in samples])
-        run = self._context.cascade
-        is_audited = run is not None and any(
-            is_of_audit(row, self._spec.source.key, run.audit_ratio) for row in request.rows
-        )
-        if is_kept and not is_audited:
+        answer = self._reader.answer(self._stage, [each for each, _ in samples])
+        calibration = cast("Calibration", self._run.calibration)
+        keeps = is_kept(calibration, self._number, answer)
+        is_audited = any(is_of_audit(row, self._spec.source.key, self._run.audit_ratio) for row in request.rows)
+        if keeps:
             self._tally.cascade[self._name, "kept"] += len(request.rows)
+        if keeps and not is_audited:
             yield from self._keep(request, cast("Completion", outcome), is_first)
             return
         if is_first:
             add_outcome(self._tally, outcome)
-        if is_kept:
-            yield replace(escalation, request=replace(request, audited=StageAnswer(self._number, value)))
+        if keeps:
+            value = self._reader.value(cast("Completion", outcome))
+            yield replace(escalation, request=replace(request, audited=AuditedAnswer(self._name, value)))
         else:
             yield beam.pvalue.TaggedOutput(ESCALATED, escalation)
-
-    def _keeps(self, value: Any, outcomes: Sequence[Outcome]) -> bool:
-        score = score_of(self._stage, outcomes, has_schema=self._has_schema)
-        run = self._context.cascade
-        return run is not None and run.calibration.keeps(self._number, score, self._comparer.label(value))
 
     def _keep(self, request: Request, answer: Completion, is_first: bool) -> Iterator[beam.pvalue.TaggedOutput]:
         origin: Any = ("repaired" if answer.repairs else "fresh") if is_first else "resumed"
@@ -320,8 +323,8 @@ class _Finish(CountingDoFn):
         self._spec = spec
 
     def setup(self) -> None:
-        """Compiles the comparison, once per worker."""
-        self._audit = Audit(self._spec, self._context)
+        """Makes what compares, once per worker."""
+        self._audit = AuditedRows(self._spec, self._context)
 
     def process(self, escalation: Escalation) -> Iterator[Any]:
         """Finishes one request."""
@@ -345,8 +348,8 @@ class CompareAudited(beam.DoFn):
         self._spec, self._context = spec, context
 
     def setup(self) -> None:
-        """Compiles the comparison, once per worker."""
-        self._audit = Audit(self._spec, self._context)
+        """Makes what compares, once per worker."""
+        self._audit = AuditedRows(self._spec, self._context)
 
     def process(self, result: PredictionResult) -> Iterator[Tally]:
         """Compares one prediction."""
@@ -354,7 +357,7 @@ class CompareAudited(beam.DoFn):
             yield tally
 
 
-class Audit:
+class AuditedRows:
     """Compares answers of `model` with those of stages that rows would have kept.
 
     Args:
@@ -363,20 +366,20 @@ class Audit:
     """
 
     def __init__(self, spec: JobSpec, context: RunContext) -> None:
-        self._comparer = AnswerComparer(spec)
         self._key = spec.source.key
+        self._reader = AnswerReader(spec)
+        self._agreement = cast("Cascade", spec.cascade).agreement
         self._ratio = 0.0 if context.cascade is None else context.cascade.audit_ratio
-        self._has_schema = spec.prompt.output_schema is not None
 
     def tally(self, request: Request, outcome: Outcome) -> Tally | None:
         """Returns what the audit of the rows of a request adds to the sums; `None` if there is none."""
         if request.audited is None:
             return None
         rows = sum(is_of_audit(row, self._key, self._ratio) for row in request.rows)
-        agrees = isinstance(outcome, Completion) and self._comparer.agrees(
-            answer_value(outcome, has_schema=self._has_schema), request.audited.value
+        is_equal = isinstance(outcome, Completion) and agrees(
+            self._agreement, request.audited.value, self._reader.value(outcome)
         )
-        return Tally(cascade=Counter({(ALL, "audited"): rows, (ALL, "agreed"): rows if agrees else 0}))
+        return Tally(cascade=Counter({(ALL, "audited"): rows, (ALL, "disagreements"): 0 if is_equal else rows}))
 
 
 def paid_counts(name: str, outcome: Outcome) -> Counter[tuple[str, str]]:

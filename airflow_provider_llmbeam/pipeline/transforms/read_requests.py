@@ -42,7 +42,7 @@ def read_requests(
     prompts, every_row = read_prompts(root, spec, context)
     for feature in features:
         prompts = feature.change_prompts(prompts, context)
-    if context.cascade is not None:
+    if context.cascade is not None and context.cascade.asked:
         asked = ask_stages(root, prompts, spec, context)
         requests, *answered = wait_for_row_check((asked.requests, *asked.answered), every_row, spec)
         outcomes = Results(answered, [*prompts.failed, *asked.failed], [*prompts.tallies, *asked.tallies])
