@@ -178,8 +178,8 @@ class Cascade(SpecModel):
         sample_rows: Number of draws, with replacement and with probability by the number of rows. `None`: as many
             as certify the target at two thirds of the disagreement that it allows; 1,000 for 0.95 and 0.95.
         class_agreement: Smallest share among the rows of each class, by the label of `model`. A class with too few
-            draws to certify it is not guaranteed: what a stage predicts to be of it escalates. A class is a value of
-            the first field of `agreement` with an `enum`, or of an answer without fields that has one.
+            draws to certify it is not guaranteed: what a stage predicts to be of it escalates. A class is a value
+            of the first field with an `enum` that `agreement` compares, or of such an answer without fields.
         agreement: When two answers agree: a comparison of the whole answer, with all its fields, or comparisons by
             dotted path of a field. `*` is all fields that are not named; without it they may differ. A text in
             place of a comparison is its `type`.
@@ -219,7 +219,7 @@ class Cascade(SpecModel):
             raise FieldFaultError(
                 "sample_rows",
                 f"must be at least {self.least_draws:,}: a smaller sample cannot certify `target_agreement` "
-                f"{self.target_agreement:g} with `confidence` {self.confidence:g}, not even without one disagreement",
+                f"{self.target_agreement:g} with `confidence` {self.confidence:g}, even without a disagreement",
                 self.sample_rows,
             )
         return self
@@ -308,7 +308,7 @@ class Cascade(SpecModel):
         return None
 
     def stage_job(self, spec: JobSpec, index: int) -> JobSpec:
-        """Returns a job like `spec` whose model is that of a stage, with log-probabilities where its score needs them.
+        """Returns a job like `spec` with the model of a stage, and with log-probabilities if its score needs them.
 
         A streamed answer has none, and the same text.
         """
@@ -340,7 +340,7 @@ def stage_fault(spec: JobSpec, job_fault: Callable[[JobSpec], ValueError | None]
         if isinstance(fault, FieldFaultError) and fault.field == "generation.logprobs":
             return FieldFaultError(
                 f"cascade.stages.{index}.score",
-                f"must be 'repeats' or 'field': 'logprob' needs log-probabilities, and `generation.logprobs` {fault.want}",
+                f"must be 'repeats' or 'field': 'logprob' needs `generation.logprobs`, which {fault.want}",
                 "logprob",
                 *fault.related,
             )

@@ -37,7 +37,7 @@ def find_label_path(
 ) -> tuple[str, ...] | None:
     """Returns the path of the value that is the class of an answer; `None` for a job without classes.
 
-    It is the first field with an `enum`, or a boolean, that `agreement` compares; an empty path is the whole answer.
+    It is the first field with an `enum`, or a boolean, that `agreement` compares; empty: the whole answer.
 
     Args:
         agreement: `cascade.agreement`.

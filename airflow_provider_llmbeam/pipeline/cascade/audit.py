@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from pydantic import BaseModel, ConfigDict
+
+from airflow_provider_llmbeam.pipeline.cascade.binomial import lower_tails
 
 #: Least number of draws of an audit.
 MIN_AUDIT_ROWS = 30
+#: Probability of a contradiction where agreement is the target itself.
+_LEVEL = 0.01
 
 
 class Audit(BaseModel):
@@ -36,7 +42,7 @@ def count_audit_rows(kept: int, ratio: float) -> int:
         kept: Number of rows that keep the answer of a stage.
         ratio: `cascade.audit_ratio`.
     """
-    raise NotImplementedError
+    return max(math.ceil(kept * ratio), MIN_AUDIT_ROWS) if kept else 0
 
 
 def contradicts(audit: Audit, target_agreement: float) -> bool:
@@ -48,4 +54,11 @@ def contradicts(audit: Audit, target_agreement: float) -> bool:
         audit: All audits since the calibration.
         target_agreement: Smallest share of the rows whose final answer agrees.
     """
-    raise NotImplementedError
+    if not audit.audited:
+        return False
+    allowed = (1 - target_agreement) * audit.rows / audit.kept
+    if allowed >= 1:
+        return False
+    # P(at least so many disagreements), if just as many as allowed are expected.
+    agreed = audit.audited - audit.disagreements
+    return bool(lower_tails(audit.audited, 1 - allowed)[agreed] <= _LEVEL)

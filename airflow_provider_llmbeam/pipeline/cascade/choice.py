@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_provider_llmbeam.pipeline.cascade.calibration import Calibration, StageAnswer
+from airflow_provider_llmbeam.pipeline.cascade.calibration import Calibration, StageAnswer, may_be_kept
 
 
 def is_kept(calibration: Calibration, stage: int, answer: StageAnswer | None) -> bool:
@@ -20,7 +20,7 @@ def is_kept(calibration: Calibration, stage: int, answer: StageAnswer | None) ->
         answer is not None
         and threshold is not None
         and answer.score >= threshold
-        and answer.label not in calibration.not_guaranteed
+        and may_be_kept(calibration.guaranteed, answer)
     )
 
 
