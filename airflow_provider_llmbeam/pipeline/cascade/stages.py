@@ -20,14 +20,8 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 
 def stage_jobs(spec: JobSpec, cascade: Cascade) -> tuple[JobSpec, ...]:
-    """Returns the jobs that ask the stages of a cascade; their answers have the log-probabilities of a score."""
-    jobs = []
-    for index, stage in enumerate(cascade.stages):
-        job = cascade.stage_job(spec, index)
-        if isinstance(stage.score, LogprobScore):
-            job = job.model_copy(update={"generation": job.generation.model_copy(update={"logprobs": True})})
-        jobs.append(job)
-    return tuple(jobs)
+    """Returns the jobs that ask the stages of a cascade."""
+    return tuple(cascade.stage_job(spec, index) for index in range(len(cascade.stages)))
 
 
 def names_of(spec: JobSpec, cascade: Cascade) -> tuple[str, ...]:

@@ -185,6 +185,7 @@ def is_of_audit(row: Row, key: tuple[str, ...], ratio: float) -> bool:
     return int.from_bytes(digest[:7]) < ratio * 2**56
 
 
+@beam.typehints.with_output_types(Escalation)
 class _FindKnown(Reuse):
     """Makes an `Escalation` of each prompt without a final answer, and of those with one that are audited."""
 
@@ -315,6 +316,7 @@ class _Decide(CountingDoFn):
             counts.update(paid_counts(self._name, outcome))
 
 
+@beam.typehints.with_output_types(Request)
 class _Finish(CountingDoFn):
     """Makes the requests to `model`; rows whose answer of `model` is known are output as `reused`."""
 
