@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.compare_values import make_comparable, normalise
 from airflow_provider_llmbeam.pipeline.measure.answers import (
     Answers,
     answer_rows,
@@ -28,7 +29,7 @@ from airflow_provider_llmbeam.pipeline.measure.evaluate import (
     write_report,
 )
 from airflow_provider_llmbeam.pipeline.measure.judge import Preference, pair_job, prefer
-from airflow_provider_llmbeam.pipeline.measure.metrics import Score, make_comparable, mean_score, normalise
+from airflow_provider_llmbeam.pipeline.measure.metrics import Score, mean_score
 from airflow_provider_llmbeam.pipeline.measure.rows import RowSample, sample_rows
 from airflow_provider_llmbeam.pipeline.reporting.html import shorten
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
