@@ -123,7 +123,7 @@ def build(
     history = {}
     if spec.conversation is not None:
         history["history_files"] = beam.pvalue.AsList(inferred[HISTORY] | "WriteHistory" >> WriteHistory(spec))
-    report = ReportWriter(spec, context.started_at, estimate_accuracy, batch, deadline)
+    report = ReportWriter(spec, context.started_at, estimate_accuracy, batch, deadline, context.cascade)
     return (
         root
         | "Once" >> beam.Impulse()

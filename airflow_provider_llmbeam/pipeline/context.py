@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.engine.prefix import CachedHead
-    from airflow_provider_llmbeam.pipeline.cascade.run import RunCascade
+    from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
     from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
     from airflow_provider_llmbeam.pipeline.lease import Launcher
 

@@ -99,6 +99,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
             begins = spec.inference.needs_pilot or storage.exists(spec.paths.manifest_uri)
         cascade = None
         if spec.cascade is not None:
+            refuse_other_owner(spec)
             with errors_of_job(spec):
                 cascade = begin_cascade(spec, lambda: beam.Pipeline(runner=runner, options=options))
             spec = cascade.with_remaining_budget(spec)

@@ -307,6 +307,15 @@ class Cascade(SpecModel):
                 )
         return None
 
+    def names(self, model: Model) -> tuple[str, ...]:
+        """Returns the names of the stages and of `model`, which differ even for one model."""
+        found = [*(stage.model.name for stage in self.stages), model.name]
+        places = [*(f"stage {number}" for number in range(1, len(found))), "model"]
+        return tuple(
+            name if found.count(name) == 1 else f"{name} ({place})"
+            for name, place in zip(found, places, strict=True)
+        )
+
     def stage_job(self, spec: JobSpec, index: int) -> JobSpec:
         """Returns a job like `spec` with the model of a stage, and with log-probabilities if its score needs them.
 

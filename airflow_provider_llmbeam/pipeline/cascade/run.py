@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections import Counter
@@ -14,23 +12,21 @@ from statistics import fmean
 from typing import Any, cast
 
 import apache_beam as beam
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.state_version import refuse_newer
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees
-from airflow_provider_llmbeam.pipeline.cascade.audit import Audit, contradicts, count_audit_rows
+from airflow_provider_llmbeam.pipeline.cascade.audit import contradicts
 from airflow_provider_llmbeam.pipeline.cascade.calibration import (
-    Calibration,
     Costs,
     Draw,
     calibrate,
     find_reason_against,
 )
+from airflow_provider_llmbeam.pipeline.cascade.report import ALL
 from airflow_provider_llmbeam.pipeline.cascade.sample import (
     Sample,
     SampledPrompt,
@@ -40,12 +36,18 @@ from airflow_provider_llmbeam.pipeline.cascade.sample import (
 )
 from airflow_provider_llmbeam.pipeline.cascade.stages import (
     AnswerReader,
-    names_of,
     sample_fingerprint,
     samples_of,
     stage_jobs,
 )
-from airflow_provider_llmbeam.pipeline.cascade.transform import ALL, StageHandler, paid_counts
+from airflow_provider_llmbeam.pipeline.cascade.state import (
+    RunCascade,
+    StoredCalibration,
+    calibration_uri,
+    read_calibration,
+    run_of,
+)
+from airflow_provider_llmbeam.pipeline.cascade.transform import StageHandler, paid_counts
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.measure.answers import (
     find_outcomes,
@@ -63,63 +65,6 @@ _log = logging.getLogger("llmbeam")
 
 #: Assumed output tokens of an answer, before any was seen.
 _OUTPUT_TOKENS = 50
-
-
-class StoredCalibration(BaseModel):
-    """A calibration as later runs find it.
-
-    Attributes:
-        job: Name of the job that calibrated.
-        made_at: Unix time.
-        rows: Number of rows from which the sample was drawn.
-        calibration: The calibration.
-        is_published: Whether that job has published: its rows alone are those of the guarantee.
-        audits: What the audit of each later run has found, by name of the job; one that is run again counts once.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    version: int = 1
-    job: str
-    made_at: float
-    rows: int
-    calibration: Calibration
-    is_published: bool = False
-    audits: dict[str, Audit] = {}
-
-    @property
-    def audit(self) -> Audit:
-        """All audits together."""
-        return sum(self.audits.values(), Audit())
-
-
-@dataclass(frozen=True)
-class RunCascade:
-    """The cascade of a run.
-
-    Attributes:
-        calibration: The calibration; `None` if there is none.
-        reason: Why `model` answers every row; empty if a stage is asked.
-        is_guaranteed: Whether the rows are those from which the sample was drawn.
-        made_at: Unix time of the calibration.
-        rows: Number of rows at the calibration.
-        audit_ratio: Share of the rows with the answer of a stage that `model` answers as well.
-        audit: What the audits of earlier runs have found.
-        sampled: Number of distinct prompts of the sample that were answered in this run.
-    """
-
-    calibration: Calibration | None
-    reason: str = ""
-    is_guaranteed: bool = True
-    made_at: float = 0.0
-    rows: int = 0
-    audit_ratio: float = 0.0
-    audit: Audit = field(default_factory=Audit)
-
-    @property
-    def asked(self) -> tuple[int, ...]:
-        """Stages that are asked."""
-        return () if self.calibration is None else self.calibration.asked
 
 
 @dataclass(frozen=True)
@@ -175,7 +120,7 @@ def begin_cascade(spec: JobSpec, new_pipeline: Callable[[], beam.Pipeline]) -> B
     if stored is None:
         begun = _calibrate(spec, cascade, new_pipeline)
     else:
-        begun = BegunCascade(_run_of(spec, cascade, stored))
+        begun = BegunCascade(run_of(spec, cascade, stored))
     for line in describe(spec, begun.run):
         _log.info("%s", line)
     return begun
@@ -188,7 +133,7 @@ def describe(spec: JobSpec, run: RunCascade) -> Iterable[str]:
     if calibration is None or not run.asked:
         yield f"Cascade: `model` answers every row: {run.reason.rstrip('.')}."
         return
-    names = names_of(spec, cascade)
+    names = cascade.names(spec.model)
     for number in run.asked:
         yield (
             f"Cascade: stage {number + 1}, {names[number]}, keeps scores from "
@@ -207,81 +152,6 @@ def describe(spec: JobSpec, run: RunCascade) -> Iterable[str]:
             "Cascade: classes with too few draws, which escalate and whose agreement is not guaranteed: "
             f"{', '.join(calibration.not_guaranteed)}."
         )
-
-
-def read_calibration(spec: JobSpec) -> StoredCalibration | None:
-    """Returns the calibration of an earlier run, or try, of the same prompt and models; `None` without one.
-
-    Raises:
-        JobFailedError: A newer version of the package wrote it.
-    """
-    uri = calibration_uri(spec)
-    if not storage.exists(uri):
-        return None
-    content = storage.read(uri)
-    refuse_newer(uri, content)
-    try:
-        return StoredCalibration.model_validate_json(content)
-    except ValidationError as error:
-        _log.warning("The calibration %r cannot be read, and the cascade is calibrated again: %s", uri, error)
-        return None
-
-
-def calibration_uri(spec: JobSpec) -> str:
-    """Returns the address of the calibration of all runs with the prompt and the models of a job."""
-    decisive = spec.model_dump(
-        mode="json",
-        exclude_defaults=True,
-        include={"prompt": True, "model": True, "generation": True, "cascade": True, "safety": {"privacy"}},
-        exclude={
-            "model": {"labels"},
-            "cascade": {"audit_ratio": True, "stages": {"__all__": {"limits", "inference"}}},
-        },
-    )
-    text = json.dumps([spec.owner or spec.name, decisive], sort_keys=True)
-    return f"{spec.paths.shared_uri}cascades/{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-
-
-def end_cascade(spec: JobSpec, audit: Audit) -> None:
-    """Notes that a run has published, and what its audit has found; a failure is only logged.
-
-    Args:
-        spec: The job.
-        audit: The audit of this run.
-    """
-    try:
-        if (stored := read_calibration(spec)) is None:
-            return
-        audits = {**stored.audits, spec.name: audit} if audit.rows else stored.audits
-        changed = stored.model_copy(update={"is_published": True, "audits": audits})
-        storage.replace(calibration_uri(spec), changed.model_dump_json(indent=1).encode())
-        cascade = cast("Cascade", spec.cascade)
-        if contradicts(changed.audit, cascade.target_agreement):
-            _log.warning(
-                "Cascade: the audits contradict `target_agreement` %g (%s of %s audited rows disagree). The next "
-                "run calibrates again.",
-                cascade.target_agreement,
-                f"{changed.audit.disagreements:,}",
-                f"{changed.audit.audited:,}",
-            )
-    except Exception as error:  # noqa: BLE001 - the answers are published
-        _log.warning("The audit of the cascade could not be noted: %s", error)
-
-
-def _run_of(spec: JobSpec, cascade: Cascade, stored: StoredCalibration) -> RunCascade:
-    calibration = stored.calibration
-    is_own = stored.job == spec.name and not stored.is_published
-    kept = round(stored.rows * sum(calibration.kept))
-    audited = 0 if is_own else count_audit_rows(kept, cascade.audit_ratio)
-    return RunCascade(
-        calibration,
-        calibration.reason,
-        is_own,
-        stored.made_at,
-        stored.rows,
-        min(1.0, audited / kept) if audited and kept else 0.0,
-        stored.audit,
-    )
 
 
 def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.Pipeline]) -> BegunCascade:
@@ -304,7 +174,7 @@ def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.
     )
     stored = StoredCalibration(job=spec.name, made_at=time.time(), rows=sample.rows, calibration=calibration)
     storage.replace(calibration_uri(spec), stored.model_dump_json(indent=1).encode())
-    return BegunCascade(_run_of(spec, cascade, stored), answers.tally)
+    return BegunCascade(run_of(spec, cascade, stored), answers.tally)
 
 
 def _draw(spec: JobSpec, new_pipeline: Callable[[], beam.Pipeline]) -> Sample:
@@ -346,7 +216,7 @@ class _Answers:
     def __init__(self, spec: JobSpec, cascade: Cascade, sample: Sample) -> None:
         self._spec, self._cascade, self._sample = spec, cascade, sample
         self._reader = AnswerReader(spec)
-        self._names = names_of(spec, cascade)
+        self._names = cascade.names(spec.model)
         self.tally = Tally()
         rows = {each.fingerprint: each.row for each in sample.prompts}
         #: Outcomes of each stage by the fingerprint of `model`, one for each sample of an answer.

@@ -24,15 +24,6 @@ def stage_jobs(spec: JobSpec, cascade: Cascade) -> tuple[JobSpec, ...]:
     return tuple(cascade.stage_job(spec, index) for index in range(len(cascade.stages)))
 
 
-def names_of(spec: JobSpec, cascade: Cascade) -> tuple[str, ...]:
-    """Returns the names of the stages and of `model`, for people: those of the models, which may be the same."""
-    models = [*(stage.model.name for stage in cascade.stages), spec.model.name]
-    return tuple(
-        name if models.count(name) == 1 else f"{name} ({'model' if number == len(models) else f'stage {number}'})"
-        for number, name in enumerate(models, 1)
-    )
-
-
 def samples_of(stage: Stage) -> int:
     """Returns the number of answers of a stage to a prompt."""
     return stage.score.samples if isinstance(stage.score, RepeatsScore) else 1

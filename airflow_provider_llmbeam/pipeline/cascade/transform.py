@@ -18,11 +18,11 @@ from airflow_provider_llmbeam.pipeline.answer_form import answer_form
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees
 from airflow_provider_llmbeam.pipeline.cascade.choice import is_kept
+from airflow_provider_llmbeam.pipeline.cascade.report import ALL
 from airflow_provider_llmbeam.pipeline.cascade.stages import (
     AnswerReader,
     StagePrompts,
     merge_samples,
-    names_of,
     sample_fingerprint,
     samples_of,
     stage_jobs,
@@ -43,11 +43,9 @@ from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.pipeline.cascade.calibration import Calibration
-    from airflow_provider_llmbeam.pipeline.cascade.run import RunCascade
+    from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
 
 KEPT, ESCALATED, TALLIES = "kept", "escalated", "tallies"
-#: Name in the counts of a cascade of what is of no stage.
-ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class _AskStage(beam.PTransform):
         cascade = cast("Cascade", self._spec.cascade)
         stage = cascade.stages[self._number]
         of_stage = stage_context(self._context, self._number)
-        handler = StageHandler(self._job, of_stage, names_of(self._spec, cascade)[self._number])
+        handler = StageHandler(self._job, of_stage, cascade.names(self._spec.model)[self._number])
         unasked = []
         for sample in range(samples_of(stage)):
             questions = escalations | f"Question{sample}" >> beam.ParDo(
@@ -247,7 +245,7 @@ class _Decide(CountingDoFn):
         self._spec, self._number = spec, number
         cascade = cast("Cascade", spec.cascade)
         self._stage = cascade.stages[number]
-        self._name = names_of(spec, cascade)[number]
+        self._name = cascade.names(spec.model)[number]
         self._run = cast("RunCascade", context.cascade)
 
     def setup(self) -> None:
@@ -288,7 +286,7 @@ class _Decide(CountingDoFn):
         keeps = is_kept(calibration, self._number, answer)
         is_audited = any(is_of_audit(row, self._spec.source.key, self._run.audit_ratio) for row in request.rows)
         if keeps:
-            self._tally.cascade[self._name, "kept"] += len(request.rows)
+            self._tally.cascade[self._name, "audited" if is_audited else "kept"] += len(request.rows)
         if keeps and not is_audited:
             yield from self._keep(request, cast("Completion", outcome), is_first)
             return
