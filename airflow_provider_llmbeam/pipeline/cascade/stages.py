@@ -87,7 +87,9 @@ class AnswerReader:
     def __init__(self, spec: JobSpec) -> None:
         cascade, schema = spec.cascade, spec.prompt.output_schema
         self._has_schema = schema is not None
-        self._label_path = None if cascade is None else find_label_path(cascade.agreement, schema)
+        self._label_path = (
+            None if cascade is None else find_label_path(cascade.agreement, schema, spec.generation.choices)
+        )
 
     def value(self, answer: Completion) -> Any:
         """Returns an answer: a value of the output schema, or a text."""
