@@ -61,8 +61,8 @@ def run(
             batch.clean_up()
         uri = spec.paths.skipped_uri if storage.exists(spec.paths.skipped_uri) else spec.paths.report_uri
     report = Report.model_validate_json(storage.read(uri))
-    if report.cascade is not None:
-        end_cascade(spec, audit_of(report.cascade, report.rows.answered))
+    if (cascade := report.cascade) is not None:
+        end_cascade(spec, None if cascade.is_guaranteed else audit_of(cascade, report.rows.answered))
     manifest = report.manifest()
     raised.raise_new(report.alerts)
     raised.forget()

@@ -60,7 +60,7 @@ class RunCascade:
         rows: Number of rows at the calibration.
         audit_ratio: Share of the rows with the answer of a stage that `model` answers as well.
         audit: What the audits of earlier runs have found.
-        sampled: Number of distinct prompts of the sample that were answered in this run.
+        is_repeated: Whether a run of this name has published: answers in its journal are not audited again.
     """
 
     calibration: Calibration | None
@@ -70,6 +70,7 @@ class RunCascade:
     rows: int = 0
     audit_ratio: float = 0.0
     audit: Audit = field(default_factory=Audit)
+    is_repeated: bool = False
 
     @property
     def asked(self) -> tuple[int, ...]:
@@ -110,17 +111,17 @@ def calibration_uri(spec: JobSpec) -> str:
     return f"{spec.paths.shared_uri}cascades/{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def end_cascade(spec: JobSpec, audit: Audit) -> None:
+def end_cascade(spec: JobSpec, audit: Audit | None) -> None:
     """Notes that a run has published, and what its audit has found; a failure is only logged.
 
     Args:
         spec: The job.
-        audit: The audit of this run.
+        audit: The audit of this run; `None` for one that has calibrated.
     """
     try:
         if (stored := read_calibration(spec)) is None:
             return
-        audits = {**stored.audits, spec.name: audit} if audit.rows else stored.audits
+        audits = {**stored.audits, spec.name: audit} if audit is not None else stored.audits
         changed = stored.model_copy(update={"is_published": True, "audits": audits})
         storage.replace(calibration_uri(spec), changed.model_dump_json(indent=1).encode())
         cascade = cast("Cascade", spec.cascade)
@@ -150,4 +151,5 @@ def run_of(spec: JobSpec, cascade: Cascade, stored: StoredCalibration) -> RunCas
         stored.rows,
         min(1.0, audited / kept) if audited and kept else 0.0,
         stored.audit,
+        spec.name in stored.audits or (stored.job == spec.name and stored.is_published),
     )

@@ -284,7 +284,9 @@ class _Decide(CountingDoFn):
         answer = self._reader.answer(self._stage, [each for each, _ in samples])
         calibration = cast("Calibration", self._run.calibration)
         keeps = is_kept(calibration, self._number, answer)
-        is_audited = any(is_of_audit(row, self._spec.source.key, self._run.audit_ratio) for row in request.rows)
+        is_open = is_first or escalation.known is not None or not self._run.is_repeated
+        key, ratio = self._spec.source.key, self._run.audit_ratio
+        is_audited = is_open and any(is_of_audit(row, key, ratio) for row in request.rows)
         if keeps:
             self._tally.cascade[self._name, "audited" if is_audited else "kept"] += len(request.rows)
         if keeps and not is_audited:
