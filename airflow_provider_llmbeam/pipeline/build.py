@@ -114,8 +114,10 @@ def build(
     if batch is not None:
         tallied.append(root | "BatchInference" >> beam.Create([batch.tally()]))
     if cascade is not None:
+        # What was sent for the calibration is in the manifest of batch inference, if there is one.
+        sampled = Tally() if batch is not None and batch.cascade else cascade.tally
         tallied += [
-            root | "Calibration" >> beam.Create([cascade.tally]),
+            root | "Calibration" >> beam.Create([sampled]),
             predictions | "CompareAudited" >> beam.ParDo(CompareAudited(spec, context)),
         ]
     every_tally = (*results.tallies, *masked, *tallied) | "Tallies" >> beam.Flatten()

@@ -106,7 +106,9 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
         batch, manifest = None, None
         if begins:
             with errors_of_job(spec):
-                batch, manifest = begin(spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits)
+                batch, manifest = begin(
+                    spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits, cascade=cascade
+                )
         if manifest is not None:
             spec = manifest.with_remaining_budget(spec)
         # After batch inference only its rest is left, of a few rows, unless the mode is 'online' now.

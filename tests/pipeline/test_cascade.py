@@ -20,6 +20,8 @@ from airflow_provider_llmbeam.spec import JobSpec
 from tests.pipeline.conftest import Job
 from tests.pipeline.test_no_answer_is_paid_for_twice import content, start_command
 
+#: A model with batch inference.
+BATCHED = "gemini-2.5-pro"
 METHOD = "openai.chatCompletions"
 SCHEMA = {
     "type": "object",
@@ -30,12 +32,14 @@ PRICES = {
     "small": TokenPrice(input_usd=0.1, output_usd=0.4),
     "middle": TokenPrice(input_usd=0.3, output_usd=1.2),
     "large": TokenPrice(input_usd=2.0, output_usd=8.0),
+    BATCHED: TokenPrice(input_usd=2.0, output_usd=8.0),
     **dict.fromkeys(("guess", "varying"), TokenPrice(input_usd=0.1, output_usd=0.4)),
 }
 SKILLS = {
     "small": Skill(right_share=0.8),
     "middle": Skill(right_share=0.93),
     "large": Skill(),
+    BATCHED: Skill(),
     "guess": Skill(right_share=0.6, logprobs="none"),
     "varying": Skill(right_share=0.85, varying_share=0.5),
 }
@@ -141,6 +145,9 @@ def test_each_row_has_one_answer_and_the_report_has_the_bill_of_each_stage(job, 
     assert set(paid(sandbox).values()) == {1}, "nothing is paid twice"
     assert by_model(sandbox)["small"] == 600, "each prompt is asked once, also for two rows"
     assert ended.report["cost_usd"] < 0.8 * report["all_by_model_usd"]
+    page = Path(ended.manifest["report_html_uri"]).read_text()
+    assert "Agreement against the share of rows for" in page
+    assert "It is guaranteed for these rows." in page
 
 
 @pytest.mark.promise(2)
@@ -211,7 +218,7 @@ def test_a_row_that_fails_in_a_stage_escalates_and_one_that_fails_in_model_is_in
     job.run()
     sandbox.faults.queue(METHOD, *[Fault(kind="error", http_status=400, message="no")] * 5)
     later = job.run(name="tuesday", sink={"uri": str(job.out), "on_existing": "take_over"})
-    small, _, large = later.report["cascade"]["stages"]
+    small, *_ = later.report["cascade"]["stages"]
     assert small["failed"] == 5
     assert later.report["rows"]["dead_letter"] == 0
     sandbox.faults.when(METHOD, "ticket 5", Fault(kind="error", http_status=400, message="no"))
@@ -262,31 +269,72 @@ def test_the_cascade_is_tried_with_the_sample_alone(job, sandbox):
 @pytest.mark.promise(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "requests"),
+    ("model", "share"),
     [
-        pytest.param("small", 60, id="sample at stage 1"),
-        pytest.param("large", 60, id="sample at model", marks=pytest.mark.full),
-        pytest.param("small", 400, id="stage 1"),
-        pytest.param("middle", 250, id="stage 2", marks=pytest.mark.full),
-        pytest.param("large", 190, id="model"),
+        pytest.param("small", 0.1, id="sample at stage 1"),
+        pytest.param("large", 0.3, id="sample at model", marks=pytest.mark.full),
+        pytest.param("small", 0.7, id="stage 1"),
+        pytest.param("middle", 0.9, id="stage 2", marks=pytest.mark.full),
+        pytest.param("large", 0.97, id="model"),
     ],
 )
-def test_a_job_killed_with_kill_9_in_each_phase_pays_for_nothing_twice(tmp_path, model, requests):
+def test_a_job_killed_with_kill_9_in_each_phase_pays_for_nothing_twice(tmp_path, model, share):
     with Sandbox(models=models(latency=Latency(mean_seconds=0.01))) as sandbox:
-        undisturbed = make(tmp_path / "undisturbed", sandbox)
+        undisturbed = make(tmp_path / "undisturbed", sandbox, target_agreement=0.92)
         expected = content(undisturbed.run().answers)
         whole = by_model(sandbox)
-        assert whole[model] > requests
         sandbox.reset()
-        job = make(tmp_path / "killed", sandbox)
+        job = make(tmp_path / "killed", sandbox, target_agreement=0.92)
         child = start_command(job, tmp_path)
-        until(lambda: by_model(sandbox)[model] >= requests or child.poll() is not None, f"{requests} at {model}")
+        moment = round(share * whole[model])
+        until(lambda: by_model(sandbox)[model] >= moment or child.poll() is not None, f"{moment} at {model}")
         child.kill()
         child.wait()
         assert content(job.run().answers) == expected
         sent = paid(sandbox)
         assert Counter(name for name, _ in sent) == whole
         assert sent.total() - len(sent) <= MAX_IN_FLIGHT
+
+
+@pytest.mark.promise(2)
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_job_killed_during_the_audit_of_a_later_run_pays_for_nothing_twice(tmp_path):
+    with Sandbox(models=models(latency=Latency(mean_seconds=0.01))) as sandbox:
+        job = make(tmp_path / "killed", sandbox)
+        job.run()
+        sandbox.reset()
+        job.spec |= {"name": "tuesday", "sink": {"uri": str(job.out), "on_existing": "take_over"}}
+        child = start_command(job, tmp_path)
+        until(lambda: by_model(sandbox)["large"] >= 10 or child.poll() is not None, "the audit began")
+        child.kill()
+        child.wait()
+        ended = job.run()
+        sent = paid(sandbox)
+        assert sent.total() - len(sent) <= MAX_IN_FLIGHT
+        assert ended.report["cascade"]["audited"] >= 20, "also those whose answer was in the journal"
+
+
+@pytest.mark.promise(4)
+def test_what_the_stages_leave_goes_to_batch_inference(tmp_path, sandbox, quick_batch_polls):
+    job = make(tmp_path, sandbox, target_agreement=0.92)
+    job.spec |= {
+        "model": {"type": "gemini", "name": BATCHED, "base_url": sandbox.gemini_url},
+        "limits": limits("large"),
+        "inference": {"mode": "batch"},
+    }
+    ended = job.run()
+    *stages, model = ended.report["cascade"]["stages"]
+    tiers = {(charge.model, charge.tier): charge for charge in sandbox.token_bill.charges}
+    sampled, batched = tiers[BATCHED, "standard"], tiers[BATCHED, "batch"]
+    assert sampled.answers < DRAWS, "the sample alone is sent online"
+    assert batched.answers > 20
+    assert model["answered"] == batched.answers + sampled.answers
+    assert ended.origins["batch"] == batched.answers
+    assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+    assert [each["requests"] for each in stages] == [by_model(sandbox)[name] for name in MODELS[:2]]
+    assert set(paid(sandbox).values()) == {1}
+    assert agreement(ended.answers) >= 0.92
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
+from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.pipeline.cascade.audit import Audit
 from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
 from airflow_provider_llmbeam.pipeline.reporting.report import (
@@ -117,3 +121,51 @@ def _model_stage(names: tuple[str, ...], rows: int, tally: Tally) -> CascadeStag
         output_tokens=rest("output_tokens", sums["output_tokens"]),
         cost_usd=None if sums["unpriced"] else round(rest("cost_nano_usd", sums["cost_nano_usd"]) / NANO, 6),
     )
+
+
+#: What an outcome adds to the counts of a stage.
+_PAID = ("requests", "rejections", "input_tokens", "output_tokens", "cost_nano_usd", "unpriced")
+_AT = "nano_usd at "
+
+
+def paid_counts(name: str, outcome: Outcome) -> Counter[tuple[str, str]]:
+    """Returns what an outcome of a stage, or of `model`, adds to the counts of a cascade."""
+    cost = outcome.cost_nano_usd or 0
+    counts = {
+        "requests": outcome.attempts + outcome.rejections + outcome.sheds,
+        "rejections": outcome.rejections,
+        "input_tokens": outcome.input_tokens,
+        "output_tokens": outcome.output_tokens,
+        "cost_nano_usd": cost,
+        "unpriced": int(outcome.cost_nano_usd is None),
+        f"{_AT}{outcome.service_tier}": cost,
+    }
+    return Counter({(name, what): number for what, number in counts.items() if number})
+
+
+def paid_by_name(tally: Tally) -> dict[str, int]:
+    """Returns what was paid for in the counts of a cascade, as plain data: `paid_tally` reads it."""
+    return {
+        f"{what}\t{name}": number
+        for (name, what), number in tally.cascade.items()
+        if what in _PAID or what.startswith(_AT) or name == ALL
+    }
+
+
+def paid_tally(paid: Mapping[str, int]) -> Tally:
+    """Returns the sums of what `paid_by_name` has written."""
+    tally = Tally()
+    for key, number in paid.items():
+        what, _, name = key.partition("\t")
+        tally.cascade[name, what] += number
+        if what in _PAID:
+            tally.sums[what] += number
+        elif what.startswith(_AT):
+            tally.costs[what.removeprefix(_AT)] += number
+    return tally
+
+
+def stage_nano_usd(paid: Mapping[str, int]) -> int:
+    """Returns the cost in it without that of the sample, in billionths of a US dollar."""
+    counts = paid_tally(paid)
+    return counts.sums["cost_nano_usd"] - counts.cascade[ALL, "sample_nano_usd"]

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
 from typing import Any, cast
@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.pipeline.cascade.calibration import (
     calibrate,
     find_reason_against,
 )
-from airflow_provider_llmbeam.pipeline.cascade.report import ALL
+from airflow_provider_llmbeam.pipeline.cascade.report import ALL, paid_counts
 from airflow_provider_llmbeam.pipeline.cascade.sample import (
     Sample,
     SampledPrompt,
@@ -47,7 +47,7 @@ from airflow_provider_llmbeam.pipeline.cascade.state import (
     read_calibration,
     run_of,
 )
-from airflow_provider_llmbeam.pipeline.cascade.transform import StageHandler, paid_counts
+from airflow_provider_llmbeam.pipeline.cascade.transform import StageHandler
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.measure.answers import (
     find_outcomes,
@@ -82,7 +82,7 @@ class BegunCascade:
     @property
     def spent_usd(self) -> float:
         """Cost of the calibration in this run, in US dollars."""
-        return self.tally.sums["cost_nano_usd"] / NANO
+        return self.run.spent_usd
 
     def with_remaining_budget(self, spec: JobSpec) -> JobSpec:
         """Returns the job with what the calibration has left of its budget.
@@ -174,7 +174,8 @@ def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.
     )
     stored = StoredCalibration(job=spec.name, made_at=time.time(), rows=sample.rows, calibration=calibration)
     storage.replace(calibration_uri(spec), stored.model_dump_json(indent=1).encode())
-    return BegunCascade(run_of(spec, cascade, stored), answers.tally)
+    run = replace(run_of(spec, cascade, stored), spent_usd=answers.tally.sums["cost_nano_usd"] / NANO)
+    return BegunCascade(run, answers.tally)
 
 
 def _draw(spec: JobSpec, new_pipeline: Callable[[], beam.Pipeline]) -> Sample:

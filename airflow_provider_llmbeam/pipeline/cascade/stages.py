@@ -120,7 +120,7 @@ class AnswerReader:
             case RepeatsScore():
                 value = self.value(first)
                 equal = [isinstance(each, Completion) and self.value(each) == value for each in outcomes]
-                return sum(equal) / len(outcomes)
+                return float(sum(equal) / len(outcomes))
 
 
 def _field(value: Any, path: Sequence[str]) -> Any:

@@ -60,6 +60,7 @@ class RunCascade:
         rows: Number of rows at the calibration.
         audit_ratio: Share of the rows with the answer of a stage that `model` answers as well.
         audit: What the audits of earlier runs have found.
+        spent_usd: Cost of its calibration in this run, in US dollars.
         is_repeated: Whether a run of this name has published: answers in its journal are not audited again.
     """
 
@@ -71,6 +72,7 @@ class RunCascade:
     audit_ratio: float = 0.0
     audit: Audit = field(default_factory=Audit)
     is_repeated: bool = False
+    spent_usd: float = 0.0
 
     @property
     def asked(self) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.pipeline.answer_form import answer_form
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees
 from airflow_provider_llmbeam.pipeline.cascade.choice import is_kept
-from airflow_provider_llmbeam.pipeline.cascade.report import ALL
+from airflow_provider_llmbeam.pipeline.cascade.report import ALL, paid_counts
 from airflow_provider_llmbeam.pipeline.cascade.stages import (
     AnswerReader,
     StagePrompts,
@@ -28,7 +28,15 @@ from airflow_provider_llmbeam.pipeline.cascade.stages import (
     stage_jobs,
 )
 from airflow_provider_llmbeam.pipeline.context import RunContext
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, AuditedAnswer, Escalation, Request, Row
+from airflow_provider_llmbeam.pipeline.elements import (
+    FAILED,
+    AnsweredRow,
+    AuditedAnswer,
+    Escalation,
+    Origin,
+    Request,
+    Row,
+)
 from airflow_provider_llmbeam.pipeline.feature import Prompts
 from airflow_provider_llmbeam.pipeline.further_requests import NOT_ASKED, Ask, Asked
 from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
@@ -36,7 +44,7 @@ from airflow_provider_llmbeam.pipeline.records import encode_key
 from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import add_outcome
-from airflow_provider_llmbeam.pipeline.transforms.reuse import FAILED, REUSED, MakeRequest, Reuse, read_journal
+from airflow_provider_llmbeam.pipeline.transforms.reuse import REUSED, MakeRequest, Reuse, read_journal
 from airflow_provider_llmbeam.spec.cascade import Cascade
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
@@ -301,10 +309,10 @@ class _Decide(CountingDoFn):
             yield beam.pvalue.TaggedOutput(ESCALATED, escalation)
 
     def _keep(self, request: Request, answer: Completion, is_first: bool) -> Iterator[beam.pvalue.TaggedOutput]:
-        origin: Any = ("repaired" if answer.repairs else "fresh") if is_first else "resumed"
+        origin: Origin = ("repaired" if answer.repairs else "fresh") if is_first else "resumed"
         self.count("answered" if is_first else "resumed", 1 if is_first else len(request.rows))
         for number, row in enumerate(request.rows):
-            of_row = "duplicate" if number and is_first else origin
+            of_row: Origin = "duplicate" if number and is_first else origin
             kept = AnsweredRow(row, request.fingerprint, answer, of_row, answered_by=self._name)
             yield beam.pvalue.TaggedOutput(KEPT, kept)
 
@@ -382,15 +390,3 @@ class AuditedRows:
             self._agreement, request.audited.value, self._reader.value(outcome)
         )
         return Tally(cascade=Counter({(ALL, "audited"): rows, (ALL, "disagreements"): 0 if is_equal else rows}))
-
-
-def paid_counts(name: str, outcome: Outcome) -> Counter[tuple[str, str]]:
-    """Returns what an outcome of a stage, or of `model`, adds to the counts of a cascade."""
-    counts = {
-        "requests": outcome.attempts + outcome.rejections + outcome.sheds,
-        "input_tokens": outcome.input_tokens,
-        "output_tokens": outcome.output_tokens,
-        "cost_nano_usd": outcome.cost_nano_usd or 0,
-        "unpriced": int(outcome.cost_nano_usd is None),
-    }
-    return Counter({(name, what): number for what, number in counts.items()})

@@ -116,8 +116,9 @@ class ReportWriter:
         skipped_because: str | None = None,
         failed_because: str | None = None,
     ) -> Report:
-        spec, batch = self._spec, self._batch
+        spec, batch, cascade = self._spec, self._batch, self._cascade
         budget = spec.limits.budget_usd
+        before = (batch.budgeted_usd if batch else 0.0) + (cascade.spent_usd if cascade else 0.0)
         return build_report(
             spec,
             tally=tally,
@@ -130,8 +131,8 @@ class ReportWriter:
             estimate_accuracy=self._estimate_accuracy,
             skipped_because=skipped_because,
             failed_because=failed_because,
-            # The spec has what batch inference has left of the budget.
-            budget_usd=None if budget is None else budget + (batch.budgeted_usd if batch else 0.0),
+            # The spec has what calibration and batch inference have left of the budget.
+            budget_usd=None if budget is None else budget + before,
             budget_left_usd=read_left_usd(spec),
             deadline_at=self._deadline_at,
             batch_began_at=batch.created_at if batch and batch.files else None,

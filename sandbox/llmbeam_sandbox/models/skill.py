@@ -52,7 +52,7 @@ class Skill:
         """Returns the probability of a right answer to a prompt."""
         if self.right_share == 1:
             return 1.0
-        return 1 - difficulty(prompt) ** (self.right_share / (1 - self.right_share))
+        return float(1 - difficulty(prompt) ** (self.right_share / (1 - self.right_share)))
 
     def answer(self, call: ModelCall, source: random.Random) -> Answer:
         """Answers a call.
