@@ -66,4 +66,4 @@ def test_a_share_of_the_calls_is_answered_anew() -> None:
 @pytest.mark.parametrize("name", ["right_share", "varying_share"])
 def test_a_share_above_one_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"`Skill.{name}` must be within"):
-        Skill(**{name: 1.1})
+        Skill(**{name: 1.1})  # type: ignore[arg-type]
