@@ -9,9 +9,9 @@ the sample, which pays only where more rows follow.
 **Result:** `/tmp/llmbeam/sorted/2026-11-03/`, with the column `llmbeam_answered_by`, and `report.html` there: the
 thresholds, the rows of each model, the agreement with its interval, and the cost beside that of `model` alone.
 
-The first run calibrates: its answers agree with those of `model` on 95 % of its rows, with 95 % confidence. Later
-runs use the calibration, and `model` also answers some rows that kept the other answer. If these disagree too often,
-the next run calibrates again. So later runs are monitored, not guaranteed.
+The first run calibrates: its answers agree with those of `model` on 95 % of its rows, with 95 % confidence.
+Later runs use the calibration, and `model` also answers some rows that kept the other answer. If these disagree
+too often, the next run calibrates again. So later runs are monitored, not guaranteed.
 
 docs/cascade.md has the mathematics, and the cases in which a cascade does not help.
 """

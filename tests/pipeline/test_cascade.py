@@ -16,7 +16,10 @@ from waiting import until
 
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.cascade.state import read_calibration
+from airflow_provider_llmbeam.pipeline.cascade.trial import CascadeTrial
+from airflow_provider_llmbeam.pipeline.steps import run_step
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.protocol.steps import CascadeTable, EstimateSample
 from tests.pipeline.conftest import Job
 from tests.pipeline.test_no_answer_is_paid_for_twice import content, start_command
 
@@ -57,7 +60,10 @@ def text(number: int) -> str:
 
 
 #: Two rows have the same prompt.
-ROWS = [*({"id": number, "text": text(number)} for number in range(600)), {"id": 600, "text": text(1)}]
+ROWS: list[dict[str, Any]] = [
+    *({"id": number, "text": text(number)} for number in range(600)),
+    {"id": 600, "text": text(1)},
+]
 
 
 def limits(name: str) -> dict[str, Any]:
@@ -119,8 +125,8 @@ def by_model(sandbox: Sandbox) -> Counter[str]:
     return Counter(name for name, _ in paid(sandbox).elements())
 
 
-def agreement(answers: list[dict[str, Any]]) -> float:
-    right = {row["id"]: json.loads(answer_text(row["text"], model=RIGHT, schema=SCHEMA).text) for row in ROWS}
+def agreement(answers: list[dict[str, Any]], rows: list[dict[str, Any]] = ROWS) -> float:
+    right = {row["id"]: json.loads(answer_text(row["text"], model=RIGHT, schema=SCHEMA).text) for row in rows}
     return sum(each["answer"] == right[each["id"]] for each in answers) / len(answers)
 
 
@@ -148,6 +154,19 @@ def test_each_row_has_one_answer_and_the_report_has_the_bill_of_each_stage(job, 
     page = Path(ended.manifest["report_html_uri"]).read_text()
     assert "Agreement against the share of rows for" in page
     assert "It is guaranteed for these rows." in page
+
+
+@pytest.mark.full
+def test_twenty_thousand_rows_cost_a_quarter_and_the_bill_is_exact(tmp_path, sandbox):
+    job = make(tmp_path, sandbox, target_agreement=0.95, sample_rows=None)
+    rows = [{"id": number, "text": text(number)} for number in range(20_000)]
+    ended = job.run(rows)
+    report = ended.report["cascade"]
+    assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+    assert ended.report["cost_usd"] < 0.3 * report["all_by_model_usd"]
+    assert {each["name"]: each["requests"] for each in report["stages"]} == by_model(sandbox)
+    assert set(paid(sandbox).values()) == {1}
+    assert agreement(ended.answers, rows) >= 0.95
 
 
 @pytest.mark.promise(2)
@@ -249,10 +268,6 @@ def test_one_budget_is_over_all_stages(tmp_path, sandbox):
 
 
 def test_the_cascade_is_tried_with_the_sample_alone(job, sandbox):
-    from airflow_provider_llmbeam.pipeline.cascade.trial import CascadeTrial
-    from airflow_provider_llmbeam.pipeline.steps import run_step
-    from airflow_provider_llmbeam.spec.protocol.steps import CascadeTable
-
     trial = CascadeTrial.model_validate(
         run_step("cascade", JobSpec.parse(job.spec), CascadeTable(max_points=5))["result"]
     )
@@ -262,6 +277,9 @@ def test_the_cascade_is_tried_with_the_sample_alone(job, sandbox):
     assert "→" in str(trial)
     assert "Nothing else was sent" in str(trial)
     assert trial.cost_usd == pytest.approx(sandbox.token_bill.nano_usd / 1e9)
+    estimate = run_step("estimate", JobSpec.parse(job.spec), EstimateSample(sample_size=0))
+    assert 0 < estimate["result"]["cascade_cost_usd"] < 0.6 * estimate["result"]["cost_usd"]
+    assert any("with its stages" in line for line in estimate["log"])
     job.run()
     assert set(paid(sandbox).values()) == {1}, "the run uses its answers and its calibration"
 
