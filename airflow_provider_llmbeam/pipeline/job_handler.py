@@ -279,14 +279,18 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         )
 
     def _open_budget(self) -> Budget | None:
-        limits, run = self.spec.limits, self.context.run
+        limits, run = self.spec.limits, self._budget_run
         if limits.budget_field and run not in _BUDGETS:
             _BUDGETS[run] = Budget(limits.budget_usd or math.inf, open_account(self.spec))
         return _BUDGETS.get(run)
 
+    @property
+    def _budget_run(self) -> str:
+        return self.context.budget_run or self.context.run
+
     def _batch_ended(self, governor: MachineGovernor) -> None:
         governor.batch_ended()
-        budget = _BUDGETS.get(self.context.run)
+        budget = _BUDGETS.get(self._budget_run)
         if budget is not None and budget.account is not None:
             budget.account.close()
 

@@ -85,7 +85,7 @@ class Stage(SpecModel):
         model: The model.
         prompt: Its prompt. `None`: that of the job.
         generation: Its parameters. `None`: those of the job.
-        inference: How its prompts reach it. `None`: as those of the job.
+        inference: Service tier of its prompts, which are sent online. `None`: that of the job.
         limits: Its rates. `None`: those of the job, without its `price` if the model differs. The budget is that
             of the job, over all stages.
         score: What orders its answers by how much they can be trusted. A text is its `type`.
@@ -307,6 +307,15 @@ class Cascade(SpecModel):
                 )
         return None
 
+    def names(self, model: Model) -> tuple[str, ...]:
+        """Returns the names of the stages and of `model`, which differ even for one model."""
+        found = [*(stage.model.name for stage in self.stages), model.name]
+        places = [*(f"stage {number}" for number in range(1, len(found))), "model"]
+        return tuple(
+            name if found.count(name) == 1 else f"{name} ({place})"
+            for name, place in zip(found, places, strict=True)
+        )
+
     def stage_job(self, spec: JobSpec, index: int) -> JobSpec:
         """Returns a job like `spec` with the model of a stage, and with log-probabilities if its score needs them.
 
@@ -314,6 +323,7 @@ class Cascade(SpecModel):
         """
         stage = self.stages[index]
         own = {part: value for part in _PARTS if (value := getattr(stage, part)) is not None}
+        own.setdefault("inference", Inference(service_tier=spec.inference.service_tier))
         if stage.limits is not None:
             own["limits"] = stage.limits.model_copy(
                 update={"budget_usd": spec.limits.budget_usd, "budget": spec.limits.budget}

@@ -15,6 +15,8 @@ from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.batch_inference import IndexRows
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile
+from airflow_provider_llmbeam.pipeline.cascade.report import paid_by_name
+from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.features import features_of
@@ -43,7 +45,13 @@ class FileLimits:
 _Encoded = tuple[str, str, bytes, int]
 
 
-def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: float | None = None) -> None:
+def prepare(
+    pipeline: beam.Pipeline,
+    spec: JobSpec,
+    limits: FileLimits,
+    since: float | None = None,
+    cascade: RunCascade | None = None,
+) -> None:
     """Adds the steps that write the request files of a job, and one file that lists them.
 
     A guard model judges the prompts before; those that it blocks are in no file, and the job finds the verdicts
@@ -57,12 +65,16 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: f
         spec: The job.
         limits: Limits of one file.
         since: Unix time at which the batch inference of this run began.
+        cascade: The cascade, whose stages are asked before; what they keep is in no file.
     """
-    context = RunContext(started_at=time.time(), batch_since=since, stop_uri=spec.paths.stop_uri)
+    context = RunContext(started_at=time.time(), batch_since=since, stop_uri=spec.paths.stop_uri, cascade=cascade)
     requests, _, results = read_requests(pipeline, spec, context, features_of(spec))
     if (moderation := spec.safety.moderation) is not None and "input" in moderation.on:
         usage = results.tallies | "Tallies" >> beam.Flatten() | "AddUpTallies" >> beam.CombineGlobally(add_up)
         _ = usage | "WriteGuardUsage" >> beam.Map(_write_guard_usage, spec.paths.guard_usage_uri)
+    if cascade is not None:
+        asked = results.tallies | "StageTallies" >> beam.Flatten() | "AddUpStages" >> beam.CombineGlobally(add_up)
+        _ = asked | "WriteStageUsage" >> beam.Map(_write_stage_usage, f"{spec.paths.batch_uri}cascade.json")
     lines = requests | "Encode" >> beam.ParDo(_Encode(spec))
     sizes = lines | "Sizes" >> beam.Map(_size) | "Sum" >> beam.CombineGlobally(_add_up)
     files = (
@@ -86,6 +98,11 @@ def read_guard_usage(spec: JobSpec) -> Counter[str]:
     if moderation is None or "input" not in moderation.on:
         return Counter()
     return Counter(json.loads(storage.read(spec.paths.guard_usage_uri)))
+
+
+def read_stage_usage(spec: JobSpec) -> Counter[str]:
+    """Returns what the stages of a cascade have cost in `prepare`, see `BatchManifest.cascade`."""
+    return Counter(json.loads(storage.read(f"{spec.paths.batch_uri}cascade.json")))
 
 
 def read_prepared(spec: JobSpec) -> list[RequestFile]:
@@ -161,6 +178,10 @@ class _WriteFiles(beam.DoFn):
 def _write_guard_usage(tally: Tally, uri: str) -> None:
     usage = {".".join(names): number for names, number in tally.moderation.items() if names[1] in USAGE_GROUPS}
     storage.replace(uri, json.dumps(usage).encode())
+
+
+def _write_stage_usage(tally: Tally, uri: str) -> None:
+    storage.replace(uri, json.dumps(paid_by_name(tally)).encode())
 
 
 def _list(_: bytes, uri: str, files: list[RequestFile]) -> None:

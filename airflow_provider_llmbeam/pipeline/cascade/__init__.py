@@ -1,1 +1,1 @@
-"""Which rows keep the answer of a cheaper stage: draws, calibration, choice and audit. Pure."""
+"""A cascade: cheaper models answer first. Draws, calibration, choice and audit are pure; the others run them."""

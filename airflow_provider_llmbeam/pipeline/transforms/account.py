@@ -90,8 +90,7 @@ class TallyRows(beam.DoFn):
         tally.samples.add_failure(element, self._key)
         self._tracer.add_failure(tally.traced, element)
         if element.origin == "fresh":
-            _add_cost(tally, failure)
-            tally.sums.update(input_tokens=failure.input_tokens, output_tokens=failure.output_tokens)
+            add_outcome(tally, failure)
             tally.series.add_failure(failure)
             if failure.failed_at:
                 tally.add_time(failure.failed_at, failure.failed_at)
@@ -121,6 +120,12 @@ class TallyRows(beam.DoFn):
         numbers[1] += input_tokens
         numbers[2] += completion.output_tokens
         tally.add_time(completion.sent_at, completion.answered_at)
+
+
+def add_outcome(tally: Tally, outcome: Outcome) -> None:
+    """Adds requests, cost and tokens of an outcome whose row is not counted with them."""
+    _add_cost(tally, outcome)
+    tally.sums.update(input_tokens=outcome.input_tokens, output_tokens=outcome.output_tokens)
 
 
 def _add_cost(tally: Tally, outcome: Outcome) -> None:

@@ -167,6 +167,7 @@ class JobSpec(SpecModel):
         """Columns of an output row with what is known of its answer, and what other fields of the job ask for."""
         moderation = self.safety.moderation
         asked = (*self.generation.extra_columns, *(() if moderation is None else moderation.extra_columns))
+        asked = asked if self.cascade is None else (*asked, "answered_by")
         return (*(OUTPUT_COLUMNS[1:] if self.sink.details else ()), *(f"llmbeam_{name}" for name in asked))
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
 from airflow_provider_llmbeam.spec.characters import has_whole_characters
+from airflow_provider_llmbeam.spec.job.cascade_rules import cascade_fault
 from airflow_provider_llmbeam.spec.job.encryption_rules import encryption_fault
 from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
 from airflow_provider_llmbeam.spec.job.output_rules import milvus_fault, output_fault
@@ -62,6 +63,7 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
         or _request_format_fault(spec)
         or _private_endpoint_fault(spec)
         or _media_fault(spec)
+        or cascade_fault(spec)
         or _feature_fault(spec)
         or _price_fault(spec)
         or _shared_budget_fault(spec)
