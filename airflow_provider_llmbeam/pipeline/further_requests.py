@@ -52,7 +52,8 @@ class Ask(beam.PTransform):
         handler: Handler of the job that sends the requests.
         gate: Delays the requests until the rows and the sink are checked.
         duplicate_keys: Duplicate keys, which fail the job before anything is sent.
-        is_verdict: Whether the outcomes are verdicts on the elements, which the journal then names.
+        is_verdict: Whether the outcomes belong to the elements, as a verdict does: the journal then names these,
+            and what is known of a row is forgotten as a whole.
     """
 
     def __init__(
@@ -147,7 +148,9 @@ def _rows_of(element: Any) -> tuple[Row, ...]:
 
 
 def _fingerprint_of(element: Any) -> str:
-    fingerprint: str = element.fingerprint if isinstance(element, AnsweredRow) else element[0]
+    if isinstance(element, Escalation):
+        element = element.request
+    fingerprint: str = element.fingerprint if isinstance(element, AnsweredRow | Request) else element[0]
     return fingerprint
 
 

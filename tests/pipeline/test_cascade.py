@@ -17,9 +17,11 @@ from waiting import until
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.cascade.state import read_calibration
 from airflow_provider_llmbeam.pipeline.cascade.trial import CascadeTrial
+from airflow_provider_llmbeam.pipeline.measure.forget.run import forget
 from airflow_provider_llmbeam.pipeline.steps import run_step
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.protocol.steps import CascadeTable, EstimateSample
+from airflow_provider_llmbeam.spec.safety import RowsToForget
 from tests.pipeline.conftest import Job
 from tests.pipeline.test_no_answer_is_paid_for_twice import content, start_command
 
@@ -282,6 +284,15 @@ def test_the_cascade_is_tried_with_the_sample_alone(job, sandbox):
     assert any("with its stages" in line for line in estimate["log"])
     job.run()
     assert set(paid(sandbox).values()) == {1}, "the run uses its answers and its calibration"
+
+
+def test_a_row_that_is_forgotten_is_forgotten_at_each_stage(job):
+    ended = job.run()
+    row = next(row for row in ended.answers if row["llmbeam_answered_by"] == "middle")
+    segments = lambda: "".join(path.read_text() for path in job.directory.rglob("journal*/*.jsonl"))  # noqa: E731
+    assert segments().count(row["llmbeam_fingerprint"]) == 2, "an answer of each stage that was asked"
+    forget(JobSpec.parse(job.spec), RowsToForget.parse({"keys": [str(row["id"])]}))
+    assert row["llmbeam_fingerprint"] not in segments()
 
 
 @pytest.mark.promise(2)

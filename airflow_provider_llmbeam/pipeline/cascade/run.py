@@ -180,7 +180,7 @@ def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.
 
 def _draw(spec: JobSpec, new_pipeline: Callable[[], beam.Pipeline]) -> Sample:
     """Draws the sample in a graph of its own, as batch inference prepares its files."""
-    uri = f"{spec.paths.home_uri}cascade-sample.jsonl"
+    uri = f"{spec.paths.staging_uri}cascade-sample.jsonl"
     pipeline = new_pipeline()
     draw_prompts(pipeline, spec, RunContext(started_at=time.time(), stop_uri=spec.paths.stop_uri), uri)
     pipeline.run().wait_until_finish()
@@ -285,10 +285,15 @@ class _Answers:
         wanted = dict(asked.values())
         known, _ = find_outcomes(job, wanted)
         of_prompt = {fingerprint: [dict(rows[of_model])] for of_model, (fingerprint, _) in asked.items()}
+        about: dict[str, list[str]] = {}
+        for of_model, (fingerprint, _) in asked.items():
+            if not is_model:
+                about.setdefault(fingerprint, []).append(of_model)
         fresh = send(
             _with_budget(job, self.tally.sums["cost_nano_usd"] / NANO),
             {each: prompt for each, prompt in wanted.items() if each not in known},
             of_prompt,
+            about,
             make_handler=partial(StageHandler, name=name),
         )
         for outcome in fresh.values():

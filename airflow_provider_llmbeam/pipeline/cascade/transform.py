@@ -135,7 +135,7 @@ class _AskStage(beam.PTransform):
             ).with_outputs(ESCALATED, main="questions")
             unasked.append(questions[ESCALATED])
             answers = questions["questions"] | f"Ask{sample}" >> Ask(
-                handler, self._prompts.delay, self._prompts.duplicate_keys
+                handler, self._prompts.delay, self._prompts.duplicate_keys, is_verdict=True
             )
             escalations = answers | f"Collect{sample}" >> beam.Map(_collect)
         decided = escalations | "Decide" >> beam.ParDo(
