@@ -146,7 +146,7 @@ class Rows:
         }
 
 
-def draw_rows(setting: Setting, source: np.random.Generator, prompts: int = PROMPTS) -> Rows:
+def draw_rows(setting: Setting, source: np.random.Generator, prompts: int) -> Rows:
     """Returns the rows of a run."""
     distance = NormalDist().inv_cdf(setting.auroc) * 2**0.5
     weights = source.integers(1, 10, prompts)
@@ -203,11 +203,11 @@ class Result:
 def run(setting: Setting, seed: int) -> Result:
     """Draws rows, calibrates, and counts all of them."""
     source = np.random.default_rng(seed)
-    rows = draw_rows(setting, source)
+    rows = draw_rows(setting, source, PROMPTS)
     weights = {f"{index:05d}": int(weight) for index, weight in enumerate(rows.weights)}
     drawn = draw_sample(weights, seed, setting.sample_rows)
     draws = [rows.draw(int(digest)) for digest in drawn]
-    calibration = _calibrate(setting, draws)
+    calibration = calibrate_draws(setting, draws)
     chosen = rows.choose(calibration)
     agrees = final_agreement(rows, chosen)
     agreement = rows.share(agrees)
@@ -216,7 +216,7 @@ def run(setting: Setting, seed: int) -> Result:
     rare = None
     if rows.labels is not None:
         plain = replace(rows, labels=None)
-        unguarded = plain.choose(_calibrate(setting, [plain.draw(int(digest)) for digest in drawn]))
+        unguarded = plain.choose(calibrate_draws(setting, [plain.draw(int(digest)) for digest in drawn]))
         rare = of_classes["rare"], rows.share_by_class(final_agreement(rows, unguarded))["rare"]
     is_by_model = chosen == len(setting.right)
     return Result(
@@ -230,7 +230,8 @@ def run(setting: Setting, seed: int) -> Result:
     )
 
 
-def _calibrate(setting: Setting, draws: Sequence[Draw]) -> Calibration:
+def calibrate_draws(setting: Setting, draws: Sequence[Draw]) -> Calibration:
+    """Returns the calibration of a job with the setting."""
     return calibrate(
         draws,
         Costs(setting.costs, 1.0),
