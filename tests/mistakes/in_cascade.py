@@ -93,8 +93,8 @@ MISTAKES = (
     Mistake(
         changes=_changes(stages=[{"model": _SMALL, "score": {"type": "logprob", "of": "minimum"}}]),
         sentence=(
-            "`cascade.stages.0.score.of`: must be 'mean': the log-probabilities of single tokens are not kept; got "
-            "'minimum'. Nothing was sent or billed."
+            "`cascade.stages.0.score.of`: must be 'mean': the log-probabilities of single tokens are not kept; "
+            "got 'minimum'. Nothing was sent or billed."
         ),
     ),
     Mistake(

@@ -286,6 +286,25 @@ def test_the_cascade_is_tried_with_the_sample_alone(job, sandbox):
     assert set(paid(sandbox).values()) == {1}, "the run uses its answers and its calibration"
 
 
+def test_rows_are_masked_before_any_stage_and_the_audit_names_the_stage(job, sandbox, monkeypatch):
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "a secret of more than thirty-two characters")
+    job.write([{"id": row["id"], "text": f"mail{row['id']}@example.com {row['text']}"} for row in ROWS])
+    job.spec["safety"] = {"privacy": {}, "audit": {"uri": str(job.directory / "audit"), "include_text": True}}
+    job.spec["sink"] |= {"passthrough": ["text"]}
+    ended = job.run()
+    assert all(f"mail{row['id']}@example.com" in row["text"] for row in ended.answers), "restored"
+    assert {row["llmbeam_answered_by"] for row in ended.answers} == {*MODELS}
+    assert ended.report["privacy"]["masked"]["EMAIL"] == len(ROWS)
+    records = [
+        json.loads(line)
+        for path in (job.directory / "audit").rglob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert all(record["requested_model"] == record["stage"] for record in records if "stage" in record)
+    assert Counter(record["requested_model"] for record in records) == by_model(sandbox)
+    assert not any("@example.com" in record["prompt"] for record in records)
+
+
 def test_a_row_that_is_forgotten_is_forgotten_at_each_stage(job):
     ended = job.run()
     row = next(row for row in ended.answers if row["llmbeam_answered_by"] == "middle")

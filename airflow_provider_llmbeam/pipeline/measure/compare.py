@@ -236,7 +236,7 @@ def make_other_job(spec: JobSpec, comparison: Comparison) -> JobSpec:
     given = comparison.other.model_dump(mode="json", exclude_none=True)
     if "model" in given and "limits" not in given:  # whose price is that of the model of the job
         given["limits"] = spec.limits.model_dump(mode="json", exclude={"price"})
-    return JobSpec.parse(spec.model_dump(mode="json") | given)
+    return JobSpec.parse(spec.model_dump(mode="json") | {"cascade": None} | given)
 
 
 def _report(
