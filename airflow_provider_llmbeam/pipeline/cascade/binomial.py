@@ -36,7 +36,7 @@ def lower_bound(successes: int, draws: int, confidence: float) -> float:
 
     Args:
         successes: Number of successes.
-        draws: Number of draws, at least one.
+        draws: Number of draws.
         confidence: Probability that the share is not below the bound.
     """
     if successes == 0:

@@ -143,7 +143,20 @@ def test_a_class_that_the_testing_half_lacks_is_not_certified():
     draws = [Draw((StageAnswer(1.0, True, label),), label=label) for label in ["a", "b"] * 50 + ["a"] * 100]
     found = calibrate(draws, COSTS[1], **BOUNDS)
     assert (found.asked, found.guaranteed) == ((), ("a", "b"))
-    assert found.reason == "a class has too few draws in the half that tests"
+    assert found.reason == (
+        "no threshold is certain enough for class 'b': with the safest that was tested, 0.0% of its 0 draws "
+        "agree, which certifies 0.0%, less than 80.0%"
+    )
+
+
+def test_a_class_that_a_stage_takes_for_another_one_is_the_reason():
+    of_b = [Draw((StageAnswer(2.0, False, "a"),), label="b"), Draw((StageAnswer(1.0, True, "b"),), label="b")]
+    draws = [*of_b, *(Draw((StageAnswer(1.0, True, "a"),), label="a") for _ in range(18))] * 50
+    found = calibrate(draws, COSTS[1], **BOUNDS)
+    assert (found.asked, found.guaranteed) == ((), ("a", "b"))
+    assert found.reason.startswith(
+        "no threshold is certain enough for class 'b': with the safest that was tested, 50.0%"
+    )
 
 
 def test_equal_scores_are_kept_or_escalate_together():
