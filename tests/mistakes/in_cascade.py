@@ -90,4 +90,41 @@ MISTAKES = (
             "Nothing was sent or billed."
         ),
     ),
+    Mistake(
+        changes=_changes(stages=[{"model": _SMALL, "score": {"type": "logprob", "of": "minimum"}}]),
+        sentence=(
+            "`cascade.stages.0.score.of`: must be 'mean': the log-probabilities of single tokens are not kept; got "
+            "'minimum'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes=_changes(stages=[{"model": _SMALL, "inference": "batch"}]),
+        sentence=(
+            "`cascade.stages.0.inference.mode`: must be left out: the requests to a stage are sent online, one "
+            "stage after the other; got 'batch'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={**_changes(), "inference": {"mode": "auto", "finish_by": "PT6H"}},
+        sentence=(
+            "`inference.mode`: must be 'online' or 'batch' with `cascade`: what is left for `model` is not known "
+            "before; got 'auto'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={**_changes(), "safety": {"moderation": {"model": {"type": "openai", "name": "llama-guard-3"}}}},
+        sentence=(
+            "`safety.moderation.on`: must be ['output'] with `cascade`: the sample is sent before a guard model "
+            "judges prompts; got ['input', 'output']. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes=_changes(
+            agreement={"type": "judge", "rubric": "{{ row.answer }} {{ row.expected }}", "model": _SMALL}
+        ),
+        sentence=(
+            "`cascade.agreement`: must be 'exact', 'set_f1' or 'numeric': a judge is not implemented here. "
+            "Nothing was sent or billed."
+        ),
+    ),
 )
