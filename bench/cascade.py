@@ -126,8 +126,10 @@ class Rows:
     def choose(self, calibration: Calibration) -> NDArray[np.int64]:
         """Returns the stage that answers each prompt; the number of stages for `model`."""
         chosen = np.full(len(self.weights), len(self.scores))
-        for stage in reversed(calibration.asked):
-            kept = self.scores[stage] >= calibration.thresholds[stage]
+        for stage, threshold in reversed([*enumerate(calibration.thresholds)]):
+            if threshold is None:
+                continue
+            kept = self.scores[stage] >= threshold
             if self.labels is not None:
                 kept &= np.isin(self.predicted[stage], calibration.guaranteed or ())
             chosen[kept] = stage
@@ -174,7 +176,8 @@ def draw_rows(setting: Setting, source: np.random.Generator, prompts: int) -> Ro
 
 def _quantiles(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     known = {share: NormalDist().inv_cdf(share) for share in np.unique(shares)}
-    return np.vectorize(known.__getitem__)(shares)
+    found: NDArray[np.float64] = np.vectorize(known.__getitem__)(shares)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,8 +83,9 @@ def _is_class(schema: Any, root: Mapping[str, Any]) -> bool:
     if not isinstance(schema, Mapping):
         return False
     # As pydantic writes a field whose type is an Enum.
-    if str(reference := schema.get("$ref")).startswith("#/$defs/"):
-        schema = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {})
+    place, _, name = str(schema.get("$ref")).rpartition("/")
+    if place == "#/$defs":
+        schema = root.get("$defs", {}).get(name, {})
     return "enum" in schema or schema.get("type") == "boolean"
 
 
@@ -93,14 +94,16 @@ def _parts(agreement: Mapping[str, Agreement], answer: Any, expected: Any) -> It
     named = {path: comparison for path, comparison in agreement.items() if path != ALL_FIELDS}
     for path, comparison in named.items():
         yield comparison, _value_at(answer, path.split(".")), _value_at(expected, path.split("."))
-    if (comparison := agreement.get(ALL_FIELDS)) is None:
+    if ALL_FIELDS not in agreement:
         return
+    comparison = agreement[ALL_FIELDS]
     if not (isinstance(answer, dict) and isinstance(expected, dict)):
         yield comparison, answer, expected
         return
     others = sorted((answer.keys() | expected.keys()) - {path.partition(".")[0] for path in named})
     if isinstance(comparison, JudgeAgreement):
-        yield comparison, *({name: each.get(name) for name in others} for each in (answer, expected))
+        one, other = ({name: each.get(name) for name in others} for each in (answer, expected))
+        yield comparison, one, other
         return
     for name in others:
         yield comparison, answer.get(name), expected.get(name)

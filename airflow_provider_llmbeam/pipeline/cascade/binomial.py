@@ -18,7 +18,8 @@ _HALVINGS = 40
 def _log_choices(draws: int) -> Floats:
     """Logarithms of the numbers of ways to choose 0, 1, … of the draws."""
     factorials = np.array([lgamma(count + 1) for count in range(draws + 1)])
-    return factorials[-1] - factorials - factorials[::-1]
+    logs: Floats = factorials[-1] - factorials - factorials[::-1]
+    return logs
 
 
 def lower_tails(draws: int, share: float) -> Floats:
@@ -35,7 +36,7 @@ def lower_bound(successes: int, draws: int, confidence: float) -> float:
 
     Args:
         successes: Number of successes.
-        draws: Number of draws, at least one.
+        draws: Number of draws.
         confidence: Probability that the share is not below the bound.
     """
     if successes == 0:

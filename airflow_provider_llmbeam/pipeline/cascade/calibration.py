@@ -270,7 +270,7 @@ class _Search:
         targets: tuple[float, float],
     ) -> None:
         self.costs, self.guaranteed = costs, guaranteed
-        self._choosing, self._targets = choosing, targets
+        self._choosing, self.targets = choosing, targets
         stages = len(costs.stages)
         size = min(int(_COMBINATIONS ** (1 / stages)) - 1, _THRESHOLDS)
         self.thresholds = [_quantiles(self._scores(choosing, stage), size) for stage in range(stages)]
@@ -278,7 +278,7 @@ class _Search:
     def find_path(self) -> NDArray[np.intp]:
         """Returns combinations, the safest first; each costs less than all before it."""
         outcomes = self.count(self._choosing)
-        cost, risk = outcomes.cost(self.costs).ravel(), outcomes.p_values(*self._targets).ravel()
+        cost, risk = outcomes.cost(self.costs).ravel(), outcomes.p_values(*self.targets).ravel()
         order = np.lexsort((cost, risk))
         order = np.concatenate(([0], order[order != 0]))
         cheapest = np.minimum.accumulate(cost[order])
@@ -392,21 +392,10 @@ def _describe(
     shown = np.linspace(0, len(path) - 1, min(len(path), _POINTS)).round().astype(int)
     curve = tuple(point(int(step)) for step in sorted({*shown, max(steps - 1, 0)}))
     agreed = tested - int(disagreements[chosen])
-    classes = tuple(
-        ClassAgreement(
-            label=label,
-            draws=count,
-            agreement=1 - int(each.ravel()[chosen]) / count if count else 0.0,
-            low=lower_bound(count - int(each.ravel()[chosen]), count, confidence) if count else 0.0,
-        )
-        for label, count, each in zip(
-            search.guaranteed or (), outcomes.class_draws, outcomes.class_disagreements, strict=True
-        )
-    )
     labels = {draw.label for draw in draws if draw.label is not None}
     return Calibration(
         thresholds=search.thresholds_at(chosen),
-        reason=_find_reason(outcomes, len(path), steps, curve),
+        reason=_find_reason(search, outcomes, path, steps, confidence),
         guaranteed=search.guaranteed,
         not_guaranteed=tuple(sorted(labels.difference(search.guaranteed or ()))),
         draws=len(draws),
@@ -414,7 +403,7 @@ def _describe(
         agreement=agreed / tested,
         low=lower_bound(agreed, tested, confidence),
         high=upper_bound(agreed, tested, confidence),
-        classes=classes,
+        classes=_class_agreements(search, outcomes, chosen, confidence),
         kept=tuple(int(each[chosen]) / tested for each in kept),
         escalated=1 - sum(int(each[chosen]) for each in kept) / tested,
         cost_per_row=float(cost[chosen]),
@@ -423,18 +412,40 @@ def _describe(
     )
 
 
-def _find_reason(outcomes: _Outcomes, combinations: int, steps: int, curve: Sequence[CurvePoint]) -> str:
+def _class_agreements(
+    search: _Search, outcomes: _Outcomes, combination: int, confidence: float
+) -> tuple[ClassAgreement, ...]:
+    def describe(label: str, draws: int, disagreements: int) -> ClassAgreement:
+        agreed = draws - disagreements
+        low = lower_bound(agreed, draws, confidence)
+        return ClassAgreement(label=label, draws=draws, agreement=agreed / draws if draws else 0.0, low=low)
+
+    found = zip(search.guaranteed or (), outcomes.class_draws, outcomes.class_disagreements, strict=True)
+    return tuple(describe(label, draws, int(each.ravel()[combination])) for label, draws, each in found)
+
+
+def _find_reason(
+    search: _Search, outcomes: _Outcomes, path: NDArray[np.intp], steps: int, confidence: float
+) -> str:
     """Returns why `model` answers everything, or ""."""
     if steps > 1:
         return ""
-    if combinations == 1:
+    if len(path) == 1:
         return "no threshold costs less than `model` alone"
-    if steps == 1:
-        return (
-            f"no threshold is certain enough: with the safest that was tested, {curve[1].agreement:.1%} of "
-            f"{outcomes.draws:,} draws agree, which certifies {curve[1].low:.1%}"
-        )
-    missing = int(outcomes.disagreements.flat[0])
-    if missing:
+    target, of_class = search.targets
+    missing, safest = int(outcomes.disagreements.flat[0]), path[steps]
+    agreed = outcomes.draws - int(outcomes.disagreements.ravel()[safest])
+    low = lower_bound(agreed, outcomes.draws, confidence)
+    if low < target and steps == 0:
         return f"`model` has not answered {missing:,} of {outcomes.draws:,} draws, which count as disagreements"
-    return "a class has too few draws in the half that tests"
+    if low < target:
+        return (
+            f"no threshold is certain enough: with the safest that was tested, {agreed / outcomes.draws:.1%} of "
+            f"{outcomes.draws:,} draws agree, which certifies {low:.1%}"
+        )
+    worst = min(_class_agreements(search, outcomes, safest, confidence), key=lambda each: each.low)
+    return (
+        f"no threshold is certain enough for class {worst.label!r}: with the safest that was tested, "
+        f"{worst.agreement:.1%} of its {worst.draws:,} draws agree, which certifies {worst.low:.1%}, less than "
+        f"{of_class:.1%}"
+    )

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.pipeline.cascade.calibration import (
     calibrate,
     find_reason_against,
 )
-from airflow_provider_llmbeam.pipeline.cascade.choice import choose_answer, is_kept
+from airflow_provider_llmbeam.pipeline.cascade.choice import choose_answer
 
 BOUNDS = {"target_agreement": 0.9, "confidence": 0.95, "class_agreement": 0.8}
 
@@ -143,23 +143,20 @@ def test_a_class_that_the_testing_half_lacks_is_not_certified():
     draws = [Draw((StageAnswer(1.0, True, label),), label=label) for label in ["a", "b"] * 50 + ["a"] * 100]
     found = calibrate(draws, COSTS[1], **BOUNDS)
     assert (found.asked, found.guaranteed) == ((), ("a", "b"))
-    assert found.reason == "a class has too few draws in the half that tests"
+    assert found.reason == (
+        "no threshold is certain enough for class 'b': with the safest that was tested, 0.0% of its 0 draws "
+        "agree, which certifies 0.0%, less than 80.0%"
+    )
 
 
-def test_what_a_stage_predicts_to_be_of_a_class_without_guarantee_escalates():
-    draws = [Draw((StageAnswer(1.0, True, label),), label=label) for label in ["a"] * 19 + ["rare"]] * 20
+def test_a_class_that_a_stage_takes_for_another_one_is_the_reason():
+    of_b = [Draw((StageAnswer(2.0, False, "a"),), label="b"), Draw((StageAnswer(1.0, True, "b"),), label="b")]
+    draws = [*of_b, *(Draw((StageAnswer(1.0, True, "a"),), label="a") for _ in range(18))] * 50
     found = calibrate(draws, COSTS[1], **BOUNDS)
-    assert (found.guaranteed, found.not_guaranteed) == (("a",), ("rare",))
-    assert is_kept(found, 0, StageAnswer(1.0, label="a"))
-    assert not is_kept(found, 0, StageAnswer(9.0, label="rare"))
-    assert not is_kept(found, 0, StageAnswer(9.0, label="never drawn"))
-
-
-def test_a_stage_that_failed_or_has_no_score_escalates():
-    found = calibrate([Draw((StageAnswer(1.0, True), None)) for _ in range(200)], COSTS[2], **BOUNDS)
-    assert choose_answer(found, (StageAnswer(1.0), None)) == 0
-    assert choose_answer(found, (None, StageAnswer(9.0))) is None
-    assert choose_answer(found, (StageAnswer(float("inf")), None)) is None
+    assert (found.asked, found.guaranteed) == ((), ("a", "b"))
+    assert found.reason.startswith(
+        "no threshold is certain enough for class 'b': with the safest that was tested, 50.0%"
+    )
 
 
 def test_equal_scores_are_kept_or_escalate_together():
