@@ -257,6 +257,31 @@ def test_repeated_answers_are_a_score(tmp_path, sandbox):
     assert agreement(ended.answers) >= 0.85
 
 
+def test_a_stage_has_a_prompt_of_its_own(tmp_path, sandbox):
+    prompt = {"template": "Be quick.\n{{ row.text }}", "output_schema": SCHEMA}
+    own = stage(sandbox, "small", prompt=prompt)
+    ended = make(tmp_path, sandbox, stages=[own]).run()
+    assert ended.report["cascade"]["stages"][0]["answered"] > 0
+    assert set(paid(sandbox).values()) == {1}, "the sample and the rows have the same prompts"
+    prompts = {name: {each for model, each in paid(sandbox) if model == name} for name in ("small", "large")}
+    assert not prompts["small"] & prompts["large"]
+
+
+def test_a_field_of_the_answer_is_a_score(tmp_path, sandbox):
+    schema = {
+        "type": "object",
+        "properties": {**SCHEMA["properties"], "confidence": {"type": "number"}},
+        "required": ["label", "confidence"],
+    }
+    job = make(tmp_path, sandbox, stages=[stage(sandbox, "small", score="field")], agreement={"label": "exact"})
+    job.spec["prompt"]["output_schema"] = schema
+    ended = job.run()
+    report = ended.report["cascade"]
+    assert report["draws"] == DRAWS
+    assert report["curve"], "each draw has a score"
+    assert report["reason"] or report["stages"][0]["threshold"] is not None
+
+
 def test_one_budget_is_over_all_stages(tmp_path, sandbox):
     job = make(tmp_path, sandbox)
     whole = job.run().report["cost_usd"]
