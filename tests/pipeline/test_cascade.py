@@ -17,8 +17,10 @@ from waiting import until
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.cascade.state import read_calibration
 from airflow_provider_llmbeam.pipeline.cascade.trial import CascadeTrial
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.forget.run import forget
 from airflow_provider_llmbeam.pipeline.steps import run_step
+from airflow_provider_llmbeam.providers.errors import BatchPendingError
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.protocol.steps import CascadeTable, EstimateSample
 from airflow_provider_llmbeam.spec.safety import RowsToForget
@@ -388,14 +390,35 @@ def test_a_job_killed_during_the_audit_of_a_later_run_pays_for_nothing_twice(tmp
         assert ended.report["cascade"]["audited"] >= 20, "also those whose answer was in the journal"
 
 
-@pytest.mark.promise(4)
-def test_what_the_stages_leave_goes_to_batch_inference(tmp_path, sandbox, quick_batch_polls):
-    job = make(tmp_path, sandbox, target_agreement=0.92)
+def batch_job(directory: Path, sandbox: Sandbox) -> Job:
+    job = make(directory, sandbox, target_agreement=0.92)
     job.spec |= {
         "model": {"type": "gemini", "name": BATCHED, "base_url": sandbox.gemini_url},
         "limits": limits("large"),
         "inference": {"mode": "batch"},
     }
+    return job
+
+
+@pytest.mark.promise(2)
+@pytest.mark.full
+def test_a_task_that_releases_its_slot_during_batch_inference_pays_for_nothing_twice(
+    tmp_path, sandbox, quick_batch_polls
+):
+    job = batch_job(tmp_path, sandbox)
+    with pytest.raises(BatchPendingError):
+        run(JobSpec.parse(job.spec), waits=False)
+    assert set(paid(sandbox).values()) == {1}
+    ended = job.run()
+    assert set(paid(sandbox).values()) == {1}
+    assert ended.origins["batch"] > 20
+    assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+    assert ended.report["cascade"]["is_guaranteed"]
+
+
+@pytest.mark.promise(4)
+def test_what_the_stages_leave_goes_to_batch_inference(tmp_path, sandbox, quick_batch_polls):
+    job = batch_job(tmp_path, sandbox)
     ended = job.run()
     *stages, model = ended.report["cascade"]["stages"]
     tiers = {(charge.model, charge.tier): charge for charge in sandbox.token_bill.charges}
