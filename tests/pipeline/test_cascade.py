@@ -203,6 +203,7 @@ def test_a_later_run_uses_the_calibration_and_audits_it(tmp_path, sandbox):
     assert third.report["cascade"]["audited_before"] == report["audited"]
 
 
+@pytest.mark.full
 def test_a_calibration_that_its_audits_contradict_is_made_again(tmp_path, sandbox, caplog):
     job = make(tmp_path, sandbox)
     job.run()
@@ -234,6 +235,7 @@ def test_a_cascade_that_cannot_pay_for_its_calibration_sends_no_sample(tmp_path,
     assert not ended.report["cascade"]["is_guaranteed"]
 
 
+@pytest.mark.full
 def test_a_row_that_fails_in_a_stage_escalates_and_one_that_fails_in_model_is_in_the_dead_letter(
     tmp_path, sandbox
 ):
@@ -249,6 +251,7 @@ def test_a_row_that_fails_in_a_stage_escalates_and_one_that_fails_in_model_is_in
     assert {row["text"] for row in last.dead_letter} == {row["text"] for row in ROWS if "ticket 5" in row["text"]}
 
 
+@pytest.mark.full
 def test_repeated_answers_are_a_score(tmp_path, sandbox):
     varying = stage(sandbox, "varying", score={"type": "repeats", "samples": 3})
     ended = make(tmp_path, sandbox, stages=[varying]).run()
@@ -259,6 +262,7 @@ def test_repeated_answers_are_a_score(tmp_path, sandbox):
     assert agreement(ended.answers) >= 0.85
 
 
+@pytest.mark.full
 def test_a_stage_has_a_prompt_of_its_own(tmp_path, sandbox):
     prompt = {"template": "Be quick.\n{{ row.text }}", "output_schema": SCHEMA}
     own = stage(sandbox, "small", prompt=prompt)
@@ -269,6 +273,7 @@ def test_a_stage_has_a_prompt_of_its_own(tmp_path, sandbox):
     assert not prompts["small"] & prompts["large"]
 
 
+@pytest.mark.full
 def test_a_field_of_the_answer_is_a_score(tmp_path, sandbox):
     schema = {
         "type": "object",
@@ -346,11 +351,11 @@ def test_a_row_that_is_forgotten_is_forgotten_at_each_stage(job):
 @pytest.mark.parametrize(
     ("model", "share"),
     [
-        pytest.param("small", 0.1, id="sample at stage 1"),
+        pytest.param("small", 0.1, id="sample at stage 1", marks=pytest.mark.full),
         pytest.param("large", 0.3, id="sample at model", marks=pytest.mark.full),
         pytest.param("small", 0.7, id="stage 1"),
         pytest.param("middle", 0.9, id="stage 2", marks=pytest.mark.full),
-        pytest.param("large", 0.97, id="model"),
+        pytest.param("large", 0.97, id="model", marks=pytest.mark.full),
     ],
 )
 def test_a_job_killed_with_kill_9_in_each_phase_pays_for_nothing_twice(tmp_path, model, share):
