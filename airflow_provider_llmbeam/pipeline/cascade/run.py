@@ -131,7 +131,8 @@ def describe(spec: JobSpec, run: RunCascade) -> Iterable[str]:
     cascade = cast("Cascade", spec.cascade)
     calibration = run.calibration
     if calibration is None or not run.asked:
-        yield f"Cascade: `model` answers every row: {run.reason.rstrip('.')}."
+        again = "" if calibration is None else f" To calibrate again, delete {calibration_uri(spec)!r}."
+        yield f"Cascade: `model` answers every row: {run.reason.rstrip('.')}.{again}"
         return
     names = cascade.names(spec.model)
     for number in run.asked:
