@@ -267,6 +267,8 @@ class BatchInference:
     def _prepare_files(self) -> BatchManifest | None:
         """Sends the pilot online, and writes the request files if the rest goes to batch inference."""
         spec, now = self._spec, self._clock()
+        for lack in self._provider.probe():
+            _log.warning("Batch inference of the server: %s", lack)
         pilot = _send_pilot(spec, now)
         if pilot is None:
             return None
