@@ -43,7 +43,7 @@ class LocalAirflow:
         self.home = home
         self.log_path = home / "standalone.log"
         self._environment = environment
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[sessions.Leader] = []
         self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=scaled(30), trust_env=False)
         self.process = self._launch("standalone")
 
@@ -66,7 +66,7 @@ class LocalAirflow:
 
     def _kill_sessions(self) -> None:
         """Kills what outlived its component: a killed scheduler leaves the workers of its LocalExecutor."""
-        sessions.kill({process.pid for process in (self.process, *self._started)})
+        sessions.kill((self.process, *self._started))
 
     def start_again(self, ready_within_seconds: float = 180) -> None:
         """Starts `airflow standalone` again after `kill`, in the same home and on the same port.
@@ -275,7 +275,7 @@ class LocalAirflow:
     def _running(self) -> list[int]:
         return [process.pid for process in self._started if process.poll() is None]
 
-    def _launch(self, name: str) -> subprocess.Popen[bytes]:
+    def _launch(self, name: str) -> sessions.Leader:
         with self.log_path.open("ab") as log:
             return sessions.start([AIRFLOW, name], env=self._environment, stdout=log, stderr=subprocess.STDOUT)
 
@@ -375,23 +375,24 @@ def free_port() -> int:
     raise RuntimeError("no port between 20000 and 31999 is free on 127.0.0.1")
 
 
-def end_process_group(process: subprocess.Popen[bytes], grace_seconds: float = 20) -> None:
+def end_process_group(leader: sessions.Leader, grace_seconds: float = 20) -> None:
     """Ends a session leader and its children: `airflow standalone` alone would orphan them."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, sign)
-        except ProcessLookupError:
+        if not _group_lives(leader):
             break
+        os.killpg(leader.pid, sign)
         deadline = time.monotonic() + grace_seconds
-        while time.monotonic() < deadline and _group_lives(process):
+        while time.monotonic() < deadline and _group_lives(leader):
             time.sleep(0.1)
-    process.wait()
+    leader.wait()
 
 
-def _group_lives(process: subprocess.Popen[bytes]) -> bool:
-    process.poll()
+def _group_lives(leader: sessions.Leader) -> bool:
+    leader.poll()
+    if not leader.has_its_id:
+        return False
     try:
-        os.killpg(process.pid, 0)
+        os.killpg(leader.pid, 0)
     except ProcessLookupError:
         return False
     return True

@@ -22,7 +22,20 @@ import psutil
 _ANNOUNCE = 'echo $$ >&0; exec "$@" </dev/null'
 
 
-def start(command: Sequence[Any], **options: Any) -> subprocess.Popen[bytes]:
+class Leader(subprocess.Popen[bytes]):
+    """The leader of a session, a program that `start` has started."""
+
+    def __init__(self, command: Sequence[Any], **options: Any) -> None:
+        super().__init__(command, **options)
+        self._began_at = psutil.Process(self.pid).create_time()
+
+    @property
+    def has_its_id(self) -> bool:
+        """Whether its id is still that of its session and process group."""
+        return _is_same(self.pid, self._began_at)
+
+
+def start(command: Sequence[Any], **options: Any) -> Leader:
     """Starts a program as the leader of a session, without standard input.
 
     Args:
@@ -30,11 +43,15 @@ def start(command: Sequence[Any], **options: Any) -> subprocess.Popen[bytes]:
         options: Arguments of `subprocess.Popen`.
     """
     announced = ["sh", "-c", _ANNOUNCE, "sh", *command]
-    return subprocess.Popen(announced, stdin=_watched_pipe(), start_new_session=True, **options)
+    return Leader(announced, stdin=_watched_pipe(), start_new_session=True, **options)
 
 
-def kill(sessions: Collection[int]) -> None:
-    """Kills all processes of some sessions, with kill -9, until none is left."""
+def kill(leaders: Iterable[Leader]) -> None:
+    """Kills all processes of the sessions of some leaders, with kill -9, until none is left."""
+    _kill({leader.pid for leader in leaders if leader.has_its_id})
+
+
+def _kill(sessions: Collection[int]) -> None:
     while found := [process for process in psutil.process_iter() if _is_alive_in(process, sessions)]:
         for process in found:
             with suppress(psutil.NoSuchProcess):
@@ -66,7 +83,7 @@ def _watch(lines: Iterable[str]) -> None:
     for line in lines:
         with suppress(psutil.NoSuchProcess):
             began[int(line)] = psutil.Process(int(line)).create_time()
-    kill({session for session, at in began.items() if _is_same(session, at)})
+    _kill({session for session, at in began.items() if _is_same(session, at)})
 
 
 def _is_same(session: int, began_at: float) -> bool:

@@ -57,3 +57,13 @@ def test_a_session_is_killed_without_its_leader_and_no_other_one_that_has_its_id
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert sessions._is_same(ended.pid, own)
+
+
+def test_a_leader_whose_id_is_now_that_of_another_session_kills_nothing():
+    leader = sessions.start([sys.executable, "-c", "import time; time.sleep(600)"])
+    began_at, leader._began_at = leader._began_at, leader._began_at - 1
+    sessions.kill([leader])
+    assert leader.poll() is None
+    leader._began_at = began_at
+    sessions.kill([leader])
+    assert leader.wait() == -signal.SIGKILL

@@ -80,7 +80,7 @@ class ForkedProcess:
                     raise expired
                 line = self._status.readline()
                 if not line:  # the server was killed, and nobody would wait for the process
-                    self.kill()
+                    self._kill()
                 self._returncode = int(line or -signal.SIGKILL)
                 self._status.close()
             return self._returncode
@@ -93,10 +93,15 @@ class ForkedProcess:
         return self._returncode is not None
 
     def kill(self) -> None:
-        """Kills the process, unless its end is known."""
+        """Kills the process, unless it has ended, when its id may belong to another process."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
         if not self.has_ended:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+            self._kill()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
 
 class ForkServer:
