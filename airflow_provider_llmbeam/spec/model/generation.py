@@ -75,7 +75,7 @@ class Generation(SpecModel):
             off, on Flash models of Gemini, -1 lets the model decide. Other servers ignore it.
         thinking_level: How long Gemini 3 thinks. `minimal` and `medium` are for Flash models.
         reasoning_effort: How long models of OpenAI, and those of servers with the same field, think; the effort of
-            Claude, from `low` to `xhigh`.
+            Claude, from `low` to `max`.
         media_resolution: Resolution at which Gemini reads images, video and documents, and thus their tokens.
         safety_settings: What Gemini's filters block, by category, e.g.
             `{"HARM_CATEGORY_DANGEROUS_CONTENT": "BLOCK_ONLY_HIGH"}`. A blocked row fails with the kind `blocked`.
@@ -105,7 +105,7 @@ class Generation(SpecModel):
     stop_sequences: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     thinking_budget_tokens: Annotated[int, Field(ge=-1)] | None = None
     thinking_level: Literal["minimal", "low", "medium", "high"] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     media_resolution: Literal["low", "medium", "high"] | None = None
     safety_settings: dict[HarmCategory, HarmThreshold] = Field(default_factory=dict)
     model_armor: dict[Literal["prompt", "response"], ModelArmorTemplate] = Field(default_factory=dict)

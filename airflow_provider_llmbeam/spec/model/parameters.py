@@ -95,7 +95,7 @@ _NAMES: dict[ParameterColumn, str] = {
 }
 #: Smallest number of tokens for thoughts, and efforts, of Anthropic.
 _MIN_THINKING_TOKENS = 1024
-_ANTHROPIC_EFFORTS = ("low", "medium", "high", "xhigh")
+_ANTHROPIC_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _BEFORE_GEMINI_3 = re.compile(r"(.*/)?gemini-[12]\b")
 
 

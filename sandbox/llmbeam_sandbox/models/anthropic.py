@@ -62,6 +62,13 @@ _ERROR_TYPE = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+#: `error.details.error_code` of limits. Source: anthropic 2.14, `types.shared`.
+_LIMITS = frozenset(
+    {
+        *("ramp_limit_exceeded", "enforced_spend_limit_reached", "contract_spend_limit_reached"),
+        *("linked_organization_spend_limit_reached", "linked_organization_billing_unavailable"),
+    }
+)
 _ERROR_MESSAGE = {500: "Internal server error", 529: "Overloaded"}
 _MODEL = (
     "/v1/projects/{project}/locations/{location}/publishers/anthropic/models/{model:[^/:]+}"
@@ -161,8 +168,11 @@ class AnthropicDialect:
         return Reply(chunks=chunks, content_type=EVENT_STREAM_TYPE, headers=headers, is_streamed=True)
 
     def error(self, http_status: int, message: str) -> Reply:
-        """Returns the reply with an error; an empty message gives the service's usual one."""
-        return anthropic_error(http_status, message)
+        """Returns the reply with an error; an empty message gives the service's usual one.
+
+        A message that is the code of a limit is that in `details`.
+        """
+        return anthropic_error(http_status, message, code=message if message in _LIMITS else None)
 
     def quota_exceeded(self, call: ModelCall, rejection: Rejection | None, delay: float | None) -> Reply:
         """Returns a 429, with the delay in `retry-after`, in whole seconds rounded up."""
@@ -273,12 +283,16 @@ def list_dialect(cache: PromptCache) -> AnthropicDialect:
     return AnthropicDialect(method="anthropic.models", cache=cache, input_token_limit=0)
 
 
-def anthropic_error(http_status: int, message: str = "", *, headers: Mapping[str, str] | None = None) -> Reply:
+def anthropic_error(
+    http_status: int, message: str = "", *, headers: Mapping[str, str] | None = None, code: str | None = None
+) -> Reply:
     """Returns an error reply; an empty message gives the service's usual one."""
-    error = {
+    error: dict[str, Any] = {
         "type": _ERROR_TYPE.get(http_status, "api_error" if http_status >= 500 else "invalid_request_error"),
         "message": message or _ERROR_MESSAGE.get(http_status, f"HTTP {http_status}."),
     }
+    if code is not None:
+        error["details"] = {"error_code": code}
     body = {"type": "error", "error": error, "request_id": "req_sandbox"}
     return json_reply(body, http_status=http_status, headers={"request-id": "req_sandbox", **(headers or {})})
 

@@ -22,7 +22,7 @@ TEXT = {"type": "string"}
         ({"seed": 1}, "seed", "must be left out: Anthropic does not take it"),
         ({"thinking_budget_tokens": 1023, "max_output_tokens": 4096}, "thinking_budget_tokens", "at least 1024"),
         ({"thinking_budget_tokens": 2048}, "thinking_budget_tokens", "less than `generation.max_output_tokens`"),
-        ({"reasoning_effort": "minimal"}, "reasoning_effort", "must be one of 'low', 'medium', 'high', 'xhigh'"),
+        ({"reasoning_effort": "minimal"}, "reasoning_effort", "must be one of 'low', 'medium', 'high', 'xhigh', 'max'"),
     ],
 )
 def test_a_parameter_that_the_api_refuses_is_refused_at_parse(
