@@ -107,18 +107,19 @@ class OpenAIBatches(BatchProvider):
             try:
                 self._http.retry(partial(self._list, url), lambda error: error.http_status != 501)
             except ApiError as error:
-                # vLLM's answer where its batches are switched off is 501 (github.com/vllm-project/vllm/pull/44445).
+                # vLLM's answer where batches are switched off is 501 (github.com/vllm-project/vllm/pull/44445).
                 has_none = getattr(error, "http_status", None) == 501
                 if not has_none and not isinstance(error, ApiNotFoundError | ApiRefusedError):
                     raise
                 raise JobSpecError(
-                    f"`inference.mode`: must be 'online' with the server at {self._server}: batch inference needs a "
-                    f"list at {url}. {error}"
+                    f"`inference.mode`: must be 'online' with the server at {self._server}: batch inference needs "
+                    f"a list at {url}. {error}"
                 ) from error
         if self._refusal("cancel") != self._refusal("nothing"):
             return ()
         return (
-            "It cancels no batch, so that one that is not finished in time goes on while its rows are sent online.",
+            "It cancels no batch, so that one that is not finished in time goes on while its rows are sent "
+            "online.",
         )
 
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
@@ -209,8 +210,8 @@ class OpenAIBatches(BatchProvider):
         except ApiError:
             became = "may still run"
         raise JobRefusedError(
-            f"The server at {self._server} returns neither the metadata of a batch nor the name of its file, so that a "
-            f"later try could not find batch {job.name}, and would send its rows again. It {became}. Set "
+            f"The server at {self._server} returns neither the metadata of a batch nor the name of its file, so "
+            f"that a later try could not find batch {job.name}, and would send its rows again. It {became}. Set "
             "`inference.mode` to 'online'."
         )
 

@@ -50,7 +50,8 @@ def test_a_server_without_batches_is_refused(cloud, lack) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(405, JobSpecError), (501, JobSpecError), (401, ApiDeniedError), (503, ApiUnavailableError)]
+    ("status", "kind"),
+    [(405, JobSpecError), (501, JobSpecError), (401, ApiDeniedError), (503, ApiUnavailableError)],
 )
 def test_a_refusal_that_is_none_of_batches_is_told_apart(cloud, monkeypatch, status, kind) -> None:
     monkeypatch.setattr("airflow_provider_llmbeam.providers.rest._RETRY_SECONDS", 0.0)
@@ -101,7 +102,9 @@ def test_a_creation_without_a_reply_is_found_where_metadata_is_dropped(cloud) ->
 
 def test_a_server_that_keeps_neither_is_refused_and_its_batch_is_cancelled(cloud) -> None:
     cloud.sandbox.batches.change(without=["metadata", "filename"], outcome="stuck")
-    with pytest.raises(JobRefusedError, match=r"returns neither the metadata .* It was cancelled\. Set `inference"):
+    with pytest.raises(
+        JobRefusedError, match=r"returns neither the metadata .* It was cancelled\. Set `inference"
+    ):
         cloud.submit()
     assert list(cloud.provider.uploads("")) == [], "its prompts are not left there"
     cloud.sandbox.batches.change(without=["metadata", "filename", "cancel"])
