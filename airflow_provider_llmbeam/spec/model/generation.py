@@ -68,6 +68,7 @@ class Generation(SpecModel):
         temperature: Sampling temperature; 0 is the most repeatable. Google advises to leave it unset for Gemini 3,
             which may repeat itself without end below 1.
         top_p: Probability mass of nucleus sampling.
+        top_k: Number of the most probable tokens among which each is drawn; not at OpenAI itself.
         seed: Seed of the sampling, for servers that support it: a signed integer of 32 bits for Gemini, of 64 bits
             for others.
         stop_sequences: Texts that end the answer: at most 5 for Gemini, 4 for OpenAI.
@@ -101,6 +102,7 @@ class Generation(SpecModel):
     max_output_tokens: Annotated[int, Field(ge=1)] = 1024
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=1)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop_sequences: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     thinking_budget_tokens: Annotated[int, Field(ge=-1)] | None = None

@@ -49,6 +49,7 @@ _SAMPLED = frozenset(PARAMETER_COLUMNS) - _ANTHROPIC
 _SENT_TO: dict[str, frozenset[ParameterColumn]] = {
     "temperature": _SAMPLED,
     "top_p": _SAMPLED,
+    "top_k": _SAMPLED - {"openai"},
     "seed": _SAMPLED,
     "thinking_budget_tokens": _GEMINI | _ANTHROPIC,
     "thinking_level": _GEMINI,
