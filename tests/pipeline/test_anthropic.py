@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from llmbeam_sandbox import Fault, ModelSettings, Quota, Sandbox
+from llmbeam_sandbox.models.anthropic import THOUGHTS
 
 from airflow_provider_llmbeam.exceptions import NothingAnsweredError
 from tests.pipeline.conftest import Job
@@ -83,3 +84,11 @@ def test_a_limit_of_the_growth_of_the_rate_is_waited_for(tmp_path: Path, sandbox
     ended = job_of(tmp_path, sandbox.url).run(rows_of(60))
     assert len(ended.answers) == 60
     assert ended.report["requests"]["rejected"] >= 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_thoughts_are_kept_beside_the_answer(tmp_path: Path, sandbox: Sandbox, stream: bool) -> None:
+    generation = {"thinking_budget_tokens": -1, "keep_reasoning": True, "stream": stream}
+    ended = job_of(tmp_path, sandbox.url).run(rows_of(2), generation=generation)
+    assert len(ended.answers) == 2
+    assert {row["llmbeam_reasoning"] for row in ended.answers} == {THOUGHTS}

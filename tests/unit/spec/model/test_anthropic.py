@@ -70,7 +70,9 @@ def test_a_schema_with_an_object_of_any_fields_is_refused_at_parse(job: Any) -> 
 def test_batch_inference_is_refused_at_parse(job: Any, inference: dict[str, Any]) -> None:
     (problem,) = JobSpec.problems(job(model=CLAUDE, inference=inference))
     assert problem.field == "inference.mode"
-    assert problem.want.startswith("must be 'online' with a model of type 'anthropic': only the types 'gemini' and")
+    assert problem.want.startswith(
+        "must be 'online' with a model of type 'anthropic': only the types 'gemini' and"
+    )
 
 
 def test_vectors_are_refused_at_parse(job: Any) -> None:
