@@ -47,11 +47,11 @@ _SUFFIX = ".jsonl"
 _FILES_PER_PAGE = 1_000
 #: Field of `metadata` with the display name: a batch of OpenAI has none.
 _DISPLAY_NAME = "display_name"
-#: The same within which the request file of a job without metadata is asked for its name.
-_NAMED_SECONDS = 3 * 86_400.0
 #: Age of a job against the newest one of the account, in seconds, beyond which none is looked for: a job ends
 #: within a day, and OpenAI keeps all of them forever.
 MAX_AGE_SECONDS = 90 * 86_400.0
+#: The same up to which the name of a job without metadata is read from its request file: a request for each.
+_NAMED_SECONDS = 3 * 86_400.0
 _PHASES: Mapping[str, BatchPhase] = {
     "validating": "queued",
     "cancelling": "cancelling",

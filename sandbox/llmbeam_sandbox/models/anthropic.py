@@ -355,7 +355,7 @@ def _marked(blocks: list[Mapping[str, Any]]) -> str:
 
 
 def _shown_thoughts(thinking: Mapping[str, Any]) -> str | None:
-    """Returns the thoughts that a request asks for, which are shown if it says so: the default is not documented."""
+    """Returns the thoughts that a request asks for; the default of `display` depends on the model."""
     if thinking.get("type") not in ("adaptive", "enabled"):
         return None
     return THOUGHTS if thinking.get("display") == "summarized" else ""
