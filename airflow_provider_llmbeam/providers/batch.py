@@ -14,7 +14,6 @@ import requests
 
 from airflow_provider_llmbeam.exceptions import JobRefusedError, JobSpecError
 from airflow_provider_llmbeam.providers.errors import (
-    ApiConflictError,
     ApiDeniedError,
     ApiError,
     ApiNotFoundError,
@@ -146,6 +145,17 @@ class BatchProvider(ABC):
         self._jobs = jobs
         self._root = root
 
+    def probe(self) -> tuple[str, ...]:
+        """Finds out whether a server that is not the provider's own has batch inference, before anything is sent.
+
+        Returns:
+            Sentences about what it lacks.
+
+        Raises:
+            JobSpecError: It has none.
+        """
+        return ()
+
     @abstractmethod
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
         """Creates a job. It is not sent again after a failure that leaves open whether there is a job.
@@ -185,7 +195,7 @@ class BatchProvider(ABC):
         """
         try:
             self._http.cancel(f"{self._url(name)}{self._CANCEL}")
-        except (ApiRefusedError, ApiConflictError):
+        except (ApiRefusedError, ApiUnavailableError):  # of a job that has ended, LiteLLM 1.108 says with a 500
             if not self.get(name).has_ended:
                 raise
 

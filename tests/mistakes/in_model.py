@@ -219,8 +219,8 @@ MISTAKES = (
     Mistake(
         changes={"model": {"type": "anthropic", "name": "claude-haiku-5-5"}, "inference": "batch"},
         sentence=(
-            "`inference.mode`: must be 'online' with a model of type 'anthropic': only Gemini and OpenAI itself "
-            "have batch inference here; got 'batch'. Nothing was sent or billed."
+            "`inference.mode`: must be 'online' with a model of type 'anthropic': only the types 'gemini' and "
+            "'openai' have batch inference here; got 'batch'. Nothing was sent or billed."
         ),
     ),
 )

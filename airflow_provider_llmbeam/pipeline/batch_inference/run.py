@@ -273,6 +273,8 @@ class BatchInference:
     def _prepare_files(self) -> BatchManifest | None:
         """Sends the pilot online, and writes the request files if the rest goes to batch inference."""
         spec, now = self._spec, self._clock()
+        for lack in self._provider.probe():
+            _log.warning("Batch inference of the server: %s", lack)
         if self._cascade is not None:  # its sample was the pilot
             manifest = _new_manifest(spec, now).changed(cascade=paid_by_name(self._cascade.tally))
         else:

@@ -139,6 +139,7 @@ def build_report(
         tokens=TokenCounts(
             input=sums["input_tokens"],
             cached=sums["cached_tokens"],
+            cache_written=sums["cache_write_tokens"],
             output=sums["output_tokens"],
             reasoning=sums["reasoning_tokens"],
             estimated=sums["estimated_tokens"],

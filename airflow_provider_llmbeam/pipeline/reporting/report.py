@@ -69,6 +69,7 @@ class TokenCounts(Part):
     Attributes:
         input: Input tokens.
         cached: Input tokens from the provider's cache, which `input` includes.
+        cache_written: Input tokens written to that cache, which `input` includes, where they have their own price.
         output: Output tokens, thoughts included.
         reasoning: Those of thoughts, as far as the server counts them.
         estimated: Those of all these that the server did not report: they, and their cost, are estimated from the
@@ -79,6 +80,7 @@ class TokenCounts(Part):
 
     input: int
     cached: int = 0
+    cache_written: int = 0
     output: int
     reasoning: int = 0
     estimated: int = 0

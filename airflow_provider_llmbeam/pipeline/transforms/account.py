@@ -142,6 +142,8 @@ def _add_cost(tally: Tally, outcome: Outcome) -> None:
         sums["sheds"] += outcome.sheds
     if outcome.cached_tokens:
         sums["cached_tokens"] += outcome.cached_tokens
+    if outcome.cache_write_tokens:
+        sums["cache_write_tokens"] += outcome.cache_write_tokens
     if outcome.reasoning_tokens:
         sums["reasoning_tokens"] += outcome.reasoning_tokens
     if outcome.estimated_tokens:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobRefusedError, JobSpecError
 from airflow_provider_llmbeam.providers.batch import (
     ENDED,
     MAX_VECTORS,
@@ -113,7 +113,7 @@ class GeminiBatches(BatchProvider):
         body = {"batch": {"displayName": display_name, "inputConfig": {"fileName": file}}}
         try:
             return self._create(f"{self._model}:{self._method}", body, display_name)
-        except (JobSpecError, BatchQuotaError):
+        except (JobRefusedError, BatchQuotaError):
             self._withdraw(file, display_name)
             raise
 

@@ -187,6 +187,7 @@ def generation_config(
         max_output_tokens=generation.max_output_tokens,
         temperature=generation.temperature,
         top_p=generation.top_p,
+        top_k=generation.top_k,
         seed=generation.seed,
         stop_sequences=list(generation.stop_sequences) or None,
         thinking_config=_thinking_config(generation),

@@ -211,6 +211,7 @@ def chat_parameters(
         cap: generation.max_output_tokens,
         "temperature": generation.temperature,
         "top_p": generation.top_p,
+        "top_k": generation.top_k,
         "seed": generation.seed,
         "stop": list(generation.stop_sequences) or None,
         "stream": generation.stream or None,

@@ -192,6 +192,7 @@ def _plain_parameters(generation: Generation) -> dict[str, Any]:
         "max_tokens": generation.max_output_tokens,
         "temperature": generation.temperature,
         "top_p": generation.top_p,
+        "top_k": generation.top_k,
         "seed": generation.seed,
         "stop": list(generation.stop_sequences) or None,
     }

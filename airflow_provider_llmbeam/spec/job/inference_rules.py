@@ -59,7 +59,10 @@ def labels_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
 
 
 def has_batch_inference(spec: JobSpec) -> bool:
-    """Returns whether the job can be run with `inference.mode` 'batch'."""
+    """Returns whether the job can be run with `inference.mode` 'batch', as far as it is known."""
+    model = spec.model
+    if isinstance(model, OpenAIModel) and not model.is_openais and spec.inference.mode == "online":
+        return False  # nobody has asked the server
     return not (_model_fault(spec, "batch") or _job_fault(spec, "batch"))
 
 
@@ -70,10 +73,9 @@ def check_batch_model(model: Model) -> None:
         JobSpecError: Its provider has none.
     """
     if not model.api.has_batch:
-        where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
         raise JobSpecError(
-            f"`model`: only Gemini and OpenAI itself have batch inference here; got {model.name!r} of type "
-            f"{model.type!r}{where}."
+            f"`model`: only models of type 'gemini' and 'openai' have batch inference here; got {model.name!r} of "
+            f"type {model.type!r}."
         )
 
 
@@ -190,10 +192,9 @@ def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
     model = spec.model
     if model.api.has_batch:
         return None
-    where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
     return FieldFaultError(
         "inference.mode",
-        f"must be 'online' with a model of type {model.type!r}{where}: only Gemini and OpenAI itself have batch "
+        f"must be 'online' with a model of type {model.type!r}: only the types 'gemini' and 'openai' have batch "
         "inference here",
         mode,
         model.name,

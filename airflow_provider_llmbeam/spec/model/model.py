@@ -236,7 +236,7 @@ class OpenAIModel(SpecModel):
         host, takes_key = urlsplit(self.base_url).hostname or "", self.id_token_audience is None
         by_key: Authentication = "oauth" if self.auth.type == "oauth" else "api_key"
         return ModelApi(
-            service="OpenAI",
+            service="OpenAI" if self.is_openais else "The server",
             authentication=by_key if takes_key else "id_token",
             key_variables=(self.api_key_env,) if takes_key else (),
             key_header=self.auth.key_header,
@@ -244,7 +244,7 @@ class OpenAIModel(SpecModel):
             headers=self.headers,
             certificate=self.auth.certificate,
             base_url_variable=None if "base_url" in self.model_fields_set else "OPENAI_BASE_URL",
-            has_batch=self.is_openais,
+            has_batch=True,  # of another server as far as it offers it, which is found out before a job begins
             tiers=_TIERS if self.is_openais else frozenset(),
             price_list="openai" if host == "api.openai.com" else None,
             embeds=True,

@@ -110,6 +110,7 @@ def test_the_rate_is_over_the_time_of_sending(full: Report) -> None:
     assert full.tokens.model_dump() == {
         "input": 614,
         "cached": 7,
+        "cache_written": 0,
         "output": 6,
         "reasoning": 0,
         "estimated": 0,
