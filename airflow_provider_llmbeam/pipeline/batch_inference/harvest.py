@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -127,6 +128,25 @@ def _write_copy(chunks: Iterator[bytes], uri: str, max_bytes: int) -> tuple[int,
                 _log.warning("Result file %r has more than %s bytes; the rest is not read.", uri, f"{max_bytes:,}")
                 return lines, True
     return lines, is_blank or (lines > 0 and last in b"}\n")
+
+
+def has_key_of(spec: JobSpec, provider: BatchProvider, job: BatchJob, file: RequestFile) -> bool:
+    """Returns whether the first result of a job that has ended is of a request of a file.
+
+    Raises:
+        ApiUnavailableError: The results cannot be read.
+    """
+    lines = batch_format(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+    keys = {key for key, _ in _keys(spec.paths.index_uri(file.digest))}
+    begin = b""
+    for _, chunks in provider.results(job):
+        for chunk in chunks:
+            begin += chunk
+            if b"\n" in chunk or len(begin) > MAX_LINE_BYTES:
+                break
+    with contextlib.suppress(ValueError):
+        return lines.decode(begin.partition(b"\n")[0]).key in keys
+    return False
 
 
 def harvest(

@@ -72,7 +72,7 @@ def check_batch_model(model: Model) -> None:
     if not model.api.has_batch:
         where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
         raise JobSpecError(
-            f"`model`: only Gemini and OpenAI itself have batch inference here; got {model.name!r} of type "
+            f"`model`: only Gemini, Claude and OpenAI itself have batch inference here; got {model.name!r} of type "
             f"{model.type!r}{where}."
         )
 
@@ -193,8 +193,8 @@ def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
     where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
     return FieldFaultError(
         "inference.mode",
-        f"must be 'online' with a model of type {model.type!r}{where}: only Gemini and OpenAI itself have batch "
-        "inference here",
+        f"must be 'online' with a model of type {model.type!r}{where}: only Gemini, Claude and OpenAI itself have "
+        "batch inference here",
         mode,
         model.name,
     )
@@ -225,7 +225,7 @@ def _job_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
             mode,
             spec.runner.type,
         )
-    if isinstance(spec.model, GeminiModel) and spec.model.project and not spec.paths.home_uri.startswith("gs://"):
+    if spec.model.api.service == "Vertex AI" and not spec.paths.home_uri.startswith("gs://"):
         return FieldFaultError(
             "state_uri",
             "must start with gs://, or a files sink must: Vertex AI reads request files from Cloud Storage alone",

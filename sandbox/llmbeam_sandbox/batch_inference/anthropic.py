@@ -132,7 +132,9 @@ class AnthropicBatches:
         jobs = list(reversed(self.jobs.all.values()))
         limit, names = call.number("limit", 20), [job.name for job in jobs]
         if not 1 <= limit <= 1000:
-            raise RestError(400, "limit: Input should be greater than or equal to 1 and less than or equal to 1000")
+            raise RestError(
+                400, "limit: Input should be greater than or equal to 1 and less than or equal to 1000"
+            )
         after, before = call.query.get("after_id"), call.query.get("before_id")
         if before in names:
             end = names.index(before)
@@ -232,4 +234,6 @@ def _requests(fields: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
 
 def _result(reply: Reply) -> dict[str, Any]:
     body = read_object(reply.body)
-    return {"type": "succeeded", "message": body} if reply.http_status == 200 else {"type": "errored", "error": body}
+    return (
+        {"type": "succeeded", "message": body} if reply.http_status == 200 else {"type": "errored", "error": body}
+    )

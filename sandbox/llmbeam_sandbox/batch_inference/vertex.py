@@ -54,7 +54,9 @@ LIFETIME_SECONDS = 72 * 3600.0
 """Longest time in the queue. Source: as of `MAX_ROWS`."""
 _JOBS = r"/(?P<version>v1|v1beta1)/projects/(?P<project>[^/]+)/locations/(?P<location>[^/:]+)/batchPredictionJobs"
 _JOB = rf"{_JOBS}/(?P<job>[^/:]+)"
-_MODEL = re.compile(r"(?:projects/[^/]+/locations/[^/]+/)?(publishers/(?:google|anthropic))/models/([^/:@]+)(@[^/]*)?")
+_MODEL = re.compile(
+    r"(?:projects/[^/]+/locations/[^/]+/)?(publishers/(?:google|anthropic))/models/([^/:@]+)(@[^/]*)?"
+)
 _GCS_URI = re.compile(r"gs://([^/]+)/?(.*)")
 _KEPT = ("displayName", "labels", "inputConfig", "outputConfig", "encryptionSpec")
 _STATES: Mapping[State, str] = {"queued": "JOB_STATE_PENDING"}
@@ -146,6 +148,7 @@ class VertexBatches:
                 input_token_limit=self._models.settings.input_token_limit,
                 vertex_model=model,
                 location=call.names["location"],
+                resource=f"projects/{call.names['project']}/locations/{call.names['location']}",
             )
         dialect = GeminiDialect(
             method="batch.vertexRow",

@@ -75,7 +75,11 @@ def test_each_line_says_what_became_of_its_request_and_only_answers_are_billed(s
     kinds = [line.result.type for line in batches.results(made.id)]
     assert counts.expired == kinds.count("expired") == 1
     assert counts.errored == kinds.count("errored") > 0
-    assert sum(charge.answers for charge in sandbox.token_bill.charges) == counts.succeeded == kinds.count("succeeded")
+    assert (
+        sum(charge.answers for charge in sandbox.token_bill.charges)
+        == counts.succeeded
+        == kinds.count("succeeded")
+    )
 
 
 def test_a_canceled_batch_returns_what_was_answered(sandbox, clock, batches) -> None:
