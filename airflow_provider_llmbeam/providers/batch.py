@@ -138,8 +138,8 @@ class BatchProvider(ABC):
     """
 
     limits: BatchLimits
-    #: Whether its jobs have the display name of their creation, by which they are found. A job without one is known
-    #: by the reply to its creation alone; where that was lost, `created_since` lists which it may be.
+    #: Whether its jobs have the display name of their creation, by which they are found. A job without one is
+    #: known by the reply to its creation alone; where that was lost, `created_since` lists which it may be.
     has_display_names: ClassVar[bool] = True
     _NAME: ClassVar[re.Pattern[str]]
     #: Field of a page of the list that holds the jobs.

@@ -63,7 +63,7 @@ class VertexAIBatches(BatchProvider):
 
     _NAME = _VERTEX_NAME
     _JOBS = "batchPredictionJobs"
-    # 200,000 rows and 1 GB of Gemini (cloud.google.com/vertex-ai/generative-ai/docs/multimodal/batch-prediction-gemini);
+    # 200,000 rows and 1 GB (cloud.google.com/vertex-ai/generative-ai/docs/multimodal/batch-prediction-gemini);
     # a tenth less, as it is not said whether that is 10^9 or 2^30 bytes, and how rows are counted.
     limits = BatchLimits(max_rows=180_000, max_bytes=900_000_000)
 

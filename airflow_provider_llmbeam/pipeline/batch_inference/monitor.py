@@ -297,6 +297,7 @@ class Monitor:
 
     def _submit(self, display_name: str, file: RequestFile) -> bool:
         """Submits a file, or leaves it to be sent online; `False` if the provider takes no further job now."""
+        self._doubts.pop(display_name, None)
         if not self._provider.has_display_names:
             self._save(intents={**self._manifest.intents, display_name: self._clock()})
         is_sent = self._send(display_name, file)

@@ -40,8 +40,8 @@ class FileLimits:
     max_bytes: int
 
 
-#: Characters of a key that are of the job, so that its results are no other's; the rest is of the fingerprint. 64 in
-#: all, the limit of Anthropic.
+#: Characters of a key that are of the job, so that its results are no other's; the rest is of the fingerprint: 64
+#: in all, the limit of Anthropic.
 _DIGEST_CHARACTERS = 16
 
 #: Fingerprint, key of the result, line and estimated input tokens of one request. A plain tuple, as `RenderedRow`.

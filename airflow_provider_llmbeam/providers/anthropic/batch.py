@@ -114,7 +114,7 @@ class MessageBatches(BatchProvider):
 
 
 class _Items:
-    """A request file as the items of a JSON list: its lines, with commas in place of the line breaks between them."""
+    """A request file as the items of a JSON list: with commas in place of the line breaks between its lines."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file = file

@@ -72,8 +72,8 @@ def check_batch_model(model: Model) -> None:
     if not model.api.has_batch:
         where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
         raise JobSpecError(
-            f"`model`: only Gemini, Claude and OpenAI itself have batch inference here; got {model.name!r} of type "
-            f"{model.type!r}{where}."
+            f"`model`: only Gemini, Claude and OpenAI itself have batch inference here; got {model.name!r} of "
+            f"type {model.type!r}{where}."
         )
 
 

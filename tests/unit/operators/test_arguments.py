@@ -94,7 +94,7 @@ def test_other_operators_and_sensors_say_it_too(operator: Any, argument: str, in
         ({"older_than_seconds": float("nan")}, "`older_than_seconds` must be 0 or more; got nan."),
         (
             {"model": "echo"},
-            "`model`: only Gemini and OpenAI itself have batch inference here; got 'echo' of type 'echo'.",
+            "`model`: only Gemini, Claude and OpenAI itself have batch inference here; got 'echo' of type 'echo'.",
         ),
         (
             {"model": {"type": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1"}},
