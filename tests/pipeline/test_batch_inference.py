@@ -472,6 +472,13 @@ def test_past_the_deadline_a_batch_in_doubt_is_named_and_its_rows_are_sent_onlin
 
 
 @pytest.mark.full
+def test_the_estimate_of_a_job_of_claude_is_half_the_online_price(claude):
+    estimate = make_estimate(JobSpec.parse(claude), PILOT_ROWS)
+    online = {way.tier: way.cost_usd for way in estimate.ways}["standard"]
+    assert estimate.batch_cost_usd == pytest.approx(online / 2, rel=1e-6)
+
+
+@pytest.mark.full
 def test_a_submission_that_created_nothing_is_sent_again_once_that_is_known(claude, sandbox, monkeypatch):
     monkeypatch.setattr(adopt, "LISTED_SECONDS", 1.0)
     sandbox.faults.queue("anthropic.batches.create", Fault(kind="error", http_status=500))
@@ -977,6 +984,11 @@ def test_a_request_file_that_cannot_be_deleted_is_named(developer, sandbox, capl
     assert "with all its prompts: The Gemini Developer API answered HTTP 403: no delete." in caplog.text
 
 
+@pytest.mark.parametrize(
+    "job",
+    ["vertex", *(pytest.param(other, marks=pytest.mark.full) for other in ("developer", "openai"))],
+    indirect=True,
+)
 def test_a_manifest_that_somebody_has_changed_cancels_no_job_of_others(job, sandbox, tmp_path):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
     sink = "gs://rows/of-others/" if job["sink"]["uri"].startswith("gs://") else f"{tmp_path}/of-others"
@@ -984,6 +996,7 @@ def test_a_manifest_that_somebody_has_changed_cancels_no_job_of_others(job, sand
     for each in (other, spec):
         with pytest.raises(BatchPendingError):
             run(each, waits=False)
+    # Batches of Anthropic have no name, by which a forged record would be found out.
     (victim,) = read_manifest(other).jobs.values()
     manifest = read_manifest(spec)
     (name,) = manifest.files
