@@ -460,11 +460,11 @@ def test_a_batch_without_a_name_whose_creation_got_no_reply_is_adopted_among_oth
     assert answers["standard"] == PILOT_ROWS
 
 
-def test_past_the_deadline_a_batch_in_doubt_is_named_and_its_rows_are_sent_online(claude, sandbox, caplog):
+def test_past_the_deadline_a_batch_in_doubt_is_named_and_its_rows_are_sent_online(claude, sandbox, caplog, monkeypatch):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
     sandbox.faults.queue("anthropic.batches.create", Fault(kind="truncated"))
-    inference = {"mode": "batch", "max_batch_wait_seconds": 2.0}
-    manifest = run(JobSpec.parse(claude | {"inference": inference}))
+    end_when_submitted(monkeypatch, sandbox)
+    manifest = run(JobSpec.parse(claude))
     assert manifest["rows"]["answered"] == ROWS
     assert "its creation got no reply, and it is not cancelled; it may be one of: msgbatch_" in caplog.text
     assert "may still bill: " in report_of(manifest)["full_price"]["because"]
@@ -475,7 +475,7 @@ def test_past_the_deadline_a_batch_in_doubt_is_named_and_its_rows_are_sent_onlin
 def test_the_estimate_of_a_job_of_claude_is_half_the_online_price(claude):
     estimate = make_estimate(JobSpec.parse(claude), PILOT_ROWS)
     online = {way.tier: way.cost_usd for way in estimate.ways}["standard"]
-    assert estimate.batch_cost_usd == pytest.approx(online / 2, rel=1e-6)
+    assert estimate.batch_cost_usd == pytest.approx(online / 2, rel=1e-3)
 
 
 @pytest.mark.full
@@ -504,9 +504,10 @@ def test_no_row_is_lost_or_paid_twice_with_a_tenth_errored_and_a_twentieth_expir
 
 
 @pytest.mark.full
-def test_a_deadline_cancels_a_batch_of_claude_and_sends_the_rest_online(claude, sandbox):
-    sandbox.batches.settings = BatchSettings(outcome="stuck_at", run_seconds=0.2)
-    manifest = run(JobSpec.parse(claude | {"inference": {"mode": "batch", "max_batch_wait_seconds": 2.0}}))
+def test_a_deadline_cancels_a_batch_of_claude_and_sends_the_rest_online(claude, sandbox, monkeypatch):
+    sandbox.batches.settings = BatchSettings(outcome="stuck_at")
+    end_when_submitted(monkeypatch, sandbox)
+    manifest = run(JobSpec.parse(claude))
     assert manifest["rows"]["answered"] == ROWS
     assert any(request.method == "anthropic.batches.cancel" for request in sandbox.requests)
     answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
