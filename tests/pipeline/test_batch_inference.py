@@ -460,7 +460,9 @@ def test_a_batch_without_a_name_whose_creation_got_no_reply_is_adopted_among_oth
     assert answers["standard"] == PILOT_ROWS
 
 
-def test_past_the_deadline_a_batch_in_doubt_is_named_and_its_rows_are_sent_online(claude, sandbox, caplog, monkeypatch):
+def test_past_the_deadline_a_batch_in_doubt_is_named_and_its_rows_are_sent_online(
+    claude, sandbox, caplog, monkeypatch
+):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
     sandbox.faults.queue("anthropic.batches.create", Fault(kind="truncated"))
     end_when_submitted(monkeypatch, sandbox)

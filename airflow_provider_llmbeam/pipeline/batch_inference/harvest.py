@@ -131,22 +131,29 @@ def _write_copy(chunks: Iterator[bytes], uri: str, max_bytes: int) -> tuple[int,
 
 
 def has_key_of(spec: JobSpec, provider: BatchProvider, job: BatchJob, file: RequestFile) -> bool:
-    """Returns whether the first result of a job that has ended is of a request of a file.
+    """Returns whether the first whole result of a job that has ended is of a request of a file.
 
     Raises:
-        ApiUnavailableError: The results cannot be read.
+        ApiNotFoundError: The results do not exist.
+        ApiUnavailableError: They cannot be read, or have no whole line.
     """
     lines = batch_format(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
     keys = {key for key, _ in _keys(spec.paths.index_uri(file.digest))}
-    begin = b""
     for _, chunks in provider.results(job):
-        for chunk in chunks:
-            begin += chunk
-            if b"\n" in chunk or len(begin) > MAX_LINE_BYTES:
-                break
-    with contextlib.suppress(ValueError):
-        return lines.decode(begin.partition(b"\n")[0]).key in keys
-    return False
+        for line in _lines_of(chunks):
+            with contextlib.suppress(ValueError):
+                return lines.decode(line).key in keys
+    raise ApiUnavailableError(
+        f"The results of batch-inference job {job.name} have no line that says whose they are."
+    )
+
+
+def _lines_of(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+    yield rest
 
 
 def harvest(

@@ -208,7 +208,7 @@ class Monitor:
         for display_name in list(self._manifest.intents):
             try:
                 self._settle(display_name)
-            except ApiUnavailableError as error:
+            except (ApiUnavailableError, ApiNotFoundError) as error:
                 _log.warning("%s What became of the submission of %s is not known yet.", error, display_name)
 
     def _settle(self, display_name: str) -> None:

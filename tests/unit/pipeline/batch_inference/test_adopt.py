@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_provider_llmbeam.pipeline.batch_inference import harvest
 from airflow_provider_llmbeam.pipeline.batch_inference.adopt import (
     CLOCK_SECONDS,
     LISTED_SECONDS,
@@ -16,7 +18,10 @@ from airflow_provider_llmbeam.pipeline.batch_inference.adopt import (
     Prove,
     adopt,
 )
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile
 from airflow_provider_llmbeam.providers.batch import BatchJob
+from airflow_provider_llmbeam.providers.errors import ApiUnavailableError
+from airflow_provider_llmbeam.spec import JobSpec
 
 pytestmark = [pytest.mark.promise(2), pytest.mark.promise(4)]
 
@@ -64,3 +69,34 @@ HISTORIES = {
 def test_a_job_is_adopted_only_if_its_results_have_our_keys(what: str) -> None:
     listed, proofs, seconds, decision = HISTORIES[what]
     assert adopt(INTENT, listed, {"known"}, proofs, SENT_AT + seconds) == decision
+
+
+@pytest.mark.parametrize(
+    ("chunks", "is_ours"),
+    [
+        ([b'{"custom_id": "ours", "result": {"type": "expired"}}\n'], True),
+        ([b'{"custom_id": "th', b'eirs", "result": {"type": "expired"}}'], False),
+        ([b"<html>\n{\n", b'{"custom_id": "ours", "result": {"type": "canceled"}}\n'], True),
+        ([b"<html>\n{"], None),
+    ],
+)
+def test_the_first_whole_result_says_whose_a_job_is(
+    monkeypatch: pytest.MonkeyPatch, chunks: list[bytes], is_ours: bool | None
+) -> None:
+    monkeypatch.setattr(harvest, "_keys", lambda uri: iter([("ours", "fingerprint")]))
+    spec = JobSpec.parse(
+        {
+            "name": "job",
+            "source": {"uri": "/tmp/in.jsonl", "key": ["id"]},
+            "prompt": {"template": "{{ row.text }}"},
+            "model": {"type": "anthropic", "name": "claude-haiku-5-5"},
+            "sink": {"uri": "/tmp/out"},
+        }
+    )
+    provider: Any = SimpleNamespace(results=lambda job: iter([("results", iter(chunks))]))
+    file = RequestFile(digest="a", rows=1, size=1, input_tokens=1)
+    if is_ours is None:
+        with pytest.raises(ApiUnavailableError, match="whose they are"):
+            harvest.has_key_of(spec, provider, job("a", ended=True), file)
+    else:
+        assert harvest.has_key_of(spec, provider, job("a", ended=True), file) == is_ours
