@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -127,6 +128,32 @@ def _write_copy(chunks: Iterator[bytes], uri: str, max_bytes: int) -> tuple[int,
                 _log.warning("Result file %r has more than %s bytes; the rest is not read.", uri, f"{max_bytes:,}")
                 return lines, True
     return lines, is_blank or (lines > 0 and last in b"}\n")
+
+
+def has_key_of(spec: JobSpec, provider: BatchProvider, job: BatchJob, file: RequestFile) -> bool:
+    """Returns whether the first whole result of a job that has ended is of a request of a file.
+
+    Raises:
+        ApiNotFoundError: The results do not exist.
+        ApiUnavailableError: They cannot be read, or have no whole line.
+    """
+    lines = batch_format(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+    keys = {key for key, _ in _keys(spec.paths.index_uri(file.digest))}
+    for _, chunks in provider.results(job):
+        for line in _lines_of(chunks):
+            with contextlib.suppress(ValueError):
+                return lines.decode(line).key in keys
+    raise ApiUnavailableError(
+        f"The results of batch-inference job {job.name} have no line that says whose they are."
+    )
+
+
+def _lines_of(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+    yield rest
 
 
 def harvest(

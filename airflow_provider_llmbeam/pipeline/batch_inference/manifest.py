@@ -123,6 +123,8 @@ class BatchManifest(_Part):
         submits: Number of submissions by display name, without those that failed over the token limit.
         over_limit: Names of the jobs that failed over it, see `BatchJob.was_over_quota`.
         jobs: The newest job of each file as it was submitted, by display name: a list of jobs may lag behind.
+        intents: Unix time before the creation of each job whose reply is not recorded, by display name: at an API
+            whose jobs have no name, see `adopt`.
         history: What the polls so far have left for the next one.
         pilot: Sums of the prompts that were sent online before.
         pilot_tiers: Its answers by the tier that served them.
@@ -148,6 +150,7 @@ class BatchManifest(_Part):
     submits: dict[str, NonNegativeInt] = {}
     over_limit: tuple[str, ...] = ()
     jobs: dict[str, BatchJob] = {}
+    intents: dict[str, _Time] = {}
     history: MonitorHistory = MonitorHistory()
     pilot: Sums = Sums()
     pilot_tiers: dict[str, NonNegativeInt] = {}

@@ -24,6 +24,7 @@ from airflow_provider_llmbeam.pipeline.moderation.verdict import USAGE_GROUPS
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.transforms.read_requests import read_requests
 from airflow_provider_llmbeam.providers.batch_format import batch_format
+from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.paths import JobPaths
 
@@ -40,6 +41,10 @@ class FileLimits:
     max_rows: int
     max_bytes: int
 
+
+#: Characters of a key that are of the job, so that its results are no other's; the rest is of the fingerprint: 64
+#: in all, the limit of Anthropic.
+_DIGEST_CHARACTERS = 16
 
 #: Fingerprint, key of the result, line and estimated input tokens of one request. A plain tuple, as `RenderedRow`.
 _Encoded = tuple[str, str, bytes, int]
@@ -125,9 +130,11 @@ class _Encode(beam.DoFn):
     def setup(self) -> None:
         spec = self._spec
         self._format = batch_format(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+        self._digest = hashlib.sha256(display_name_prefix(spec).encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
     def process(self, request: Request) -> Iterator[_Encoded]:
-        key, line = self._format.encode(request.fingerprint, request.prompt)
+        own = self._digest + request.fingerprint[_DIGEST_CHARACTERS:]
+        key, line = self._format.encode(own, request.prompt)
         yield request.fingerprint, key, line, prompt_tokens(request.prompt)
 
 

@@ -67,7 +67,7 @@ MAX_FILE_BYTES = 200 * 2**20
 #: hours. The job keeps their answers.
 PILOT_ROWS = 32
 #: Addresses of the providers themselves.
-_OF_PROVIDER = re.compile(r"https://([a-z0-9-]+\.)+(googleapis|openai)\.com/.*")
+_OF_PROVIDER = re.compile(r"https://([a-z0-9-]+\.)+(googleapis|openai|anthropic)\.com/.*")
 
 NewPipeline = Callable[[], beam.Pipeline]
 
@@ -259,7 +259,7 @@ class BatchInference:
             before_text,
             deadline_text,
         )
-        if manifest.is_over and not any(manifest.submits.values()):
+        if manifest.is_over and not any(manifest.submits.values()) and not manifest.intents:
             storage.delete(storage.match(f"{self._spec.paths.batch_uri}**"))
             return None
         is_later = (math.inf if deadline is None else deadline) > (math.inf if before is None else before)
@@ -552,7 +552,7 @@ def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:
     jobs = {job.name: job for job in manifest.jobs.values() if job.display_name not in manifest.harvested}
     for name, job in {**jobs, **listed}.items():
         try:
-            found = job if name in listed else provider.get(name)  # a list may lag behind
+            found = job if name in listed else provider.poll(job)  # a list may lag behind
             if found.has_ended or found.display_name not in manifest.files:  # of somebody else, see `Monitor.find`
                 continue
             provider.cancel(name)
@@ -560,6 +560,8 @@ def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:
             _warn(f"{name} ({job.display_name})", manifest, error)
         else:
             _log.info("Batch-inference job %s (%s) was cancelled.", name, job.display_name)
+    for name in manifest.intents:
+        _warn(f"of unknown name ({name}), if its creation succeeded,", manifest, LLMBeamError("It got no reply."))
     with _log_failure("Request files of the earlier try were not deleted"):
         delete_uploads(provider, prefix, manifest.files)
 

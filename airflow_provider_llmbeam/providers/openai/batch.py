@@ -132,7 +132,7 @@ class OpenAIBatches(BatchProvider):
             "metadata": {_DISPLAY_NAME: display_name},
         }
         try:
-            job = self._create(self._jobs, body, display_name)
+            job = self._create(display_name, self._post(self._jobs, body))
             if not self._is_openais:
                 self._refuse_nameless(job)
             return job
@@ -246,7 +246,9 @@ class OpenAIBatches(BatchProvider):
     def _listed_files(self, purpose: str) -> Iterator[Mapping[str, Any]]:
         return self._listed(self._files, {"purpose": purpose, "limit": str(_FILES_PER_PAGE)}, "data")
 
-    def _recent(self, replies: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    def _recent(
+        self, replies: Iterator[Mapping[str, Any]], since: float | None = None
+    ) -> Iterator[Mapping[str, Any]]:
         """See `BatchProvider`; ends before the next page, as long as the list has the newest job first."""
         newest, before, is_newest_first = 0.0, math.inf, True
         for reply in replies:

@@ -74,8 +74,8 @@ def check_batch_model(model: Model) -> None:
     """
     if not model.api.has_batch:
         raise JobSpecError(
-            f"`model`: only models of type 'gemini' and 'openai' have batch inference here; got {model.name!r} of "
-            f"type {model.type!r}."
+            f"`model`: only models of type 'gemini', 'openai' and 'anthropic' have batch inference here; got "
+            f"{model.name!r} of type {model.type!r}."
         )
 
 
@@ -194,8 +194,8 @@ def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
         return None
     return FieldFaultError(
         "inference.mode",
-        f"must be 'online' with a model of type {model.type!r}: only the types 'gemini' and 'openai' have batch "
-        "inference here",
+        f"must be 'online' with a model of type {model.type!r}: only the types 'gemini', 'openai' and 'anthropic' "
+        "have batch inference here",
         mode,
         model.name,
     )
@@ -226,7 +226,7 @@ def _job_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
             mode,
             spec.runner.type,
         )
-    if isinstance(spec.model, GeminiModel) and spec.model.project and not spec.paths.home_uri.startswith("gs://"):
+    if spec.model.api.service == "Vertex AI" and not spec.paths.home_uri.startswith("gs://"):
         return FieldFaultError(
             "state_uri",
             "must start with gs://, or a files sink must: Vertex AI reads request files from Cloud Storage alone",

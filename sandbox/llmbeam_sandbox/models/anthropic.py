@@ -124,20 +124,25 @@ class AnthropicDialect:
     @property
     def is_metered(self) -> bool:
         """Whether a call is charged to the quota, takes time and is billed."""
-        return self.method == "anthropic.messages"
+        return self.method != "anthropic.models"
 
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
-        self._authenticate(request)
+        self.authenticate(request)
         if not self.is_metered:
             return ModelCall(model="", prompt="", system="", input_tokens=0, prompt_sha256="")
+        call = self.parse(body)
+        if self.vertex_model and request.match_info["method"] == "streamRawPredict" and not call.is_streamed:
+            raise RefusedError(anthropic_error(400, "stream: must be true"))
+        return call
+
+    def parse(self, body: bytes) -> ModelCall:
+        """Reads and checks a body; raises `RefusedError` when the service would refuse it."""
         try:
             call = self._call(read_object(body))
         except (ValueError, TypeError, AttributeError, LookupError) as error:
             message = f"The request body is not valid JSON: {error}"
             raise RefusedError(anthropic_error(400, message)) from error
-        if self.vertex_model and request.match_info["method"] == "streamRawPredict" and not call.is_streamed:
-            raise RefusedError(anthropic_error(400, "stream: must be true"))
         if call.input_tokens > self.input_token_limit:
             message = f"prompt is too long: {call.input_tokens} tokens > {self.input_token_limit} maximum"
             raise RefusedError(anthropic_error(400, message))
@@ -160,7 +165,10 @@ class AnthropicDialect:
             "content": [*_thoughts(call), {"type": "text", "text": answer.text}],
             "stop_reason": "max_tokens" if answer.is_cut else "end_turn",
             "stop_sequence": None,
-            "usage": _usage(call, answer.output_tokens),
+            "usage": {
+                **_usage(call, answer.output_tokens),
+                "service_tier": "standard" if self.method == "anthropic.messages" else "batch",
+            },
         }
         headers = {"request-id": f"req_{answer_id}"}
         if not call.is_streamed:
@@ -194,7 +202,8 @@ class AnthropicDialect:
         chunks = (*reply.chunks[:3], b"event: error\ndata: " + error.body + b"\n\n")
         return replace(reply, chunks=chunks)
 
-    def _authenticate(self, request: web.Request) -> None:
+    def authenticate(self, request: web.Request) -> None:
+        """Checks the key or the token; raises `RefusedError`."""
         if self.vertex_model:
             if not request.headers.get("Authorization", "").startswith("Bearer "):
                 raise RefusedError(google_error(401, "Request is missing required authentication credential."))
@@ -373,7 +382,6 @@ def _usage(call: ModelCall, output_tokens: int) -> dict[str, Any]:
         "cache_read_input_tokens": call.cached_tokens,
         "cache_creation_input_tokens": call.cache_write_tokens,
         "output_tokens": output_tokens,
-        "service_tier": "standard",
     }
 
 
