@@ -61,7 +61,14 @@ FIELDS = {
 }
 
 
-FIELDS_OF_ANSWER: dict[str, Any] = {name: FIELDS[name] for name in FIELDS if name not in ("fingerprint", "job")}
+FIELDS_OF_ANSWER: dict[str, Any] = {
+    "tokens": Tokens(1, 1),
+    **{
+        name: FIELDS[name]
+        for name in FIELDS
+        if name not in ("fingerprint", "job", "input_tokens", "output_tokens")
+    },
+}
 
 
 def line_of(**changes: Any) -> bytes:
@@ -328,7 +335,7 @@ def is_valid(entry: Entry) -> bool:
         answer.attempts,
         answer.rejections,
         answer.repairs,
-        answer.tokens.padded,
+        answer.padded_tokens,
     )
     times = (answer.latency_seconds, answer.first_token_seconds or 0.0, answer.sent_at, answer.answered_at)
     texts = (entry.fingerprint, entry.job, answer.model, answer.finish_reason)

@@ -105,7 +105,7 @@ def test_many_texts_are_embedded_by_one_request(sandbox: Sandbox) -> None:
     (record,) = sandbox.requests
     assert record.method == METHOD
     assert record.texts_sha256 == tuple(map(prompt_sha256, texts))
-    assert sum(reply.input_tokens for reply in replies) == record.input_tokens
+    assert sum(reply.tokens.input for reply in replies) == record.input_tokens
 
 
 def test_dimensions_are_those_of_the_model_by_default(sandbox: Sandbox) -> None:
