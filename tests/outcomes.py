@@ -7,7 +7,7 @@ from typing import Any
 from llmbeam_sandbox import Sandbox
 
 from airflow_provider_llmbeam.engine.outcome import Completion
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 
 
 def completion(text: str = "Hi.", **changes: Any) -> Completion:

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from airflow_provider_llmbeam.engine.outcome import Outcome
-from airflow_provider_llmbeam.engine.tokens import NO_TOKENS, Tokens
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS, Tokens
 from airflow_provider_llmbeam.spec.facts import ASSUMED_PRIORITY_RATIO
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import field, replace
 from typing import Any
 
-from airflow_provider_llmbeam.engine.tokens import NO_TOKENS, Tokens
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS, Tokens
 from airflow_provider_llmbeam.engine.value import value
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier

@@ -1,49 +1,11 @@
-"""Counts of tokens, and estimates of them without a tokenizer."""
+"""Estimates of token counts, without a tokenizer."""
 
 from __future__ import annotations
-
-from operator import add
-from typing import NamedTuple
 
 #: English prose is about 4 characters per token for Gemini
 #: (https://ai.google.dev/gemini-api/docs/tokens); counting UTF-8 bytes keeps other scripts from being
 #: underestimated. The usage that the server reports corrects the governor afterwards.
 BYTES_PER_TOKEN = 4
-
-
-class Tokens(NamedTuple):
-    """Billed tokens of one reply, or of several. A journal entry names them `input_tokens` etc.
-
-    Attributes:
-        input: Input tokens.
-        output: Output tokens, thoughts included.
-        cached: Input tokens that the provider has read from its cache; `input` includes them.
-        audio: Input tokens of audio that are not from the cache; `input` includes them.
-        cache_write: Input tokens that the provider has written to its cache; `input` includes them.
-        estimated: Tokens of these that the server did not report: estimated from the length of the texts.
-        reasoning: Output tokens of thoughts, if the server counts them; `output` includes them.
-    """
-
-    input: int = 0
-    output: int = 0
-    cached: int = 0
-    audio: int = 0
-    cache_write: int = 0
-    estimated: int = 0
-    reasoning: int = 0
-
-    @property
-    def priced(self) -> tuple[int, int, int, int, int]:
-        """The counts that have a price, as `Price.cost_usd` takes them."""
-        return self[:5]
-
-    def plus(self, other: Tokens) -> Tokens:
-        """Returns the tokens of both."""
-        return Tokens(*map(add, self, other))
-
-
-#: No tokens.
-NO_TOKENS = Tokens()
 
 
 def estimate_tokens(text: str) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.tokens import Tokens, estimate_tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
+from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 
 
 class EmbeddingBackend(ABC):

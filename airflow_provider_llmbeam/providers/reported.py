@@ -13,7 +13,8 @@ from typing import Any, NotRequired, TypedDict
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.tokens import BYTES_PER_TOKEN, Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
+from airflow_provider_llmbeam.engine.tokens import BYTES_PER_TOKEN
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.facts import REPORTED_TIERS
 from airflow_provider_llmbeam.spec.model.tier import AskedTier, ServiceTier

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.journal.segment_name import SHARDS
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.engine.unstored import Unstored
 from bench.fleet.case import ENTRY_BYTES, INDEX_BYTES, OPERATION_SECONDS, READ_ENTRY_SECONDS, FleetCase
 

@@ -17,7 +17,7 @@ import orjson
 from airflow_provider_llmbeam.engine.journal.segment_name import segment_of
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.state_version import is_newer, newer_state
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH

@@ -23,7 +23,7 @@ from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, sh
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome, without_secrets
 from airflow_provider_llmbeam.engine.output import MAX_ANSWER, open_parser
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.batch_inference import AuditResults
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail

@@ -8,7 +8,8 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.backend import Backend, Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.tokens import Tokens, estimate_tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
+from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.spec.model import EchoModel, Generation
 from airflow_provider_llmbeam.spec.model.tier import AskedTier
 

@@ -122,7 +122,7 @@ class JobSpec(SpecModel):
 
     @model_validator(mode="after")
     def _parts_match(self, info: ValidationInfo) -> Self:
-        if fault := job_fault(self, has_project=may_have_project(getattr(self.model, "project", None), info)):
+        if fault := job_fault(self, has_project=may_have_project(self.model.project, info)):
             raise fault
         return self
 

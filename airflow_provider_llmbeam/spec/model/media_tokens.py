@@ -22,15 +22,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from math import ceil, floor, sqrt
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_provider_llmbeam.spec.model.model import (
-    AnthropicModel,
-    EchoModel,
-    GeminiModel,
-    Model,
-    OpenAIModel,
-)
+if TYPE_CHECKING:
+    from airflow_provider_llmbeam.spec.model.model import Model
 
 #: Assumptions where a file does not say: pixels of an image whose header is not read, bytes of a page and of a
 #: second, and of a file on the web, which is not fetched.
@@ -67,7 +62,7 @@ class MediaExtent:
     seconds: float | None = None
 
 
-class _Rates(NamedTuple):
+class MediaRates(NamedTuple):
     """Tokens of an image of a size, of a page, of a second of sound, and of a second of video with its sound."""
 
     image: int
@@ -87,18 +82,17 @@ def media_tokens(
         extent: How much it holds.
         media_resolution: Resolution at which Gemini reads it, see `Generation`.
     """
-    if isinstance(model, EchoModel):
+    if (rates := model.media_rates(extent.pixels or _PIXELS, media_resolution)) is None:
         return 0
     kind, _, subtype = (mime_type or "image/*").partition("/")
     size_bytes = _FILE_BYTES if extent.size_bytes is None else extent.size_bytes
     if kind == "text":
         return _bounded(size_bytes / _TEXT_BYTES)
-    rates = _rates(model, extent.pixels or _PIXELS, media_resolution)
     if kind == "image":
         return min(rates.image, _MAX_IMAGE_TOKENS)
     if kind == "application":
         return _bounded(min(extent.pages or ceil(size_bytes / _PAGE_BYTES), _MAX_PAGES) * rates.page)
-    if kind == "video" and not isinstance(model, GeminiModel):
+    if kind == "video" and not rates.video:
         return _FRAMES * _FRAME_TOKENS
     seconds = extent.seconds or size_bytes / _SECOND_BYTES[subtype if subtype in _SECOND_BYTES else kind]
     return _bounded(seconds * (rates.video if kind == "video" else rates.audio))
@@ -107,8 +101,8 @@ def media_tokens(
 def audio_share(model: Model, mime_type: str | None, media_resolution: str | None = None) -> float:
     """Returns the share of the tokens of a file that are of audio, whose price may differ; see `media_tokens`."""
     kind = (mime_type or "").partition("/")[0]
-    if kind == "video" and isinstance(model, GeminiModel):
-        rates = _rates(model, _PIXELS, media_resolution)
+    rates = model.media_rates(_PIXELS, media_resolution)
+    if kind == "video" and rates and rates.video:
         return rates.audio / rates.video
     return float(kind == "audio")
 
@@ -117,44 +111,57 @@ def _bounded(tokens: float) -> int:
     return min(max(1, round(tokens)), _MAX_TOKENS)
 
 
-def _rates(model: Model, pixels: tuple[int, int], media_resolution: str | None) -> _Rates:
-    name = model.name.rpartition("/")[2].lower()
-    if isinstance(model, GeminiModel):
-        is_old = re.search(r"gemini-[12]\b", name) or "gemini-" not in name  # a tuned one has a number as its name
-        return _gemini_2(pixels, media_resolution) if is_old else _gemini_3(media_resolution)
-    if isinstance(model, OpenAIModel) and model.is_openais:
-        page = openai_image_tokens(name, _PAGE_PIXELS) + _PAGE_TEXT_TOKENS
-        return _Rates(openai_image_tokens(name, pixels), page, audio=10)
-    if isinstance(model, AnthropicModel):
-        page = _anthropic_image_tokens(_PAGE_PIXELS) + _ANTHROPIC_PAGE_TOKENS
-        return _Rates(_anthropic_image_tokens(pixels), page, audio=0)
-    of_gemma = {"gemma-3": 256, "gemma-4": 280}.get(name[:7])
-    image = of_gemma or ceil(pixels[0] / 28) * ceil(pixels[1] / 28)
-    return _Rates(image, page=0, audio=25)
+def gemini_rates(name: str, pixels: tuple[int, int], media_resolution: str | None) -> MediaRates:
+    """Returns the tokens of Gemini."""
+    name = _short(name)
+    is_old = re.search(r"gemini-[12]\b", name) or "gemini-" not in name  # a tuned one has a number as its name
+    return _gemini_2(pixels, media_resolution) if is_old else _gemini_3(media_resolution)
+
+
+def openai_rates(name: str, pixels: tuple[int, int]) -> MediaRates:
+    """Returns the tokens of OpenAI."""
+    image, page = (openai_image_tokens(_short(name), size) for size in (pixels, _PAGE_PIXELS))
+    return MediaRates(image, page + _PAGE_TEXT_TOKENS, audio=10)
+
+
+def claude_rates(pixels: tuple[int, int]) -> MediaRates:
+    """Returns the tokens of Claude."""
+    image, page = map(_anthropic_image_tokens, (pixels, _PAGE_PIXELS))
+    return MediaRates(image, page + _ANTHROPIC_PAGE_TOKENS, audio=0)
+
+
+def weights_rates(name: str, pixels: tuple[int, int]) -> MediaRates:
+    """Returns the tokens of a server of weights."""
+    of_gemma = {"gemma-3": 256, "gemma-4": 280}.get(_short(name)[:7])
+    return MediaRates(of_gemma or ceil(pixels[0] / 28) * ceil(pixels[1] / 28), page=0, audio=25)
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2].lower()
 
 
 def _anthropic_image_tokens(pixels: tuple[int, int]) -> int:
     return max(1, min(ceil(pixels[0] * pixels[1] / _ANTHROPIC_PIXELS), _ANTHROPIC_IMAGE_TOKENS))
 
 
-def _gemini_3(media_resolution: str | None) -> _Rates:
+def _gemini_3(media_resolution: str | None) -> MediaRates:
     match media_resolution:
         case "low":
-            return _Rates(image=280, page=280, audio=25, video=70 + 25)
+            return MediaRates(image=280, page=280, audio=25, video=70 + 25)
         case "medium":
-            return _Rates(image=560, page=560, audio=25, video=70 + 25)
+            return MediaRates(image=560, page=560, audio=25, video=70 + 25)
         case "high":
-            return _Rates(image=1120, page=1120, audio=25, video=280 + 25)
-    return _Rates(image=1120, page=560, audio=25, video=70 + 25)
+            return MediaRates(image=1120, page=1120, audio=25, video=280 + 25)
+    return MediaRates(image=1120, page=560, audio=25, video=70 + 25)
 
 
-def _gemini_2(pixels: tuple[int, int], media_resolution: str | None) -> _Rates:
+def _gemini_2(pixels: tuple[int, int], media_resolution: str | None) -> MediaRates:
     if media_resolution == "low":
-        return _Rates(image=64, page=64, audio=32, video=64 + 5 + 32)
+        return MediaRates(image=64, page=64, audio=32, video=64 + 5 + 32)
     tile = max(1, floor(min(pixels) / 1.5))
     is_one = max(pixels) <= 384 or media_resolution == "medium"
     tiles = 1 if is_one else ceil(pixels[0] / tile) * ceil(pixels[1] / tile)
-    return _Rates(image=258 * tiles, page=258, audio=32, video=263 + 32)
+    return MediaRates(image=258 * tiles, page=258, audio=32, video=263 + 32)
 
 
 class _Tiles(NamedTuple):

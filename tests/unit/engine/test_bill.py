@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_llmbeam.engine.bill import NOTHING, Bill, paid_for
 from airflow_provider_llmbeam.engine.outcome import Failure
-from airflow_provider_llmbeam.engine.tokens import NO_TOKENS, Tokens
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS, Tokens
 from airflow_provider_llmbeam.spec import Price
 
 PRICE = Price(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.output import MAX_ANSWER, OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from tests.hostile import examples
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}

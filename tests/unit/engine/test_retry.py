@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.engine.retry import (
     RequestError,
     RetryPolicy,
 )
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 
 POLICY = RetryPolicy(max_attempts=5, max_throttled_seconds=60.0)

@@ -13,7 +13,7 @@ from llmbeam_sandbox import ModelSettings, Sandbox
 from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.providers.reported import UsageReader, tier_of
 from airflow_provider_llmbeam.spec import GeminiModel, Generation, OpenAIModel

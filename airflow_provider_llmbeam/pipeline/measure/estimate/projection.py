@@ -9,7 +9,7 @@ from statistics import fmean, linear_regression
 from typing import Literal
 
 from airflow_provider_llmbeam.engine.outcome import Outcome
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model.price import Price
 

@@ -6,7 +6,7 @@ import json
 
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.tokens import NO_TOKENS
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
 from airflow_provider_llmbeam.pipeline.privacy.dlp.table import SERVICE
 from airflow_provider_llmbeam.providers.gemini.client import error_of
 from airflow_provider_llmbeam.providers.http import HttpBackend, HttpClient

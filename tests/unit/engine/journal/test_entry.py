@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.journal.entry import MAX_ABOUT, MAX_DEPTH, Entry, encode_entry, read_segment
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
 from tests.hostile import examples

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.engine.journal.entry import read_segment
 from airflow_provider_llmbeam.engine.journal.journal import BatchJournal, Journal
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from tests.files import LocalFiles
 from tests.hostile import examples

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobError
 from airflow_provider_llmbeam.spec import Price
 from airflow_provider_llmbeam.spec.facts import ASSUMED_PRIORITY_RATIO

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline.audit.load import SCHEMA
 from airflow_provider_llmbeam.pipeline.audit.record import account_of, key_hash
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail, was_sent

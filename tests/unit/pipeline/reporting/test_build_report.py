@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.engine.outcome import Failure
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.build_report import (
     build_report,

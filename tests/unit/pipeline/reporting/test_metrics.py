@@ -18,7 +18,7 @@ from llmbeam_sandbox import Fault
 from airflow_provider_llmbeam.beam import LLMModelHandler
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline.build import build
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, CountingDoFn, count, counts_of

@@ -11,7 +11,7 @@ from llmbeam_sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.tokens import Tokens
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.providers.embeddings import NO_VECTORS
 from airflow_provider_llmbeam.providers.openai.client import error_of
 from airflow_provider_llmbeam.providers.openai.embeddings import OpenAIEmbeddings, _replies

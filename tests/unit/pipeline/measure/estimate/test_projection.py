@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.tokens import NO_TOKENS, Tokens
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS, Tokens
 from airflow_provider_llmbeam.pipeline.measure.estimate.projection import input_share, mean_rates
 from airflow_provider_llmbeam.spec import Price
 
