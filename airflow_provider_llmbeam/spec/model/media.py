@@ -31,6 +31,8 @@ from urllib.parse import unquote
 MIB = 2**20
 #: `web` is http:// or https://, `local` a path or file://, `elsewhere` another filesystem of Beam.
 Place = Literal["data", "web", "local", "gs", "elsewhere"]
+#: How the tokens of files are counted, see `media_tokens`.
+MediaCounting = Literal["gemini", "openai", "claude", "weights"]
 
 # Neither of `/etc/mime.types` nor of the version of Python, as the type belongs to the fingerprint of a prompt.
 _TYPES = mimetypes.MimeTypes()

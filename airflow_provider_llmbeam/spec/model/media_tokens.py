@@ -20,12 +20,13 @@ Sources, read in November 2026:
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from airflow_provider_llmbeam.spec.model.model import Model
+from airflow_provider_llmbeam.spec.model.media import MediaCounting
+from airflow_provider_llmbeam.spec.model.model import Model
 
 #: Assumptions where a file does not say: pixels of an image whose header is not read, bytes of a page and of a
 #: second, and of a file on the web, which is not fetched.
@@ -62,7 +63,7 @@ class MediaExtent:
     seconds: float | None = None
 
 
-class MediaRates(NamedTuple):
+class _Rates(NamedTuple):
     """Tokens of an image of a size, of a page, of a second of sound, and of a second of video with its sound."""
 
     image: int
@@ -82,7 +83,7 @@ def media_tokens(
         extent: How much it holds.
         media_resolution: Resolution at which Gemini reads it, see `Generation`.
     """
-    if (rates := model.media_rates(extent.pixels or _PIXELS, media_resolution)) is None:
+    if (rates := _rates(model, extent.pixels or _PIXELS, media_resolution)) is None:
         return 0
     kind, _, subtype = (mime_type or "image/*").partition("/")
     size_bytes = _FILE_BYTES if extent.size_bytes is None else extent.size_bytes
@@ -101,7 +102,7 @@ def media_tokens(
 def audio_share(model: Model, mime_type: str | None, media_resolution: str | None = None) -> float:
     """Returns the share of the tokens of a file that are of audio, whose price may differ; see `media_tokens`."""
     kind = (mime_type or "").partition("/")[0]
-    rates = model.media_rates(_PIXELS, media_resolution)
+    rates = _rates(model, _PIXELS, media_resolution)
     if kind == "video" and rates and rates.video:
         return rates.audio / rates.video
     return float(kind == "audio")
@@ -111,57 +112,62 @@ def _bounded(tokens: float) -> int:
     return min(max(1, round(tokens)), _MAX_TOKENS)
 
 
-def gemini_rates(name: str, pixels: tuple[int, int], media_resolution: str | None) -> MediaRates:
-    """Returns the tokens of Gemini."""
-    name = _short(name)
+def _rates(model: Model, pixels: tuple[int, int], media_resolution: str | None) -> _Rates | None:
+    if model.media_counting is None:
+        return None
+    return _COUNTED[model.media_counting](model.name.rpartition("/")[2].lower(), pixels, media_resolution)
+
+
+def _gemini(name: str, pixels: tuple[int, int], media_resolution: str | None) -> _Rates:
     is_old = re.search(r"gemini-[12]\b", name) or "gemini-" not in name  # a tuned one has a number as its name
     return _gemini_2(pixels, media_resolution) if is_old else _gemini_3(media_resolution)
 
 
-def openai_rates(name: str, pixels: tuple[int, int]) -> MediaRates:
-    """Returns the tokens of OpenAI."""
-    image, page = (openai_image_tokens(_short(name), size) for size in (pixels, _PAGE_PIXELS))
-    return MediaRates(image, page + _PAGE_TEXT_TOKENS, audio=10)
+def _openai(name: str, pixels: tuple[int, int], _: str | None) -> _Rates:
+    image, page = (openai_image_tokens(name, size) for size in (pixels, _PAGE_PIXELS))
+    return _Rates(image, page + _PAGE_TEXT_TOKENS, audio=10)
 
 
-def claude_rates(pixels: tuple[int, int]) -> MediaRates:
-    """Returns the tokens of Claude."""
+def _claude(_name: str, pixels: tuple[int, int], _: str | None) -> _Rates:
     image, page = map(_anthropic_image_tokens, (pixels, _PAGE_PIXELS))
-    return MediaRates(image, page + _ANTHROPIC_PAGE_TOKENS, audio=0)
+    return _Rates(image, page + _ANTHROPIC_PAGE_TOKENS, audio=0)
 
 
-def weights_rates(name: str, pixels: tuple[int, int]) -> MediaRates:
-    """Returns the tokens of a server of weights."""
-    of_gemma = {"gemma-3": 256, "gemma-4": 280}.get(_short(name)[:7])
-    return MediaRates(of_gemma or ceil(pixels[0] / 28) * ceil(pixels[1] / 28), page=0, audio=25)
+def _weights(name: str, pixels: tuple[int, int], _: str | None) -> _Rates:
+    of_gemma = {"gemma-3": 256, "gemma-4": 280}.get(name[:7])
+    return _Rates(of_gemma or ceil(pixels[0] / 28) * ceil(pixels[1] / 28), page=0, audio=25)
 
 
-def _short(name: str) -> str:
-    return name.rpartition("/")[2].lower()
+_COUNTED: dict[MediaCounting, Callable[[str, tuple[int, int], str | None], _Rates]] = {
+    "gemini": _gemini,
+    "openai": _openai,
+    "claude": _claude,
+    "weights": _weights,
+}
 
 
 def _anthropic_image_tokens(pixels: tuple[int, int]) -> int:
     return max(1, min(ceil(pixels[0] * pixels[1] / _ANTHROPIC_PIXELS), _ANTHROPIC_IMAGE_TOKENS))
 
 
-def _gemini_3(media_resolution: str | None) -> MediaRates:
+def _gemini_3(media_resolution: str | None) -> _Rates:
     match media_resolution:
         case "low":
-            return MediaRates(image=280, page=280, audio=25, video=70 + 25)
+            return _Rates(image=280, page=280, audio=25, video=70 + 25)
         case "medium":
-            return MediaRates(image=560, page=560, audio=25, video=70 + 25)
+            return _Rates(image=560, page=560, audio=25, video=70 + 25)
         case "high":
-            return MediaRates(image=1120, page=1120, audio=25, video=280 + 25)
-    return MediaRates(image=1120, page=560, audio=25, video=70 + 25)
+            return _Rates(image=1120, page=1120, audio=25, video=280 + 25)
+    return _Rates(image=1120, page=560, audio=25, video=70 + 25)
 
 
-def _gemini_2(pixels: tuple[int, int], media_resolution: str | None) -> MediaRates:
+def _gemini_2(pixels: tuple[int, int], media_resolution: str | None) -> _Rates:
     if media_resolution == "low":
-        return MediaRates(image=64, page=64, audio=32, video=64 + 5 + 32)
+        return _Rates(image=64, page=64, audio=32, video=64 + 5 + 32)
     tile = max(1, floor(min(pixels) / 1.5))
     is_one = max(pixels) <= 384 or media_resolution == "medium"
     tiles = 1 if is_one else ceil(pixels[0] / tile) * ceil(pixels[1] / tile)
-    return MediaRates(image=258 * tiles, page=258, audio=32, video=263 + 32)
+    return _Rates(image=258 * tiles, page=258, audio=32, video=263 + 32)
 
 
 class _Tiles(NamedTuple):

@@ -23,14 +23,7 @@ from airflow_provider_llmbeam.spec.fields.names import ChatRoute, Labels, Vertex
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.model.gateway import Auth, Headers, Query
-from airflow_provider_llmbeam.spec.model.media import MIB, MediaRules, chat_media
-from airflow_provider_llmbeam.spec.model.media_tokens import (
-    MediaRates,
-    claude_rates,
-    gemini_rates,
-    openai_rates,
-    weights_rates,
-)
+from airflow_provider_llmbeam.spec.model.media import MIB, MediaCounting, MediaRules, chat_media
 
 _TIERS = frozenset({"flex", "priority"})
 
@@ -174,9 +167,7 @@ class GeminiModel(SpecModel):
             max_upload_bytes=2048 * MIB,
         )
 
-    def media_rates(self, pixels: tuple[int, int], media_resolution: str | None) -> MediaRates:
-        """Returns the tokens of its files, of an image of a size."""
-        return gemini_rates(self.name, pixels, media_resolution)
+    media_counting: ClassVar[MediaCounting] = "gemini"
 
     @property
     def api(self) -> ModelApi:
@@ -312,9 +303,10 @@ class OpenAIModel(SpecModel):
             needs_type=False,
         )
 
-    def media_rates(self, pixels: tuple[int, int], media_resolution: str | None) -> MediaRates:
-        """Returns the tokens of its files, of an image of a size."""
-        return openai_rates(self.name, pixels) if self.is_openais else weights_rates(self.name, pixels)
+    @property
+    def media_counting(self) -> MediaCounting:
+        """How the tokens of its files are counted."""
+        return "openai" if self.is_openais else "weights"
 
     @property
     def is_openais(self) -> bool:
@@ -376,9 +368,7 @@ class AnthropicModel(SpecModel):
             max_request_bytes=32 * MIB,
         )
 
-    def media_rates(self, pixels: tuple[int, int], media_resolution: str | None) -> MediaRates:
-        """Returns the tokens of its files, of an image of a size."""
-        return claude_rates(pixels)
+    media_counting: ClassVar[MediaCounting] = "claude"
 
     @property
     def api(self) -> ModelApi:
@@ -490,9 +480,7 @@ class VertexEndpointModel(SpecModel):
         """The files that it takes."""
         return chat_media(self.max_request_bytes)
 
-    def media_rates(self, pixels: tuple[int, int], media_resolution: str | None) -> MediaRates:
-        """Returns the tokens of its files, of an image of a size."""
-        return weights_rates(self.name, pixels)
+    media_counting: ClassVar[MediaCounting] = "weights"
 
     @property
     def api(self) -> ModelApi:
@@ -551,9 +539,7 @@ class EchoModel(SpecModel):
     media: ClassVar[MediaRules] = MediaRules(server="echo", by_address=frozenset({"web", "gs"}), needs_type=False)
     api: ClassVar[ModelApi] = ModelApi(service="echo", embeds=True)
 
-    def media_rates(self, pixels: tuple[int, int], media_resolution: str | None) -> MediaRates | None:
-        """Returns `None`, as it counts no files."""
-        return None
+    media_counting: ClassVar[None] = None
 
 
 _GEMINI_NAME = re.compile(r"((publishers/google/)?models/)?gemini-.+")
