@@ -47,7 +47,6 @@ from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import OpenAIModel, VertexEndpointModel
-from airflow_provider_llmbeam.spec.model.media import media_rules
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, flex_tier, ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
@@ -270,7 +269,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             else ConcurrencyLimit(limits.max_in_flight),
             price=self.price,
             budget=self._open_budget(),
-            media=MediaLoader(media_rules(model), files, open_uploads(model, self.upload_prefix)),
+            media=MediaLoader(model.media, files, open_uploads(model, self.upload_prefix)),
             pilot=pilot,
             outage=outage,
             flex=flex,

@@ -42,11 +42,9 @@ _DETAILS: dict[str, Callable[[AnsweredRow], Any]] = {
     },
     **{
         f"llmbeam_{name}": attrgetter(f"completion.{name}")
-        for name in (
-            *("model", "finish_reason", "input_tokens", "output_tokens", "attempts"),
-            *("citations", "mean_logprob", "reasoning"),
-        )
+        for name in ("model", "finish_reason", "attempts", "citations", "mean_logprob", "reasoning")
     },
+    **{f"llmbeam_{name}_tokens": attrgetter(f"completion.tokens.{name}") for name in ("input", "output")},
     "llmbeam_latency_seconds": lambda answered: round(answered.completion.latency_seconds, 4),
 }
 

@@ -320,7 +320,7 @@ def _side(spec: JobSpec, answers: Answers) -> Side:
         failed=Counter(each.kind for each in answers.by_key.values() if isinstance(each, Failure)),
         usd_per_thousand_rows=answers.usd_per_thousand_rows,
         cost_usd=answers.cost_usd,
-        output_tokens_per_row=sum(each.output_tokens for each in completions) / (len(completions) or 1),
+        output_tokens_per_row=sum(each.tokens.output for each in completions) / (len(completions) or 1),
         latency_p50_seconds=quantile(latencies, 0.5),
         latency_p95_seconds=quantile(latencies, 0.95),
     )

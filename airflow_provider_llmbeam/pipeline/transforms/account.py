@@ -103,7 +103,7 @@ class TallyRows(beam.DoFn):
 
     def _add_answer(self, tally: Tally, element: AnsweredRow) -> None:
         completion = element.completion
-        input_tokens = completion.input_tokens
+        input_tokens = completion.tokens.input
         tally.tiers[completion.service_tier] += 1
         _add_cost(tally, completion)
         if completion.padded_tokens > input_tokens:
@@ -118,14 +118,14 @@ class TallyRows(beam.DoFn):
         numbers = self._answers[self._buckets.index(input_tokens)]
         numbers[0] += 1
         numbers[1] += input_tokens
-        numbers[2] += completion.output_tokens
+        numbers[2] += completion.tokens.output
         tally.add_time(completion.sent_at, completion.answered_at)
 
 
 def add_outcome(tally: Tally, outcome: Outcome) -> None:
     """Adds requests, cost and tokens of an outcome whose row is not counted with them."""
     _add_cost(tally, outcome)
-    tally.sums.update(input_tokens=outcome.input_tokens, output_tokens=outcome.output_tokens)
+    tally.sums.update(input_tokens=outcome.tokens.input, output_tokens=outcome.tokens.output)
 
 
 def _add_cost(tally: Tally, outcome: Outcome) -> None:
@@ -140,14 +140,15 @@ def _add_cost(tally: Tally, outcome: Outcome) -> None:
     if outcome.sheds:
         sums["requests"] += outcome.sheds
         sums["sheds"] += outcome.sheds
-    if outcome.cached_tokens:
-        sums["cached_tokens"] += outcome.cached_tokens
-    if outcome.cache_write_tokens:
-        sums["cache_write_tokens"] += outcome.cache_write_tokens
-    if outcome.reasoning_tokens:
-        sums["reasoning_tokens"] += outcome.reasoning_tokens
-    if outcome.estimated_tokens:
-        sums["estimated_tokens"] += outcome.estimated_tokens
+    tokens = outcome.tokens
+    if tokens.cached:
+        sums["cached_tokens"] += tokens.cached
+    if tokens.cache_write:
+        sums["cache_write_tokens"] += tokens.cache_write
+    if tokens.reasoning:
+        sums["reasoning_tokens"] += tokens.reasoning
+    if tokens.estimated:
+        sums["estimated_tokens"] += tokens.estimated
     if outcome.cost_nano_usd is None:
         sums["unpriced"] += 1
     elif outcome.cost_nano_usd:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_llmbeam.exceptions import JobRefusedError, JobSpecError
+from airflow_provider_llmbeam.exceptions import JobRefusedError
 from airflow_provider_llmbeam.providers.batch import (
     ENDED,
     MAX_VECTORS,

@@ -127,7 +127,7 @@ class JobSpec(SpecModel):
     @model_validator(mode="after")
     def _parts_match(self, info: ValidationInfo) -> Self:
         def find_fault(job: JobSpec) -> ValueError | None:
-            return job_fault(job, has_project=may_have_project(getattr(job.model, "project", None), info))
+            return job_fault(job, has_project=may_have_project(job.model.project, info))
 
         if fault := find_fault(self) or stage_fault(self, find_fault):
             raise fault

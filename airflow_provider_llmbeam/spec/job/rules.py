@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.spec.job.encryption_rules import encryption_fault
 from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
 from airflow_provider_llmbeam.spec.job.output_rules import milvus_fault, output_fault
 from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
-from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
+from airflow_provider_llmbeam.spec.model.media import template_fault
 from airflow_provider_llmbeam.spec.model.parameters import (
     combines_search_and_schema,
     given,
@@ -278,7 +278,7 @@ def _private_endpoint_fault(spec: JobSpec) -> FieldFaultError | None:
 
 
 def _media_fault(spec: JobSpec) -> ValueError | None:
-    reads_local, rules = isinstance(spec.runner, LocalRunner), media_rules(spec.model)
+    reads_local, rules = isinstance(spec.runner, LocalRunner), spec.model.media
     for index, media in enumerate(spec.prompt.media):
         if fault := template_fault(media.uri, media.mime_type, rules, reads_local=reads_local):
             return ValueError(f"has `prompt.media.{index}.uri` {media.uri!r}, which {fault}")

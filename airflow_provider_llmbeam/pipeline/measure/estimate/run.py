@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.exceptions import (
     JobFailedError,
     JobSpecError,
@@ -190,8 +190,8 @@ def _usage(outcomes: Sequence[Outcome]) -> SampleUsage:
     return SampleUsage(
         requests=len(outcomes),
         failed=sum(isinstance(outcome, Failure) for outcome in outcomes),
-        input_tokens=sum(outcome.input_tokens for outcome in outcomes),
-        output_tokens=sum(outcome.output_tokens for outcome in outcomes),
+        input_tokens=sum(outcome.tokens.input for outcome in outcomes),
+        output_tokens=sum(outcome.tokens.output for outcome in outcomes),
         cost_usd=None if None in costs else round(sum(filter(None, costs)) / NANO, 6),
         service_tiers=Counter(each.service_tier for each in outcomes if isinstance(each, Completion)),
     )
@@ -245,18 +245,18 @@ def _extrapolate(
     duration, now = None if seconds is None else round(start + seconds, 1), time.time()
 
     # Without answers the prompts themselves say which of them have the price of long ones, or of audio.
-    bills: Sequence[Outcome | Bill] = [outcome for _, outcome in observed] or [
-        Bill(count, longest, audio_tokens=found.audio_tokens.get(each, 0)) for each, count in found.tokens.items()
+    sample = [outcome.tokens for _, outcome in observed] or [
+        Tokens(count, longest, audio=found.audio_tokens.get(each, 0)) for each, count in found.tokens.items()
     ]
     work = Work(
         rows=sent,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        cached_tokens=round(input_tokens * input_share(bills, "cached_tokens")),
-        audio_tokens=round(input_tokens * input_share(bills, "audio_tokens")),
+        cached_tokens=round(input_tokens * input_share(sample, "cached")),
+        audio_tokens=round(input_tokens * input_share(sample, "audio")),
     )
     work = with_head(spec, work, price, tokens, seconds)
-    rates = None if price is None else mean_rates(price, bills)
+    rates = None if price is None else mean_rates(price, sample)
     ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
     ways = ways_of_job(spec, work, rates, duration, now)
     planned, left = planned_cost_usd(spec, work, rates, ways), read_left_usd(spec)
