@@ -134,8 +134,8 @@ def paid_counts(name: str, outcome: Outcome) -> Counter[tuple[str, str]]:
     counts = {
         "requests": outcome.attempts + outcome.rejections + outcome.sheds,
         "rejections": outcome.rejections,
-        "input_tokens": outcome.input_tokens,
-        "output_tokens": outcome.output_tokens,
+        "input_tokens": outcome.tokens.input,
+        "output_tokens": outcome.tokens.output,
         "cost_nano_usd": cost,
         "unpriced": int(outcome.cost_nano_usd is None),
         f"{_AT}{outcome.service_tier}": cost,
