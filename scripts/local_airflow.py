@@ -380,7 +380,8 @@ def end_process_group(leader: sessions.Leader, grace_seconds: float = 20) -> Non
     for sign in (signal.SIGTERM, signal.SIGKILL):
         if not _group_lives(leader):
             break
-        os.killpg(leader.pid, sign)
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.killpg(leader.pid, sign)
         deadline = time.monotonic() + grace_seconds
         while time.monotonic() < deadline and _group_lives(leader):
             time.sleep(0.1)
