@@ -132,6 +132,24 @@ def estimate(job: str, sample_size: int, as_json: bool, **task: Any) -> None:
 
 
 @llmbeam.command()
+@_JOB
+@click.option("--points", type=click.IntRange(1), default=20, show_default=True, help="Lines of the table.")
+@_of_task
+@_AS_JSON
+def cascade(job: str, points: int, as_json: bool, **task: Any) -> None:
+    """Calibrate the cascade of a job, and show what it would save.
+
+    The sample is answered by all stages and by the model; nothing else is sent. The next run uses the answers, and
+    the calibration.
+    """
+    ended = _execute(spec=job, step="cascade", given={"max_points": points}, **task)
+
+    from airflow_provider_llmbeam.pipeline.cascade.trial import CascadeTrial
+
+    _finish(*ended, as_json, CascadeTrial.model_validate)
+
+
+@llmbeam.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="[OLD.json] JOB")
 @_of_task
 @_AS_JSON

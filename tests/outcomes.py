@@ -7,6 +7,7 @@ from typing import Any
 from llmbeam_sandbox import Sandbox
 
 from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 
 
 def completion(text: str = "Hi.", **changes: Any) -> Completion:
@@ -15,8 +16,7 @@ def completion(text: str = "Hi.", **changes: Any) -> Completion:
             "text": text,
             "model": "m-001",
             "finish_reason": "stop",
-            "input_tokens": 10,
-            "output_tokens": 3,
+            "tokens": Tokens(10, 3),
             "attempts": 1,
             "latency_seconds": 0.5,
             "sent_at": 100.0,

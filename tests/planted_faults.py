@@ -136,8 +136,8 @@ PLANTED_FAULTS = {
         area="harvest",
         what="answers of batch inference have the online price in report and budget",
         file="pipeline/batch_inference/harvest.py",
-        old='bill = Bill.of(*tokens, self._price, "batch", *counts)',
-        new='bill = Bill.of(*tokens, self._price, "standard", *counts)',
+        old='bill = Bill.of(result.tokens, self._price, "batch")',
+        new='bill = Bill.of(result.tokens, self._price, "standard")',
         tests=("tests/unit/pipeline/batch_inference/test_harvest.py", "tests/pipeline/test_batch_inference.py"),
     ),
     "provider-errors-are-final": PlantedFault(

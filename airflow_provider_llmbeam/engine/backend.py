@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.engine.value import value
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier
@@ -21,14 +22,8 @@ class Reply:
     Attributes:
         text: The completion; empty for an embedding.
         finish_reason: `stop`, `max_tokens`, or the value of the server.
-        input_tokens: Billed input tokens.
-        output_tokens: Billed output tokens, thoughts included.
+        tokens: Billed tokens.
         model: Version of the model.
-        cached_tokens: Input tokens that the provider has read from its cache; `input_tokens` includes them.
-        cache_write_tokens: Input tokens that it has written to its cache; `input_tokens` includes them.
-        audio_tokens: Input tokens of audio that are not from the cache; `input_tokens` includes them.
-        estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
-        reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
         service_tier: Tier at which it was served.
         first_token_seconds: Time from the request to the first text, in seconds, for a streamed answer.
         vector: The embedding, as sent by the server.
@@ -40,14 +35,8 @@ class Reply:
 
     text: str
     finish_reason: str
-    input_tokens: int
-    output_tokens: int
+    tokens: Tokens
     model: str
-    cached_tokens: int = 0
-    audio_tokens: int = 0
-    estimated_tokens: int = 0
-    reasoning_tokens: int = 0
-    cache_write_tokens: int = 0
     service_tier: ServiceTier = "standard"
     first_token_seconds: float | None = None
     vector: Sequence[float] | None = None

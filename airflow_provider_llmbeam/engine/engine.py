@@ -339,7 +339,7 @@ class Engine:
         self._breaker.answered()
         for reply in replies:
             self._pay(reply)
-        used = sum(reply.input_tokens + reply.output_tokens for reply in replies)
+        used = sum(reply.tokens.input + reply.tokens.output for reply in replies)
         self._gate.governor.settle(reserved, used, is_answered=True)
         latency_seconds = self._clock() - started
         self._gate.answered(latency_seconds, self._max_in_flight)
@@ -353,9 +353,7 @@ class Engine:
 
     def _bill(self, billed: Reply | RequestError, request: Request | None = None) -> Bill:
         """Returns the bill of a reply, and of the useless ones before it if it is the last of a request."""
-        tokens = (billed.input_tokens, billed.output_tokens, billed.cached_tokens)
-        counts = (billed.audio_tokens, billed.estimated_tokens, billed.reasoning_tokens, billed.cache_write_tokens)
-        bill = Bill.of(*tokens, self._price, billed.service_tier, *counts)
+        bill = Bill.of(billed.tokens, self._price, billed.service_tier)
         return bill.plus(request.wasted) if request and request.wasted is not NOTHING else bill
 
     def _on_error(self, request: Request, error: RequestError, reserved: float, sent_at: float) -> None:
@@ -365,7 +363,7 @@ class Engine:
             if self._concurrency and error.kind in ("timeout", "server_error"):
                 self._concurrency.dropped()
             if error.http_status is not None:
-                self._gate.governor.settle(reserved, error.input_tokens + error.output_tokens)
+                self._gate.governor.settle(reserved, error.tokens.input + error.tokens.output)
             return
         request.attempts -= 1
         request.rejected_at += (time.time(),)
@@ -380,12 +378,12 @@ class Engine:
     ) -> list[Outcome]:
         """Converts replies into outcomes; an invalid one fails its own prompt only."""
         replies = [*map(self._parser.mended, replies)]
-        padded_tokens = max(reply.input_tokens for reply in replies)
+        padded_tokens = max(reply.tokens.input for reply in replies)
         if self._concurrency:
-            self._concurrency.answered(latency_seconds, max(reply.output_tokens for reply in replies))
+            self._concurrency.answered(latency_seconds, max(reply.tokens.output for reply in replies))
         outcomes: list[Outcome] = []
         for reply, input_tokens in zip(replies, request.input_tokens, strict=True):
-            self._buckets.learn(input_tokens, reply.output_tokens)
+            self._buckets.learn(input_tokens, reply.tokens.output)
             self._answers += 1
             first = not outcomes
             try:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import field, replace
 from typing import Any
 
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS, Tokens
 from airflow_provider_llmbeam.engine.value import value
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier
@@ -44,13 +45,7 @@ class Completion:
         model: Version of the model, as reported by the server.
         finish_reason: `stop`, `max_tokens` (truncated at `max_output_tokens`), or the value of the server;
             `truncated` if only the beginning of a long text was embedded.
-        input_tokens: Billed input tokens, including those of invalid answers.
-        output_tokens: Billed output tokens, including thoughts and invalid answers.
-        cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
-        cache_write_tokens: Billed input tokens written to that cache; `input_tokens` includes them.
-        audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
-        estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
-        reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
+        tokens: Billed tokens, including those of invalid answers.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         attempts: Number of requests sent, without 429s; 0 if they are counted with another prompt of the request.
         rejections: Number of 429s received, counted in the same way.
@@ -75,13 +70,7 @@ class Completion:
     parsed: Any = None
     model: str
     finish_reason: str
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int = 0
-    audio_tokens: int = 0
-    estimated_tokens: int = 0
-    reasoning_tokens: int = 0
-    cache_write_tokens: int = 0
+    tokens: Tokens
     cost_nano_usd: int | None = None
     attempts: int
     rejections: int = 0
@@ -113,13 +102,7 @@ class Failure:
         rejections: Number of 429s received.
         rejected_at: Unix time of each of them; empty for a refusal from the journal, which does not keep them.
         sheds: Number of times that the flex tier had no capacity.
-        input_tokens: Billed input tokens, in spite of the failure.
-        output_tokens: Billed output tokens, in spite of the failure.
-        cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
-        cache_write_tokens: Billed input tokens written to that cache; `input_tokens` includes them.
-        audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
-        estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
-        reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
+        tokens: Billed tokens, in spite of the failure.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar; `None` if no price is known.
         max_repairs: Number of attempts that an invalid answer was allowed to cost, for a refused answer.
         answered_at: Unix time of a refused answer; 0 for other failures.
@@ -139,13 +122,7 @@ class Failure:
     rejections: int = 0
     rejected_at: tuple[float, ...] = field(default=(), compare=False)
     sheds: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    audio_tokens: int = 0
-    estimated_tokens: int = 0
-    reasoning_tokens: int = 0
-    cache_write_tokens: int = 0
+    tokens: Tokens = NO_TOKENS
     cost_nano_usd: int | None = 0
     max_repairs: int = 0
     answered_at: float = 0.0

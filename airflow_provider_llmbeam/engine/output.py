@@ -220,12 +220,6 @@ def _invalid(reply: Reply, message: str, kind: FailureKind = "invalid_output") -
         kind,
         message,
         http_status=200,
-        input_tokens=reply.input_tokens,
-        output_tokens=reply.output_tokens,
-        cached_tokens=reply.cached_tokens,
-        audio_tokens=reply.audio_tokens,
-        estimated_tokens=reply.estimated_tokens,
-        reasoning_tokens=reply.reasoning_tokens,
-        cache_write_tokens=reply.cache_write_tokens,
+        tokens=reply.tokens,
         service_tier=reply.service_tier,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS, Tokens
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier
@@ -27,13 +28,7 @@ class RequestError(Exception):
         http_status: HTTP status of the response, or `None`.
         retry_after_seconds: Least delay of the next attempt that the server asks for, from a header or the body,
             in seconds.
-        input_tokens: Billed input tokens, in spite of the failure.
-        output_tokens: Billed output tokens, in spite of the failure.
-        cached_tokens: Billed input tokens from the provider's cache; `input_tokens` includes them.
-        cache_write_tokens: Billed input tokens written to that cache; `input_tokens` includes them.
-        audio_tokens: Billed input tokens of audio that are not from the cache; `input_tokens` includes them.
-        estimated_tokens: Tokens of these that the server did not report: estimated from the length of the texts.
-        reasoning_tokens: Output tokens of thoughts, if the server counts them; `output_tokens` includes them.
+        tokens: Billed tokens, in spite of the failure.
         service_tier: Tier at which the billed tokens were served.
         is_unconnected: Whether no connection could be opened, so that the server cannot have received the request.
         category: What the server blocked, see `Failure.category`.
@@ -49,13 +44,7 @@ class RequestError(Exception):
         *,
         http_status: int | None = None,
         retry_after_seconds: float | None = None,
-        input_tokens: int = 0,
-        output_tokens: int = 0,
-        cached_tokens: int = 0,
-        audio_tokens: int = 0,
-        estimated_tokens: int = 0,
-        reasoning_tokens: int = 0,
-        cache_write_tokens: int = 0,
+        tokens: Tokens = NO_TOKENS,
         service_tier: ServiceTier = "standard",
         is_unconnected: bool = False,
         category: str | None = None,
@@ -67,13 +56,7 @@ class RequestError(Exception):
         self.kind: FailureKind = kind
         self.http_status = http_status
         self.retry_after_seconds = retry_after_seconds
-        self.input_tokens = input_tokens
-        self.output_tokens = output_tokens
-        self.cached_tokens = cached_tokens
-        self.audio_tokens = audio_tokens
-        self.estimated_tokens = estimated_tokens
-        self.reasoning_tokens = reasoning_tokens
-        self.cache_write_tokens = cache_write_tokens
+        self.tokens = tokens
         self.service_tier: ServiceTier = service_tier
         self.is_unconnected = is_unconnected
         self.category = category

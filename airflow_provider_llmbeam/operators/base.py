@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.jobs.client import Files
     from airflow_provider_llmbeam.spec.alerts import Alerts
     from airflow_provider_llmbeam.spec.cache import Cache
+    from airflow_provider_llmbeam.spec.cascade import Cascade
     from airflow_provider_llmbeam.spec.conversation import Conversation
     from airflow_provider_llmbeam.spec.inference import Inference
     from airflow_provider_llmbeam.spec.limits import Batching, Limits
@@ -58,6 +59,7 @@ _PARTS = (
     "sink",
     "generation",
     "embedding",
+    "cascade",
     "conversation",
     "inference",
     "limits",
@@ -106,6 +108,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         sink: Sink | Mapping[str, Any] | str | XComArg,
         generation: Generation | Mapping[str, Any] | XComArg | None = None,
         embedding: Embedding | Mapping[str, Any] | XComArg | None = None,
+        cascade: Cascade | Mapping[str, Any] | XComArg | None = None,
         conversation: Conversation | Mapping[str, Any] | XComArg | None = None,
         inference: Inference | Mapping[str, Any] | XComArg | None = None,
         limits: Limits | Mapping[str, Any] | XComArg | None = None,
@@ -137,6 +140,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         self.sink = plain(sink)
         self.generation = plain(generation)
         self.embedding = plain(embedding)
+        self.cascade = plain(cascade)
         self.conversation = plain(conversation)
         self.inference = plain(inference)
         self.limits = plain(limits)
@@ -280,9 +284,11 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         model = model_data(plain(self.model))
         if isinstance(model, Mapping):
             connected, secrets = LLMBeamHook(self.llmbeam_conn_id).complete({**data, "model": model})
+        models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
         if self.safety is not None:
-            models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
             connected["safety"] = models.completed_guard(self.safety)
+        if self.cascade is not None:
+            connected["cascade"] = models.completed_stages(self.cascade)
         spec = with_base_urls(with_key(JobSpec.parse(connected), self.gcp_conn_id), os.environ, self.log)
         self._check_allowed(spec)
         return spec, secrets

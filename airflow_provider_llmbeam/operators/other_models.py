@@ -69,3 +69,24 @@ class OtherModels:
             return safety
         guard = self.completed(moderation.get("model"), moderation.get("conn_id"))
         return {**found, "moderation": {**moderation, "model": guard}}
+
+    def completed_stages(self, cascade: Any) -> Any:
+        """Returns `cascade`, as plain data, with the fields of the connection of each model of its type.
+
+        Args:
+            cascade: The cascade of the job.
+
+        Raises:
+            JobSpecError: See `completed`.
+        """
+        found = from_text(plain(cascade))
+        stages = found.get("stages") if isinstance(found, Mapping) else None
+        if not isinstance(stages, list | tuple):
+            return cascade
+        return {
+            **found,
+            "stages": [
+                {**stage, "model": self.completed(stage.get("model"))} if isinstance(stage, Mapping) else stage
+                for stage in stages
+            ],
+        }

@@ -77,6 +77,8 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             `spec.MilvusSink`, `spec.KafkaSink` and `spec.PubSubSink`; or a directory.
         generation: Parameters of the answers, see `spec.Generation`.
         embedding: Parameters of the vectors, see `spec.Embedding`; requests vectors instead of texts. May be `{}`.
+        cascade: Cheaper models that are asked before `model`, which answers only what they might answer
+            differently, see `spec.Cascade`.
         conversation: Rows of one key that are asked in order, each with its history, see `spec.Conversation`.
         inference: Online or batch inference, the service tier, and the time by which the answers are needed, see
             `spec.Inference`.
@@ -103,9 +105,9 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
             batch inference.
 
     Templated:
-        `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `conversation`, `inference`,
-        `limits`, `batching`, `alerts`, `traces`, `safety`, `cache`, `runner`, `state_uri`, `kms_key_name`,
-        `job_name`, `llmbeam_conn_id`, `gcp_conn_id`, `impersonation_chain`.
+        `source`, `prompt_variables`, `model`, `sink`, `generation`, `embedding`, `cascade`, `conversation`,
+        `inference`, `limits`, `batching`, `alerts`, `traces`, `safety`, `cache`, `runner`, `state_uri`,
+        `kms_key_name`, `job_name`, `llmbeam_conn_id`, `gcp_conn_id`, `impersonation_chain`.
 
     XCom:
         The manifest: counts of rows, requests and tokens, the cost, and the addresses of answers, dead letter and

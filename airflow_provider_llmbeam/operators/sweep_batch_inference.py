@@ -129,6 +129,11 @@ class SweepBatchInferenceOperator(WrittenInDag, _SweepOperator):
         )
         headers()  # raises an error without a key
         provider = open_provider(model, output_uri="", session=session_with(headers, model.api.certificate))
+        if not provider.has_display_names:
+            raise JobSpecError(
+                f"`model`: batches of {model.api.service} have no name that says whose they are; got "
+                f"{model.name!r}. They end within a day; its console lists them."
+            )
         made_before = time.time() - self.older_than_seconds
         things = [
             BatchInferenceJobs(provider=provider, deployment=name, made_before=made_before)

@@ -10,6 +10,7 @@ from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.output import VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import Embedding
@@ -69,8 +70,7 @@ class AnswerForm:
         reply = Reply(
             text="",
             finish_reason=completion.finish_reason,
-            input_tokens=0,
-            output_tokens=0,
+            tokens=NO_TOKENS,
             model=completion.model,
             vector=completion.parsed,
         )

@@ -10,6 +10,7 @@ import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult, RunInference
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.pipeline.cascade.transform import CompareAudited
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.conversation.store import WriteHistory
@@ -35,6 +36,7 @@ from airflow_provider_llmbeam.spec.sink import FilesSink
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
+    from airflow_provider_llmbeam.pipeline.cascade.run import BegunCascade
     from airflow_provider_llmbeam.pipeline.prefix_cache import PrefixCache
 
 
@@ -44,6 +46,7 @@ def build(
     context: RunContext,
     batch: BatchManifest | None = None,
     cache: PrefixCache | None = None,
+    cascade: BegunCascade | None = None,
 ) -> beam.PCollection:
     """Adds the steps of a job to a pipeline.
 
@@ -53,6 +56,7 @@ def build(
         context: Its run.
         batch: The batch inference of this run, whose answers are in the journal; `None` without any.
         cache: What the provider has stored of the prompts; `None` for nothing.
+        cascade: The calibrated cascade; `None` for a job without one.
 
     Returns:
         A collection with one element: the report as JSON text.
@@ -65,11 +69,8 @@ def build(
     requests, replaced, results = read_requests(root, spec, context, features)
     handler = (JobHandler[Request] if spec.conversation is None else ConversationHandler)(spec, context)
     fan_out = FanOut() if spec.conversation is None else FanOutTurns()
-    inferred = (
-        wait_for_sink_check(root, requests, spec, context)
-        | "RunInference" >> RunInference(handler)
-        | "FanOut" >> beam.ParDo(fan_out).with_outputs(FAILED, HISTORY, main="answered")
-    )
+    predictions = wait_for_sink_check(root, requests, spec, context) | "RunInference" >> RunInference(handler)
+    inferred = predictions | "FanOut" >> beam.ParDo(fan_out).with_outputs(FAILED, HISTORY, main="answered")
     results = Results(
         [inferred["answered"], *results.answered], [*results.failed, inferred[FAILED]], results.tallies
     )
@@ -112,12 +113,19 @@ def build(
     ]
     if batch is not None:
         tallied.append(root | "BatchInference" >> beam.Create([batch.tally()]))
+    if cascade is not None:
+        # What was sent for the calibration is in the manifest of batch inference, if there is one.
+        sampled = Tally() if batch is not None and batch.cascade else cascade.tally
+        tallied += [
+            root | "Calibration" >> beam.Create([sampled]),
+            predictions | "CompareAudited" >> beam.ParDo(CompareAudited(spec, context)),
+        ]
     every_tally = (*results.tallies, *masked, *tallied) | "Tallies" >> beam.Flatten()
     tally = every_tally | "AddUpTallies" >> beam.CombineGlobally(add_up).without_defaults()
     history = {}
     if spec.conversation is not None:
         history["history_files"] = beam.pvalue.AsList(inferred[HISTORY] | "WriteHistory" >> WriteHistory(spec))
-    report = ReportWriter(spec, context.started_at, estimate_accuracy, batch, deadline)
+    report = ReportWriter(spec, context.started_at, estimate_accuracy, batch, deadline, context.cascade)
     return (
         root
         | "Once" >> beam.Impulse()

@@ -66,6 +66,7 @@ class OutputColumns:
         after_answer: Columns with what is known of the answer, see `spec.JobSpec.detail_columns`.
         for_bigquery: Whether they are loaded into BigQuery, which has fewer types than Parquet.
         keeps_bytes: Whether the sink may have columns of bytes, so that bytes are told from text.
+        model: Name of the model that answers what no stage of a cascade does.
     """
 
     key: tuple[str, ...]
@@ -77,6 +78,7 @@ class OutputColumns:
     after_answer: tuple[str, ...] = OUTPUT_COLUMNS[1:]
     for_bigquery: bool = False
     keeps_bytes: bool = False
+    model: str = ""
 
     @classmethod
     def of(cls, spec: JobSpec) -> OutputColumns:
@@ -92,6 +94,7 @@ class OutputColumns:
             after_answer=spec.detail_columns,
             for_bigquery=isinstance(sink, BigQuerySink),
             keeps_bytes=isinstance(sink, BigQuerySink | PostgresSink),
+            model="" if spec.cascade is None else spec.cascade.names(spec.model)[-1],
         )
 
     @property

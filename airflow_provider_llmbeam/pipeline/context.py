@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.engine.prefix import CachedHead
+    from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
     from airflow_provider_llmbeam.pipeline.launch.mark import LaunchMark
     from airflow_provider_llmbeam.pipeline.lease import Launcher
 
@@ -27,6 +28,8 @@ class RunContext:
         cached_head: Beginning of the prompts that the provider has stored; `None` for none.
         flex_until: Unix time from which on only the standard tier answers early enough.
         stop_uri: File whose existence ends the job; `None` for none.
+        cascade: The calibrated cascade whose stages are asked; `None` if `model` answers every row.
+        budget_run: Identity of the budget; empty for `run`.
         run: Identity of the requests; handlers with the same one share budget and circuit breaker in a process.
     """
 
@@ -38,6 +41,8 @@ class RunContext:
     cached_head: CachedHead | None = None
     flex_until: float = math.inf
     stop_uri: str | None = None
+    cascade: RunCascade | None = None
+    budget_run: str = ""
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 

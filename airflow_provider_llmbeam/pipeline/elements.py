@@ -75,6 +75,7 @@ class Request:
         prompt: Their prompt.
         about: Fingerprints of the prompts that the answer is a verdict on, or on whose answers, for the journal.
         batch_error: Error of the same request in batch inference, which is quoted if it fails again.
+        audited: The answer of a stage of the cascade that the rows would keep, if they are of the audit sample.
     """
 
     fingerprint: str
@@ -82,6 +83,35 @@ class Request:
     prompt: Prompt
     about: tuple[str, ...] = ()
     batch_error: str | None = None
+    audited: AuditedAnswer | None = None
+
+
+@value()
+class AuditedAnswer:
+    """An answer of a stage of the cascade that rows would keep, if `model` were not asked, too, for the audit.
+
+    Attributes:
+        stage: Name of the stage.
+        value: The answer: a value of the output schema, or a text.
+    """
+
+    stage: str
+    value: Any
+
+
+@value()
+class Escalation:
+    """A request of a job with a cascade on its way through the stages.
+
+    Attributes:
+        request: The request, as it would be sent to `model`.
+        known: The answer of `model` that the journal has, and its origin; `None` without one.
+        samples: Answers of the present stage so far, each with whether it was paid for in this run.
+    """
+
+    request: Request
+    known: tuple[Completion, Origin] | None = None
+    samples: tuple[tuple[Completion | Failure, bool], ...] = ()
 
 
 class RequestCoder(beam.coders.Coder):
@@ -116,6 +146,7 @@ class AnsweredRow:
         moderation_input: What its prompt was flagged for; `None` for nothing.
         moderation_output: What its answer was flagged for.
         masked_row: The row for the dead letter, once `row` is restored; `None` if that is `row`.
+        answered_by: Name of the stage of a cascade, or of `model`, that gave the answer; `None` for `model`, too.
     """
 
     row: Row
@@ -125,6 +156,7 @@ class AnsweredRow:
     moderation_input: str | None = None
     moderation_output: str | None = None
     masked_row: Row | None = None
+    answered_by: str | None = None
 
 
 @value()

@@ -47,7 +47,6 @@ from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import OpenAIModel, VertexEndpointModel
-from airflow_provider_llmbeam.spec.model.media import media_rules
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, flex_tier, ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NAMESPACE, Counts
@@ -270,7 +269,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             else ConcurrencyLimit(limits.max_in_flight),
             price=self.price,
             budget=self._open_budget(),
-            media=MediaLoader(media_rules(model), files, open_uploads(model, self.upload_prefix)),
+            media=MediaLoader(model.media, files, open_uploads(model, self.upload_prefix)),
             pilot=pilot,
             outage=outage,
             flex=flex,
@@ -279,14 +278,18 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         )
 
     def _open_budget(self) -> Budget | None:
-        limits, run = self.spec.limits, self.context.run
+        limits, run = self.spec.limits, self._budget_run
         if limits.budget_field and run not in _BUDGETS:
             _BUDGETS[run] = Budget(limits.budget_usd or math.inf, open_account(self.spec))
         return _BUDGETS.get(run)
 
+    @property
+    def _budget_run(self) -> str:
+        return self.context.budget_run or self.context.run
+
     def _batch_ended(self, governor: MachineGovernor) -> None:
         governor.batch_ended()
-        budget = _BUDGETS.get(self.context.run)
+        budget = _BUDGETS.get(self._budget_run)
         if budget is not None and budget.account is not None:
             budget.account.close()
 

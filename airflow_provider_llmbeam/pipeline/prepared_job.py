@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchMani
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference, begin
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import flex_until, moment
 from airflow_provider_llmbeam.pipeline.build import build
+from airflow_provider_llmbeam.pipeline.cascade.run import begin_cascade
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.features import features_of
 from airflow_provider_llmbeam.pipeline.launch.bucket_keys import check_bucket_keys
@@ -96,10 +97,18 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
                     storage.delete([uri])
             # The manifest is of a try whose `inference.mode` was another one.
             begins = spec.inference.needs_pilot or storage.exists(spec.paths.manifest_uri)
+        cascade = None
+        if spec.cascade is not None:
+            refuse_other_owner(spec)
+            with errors_of_job(spec):
+                cascade = begin_cascade(spec, lambda: beam.Pipeline(runner=runner, options=options))
+            spec = cascade.with_remaining_budget(spec)
         batch, manifest = None, None
         if begins:
             with errors_of_job(spec):
-                batch, manifest = begin(spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits)
+                batch, manifest = begin(
+                    spec, lambda: beam.Pipeline(runner=runner, options=options), waits=waits, cascade=cascade
+                )
         if manifest is not None:
             spec = manifest.with_remaining_budget(spec)
         # After batch inference only its rest is left, of a few rows, unless the mode is 'online' now.
@@ -117,8 +126,9 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
                 cached_head=marked_head(spec) if cache is None else cache.cached_head,
                 flex_until=_end_of_flex(spec, manifest, now),
                 stop_uri=spec.paths.stop_uri,
+                cascade=None if cascade is None else cascade.run,
             )
-            build(pipeline, spec, context, manifest, cache)
+            build(pipeline, spec, context, manifest, cache, cascade)
             (refuse_other_owner if is_detached else claim)(spec)
         for name in ignored(spec.generation, spec.model):
             _log.warning("%s %s ignores `generation.%s`.", spec.model.type, spec.model.name, name)

@@ -32,18 +32,19 @@ _to_compact_json = json.JSONEncoder(
 ).encode
 _log = logging.getLogger("llmbeam")
 _ORJSON = orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
-
+_ANSWERED_BY = "llmbeam_answered_by"
 
 #: The values of the columns `llmbeam_…`.
 _DETAILS: dict[str, Callable[[AnsweredRow], Any]] = {
-    **{f"llmbeam_{name}": attrgetter(name) for name in ("origin", "fingerprint", *MODERATION_COLUMNS)},
+    **{
+        f"llmbeam_{name}": attrgetter(name)
+        for name in ("origin", "fingerprint", *MODERATION_COLUMNS, "answered_by")
+    },
     **{
         f"llmbeam_{name}": attrgetter(f"completion.{name}")
-        for name in (
-            *("model", "finish_reason", "input_tokens", "output_tokens", "attempts"),
-            *("citations", "mean_logprob", "reasoning"),
-        )
+        for name in ("model", "finish_reason", "attempts", "citations", "mean_logprob", "reasoning")
     },
+    **{f"llmbeam_{name}_tokens": attrgetter(f"completion.tokens.{name}") for name in ("input", "output")},
     "llmbeam_latency_seconds": lambda answered: round(answered.completion.latency_seconds, 4),
 }
 
@@ -59,6 +60,8 @@ def answer_record(answered: AnsweredRow, columns: OutputColumns) -> Row:
     columns.add_answer(record, answer_value(completion, has_schema=columns.answer is not None))
     for name in columns.after_answer:
         record[name] = _DETAILS[name](answered)
+    if _ANSWERED_BY in columns.after_answer:
+        record[_ANSWERED_BY] = answered.answered_by or columns.model
     return record
 
 

@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.spec.evaluation import (
     PreviewSample,
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.protocol.steps import STEPS, EstimateSample
+from airflow_provider_llmbeam.spec.protocol.steps import STEPS, CascadeTable, EstimateSample
 from airflow_provider_llmbeam.spec.safety import RowsToForget
 
 
@@ -96,6 +96,15 @@ def _check(spec: JobSpec, sample: PreviewSample) -> dict[str, Any]:
     return {"result": check_job(spec, sample).model_dump(mode="json")}
 
 
+def _try_cascade(spec: JobSpec, table: CascadeTable) -> dict[str, Any]:
+    from airflow_provider_llmbeam.pipeline.cascade.trial import try_cascade
+    from airflow_provider_llmbeam.pipeline.prepared_job import check_keys
+
+    if not spec.environment_secrets:
+        check_keys(spec)
+    return {"result": try_cascade(spec, table).model_dump(mode="json")}
+
+
 def _sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.review import sample_answers
 
@@ -126,6 +135,7 @@ _FUNCTIONS: dict[str, Callable[[JobSpec, Any], dict[str, Any]]] = {
     "compare": _compare,
     "preview": _preview,
     "check": _check,
+    "cascade": _try_cascade,
     "sample_answers": _sample_answers,
     "add_golden": _add_golden_rows,
     "diff": _diff,

@@ -14,7 +14,6 @@ import requests
 
 from airflow_provider_llmbeam.exceptions import JobRefusedError, JobSpecError
 from airflow_provider_llmbeam.providers.errors import (
-    ApiConflictError,
     ApiDeniedError,
     ApiError,
     ApiNotFoundError,
@@ -65,6 +64,7 @@ class BatchJob:
         ended_at: Unix time of its end; `None` if it has not ended.
         answered: Number of answered rows, as far as the provider counts them; `None` if it does not.
         failed: Number of failed rows; `None` if the provider does not count them.
+        rows: Number of its requests; `None` if the provider does not say so.
         error: Error of the job as a whole, in the words of the provider.
         results: Places of its results: directories or files at the provider or on Cloud Storage. Empty before its
             end, and if it has none.
@@ -79,6 +79,7 @@ class BatchJob:
     ended_at: float | None = None
     answered: int | None = None
     failed: int | None = None
+    rows: int | None = None
     error: str | None = None
     results: tuple[str, ...] = ()
 
@@ -136,6 +137,9 @@ class BatchProvider(ABC):
     """
 
     limits: BatchLimits
+    #: Whether its jobs have the display name of their creation, by which they are found. A job without one is
+    #: known by the reply to its creation alone; where that was lost, `created_since` lists which it may be.
+    has_display_names: ClassVar[bool] = True
     _NAME: ClassVar[re.Pattern[str]]
     #: Field of a page of the list that holds the jobs.
     _JOBS: ClassVar[str]
@@ -145,6 +149,17 @@ class BatchProvider(ABC):
         self._http = http
         self._jobs = jobs
         self._root = root
+
+    def probe(self) -> tuple[str, ...]:
+        """Finds out whether a server that is not the provider's own has batch inference, before anything is sent.
+
+        Returns:
+            Sentences about what it lacks.
+
+        Raises:
+            JobSpecError: It has none.
+        """
+        return ()
 
     @abstractmethod
     def submit(self, display_name: str, uri: str, open_file: OpenFile, size: int) -> BatchJob:
@@ -165,9 +180,25 @@ class BatchProvider(ABC):
 
     def find(self, prefix: str) -> list[BatchJob]:
         """Returns the jobs whose display name starts with a prefix, the newest first."""
+        if not self.has_display_names:
+            return []
         replies = self._recent(self._listed(self._jobs, self._query(prefix), self._JOBS))
         found = (self._read(each) for each in replies if self._display_name(each).startswith(prefix))
         return sorted(found, key=lambda job: job.created_at, reverse=True)
+
+    def created_since(self, since: float) -> list[BatchJob]:
+        """Returns the jobs of the account that were created at a Unix time or later, whoever created them."""
+        found = map(self._read, self._recent(self._listed(self._jobs, self._query(""), self._JOBS), since))
+        return [job for job in found if job.created_at >= since]
+
+    def poll(self, job: BatchJob) -> BatchJob:
+        """Returns a job as it is now; without display names, with that of its submission.
+
+        Raises:
+            ApiNotFoundError: There is no such job.
+        """
+        polled = self.get(job.name)
+        return polled if self.has_display_names else replace(polled, display_name=job.display_name)
 
     def get(self, name: str) -> BatchJob:
         """Returns a job.
@@ -185,7 +216,7 @@ class BatchProvider(ABC):
         """
         try:
             self._http.cancel(f"{self._url(name)}{self._CANCEL}")
-        except (ApiRefusedError, ApiConflictError):
+        except (ApiRefusedError, ApiUnavailableError):  # of a job that has ended, LiteLLM 1.108 says with a 500
             if not self.get(name).has_ended:
                 raise
 
@@ -224,7 +255,11 @@ class BatchProvider(ABC):
             ApiNotFoundError: A file has expired.
         """
 
-    def _create(self, url: str, body: Mapping[str, Any], display_name: str) -> BatchJob:
+    def _post(self, url: str, body: Mapping[str, Any]) -> Callable[[], requests.Response]:
+        """Returns the function that sends a body once."""
+        return lambda: self._http.request("POST", url, json=body)
+
+    def _create(self, display_name: str, post: Callable[[], requests.Response]) -> BatchJob:
         """Creates a job, and sends the request again only if it was certainly not processed.
 
         Raises:
@@ -234,7 +269,7 @@ class BatchProvider(ABC):
         """
 
         def send() -> BatchJob:
-            job = self._read(self._http.json_object(self._http.request("POST", url, json=body)))
+            job = self._read(self._http.json_object(post()))
             return replace(job, display_name=display_name)
 
         try:
@@ -245,7 +280,7 @@ class BatchProvider(ABC):
                 raise
             raise UncertainSubmitError(
                 f"{error} Batch-inference job {display_name!r} may have been created, and then it runs and bills. "
-                "Look it up by its display name before it is submitted again."
+                "Look it up before it is submitted again."
             ) from error
 
     def _read(self, reply: Mapping[str, Any]) -> BatchJob:
@@ -282,8 +317,10 @@ class BatchProvider(ABC):
         for page in self._http.pages(url, query, self._next_page):
             yield from map(mapping_of, list_of(page.get(field)))
 
-    def _recent(self, replies: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """Yields the jobs of a list that may be looked for."""
+    def _recent(
+        self, replies: Iterator[Mapping[str, Any]], since: float | None = None
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yields the jobs of a list that may be looked for: of one with the newest job first, those of a time."""
         return replies
 
     def _url(self, name: str) -> str:
@@ -371,7 +408,9 @@ def open_provider(
         JobSpecError: The model has no batch inference, or there are no credentials.
     """
     if (batch := part_of(model, "batch")) is None:
-        raise JobSpecError(f"Batch inference needs a model of type 'gemini' or 'openai'; got {model.type!r}.")
+        raise JobSpecError(
+            f"Batch inference needs a model of type 'gemini', 'anthropic' or 'openai'; got {model.type!r}."
+        )
     provider: BatchProvider = batch.open_batches(
         model, open_client(model, session), output_uri=output_uri, embeds=embeds, kms_key_name=kms_key_name
     )

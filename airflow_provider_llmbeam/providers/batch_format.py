@@ -31,10 +31,11 @@ class ResultLine:
 class BatchFormat(Protocol):
     """Encodes requests and decodes results, which are joined by key: no provider keeps the order."""
 
-    def encode(self, fingerprint: str, prompt: Prompt) -> tuple[str, bytes]:
+    def encode(self, name: str, prompt: Prompt) -> tuple[str, bytes]:
         """Returns the key of a request, and its line with the line break.
 
-        The result is found by the key: the fingerprint, where the provider returns it.
+        The result is found by the key: the name, where the provider returns it. It has 64 hexadecimal digits, the
+        first 16 of the job, the others of the fingerprint.
         """
         ...
 

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 
 
@@ -42,10 +43,8 @@ def vector_reply(
     return Reply(
         text="",
         finish_reason="truncated" if is_truncated else "stop",
-        input_tokens=input_tokens,
-        output_tokens=0,
+        tokens=Tokens(input_tokens, estimated=estimated_tokens),
         model=model,
-        estimated_tokens=estimated_tokens,
         vector=vector if isinstance(vector, list) else None,
     )
 

@@ -13,6 +13,7 @@ from typing import Any, NotRequired, TypedDict
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.engine.tokens import BYTES_PER_TOKEN
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.facts import REPORTED_TIERS
@@ -45,16 +46,10 @@ def believable_tokens(reported: Any) -> int | None:
     return reported if type(reported) is int and 0 <= reported <= MAX_TOKENS else None
 
 
-class BilledTokens(TypedDict):
-    """Billed tokens of a reply, as `Reply` and `RequestError` take them."""
+class Billed(TypedDict):
+    """Billed tokens of a reply, and their tier, as `Reply` and `RequestError` take them."""
 
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    estimated_tokens: NotRequired[int]
-    audio_tokens: NotRequired[int]
-    reasoning_tokens: NotRequired[int]
-    cache_write_tokens: NotRequired[int]
+    tokens: Tokens
     service_tier: NotRequired[ServiceTier]
 
 
@@ -209,13 +204,13 @@ def json_object(
         raise invalid_response(content, description)
     if (fault := body_error(body)) is not None:
         error, usage = error_of(fault[0], headers, fault[1]), mapping_of(body.get("usage"))
-        error.input_tokens = believable_tokens(usage.get("prompt_tokens")) or 0  # billed all the same
-        error.output_tokens = believable_tokens(usage.get("completion_tokens")) or 0
+        counts = (believable_tokens(usage.get(f"{name}_tokens")) or 0 for name in ("prompt", "completion"))
+        error.tokens = Tokens(*counts)  # billed all the same
         raise error
     return body
 
 
 def invalid_response(content: bytes, description: str, **billed: Any) -> RequestError:
-    """Returns the error of a successful response without an answer, which quotes its body; see `BilledTokens`."""
+    """Returns the error of a successful response without an answer, which quotes its body; see `Billed`."""
     body = content[:500].decode("utf-8", "replace")
     return RequestError("garbage", f"a 200 that is {description}: {body}", http_status=200, **billed)

@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.providers.errors import (
     ApiRefusedError,
     ApiUnavailableError,
 )
-from airflow_provider_llmbeam.spec.model import Model
+from airflow_provider_llmbeam.spec.model import Model, OpenAIModel
 from airflow_provider_llmbeam.transport.google_auth import is_transient_token_error
 from airflow_provider_llmbeam.transport.redirects import redirect_behind, without_redirects
 from airflow_provider_llmbeam.transport.server_reply import (
@@ -65,6 +65,8 @@ def open_client(model: Model, session: requests.Session | None = None) -> RestCl
         JobSpecError: There are no credentials.
     """
     session = session or session_with(open_access(model).headers, model.api.certificate)
+    if isinstance(model, OpenAIModel):
+        session.params = dict(model.query)
     return RestClient(session, model.api.service)
 
 

@@ -30,8 +30,6 @@ from airflow_provider_llmbeam.spec.endpoint import CloudRunEndpoint, VertexEndpo
 from airflow_provider_llmbeam.spec.facts import SHARED_POOL
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import (
-    AnthropicModel,
-    GeminiModel,
     Model,
     OpenAIModel,
     VertexEndpointModel,
@@ -228,24 +226,16 @@ class QuotaHook(GoogleHook):
 
 def situation_of(model: Model) -> Situation:
     """Returns what serves a model."""
-    match model:
-        case GeminiModel(project=str(), name=name):
-            return "shared_pool" if SHARED_POOL.match(name.rpartition("/")[2]) else "published_quota"
-        case AnthropicModel(project=str()):
-            return "published_quota"
-        case VertexEndpointModel():
-            return "own_endpoint"
-    return "unpublished_quota"
+    if isinstance(model, VertexEndpointModel):
+        return "own_endpoint"
+    if model.project is None:
+        return "unpublished_quota"
+    return "shared_pool" if SHARED_POOL.match(model.name.rpartition("/")[2]) else "published_quota"
 
 
 def project_of(model: Model | None) -> str | None:
     """Returns the project that is billed for a model; `None` if the model does not name one."""
-    match model:
-        case GeminiModel(project=project) | AnthropicModel(project=project):
-            return project
-        case VertexEndpointModel(endpoint=endpoint):
-            return endpoint.split("/")[1]
-    return None
+    return None if model is None else model.project
 
 
 def base_model(name: str) -> str:

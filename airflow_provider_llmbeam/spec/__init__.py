@@ -2,6 +2,17 @@
 
 from airflow_provider_llmbeam.spec.alerts import Alerts
 from airflow_provider_llmbeam.spec.cache import Cache
+from airflow_provider_llmbeam.spec.cascade import (
+    Cascade,
+    ExactAgreement,
+    FieldScore,
+    JudgeAgreement,
+    LogprobScore,
+    NumericAgreement,
+    RepeatsScore,
+    SetF1Agreement,
+    Stage,
+)
 from airflow_provider_llmbeam.spec.conversation import Conversation
 from airflow_provider_llmbeam.spec.demand import Demand, EarlierRate
 from airflow_provider_llmbeam.spec.endpoint import (
@@ -71,6 +82,7 @@ __all__ = [
     "BigQuerySource",
     "Cache",
     "Canary",
+    "Cascade",
     "CloudRunEndpoint",
     "Conversation",
     "CsvOptions",
@@ -81,6 +93,8 @@ __all__ = [
     "EchoModel",
     "Embedding",
     "Endpoint",
+    "ExactAgreement",
+    "FieldScore",
     "FilesAudit",
     "FilesSink",
     "FilesSource",
@@ -89,13 +103,16 @@ __all__ = [
     "Generation",
     "Inference",
     "JobSpec",
+    "JudgeAgreement",
     "KafkaSink",
     "KafkaSource",
     "Limits",
+    "LogprobScore",
     "Media",
     "MilvusSink",
     "Model",
     "Moderation",
+    "NumericAgreement",
     "OpenAIModel",
     "PortableRunner",
     "PostgresSink",
@@ -104,13 +121,16 @@ __all__ = [
     "PromptTemplate",
     "PubSubSink",
     "PubSubSource",
+    "RepeatsScore",
     "RowsSource",
     "Runner",
     "Safety",
+    "SetF1Agreement",
     "SharedBudget",
     "Sink",
     "Source",
     "SqlSource",
+    "Stage",
     "Traces",
     "VertexEndpoint",
     "VertexEndpointModel",

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from airflow_provider_llmbeam.spec.answer_comparison import (
+    Judge,
+    NumericComparison,
+    TextComparison,
+    by_type,
+    rubric_fault,
+)
 from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel, without_user
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.fields.names import FunctionPath, MetricName
 from airflow_provider_llmbeam.spec.fields.suggestion import nearest
-from airflow_provider_llmbeam.spec.fields.text import from_text
-from airflow_provider_llmbeam.spec.limits import Limits, unpriced_fault
+from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import Generation, Model
 from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.prompt.answer_type import checked_schema, schema_of
-from airflow_provider_llmbeam.spec.prompt.names import missing_variable
-from airflow_provider_llmbeam.spec.prompt.prompt import row_template
 from airflow_provider_llmbeam.spec.source import StoredSource, format_of
 
 __all__ = [
@@ -40,47 +43,6 @@ __all__ = [
 ]
 
 
-class Judge(SpecModel):
-    """A model that judges answers.
-
-    Attributes:
-        rubric: Template of the question to the judge. `row` has the columns of the row; for a metric also
-            `answer`, and for a comparison `first` and `second`, two answers that are shown in both orders. An
-            answer with an output schema is an object: `{{ row.answer.label }}`, `{{ row.answer | tojson }}`.
-            Airflow does not render this field.
-        model: The judge; preferably of another family than the model that it judges.
-        generation: Parameters of its answers.
-        limits: Its rates and its budget, which are not those of the job.
-    """
-
-    rubric: Annotated[str, Field(min_length=1)]
-    model: Model
-    generation: Generation = Generation()
-    limits: Limits = Limits()
-
-    @field_validator("rubric")
-    @classmethod
-    def _is_template(cls, rubric: str) -> str:
-        row_template(rubric)
-        if (fault := missing_variable(rubric, {})) is not None:
-            raise ValueError(fault)
-        return rubric
-
-    @model_validator(mode="after")
-    def _budget_has_price(self) -> Self:
-        if fault := unpriced_fault(self.model, self.limits):
-            raise fault
-        return self
-
-
-def _rubric_fault(rubric: str, *columns: str) -> str | None:
-    """Returns the fault of a rubric that does not show what is to be judged, or `None`."""
-    for column in columns:
-        if not re.search(rf"\brow\s*(?:\.\s*{column}\b|\[\s*['\"]{column}['\"]\s*\])", rubric):
-            return f"must show the judge what it judges: it lacks `{{{{ row.{column} }}}}`"
-    return None
-
-
 class _FieldMetric(SpecModel):
     """Fields of a metric that compares a field of the answer with a column of the golden set.
 
@@ -98,41 +60,22 @@ class _FieldMetric(SpecModel):
         return self.expected or f"expected_{name}"
 
 
-class _TextMetric(_FieldMetric):
-    """Fields of a metric that compares texts.
-
-    Attributes:
-        ignore_case: Whether upper and lower case are equal.
-        ignore_whitespace: Whether blanks at both ends are left out, and several blanks are one.
-    """
-
-    ignore_case: bool = False
-    ignore_whitespace: bool = False
-
-
-class ExactMetric(_TextMetric):
+class ExactMetric(TextComparison, _FieldMetric):
     """Share of the rows whose answer equals the expected value."""
 
     type: Literal["exact"] = "exact"
 
 
-class LabelF1Metric(_TextMetric):
+class LabelF1Metric(TextComparison, _FieldMetric):
     """Mean of the F1 scores of all labels, expected or answered (macro-averaged)."""
 
     type: Literal["label_f1"] = "label_f1"
 
 
-class NumericMetric(_FieldMetric):
-    """Share of the rows whose number differs from the expected one by at most a tolerance, the larger of the two.
-
-    Attributes:
-        absolute_tolerance: Largest difference.
-        relative_tolerance: Largest difference as a fraction of the expected number.
-    """
+class NumericMetric(NumericComparison, _FieldMetric):
+    """Share of the rows whose number differs from the expected one by at most the larger tolerance."""
 
     type: Literal["numeric"] = "numeric"
-    absolute_tolerance: Annotated[float, Field(ge=0)] = 0.0
-    relative_tolerance: Annotated[float, Field(ge=0)] = 0.0
 
 
 class ValidJsonMetric(SpecModel):
@@ -158,7 +101,7 @@ class JudgeMetric(Judge):
 
     @model_validator(mode="after")
     def _shows_the_answer(self) -> Self:
-        if (fault := _rubric_fault(self.rubric, "answer")) is not None:
+        if (fault := rubric_fault(self.rubric, "answer")) is not None:
             raise FieldFaultError("rubric", fault)
         return self
 
@@ -176,18 +119,12 @@ class PythonMetric(SpecModel):
     function: FunctionPath
 
 
-def _by_type(value: Any) -> Any:
-    """Returns the fields of a metric that is given by its type alone."""
-    value = from_text(value)
-    return {"type": value} if isinstance(value, str) else value
-
-
 Metric = Annotated[
     Annotated[
         ExactMetric | LabelF1Metric | NumericMetric | ValidJsonMetric | JudgeMetric | PythonMetric,
         Field(discriminator="type"),
     ],
-    BeforeValidator(_by_type),
+    BeforeValidator(by_type),
 ]
 
 
@@ -285,7 +222,7 @@ class Comparison(SpecModel):
     @field_validator("judge")
     @classmethod
     def _shows_both_answers(cls, judge: Judge | None) -> Judge | None:
-        if judge is not None and (fault := _rubric_fault(judge.rubric, "first", "second")) is not None:
+        if judge is not None and (fault := rubric_fault(judge.rubric, "first", "second")) is not None:
             raise FieldFaultError("rubric", fault)
         return judge
 

@@ -10,7 +10,8 @@ from airflow_provider_llmbeam.spec.base import FieldFaultError, SpecModel, may_h
 from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.endpoint import Endpoint
 from airflow_provider_llmbeam.spec.limits import Limits
-from airflow_provider_llmbeam.spec.model import AnthropicModel, GeminiModel, Model, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model import Model, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model.model import has_locations
 
 
 class QuotaQuestion(SpecModel):
@@ -56,7 +57,7 @@ class QuotaQuestion(SpecModel):
     @model_validator(mode="after")
     def _where_there_is_a_choice(self, info: ValidationInfo) -> Self:
         model = self.model
-        is_on_vertex_ai = isinstance(model, GeminiModel | AnthropicModel) and may_have_project(model.project, info)
+        is_on_vertex_ai = model is not None and has_locations(model) and may_have_project(model.project, info)
         has_choice = self.endpoint is not None or is_on_vertex_ai
         if self.locations and not has_choice:
             raise FieldFaultError(
@@ -79,16 +80,13 @@ class QuotaQuestion(SpecModel):
         """The locations to check; one empty name for a model without a location."""
         if self.locations:
             return self.locations
-        match self.model:
-            case GeminiModel() | AnthropicModel() as model if model.project:
-                return (model.location,)
-            case VertexEndpointModel(endpoint=endpoint):
-                return (endpoint.split("/")[3],)
+        if self.model is not None and self.model.project:
+            return (self.model.location,)
         return self.endpoint.locations if self.endpoint is not None else ("",)
 
     def model_at(self, location: str) -> Model | None:
         """Returns the model in a location."""
-        moves = isinstance(self.model, GeminiModel | AnthropicModel) and self.model.project is not None
+        moves = self.model is not None and has_locations(self.model) and self.model.project is not None
         return self.model.model_copy(update={"location": location}) if self.model and moves else self.model
 
     def target_at(self, location: str) -> dict[str, Any]:

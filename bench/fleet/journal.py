@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.engine.journal.journal import Journal
 from airflow_provider_llmbeam.engine.journal.segment_name import SHARDS
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.engine.unstored import Unstored
 from bench.fleet.case import ENTRY_BYTES, INDEX_BYTES, OPERATION_SECONDS, READ_ENTRY_SECONDS, FleetCase
 
@@ -83,7 +84,7 @@ def write_batch(case: FleetCase) -> BatchObjects:
     record = journal.batch(prompts, [hashlib.sha256(prompt.text.encode()).hexdigest() for prompt in prompts])
     most = max(1, int(case.max_in_flight * Unstored.SLOTS_PER_OBJECT_RATIO))
     answer = Completion(
-        text="", model="m", finish_reason="stop", input_tokens=case.input_tokens, output_tokens=case.output_tokens,
+        text="", model="m", finish_reason="stop", tokens=Tokens(case.input_tokens, case.output_tokens),
         attempts=1, latency_seconds=case.latency_seconds, sent_at=0.0, answered_at=0.0,
     )  # fmt: skip
     for number, prompt in enumerate(prompts):

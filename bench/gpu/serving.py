@@ -158,7 +158,7 @@ async def _measure(
         outcomes, seconds = await _answers(model, asked, generation, most, concurrency)
         answered = [outcome for outcome in outcomes if isinstance(outcome, Completion)]
         failed = Counter(outcome.kind for outcome in outcomes if not isinstance(outcome, Completion))
-        reported = sum(outcome.input_tokens for outcome in answered)
+        reported = sum(outcome.tokens.input for outcome in answered)
         estimated = sum(estimate_tokens(prompt.text) for prompt in asked)
         latency = sum(outcome.latency_seconds for outcome in answered) / max(1, len(answered))
         name = f"{most}, by latency {concurrency.limit}" if concurrency else str(most)
@@ -188,7 +188,7 @@ async def _send_edge_cases(model: OpenAIModel) -> None:
         (outcome,), seconds = await _answers(case_model, [prompt], generation, 1)
         if isinstance(outcome, Completion):
             result = (
-                f"{outcome.finish_reason}, {outcome.input_tokens} + {outcome.output_tokens} tokens, "
+                f"{outcome.finish_reason}, {outcome.tokens.input} + {outcome.tokens.output} tokens, "
                 f"model {outcome.model[-30:]!r}"
             )
         else:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from llmbeam_sandbox.batch_inference import anthropic as anthropic_batches
 from llmbeam_sandbox.batch_inference import gemini as gemini_batches
 from llmbeam_sandbox.batch_inference import openai as openai_batches
 from llmbeam_sandbox.batch_inference import vertex as vertex_batches
@@ -66,6 +67,7 @@ METHODS = Methods.joined(
         vertex_batches,
         gemini_batches,
         openai_batches,
+        anthropic_batches,
         cloud_run,
         cloud_run_traffic,
         monitoring,
@@ -133,9 +135,14 @@ class Services:
         self.vertex = vertex.Vertex(self.backend, timeline, self.bill, endpoints)
         self.batches = Batches(Timeline(clock), batch, seed)
         self.models.token_bill.on_read.append(self.batches.settle)
-        self.vertex_batches = vertex_batches.VertexBatches(self.backend, self.batches, self.models, store)
+        self.vertex_batches = vertex_batches.VertexBatches(
+            self.backend, self.batches, self.models, store, self.prompt_cache
+        )
         self.gemini_batches = gemini_batches.GeminiBatches(self.backend, self.batches, self.models)
         self.openai_batches = openai_batches.OpenAIBatches(self.backend, self.batches, self.models)
+        self.anthropic_batches = anthropic_batches.AnthropicBatches(
+            self.backend, self.batches, self.models, self.prompt_cache
+        )
         self.cloud_run = cloud_run.CloudRun(
             self.backend, timeline, self.bill, endpoints, has_secret=self.secrets.has
         )
@@ -150,6 +157,7 @@ class Services:
             self.vertex_batches.jobs.clear,
             self.gemini_batches.clear,
             self.openai_batches.clear,
+            self.anthropic_batches.clear,
             self.models.clear,
             self.dataflow.clear,
             self.flink.clear,
@@ -193,6 +201,7 @@ class Services:
             *access.guarded(vertex.routes(self.vertex)),
             *access.guarded(cloud_run.routes(self.cloud_run)),
             *anthropic.routes(self.models, self.prompt_cache),
+            *anthropic_batches.routes(self.anthropic_batches),
             *openai.routes(self.models, anthropic.list_dialect(self.prompt_cache)),
             *openai_batches.routes(self.openai_batches),
             *openai_embeddings.routes(self.models),

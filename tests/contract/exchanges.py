@@ -10,6 +10,7 @@ from aiohttp import web
 from llmbeam_sandbox import Sandbox
 from llmbeam_sandbox.core.responses import JSON_TYPE
 from llmbeam_sandbox.dataflow.grpc import GrpcServer
+from llmbeam_sandbox.models.anthropic import AnthropicDialect
 from llmbeam_sandbox.models.gemini import GeminiDialect
 from llmbeam_sandbox.models.server import ModelServer
 
@@ -148,6 +149,9 @@ def _holds_messages(content_type):
 def _path(dialect):
     """Returns the path of a request that is a row of batch inference, by its dialect."""
     is_embedding = "embedding" in type(dialect).__module__
+    if isinstance(dialect, AnthropicDialect):
+        model = f"{dialect.resource}/publishers/anthropic/models/{dialect.vertex_model}"
+        return f"/v1/{model}:rawPredict" if dialect.vertex_model else "/v1/messages"
     if not isinstance(dialect, GeminiDialect):
         return "/v1/embeddings" if is_embedding else "/v1/chat/completions"
     verb = "embedContent" if is_embedding else "generateContent"

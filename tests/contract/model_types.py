@@ -248,6 +248,30 @@ METHODS: tuple[tuple[str, str, re.Pattern[str], Any, Any], ...] = tuple(
         ("openai.embeddings", "POST", "/v1/embeddings", _openai("embedding"), _openai("CreateEmbeddingResponse")),
         ("openai.models", "GET", "/v1/models", None, _MODELS),
         ("anthropic.messages", "POST", "/v1/messages", _CREATE, _anthropic("Message")),
+        (
+            "anthropic.batches.create",
+            "POST",
+            "/v1/messages/batches",
+            _anthropic("batch"),
+            _anthropic("MessageBatch"),
+        ),
+        ("anthropic.batches.list", "GET", "/v1/messages/batches", None, _anthropic("SyncPage[MessageBatch]")),
+        ("anthropic.batches.results", "GET", "/v1/messages/batches/[^/]+/results", None, None),
+        (
+            "anthropic.batches.cancel",
+            "POST",
+            "/v1/messages/batches/[^/]+/cancel",
+            None,
+            _anthropic("MessageBatch"),
+        ),
+        ("anthropic.batches.get", "GET", "/v1/messages/batches/[^/]+", None, _anthropic("MessageBatch")),
+        (
+            "anthropic.batches.delete",
+            "DELETE",
+            "/v1/messages/batches/[^/]+",
+            None,
+            _anthropic("DeletedMessageBatch"),
+        ),
         ("openai.files.create", "POST", "/v1/files", None, _openai("FileObject")),
         ("openai.files.list", "GET", "/v1/files", None, _page("FileObject")),
         ("openai.files.content", "GET", "/v1/files/[^/]+/content", None, None),
@@ -310,8 +334,12 @@ def _anthropic_schema(name: str) -> dict[str, Any]:
         "create": create.MessageCreateParamsNonStreaming,
         "stream": create.MessageCreateParamsStreaming,
         "SyncPage": SyncPage[types.ModelInfo],
+        "SyncPage[MessageBatch]": SyncPage[types.messages.MessageBatch],
+        "batch": types.messages.BatchCreateParams,
     }.get(name)
-    made = made or getattr(types, name, None) or getattr(types.shared, name)
+    made = made or next(
+        getattr(place, name) for place in (types, types.messages, types.shared) if hasattr(place, name)
+    )
     return _closed(TypeAdapter(made).json_schema())
 
 

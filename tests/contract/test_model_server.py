@@ -65,8 +65,8 @@ def test_a_chat_is_answered(model):
     (reply,) = complete(model, max_output_tokens=16)
     assert reply.text
     assert reply.finish_reason in ("stop", "max_tokens")
-    assert 0 < reply.output_tokens <= 16
-    assert reply.input_tokens > 0
+    assert 0 < reply.tokens.output <= 16
+    assert reply.tokens.input > 0
 
 
 def test_requests_at_the_same_time_are_answered(model):
@@ -84,7 +84,7 @@ def test_a_stream_joins_to_an_answer_with_its_tokens(model):
     (reply,) = complete(model, stream=True, max_output_tokens=16, temperature=0, seed=1)
     assert reply.text
     assert reply.finish_reason in ("stop", "max_tokens")
-    assert 0 < reply.output_tokens <= 16
+    assert 0 < reply.tokens.output <= 16
     assert reply.first_token_seconds is not None
 
 

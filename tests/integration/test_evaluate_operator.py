@@ -287,6 +287,9 @@ def test_a_connection_with_another_key_for_the_same_variable_is_refused(connecti
     assert (guard["base_url"], environment["GUARD_KEY"]) == (connection["host"], "another")
     assert models.completed_guard("{{ params.safety }}") == "{{ params.safety }}"
     assert models.completed_guard({"moderation": None}) == {"moderation": None}
+    (stage,) = models.completed_stages({"stages": [{"model": "gemini-2.5-flash-lite"}]})["stages"]
+    assert stage["model"]["base_url"] == connection["host"]
+    assert models.completed_stages("{{ params.cascade }}") == "{{ params.cascade }}"
 
 
 def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(night):

@@ -216,11 +216,4 @@ MISTAKES = (
             "billed."
         ),
     ),
-    Mistake(
-        changes={"model": {"type": "anthropic", "name": "claude-haiku-5-5"}, "inference": "batch"},
-        sentence=(
-            "`inference.mode`: must be 'online' with a model of type 'anthropic': only Gemini and OpenAI itself "
-            "have batch inference here; got 'batch'. Nothing was sent or billed."
-        ),
-    ),
 )

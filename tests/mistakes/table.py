@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mistakes.at_the_start import MISTAKES as AT_THE_START
+from tests.mistakes.in_cascade import MISTAKES as IN_CASCADE
 from tests.mistakes.in_conversation import MISTAKES as IN_CONVERSATION
 from tests.mistakes.in_evaluation import MISTAKES as IN_EVALUATION
 from tests.mistakes.in_limits import MISTAKES as IN_LIMITS
@@ -25,6 +26,7 @@ _SUBJECTS: dict[str, tuple[Mistake, ...]] = {
     "Setting rates and a budget: `limits`, `batching`": IN_LIMITS,
     "Writing answers: `sink`, `state_uri`": IN_SINK,
     "Choosing where it runs: `runner`": IN_RUNNER,
+    "Asking cheaper models first: `cascade`": IN_CASCADE,
     "Asking in turns: `conversation`": IN_CONVERSATION,
     "Guarding texts: `safety.moderation`": IN_MODERATION,
     "Masking personal data, auditing and alerting: `safety`, `alerts`": IN_SAFETY,

@@ -17,6 +17,7 @@ from statistics import fmean
 
 import apache_beam as beam
 import pytest
+from anthropic import Anthropic
 from google.cloud.storage import Client
 from llmbeam_sandbox import Fault
 from llmbeam_sandbox.batch_inference.settings import BatchSettings
@@ -32,7 +33,7 @@ from airflow_provider_llmbeam.exceptions import (
 )
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.__main__ import main
-from airflow_provider_llmbeam.pipeline.batch_inference import decide, monitor
+from airflow_provider_llmbeam.pipeline.batch_inference import adopt, decide, monitor
 from airflow_provider_llmbeam.pipeline.batch_inference import run as batch_run
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import Sums, read_manifest, write_manifest
 from airflow_provider_llmbeam.pipeline.batch_inference.monitor import Monitor
@@ -43,11 +44,13 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import SampleUs
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries
 from airflow_provider_llmbeam.providers import rest as http
-from airflow_provider_llmbeam.providers.batch import BatchLimits, open_provider
+from airflow_provider_llmbeam.providers.anthropic.batch import MessageBatches
+from airflow_provider_llmbeam.providers.batch import BatchLimits, BatchProvider, open_provider
 from airflow_provider_llmbeam.providers.errors import BatchPendingError
 from airflow_provider_llmbeam.providers.gemini import batch as gemini
-from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches, VertexAIBatches
+from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches
 from airflow_provider_llmbeam.providers.openai.batch import OpenAIBatches
+from airflow_provider_llmbeam.providers.vertex_batch import VertexAIBatches
 from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import trust_in_aiohttp
 from tests.unit.pipeline.batch_inference.moments import KILLS
@@ -65,6 +68,7 @@ JOB = {
     "limits": {"price": PRICE},
     "sink": {"uri": "gs://rows/out/"},
 }
+CLAUDE = {"generation": {"max_output_tokens": 500}}
 
 
 @pytest.fixture
@@ -108,8 +112,30 @@ def openai(developer, google, monkeypatch):
     return developer | {"model": {"type": "openai", "name": "gpt-5-mini"}}
 
 
+@pytest.fixture
+def claude(developer, sandbox, monkeypatch):
+    """The same with a model of Anthropic."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    return (
+        developer | {"model": {"type": "anthropic", "name": "claude-haiku-5-5", "base_url": sandbox.url}} | CLAUDE
+    )
+
+
+@pytest.fixture
+def claude_on_vertex(vertex, sandbox, google):
+    """The same with a model of Claude on Vertex AI."""
+    model = {"type": "anthropic", "name": "claude-haiku-4-5@20251001", "project": google.project}
+    return vertex | {"model": model | {"base_url": sandbox.gemini_url}} | CLAUDE
+
+
 @pytest.fixture(
-    params=["vertex", *(pytest.param(other, marks=pytest.mark.full) for other in ("developer", "openai"))]
+    params=[
+        "vertex",
+        *(
+            pytest.param(other, marks=pytest.mark.full)
+            for other in ("developer", "openai", "claude", "claude_on_vertex")
+        ),
+    ]
 )
 def job(request):
     """A job of each provider; what differs between them is proven by tests/unit/providers/batch."""
@@ -334,7 +360,7 @@ def test_a_deletion_that_the_provider_refuses_keeps_no_later_run_back(developer,
 
 def end_when_submitted(monkeypatch, sandbox):
     """Lets the last moment of batch inference come as soon as there is a job."""
-    created = ("gemini.batches.create", "vertex.batchPredictionJobs.create")
+    created = ("gemini.batches.create", "vertex.batchPredictionJobs.create", "anthropic.batches.create")
 
     def switch_at(plan, unanswered_ratio):
         return 0.0 if any(request.method in created for request in sandbox.requests) else math.inf
@@ -347,16 +373,16 @@ def end_when_submitted(monkeypatch, sandbox):
 KILLED_AT = {
     "request files are written": (batch_run, "read_prepared", False),
     "the intent is written": (batch_run, "write_manifest", False),
-    "the job is submitted": (VertexAIBatches, "submit", False),
-    "the job exists, and is not recorded": (VertexAIBatches, "submit", True),
+    "the job is submitted": (BatchProvider, "submit", False),
+    "the job exists, and is not recorded": (BatchProvider, "submit", True),
     "the task is deferred": (Monitor, "_wait", False),
     "the job is polled": (Monitor, "_poll", True),
-    "the job is cancelled": (VertexAIBatches, "cancel", True),
+    "the job is cancelled": (BatchProvider, "cancel", True),
     "results are read": (batch_run, "result_files", False),
     "answers are in the journal, and not counted": (Sums, "model_dump_json", False),
     "the harvest is recorded": (BatchInference, "_save", False),
     "the rest is sent online": (BatchInference, "fill_journal", True),
-    "the job is deleted": (VertexAIBatches, "delete", False),
+    "the job is deleted": (BatchProvider, "delete", False),
 }
 
 
@@ -367,17 +393,34 @@ class Killed(BaseException):
 IN_THE_LOOP = ("the job exists, and is not recorded", "results are read", "the job is deleted")
 
 
+#: The API that a provider's job calls, by the fixture of the job.
+APIS = {
+    "vertex": (VertexAIBatches, "vertex.batchPredictionJobs.create"),
+    "claude": (MessageBatches, "anthropic.batches.create"),
+}
+
+
 @pytest.mark.parametrize(
-    "moment", [name if name in IN_THE_LOOP else pytest.param(name, marks=pytest.mark.full) for name in KILLS]
+    ("kind", "moment"),
+    [
+        (kind, name)
+        if (kind == "vertex" and name in IN_THE_LOOP) or (kind, name) == ("claude", IN_THE_LOOP[0])
+        else pytest.param(kind, name, marks=pytest.mark.full)
+        for kind in APIS
+        for name in KILLS
+    ],
 )
 def test_a_try_that_ends_at_any_moment_is_continued_by_the_next_one_which_pays_for_nothing_again(
-    vertex, sandbox, monkeypatch, moment
+    request, sandbox, monkeypatch, kind, moment
 ):
+    monkeypatch.setattr(adopt, "LISTED_SECONDS", 1.0)
+    job, (api, create) = request.getfixturevalue(kind), APIS[kind]
     sandbox.batches.settings = BatchSettings(run_seconds=0.5)
     if is_cancelled := moment == "the job is cancelled":
         sandbox.batches.settings = BatchSettings(outcome="stuck")
         end_when_submitted(monkeypatch, sandbox)
-    spec, (owner, name, is_done) = JobSpec.parse(vertex), KILLED_AT[moment]
+    spec, (owner, name, is_done) = JobSpec.parse(job), KILLED_AT[moment]
+    owner = api if owner is BatchProvider else owner
     call = getattr(owner, name)
 
     def killed(*args, **options):
@@ -395,8 +438,93 @@ def test_a_try_that_ends_at_any_moment_is_continued_by_the_next_one_which_pays_f
     answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
     batch = 0 if is_cancelled else ROWS - PILOT_ROWS
     assert answers == {"standard": ROWS - batch} | ({"batch": batch} if batch else {})
-    assert sum(request.method == "vertex.batchPredictionJobs.create" for request in sandbox.requests) == 1
+    assert sum(request.method == create for request in sandbox.requests) == 1
     assert storage.match(f"{spec.paths.home_uri}batch/**") == []
+
+
+def test_a_batch_without_a_name_whose_creation_got_no_reply_is_adopted_among_others(claude, sandbox, caplog):
+    sandbox.batches.settings = BatchSettings(run_seconds=0.5)
+    spec = JobSpec.parse(claude)
+    foreign = Anthropic(base_url=sandbox.url, api_key="k", max_retries=0).messages.batches
+    params = {"model": "claude-haiku-5-5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    others = [{"custom_id": f"other-{number}", "params": params} for number in range(ROWS - PILOT_ROWS)]
+    theirs = foreign.create(requests=others).id
+    sandbox.faults.queue("anthropic.batches.create", Fault(kind="truncated"))
+    manifest = run(spec)
+    assert manifest["rows"]["answered"] == ROWS
+    assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
+    assert sum(request.method == "anthropic.batches.create" for request in sandbox.requests) == 2
+    assert not any(request.method == "anthropic.batches.cancel" for request in sandbox.requests)
+    assert foreign.retrieve(theirs).processing_status == "ended"
+    answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
+    assert answers["standard"] == PILOT_ROWS
+
+
+def test_past_the_deadline_a_batch_in_doubt_is_named_and_its_rows_are_sent_online(
+    claude, sandbox, caplog, monkeypatch
+):
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    sandbox.faults.queue("anthropic.batches.create", Fault(kind="truncated"))
+    end_when_submitted(monkeypatch, sandbox)
+    manifest = run(JobSpec.parse(claude))
+    assert manifest["rows"]["answered"] == ROWS
+    assert "its creation got no reply, and it is not cancelled; it may be one of: msgbatch_" in caplog.text
+    assert "may still bill: " in report_of(manifest)["full_price"]["because"]
+    assert not any(request.method == "anthropic.batches.cancel" for request in sandbox.requests)
+
+
+@pytest.mark.full
+def test_the_estimate_of_a_job_of_claude_is_half_the_online_price(claude):
+    estimate = make_estimate(JobSpec.parse(claude), PILOT_ROWS)
+    online = {way.tier: way.cost_usd for way in estimate.ways}["standard"]
+    assert estimate.batch_cost_usd == pytest.approx(online / 2, rel=1e-3)
+
+
+@pytest.mark.full
+def test_a_submission_that_created_nothing_is_sent_again_once_that_is_known(claude, sandbox, monkeypatch):
+    monkeypatch.setattr(adopt, "LISTED_SECONDS", 1.0)
+    sandbox.faults.queue("anthropic.batches.create", Fault(kind="error", http_status=500))
+    manifest = run(JobSpec.parse(claude))
+    assert manifest["origins"]["batch"] == ROWS - PILOT_ROWS
+    statuses = [each.http_status for each in sandbox.requests if each.method == "anthropic.batches.create"]
+    assert statuses == [500, 200]
+
+
+@pytest.mark.full
+def test_no_row_is_lost_or_paid_twice_with_a_tenth_errored_and_a_twentieth_expired(claude, sandbox, monkeypatch):
+    monkeypatch.setattr("llmbeam_sandbox.batch_inference.state.STUCK_SHARE", 0.95)
+    sandbox.batches.settings = BatchSettings(outcome="expired", run_seconds=0.5, fail_ratio=0.1)
+    manifest = run(JobSpec.parse(claude))
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
+    answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
+    assert sum(answers.values()) == ROWS
+    assert answers["batch"] == manifest["origins"]["batch"] < 0.9 * (ROWS - PILOT_ROWS)
+    assert report_of(manifest)["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+    errors = report_of(manifest)["batch_errors"]
+    assert any("the request was expired" in error for error in errors)
+    assert any("Overloaded" in error for error in errors)
+
+
+@pytest.mark.full
+def test_a_deadline_cancels_a_batch_of_claude_and_sends_the_rest_online(claude, sandbox, monkeypatch):
+    sandbox.batches.settings = BatchSettings(outcome="stuck_at")
+    end_when_submitted(monkeypatch, sandbox)
+    manifest = run(JobSpec.parse(claude))
+    assert manifest["rows"]["answered"] == ROWS
+    assert any(request.method == "anthropic.batches.cancel" for request in sandbox.requests)
+    answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}
+    assert sum(answers.values()) == ROWS
+    assert answers["batch"] > 0
+
+
+@pytest.mark.full
+def test_a_wrong_request_of_a_batch_is_a_row_of_the_dead_letter_that_bills_nothing(claude, sandbox, tmp_path):
+    before = "batch.anthropicRow"
+    sandbox.faults.when(before, "text 100", Fault(kind="error", http_status=400, message="wrong"))
+    sandbox.faults.when("anthropic.messages", "text 100", Fault(kind="error", http_status=400, message="wrong"))
+    manifest = run(JobSpec.parse(claude))
+    assert manifest["rows"] == {"read": ROWS, "answered": ROWS - 1, "dead_letter": 1, "skipped": 0}
+    assert billed(sandbox) == ROWS - 1
 
 
 @pytest.mark.full
@@ -859,6 +987,11 @@ def test_a_request_file_that_cannot_be_deleted_is_named(developer, sandbox, capl
     assert "with all its prompts: The Gemini Developer API answered HTTP 403: no delete." in caplog.text
 
 
+@pytest.mark.parametrize(
+    "job",
+    ["vertex", *(pytest.param(other, marks=pytest.mark.full) for other in ("developer", "openai"))],
+    indirect=True,
+)
 def test_a_manifest_that_somebody_has_changed_cancels_no_job_of_others(job, sandbox, tmp_path):
     sandbox.batches.settings = BatchSettings(outcome="stuck")
     sink = "gs://rows/of-others/" if job["sink"]["uri"].startswith("gs://") else f"{tmp_path}/of-others"
@@ -866,6 +999,7 @@ def test_a_manifest_that_somebody_has_changed_cancels_no_job_of_others(job, sand
     for each in (other, spec):
         with pytest.raises(BatchPendingError):
             run(each, waits=False)
+    # Batches of Anthropic have no name, by which a forged record would be found out.
     (victim,) = read_manifest(other).jobs.values()
     manifest = read_manifest(spec)
     (name,) = manifest.files

@@ -17,6 +17,7 @@ import orjson
 from airflow_provider_llmbeam.engine.journal.segment_name import segment_of
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.state_version import is_newer, newer_state
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
 from airflow_provider_llmbeam.spec.nesting import MAX_DEPTH
@@ -35,14 +36,21 @@ _READ_BYTES = 2**20
 #: Fields that only the report of the run needs.
 _OF_THIS_RUN = {"rejected_at", "held_seconds", "failed_at", "began_at", "request_id"}
 #: Counts that are left out of most entries, as they are 0.
-_ZERO = ("sheds", "audio_tokens", "estimated_tokens", "reasoning_tokens", "cache_write_tokens", "mended")
+_ZERO = ("sheds", "mended", *(f"{name}_tokens" for name in Tokens._fields[3:]))
 #: Fields that few entries have.
 _SELDOM = ("mean_logprob", "citations", "reasoning", "category")
-_FIELDS = tuple(field.name for field in dataclasses.fields(Completion) if field.name not in _OF_THIS_RUN)
-_values = attrgetter(*_FIELDS)
-_REFUSAL_FIELDS = tuple(
-    field.name for field in dataclasses.fields(Failure) if field.name not in {"kind", *_OF_THIS_RUN}
-)
+#: Counts of tokens, and their attributes.
+_TOKENS = {f"{name}_tokens": f"tokens.{name}" for name in Tokens._fields}
+
+
+def _fields_of(outcome: type[Outcome]) -> dict[str, str]:
+    """Returns the fields of an entry, and their attributes in an outcome."""
+    names = [field.name for field in dataclasses.fields(outcome) if field.name not in _OF_THIS_RUN | {"kind"}]
+    return {key: path for name in names for key, path in (_TOKENS if name == "tokens" else {name: name}).items()}
+
+
+_FIELDS, _REFUSAL_FIELDS = _fields_of(Completion), _fields_of(Failure)
+_values, _refusal_values = attrgetter(*_FIELDS.values()), attrgetter(*_REFUSAL_FIELDS.values())
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,8 @@ def encode_entry(fingerprint: str, job: str, outcome: Outcome, about: Sequence[s
     """
     entry: dict[str, Any] = {"fingerprint": fingerprint, "job": job}
     if isinstance(outcome, Failure):
-        entry |= {"refused": outcome.kind, **{name: getattr(outcome, name) for name in _REFUSAL_FIELDS}}
+        entry["refused"] = outcome.kind
+        entry.update(zip(_REFUSAL_FIELDS, _refusal_values(outcome), strict=True))
     else:
         entry.update(zip(_FIELDS, _values(outcome), strict=True))
     # Usual values are left out, as there is a line for each row.
@@ -119,6 +128,7 @@ def decode_entry(line: bytes) -> Entry:
         raise ValueError(f"it has no field `{min(required - fields.keys())}`")
     fingerprint, job = fields.pop("fingerprint"), fields.pop("job", "")
     fields.pop("about", None)
+    fields["tokens"] = Tokens(*[fields.pop(name, 0) for name in _TOKENS])
     if is_refusal:
         return Entry(fingerprint, job, Failure(kind=fields.pop("refused"), **fields))
     return Entry(fingerprint, job, Completion(**fields))
@@ -253,13 +263,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "parsed": _is_json,
     "model": _is_unicode,
     "finish_reason": _is_unicode,
-    "input_tokens": _is_count,
-    "output_tokens": _is_count,
-    "cached_tokens": _is_count,
-    "audio_tokens": _is_count,
-    "estimated_tokens": _is_count,
-    "reasoning_tokens": _is_count,
-    "cache_write_tokens": _is_count,
+    **dict.fromkeys(_TOKENS, _is_count),
     "cost_nano_usd": _is_count_or_none,
     "attempts": _is_count,
     "rejections": _is_count,
@@ -288,6 +292,6 @@ _REFUSAL_CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 _REFUSAL_REQUIRED = _REFUSAL_CHECKS.keys() - {"about", "service_tier", "category", *_ZERO}
 _REQUIRED = frozenset(
-    {"fingerprint"}
-    | {field.name for field in dataclasses.fields(Completion) if field.default is dataclasses.MISSING}
+    {"fingerprint", "input_tokens", "output_tokens"}
+    | {field.name for field in dataclasses.fields(Completion) if field.default is dataclasses.MISSING} - {"tokens"}
 )

@@ -39,8 +39,8 @@ class Budget:
             bill: The bill.
             price: Price of the tokens, for a bill of a tier whose price is not known.
         """
-        self._input_tokens += bill.input_tokens
-        self._output_tokens += bill.output_tokens
+        self._input_tokens += bill.tokens.input
+        self._output_tokens += bill.tokens.output
         charged = charged_nano_usd(bill, price)
         self._spent_nano_usd += charged
         if self.account is not None:

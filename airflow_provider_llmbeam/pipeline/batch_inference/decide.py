@@ -70,16 +70,20 @@ class FileState:
         rows: Number of requests.
         job: The job as of the last poll; `None` before it is submitted.
         submits: Number of submissions so far.
+        is_in_doubt: Whether nobody knows if its last submission has created a job, see `adopt`.
     """
 
     display_name: str
     rows: int
     job: BatchJob | None = None
     submits: int = 0
+    is_in_doubt: bool = False
 
     @property
     def may_be_submitted(self) -> bool:
         """Whether the file has no job that runs or has results."""
+        if self.is_in_doubt:
+            return False
         if self.job is None:
             return self.submits < MAX_SUBMITS
         return self.job.phase == "failed" and not self.job.results and self.submits < MAX_SUBMITS
@@ -87,6 +91,8 @@ class FileState:
     @property
     def is_over(self) -> bool:
         """Whether nothing more is to be expected of the file."""
+        if self.is_in_doubt:
+            return False
         return not self.may_be_submitted and (self.job is None or self.job.has_ended)
 
 
@@ -137,7 +143,7 @@ class Finish:
 
     Attributes:
         reason: Why waiting is over.
-        may_bill: Display names of jobs that have not ended and may still bill.
+        may_bill: Display names of jobs that have not ended, or are in doubt, and may still bill.
     """
 
     reason: str
@@ -165,7 +171,7 @@ def decide(
     running = [each for each in files if each.job is not None and not each.job.has_ended]
     switch_at = plan.switch_at(_unanswered_ratio(files))
     if now >= switch_at or history.first_cancelled_at is not None:
-        return _end(running, plan, history, now)
+        return _end(running, [each.display_name for each in files if each.is_in_doubt], plan, history, now)
     if not running and all(each.is_over for each in files):
         return Finish("all jobs have ended"), history
     # The one that was submitted longest ago comes first: one that never fits does not keep the others back.
@@ -183,7 +189,11 @@ def _submitted_at(file: FileState) -> float:
 
 
 def _end(
-    running: Sequence[FileState], plan: BatchPlan, history: MonitorHistory, now: float
+    running: Sequence[FileState],
+    doubts: Sequence[str],
+    plan: BatchPlan,
+    history: MonitorHistory,
+    now: float,
 ) -> tuple[Decision, MonitorHistory]:
     """Cancels what runs, and waits for its end for a while: a cancelled job may return what it has answered."""
     is_late = plan.deadline_at is not None and now < plan.started_at + plan.max_wait_seconds
@@ -193,10 +203,10 @@ def _end(
         else f"`inference.max_batch_wait_seconds` ({plan.max_wait_seconds:,.0f} s) is over"
     )
     if not running:
-        return Finish(reason), history
+        return Finish(reason, tuple(doubts)), history
     since = now if history.first_cancelled_at is None else history.first_cancelled_at
     if now - since >= CANCEL_SECONDS:
-        return Finish(reason, tuple(each.display_name for each in running)), history
+        return Finish(reason, (*(each.display_name for each in running), *doubts)), history
     due = tuple(
         each.display_name
         for each in running
@@ -238,4 +248,6 @@ def _progress(files: Sequence[FileState], waiting: int) -> str:
     parts = [f"{number} {phase}" for phase, number in states.items()]
     if waiting:
         parts.append(f"{waiting} not submitted yet")
+    if doubts := sum(each.is_in_doubt for each in files):
+        parts.append(f"{doubts} whose creation got no reply")
     return f"Batch inference: {answered:,} of {rows:,} rows answered; jobs: {', '.join(parts)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -23,6 +24,7 @@ from airflow_provider_llmbeam.engine.journal.segment_name import SegmentName, sh
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome, without_secrets
 from airflow_provider_llmbeam.engine.output import MAX_ANSWER, open_parser
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.batch_inference import AuditResults
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
@@ -129,6 +131,32 @@ def _write_copy(chunks: Iterator[bytes], uri: str, max_bytes: int) -> tuple[int,
     return lines, is_blank or (lines > 0 and last in b"}\n")
 
 
+def has_key_of(spec: JobSpec, provider: BatchProvider, job: BatchJob, file: RequestFile) -> bool:
+    """Returns whether the first whole result of a job that has ended is of a request of a file.
+
+    Raises:
+        ApiNotFoundError: The results do not exist.
+        ApiUnavailableError: They cannot be read, or have no whole line.
+    """
+    lines = batch_format(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+    keys = {key for key, _ in _keys(spec.paths.index_uri(file.digest))}
+    for _, chunks in provider.results(job):
+        for line in _lines_of(chunks):
+            with contextlib.suppress(ValueError):
+                return lines.decode(line).key in keys
+    raise ApiUnavailableError(
+        f"The results of batch-inference job {job.name} have no line that says whose they are."
+    )
+
+
+def _lines_of(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+    yield rest
+
+
 def harvest(
     pipeline: beam.Pipeline,
     spec: JobSpec,
@@ -225,12 +253,10 @@ class _Decode(beam.DoFn):
 
     def _outcome(self, result: Reply | RequestError) -> Outcome:
         now = time.time()
-        if isinstance(result, Reply) and not result.input_tokens:
-            estimated = result.estimated_tokens + self._mean_tokens
-            result = replace(result, input_tokens=self._mean_tokens, estimated_tokens=estimated)
-        tokens = (result.input_tokens, result.output_tokens, result.cached_tokens)
-        counts = (result.audio_tokens, result.estimated_tokens, result.reasoning_tokens)
-        bill = Bill.of(*tokens, self._price, "batch", *counts)
+        if isinstance(result, Reply) and not result.tokens.input:
+            tokens = result.tokens.plus(Tokens(self._mean_tokens, estimated=self._mean_tokens))
+            result = replace(result, tokens=tokens)
+        bill = Bill.of(result.tokens, self._price, "batch")
         try:
             if isinstance(result, RequestError):
                 raise result
@@ -252,7 +278,7 @@ class _Decode(beam.DoFn):
             parsed=parsed,
             attempts=1,
             latency_seconds=0.0,
-            padded_tokens=result.input_tokens,
+            padded_tokens=result.tokens.input,
             sent_at=now,
             answered_at=now,
             **bill._asdict(),
@@ -304,10 +330,10 @@ class _Record(beam.DoFn):
             answered=int(is_final),
             failed=int(not is_final),
             unusable=int(isinstance(outcome, Failure) and not is_final and outcome.http_status == 200),
-            input_tokens=outcome.input_tokens,
-            output_tokens=outcome.output_tokens,
-            cached_tokens=outcome.cached_tokens,
-            estimated_tokens=outcome.estimated_tokens,
+            input_tokens=outcome.tokens.input,
+            output_tokens=outcome.tokens.output,
+            cached_tokens=outcome.tokens.cached,
+            estimated_tokens=outcome.tokens.estimated,
             cost_nano_usd=outcome.cost_nano_usd or 0,
             unpriced=int(outcome.cost_nano_usd is None),
         )

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from airflow_provider_llmbeam.engine.state_version import refuse_newer
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import MonitorHistory
+from airflow_provider_llmbeam.pipeline.cascade.report import paid_tally, stage_nano_usd
 from airflow_provider_llmbeam.pipeline.reporting.report import FullPrice
-from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.spec.demand import END_OF_TIME
 from airflow_provider_llmbeam.spec.facts import ASSUMED_PRIORITY_RATIO, TIER_RATIOS
@@ -122,6 +123,8 @@ class BatchManifest(_Part):
         submits: Number of submissions by display name, without those that failed over the token limit.
         over_limit: Names of the jobs that failed over it, see `BatchJob.was_over_quota`.
         jobs: The newest job of each file as it was submitted, by display name: a list of jobs may lag behind.
+        intents: Unix time before the creation of each job whose reply is not recorded, by display name: at an API
+            whose jobs have no name, see `adopt`.
         history: What the polls so far have left for the next one.
         pilot: Sums of the prompts that were sent online before.
         pilot_tiers: Its answers by the tier that served them.
@@ -129,6 +132,8 @@ class BatchManifest(_Part):
         unreturned: Number of answers that a job has counted, and not returned, by display name.
         guard: Numbers of the requests to a guard model for the pilot and the request files by what was judged,
             e.g. `input.tokens.output`, see `moderation.verdict.usage_of`.
+        cascade: What the calibration and the stages of a cascade have cost before the request files were written,
+            see `cascade.report.paid_by_name`.
         is_over: Whether the rest is sent online.
         over_because: Why.
         is_budget_spent: Whether a try has ended as its budget was spent; the next one begins with a new budget.
@@ -145,12 +150,14 @@ class BatchManifest(_Part):
     submits: dict[str, NonNegativeInt] = {}
     over_limit: tuple[str, ...] = ()
     jobs: dict[str, BatchJob] = {}
+    intents: dict[str, _Time] = {}
     history: MonitorHistory = MonitorHistory()
     pilot: Sums = Sums()
     pilot_tiers: dict[str, NonNegativeInt] = {}
     harvested: dict[str, Sums] = {}
     unreturned: dict[str, NonNegativeInt] = {}
     guard: dict[Annotated[str, Field(pattern=r"^\w+\.\w+\.\w+$")], NonNegativeInt] = {}
+    cascade: dict[str, NonNegativeInt] = {}
     is_over: bool = False
     over_because: str = ""
     is_budget_spent: bool = False
@@ -168,7 +175,7 @@ class BatchManifest(_Part):
     @property
     def cost_usd(self) -> float:
         """Cost of its tokens in US dollars; tokens without a known price are left out."""
-        return self.total.cost_nano_usd / NANO
+        return (self.total.cost_nano_usd + stage_nano_usd(self.cascade)) / NANO
 
     @property
     def budgeted_usd(self) -> float:
@@ -201,7 +208,9 @@ class BatchManifest(_Part):
         rows = sum(file.rows for file in self.files.values()) - harvested.answered
         if rows <= 0:
             return None
-        costs = tally.costs - Counter({self._pilot_tier: self.pilot.cost_nano_usd})
+        costs = (
+            tally.costs - Counter({self._pilot_tier: self.pilot.cost_nano_usd}) - paid_tally(self.cascade).costs
+        )
         extra = sum(
             nano * (1 - TIER_RATIOS["batch"] / ratio)
             for tier, nano in costs.items()
@@ -232,7 +241,8 @@ class BatchManifest(_Part):
             tiers["batch"] = harvested
         unreturned = sum(self.unreturned.values())
         of_pilot = {f"pilot_{name}": number for name, number in self.pilot if name in _OF_ESTIMATE}
-        return Tally(
+        of_stages = paid_tally(self.cascade)
+        total = Tally(
             sums=Counter(
                 {**sums, **of_pilot, "requests": requests, "unreturned": unreturned, "batch_prompts": harvested}
             ),
@@ -241,6 +251,7 @@ class BatchManifest(_Part):
             costs=Counter(costs),
             moderation=Counter({_names(name): number for name, number in self.guard.items()}),
         )
+        return add_up([total, of_stages])
 
 
 def _names(name: str) -> tuple[str, str, str]:

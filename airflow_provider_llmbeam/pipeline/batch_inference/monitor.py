@@ -13,6 +13,7 @@ from typing import IO
 from airflow_provider_llmbeam.exceptions import JobRefusedError, JobSpecError
 from airflow_provider_llmbeam.local_files import open_no_link
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.batch_inference.adopt import Adopt, Doubt, Intent, NotCreated, Prove, adopt
 from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
     MAX_POLL_SECONDS,
     MAX_SUBMITS,
@@ -24,6 +25,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.decide import (
     Wait,
     decide,
 )
+from airflow_provider_llmbeam.pipeline.batch_inference.harvest import has_key_of
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, RequestFile, write_manifest
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, delete_uploads
 from airflow_provider_llmbeam.providers.errors import (
@@ -86,6 +88,10 @@ class Monitor:
         self._room_for_tokens: int | None = None
         self._submits_later = False
         self._unreachable_since: float | None = None
+        #: Whether the results of a job have the keys of a file, by the file and the name of the job.
+        self._proofs: dict[str, dict[str, bool]] = {}
+        #: Names of the jobs that may be of a submission without a reply, by the file.
+        self._doubts: dict[str, tuple[str, ...]] = {}
 
     def attach(self, manifest: BatchManifest, plan: BatchPlan) -> None:
         """Finds the jobs of earlier tries; waits for a provider that does not answer, as long as there is time."""
@@ -146,8 +152,15 @@ class Monitor:
         self._count_over_limit()
         history, said = manifest.history, ""
         while True:
+            self._settle_doubts()
             files = [
-                FileState(display_name=name, rows=file.rows, job=self.jobs.get(name), submits=self._submits(name))
+                FileState(
+                    display_name=name,
+                    rows=file.rows,
+                    job=self.jobs.get(name),
+                    submits=self._submits(name),
+                    is_in_doubt=name in self._manifest.intents,
+                )
                 for name, file in manifest.files.items()
             ]
             rooms = [room for room in (self._room, self._room_for_tokens) if room is not None]
@@ -176,12 +189,63 @@ class Monitor:
                 case Finish(reason, may_bill):
                     _log.info("Batch inference is over: %s.", reason)
                     if may_bill:
-                        _log.warning(
-                            "These batch-inference jobs have not ended and may still bill: %s.",
-                            ", ".join(f"{name} ({self.jobs[name].name})" for name in may_bill),
-                        )
+                        named = ", ".join(map(self._describe, may_bill))
+                        _log.warning("These batch-inference jobs have not ended and may still bill: %s.", named)
+                        if self._manifest.intents:
+                            reason = f"{reason}; may still bill: {named}"
                     self._save(is_over=True, over_because=reason)
                     return self._manifest
+
+    def _describe(self, display_name: str) -> str:
+        """Returns the name of the job of a file, or those of the jobs that may be it."""
+        if display_name not in self._manifest.intents:
+            return f"{display_name} ({self.jobs[display_name].name})"
+        names = ", ".join(self._doubts.get(display_name, ())) or "none is listed yet"
+        return f"{display_name} (its creation got no reply, and it is not cancelled; it may be one of: {names})"
+
+    def _settle_doubts(self) -> None:
+        """Finds out what has become of the submissions without a reply, see `adopt`."""
+        for display_name in list(self._manifest.intents):
+            try:
+                self._settle(display_name)
+            except (ApiUnavailableError, ApiNotFoundError) as error:
+                _log.warning("%s What became of the submission of %s is not known yet.", error, display_name)
+
+    def _settle(self, display_name: str) -> None:
+        file = self._manifest.files[display_name]
+        intent = Intent(sent_at=self._manifest.intents[display_name], rows=file.rows)
+        listed = self._provider.created_since(intent.since)
+        known = {job.name for job in (*self.jobs.values(), *self._manifest.jobs.values())}
+        proofs = self._proofs.setdefault(display_name, {})
+        while True:
+            match adopt(intent, listed, known, proofs, self._clock()):
+                case Prove(jobs):
+                    for job in jobs:
+                        proofs[job.name] = has_key_of(self._spec, self._provider, job, file)
+                case Adopt(job):
+                    self._record(display_name, replace(job, display_name=display_name))
+                    _log.info(
+                        "Batch-inference job %s, whose creation got no reply, is %s.", display_name, job.name
+                    )
+                    return
+                case NotCreated():
+                    self._save(intents=self._intents_without(display_name))
+                    _log.info("Batch-inference job %s was not created, and is submitted again.", display_name)
+                    return
+                case Doubt(names):
+                    self._doubts[display_name] = names
+                    return
+
+    def _intents_without(self, display_name: str) -> dict[str, float]:
+        return {name: at for name, at in self._manifest.intents.items() if name != display_name}
+
+    def _record(self, display_name: str, job: BatchJob) -> None:
+        """Records the job of a submission."""
+        self._manifest = self._manifest.changed(
+            jobs={**self._manifest.jobs, display_name: job}, intents=self._intents_without(display_name)
+        )
+        self._count_submit(display_name, 1)
+        self.jobs[display_name] = job
 
     def _submits(self, display_name: str) -> int:
         """Returns the number of submissions of a file; one that is not saved is known by its job."""
@@ -233,6 +297,15 @@ class Monitor:
 
     def _submit(self, display_name: str, file: RequestFile) -> bool:
         """Submits a file, or leaves it to be sent online; `False` if the provider takes no further job now."""
+        self._doubts.pop(display_name, None)
+        if not self._provider.has_display_names:
+            self._save(intents={**self._manifest.intents, display_name: self._clock()})
+        is_sent = self._send(display_name, file)
+        if display_name in self._manifest.intents and display_name not in self._doubts:
+            self._save(intents=self._intents_without(display_name))
+        return is_sent
+
+    def _send(self, display_name: str, file: RequestFile) -> bool:
         try:
             uri = self._spec.paths.requests_uri(file.digest)
             job = self._provider.submit(display_name, uri, _open_own, file.size)
@@ -256,11 +329,13 @@ class Monitor:
             _log.warning("%s No job was created for %s. Submitting it again later.", error, display_name)
             return False
         except UncertainSubmitError as error:
+            if not self._provider.has_display_names:
+                self._doubts[display_name] = ()
+                _log.warning("%s It is not submitted again before that is known.", error)
+                return True
             _log.warning("%s Looking for the job by its display name.", error)
             job = self._find_submitted(display_name, error)
-        self._manifest = self._manifest.changed(jobs={**self._manifest.jobs, display_name: job})
-        self._count_submit(display_name, 1)
-        self.jobs[display_name] = job
+        self._record(display_name, job)
         _log.info("Batch-inference job %s has %s rows: %s", display_name, f"{file.rows:,}", job.name)
         return True
 
@@ -328,7 +403,7 @@ class Monitor:
         """
         now = self._clock()
         try:
-            polled = self._provider.get(job.name)
+            polled = self._provider.poll(job)
             if polled.is_unpaid:
                 raise JobRefusedError(
                     f"Batch-inference job {job.name} has failed: {polled.error}. Nothing is sent online."

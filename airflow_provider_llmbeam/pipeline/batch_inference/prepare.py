@@ -15,6 +15,8 @@ from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.audit.batch_inference import IndexRows
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile
+from airflow_provider_llmbeam.pipeline.cascade.report import paid_by_name
+from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import Request
 from airflow_provider_llmbeam.pipeline.features import features_of
@@ -22,6 +24,7 @@ from airflow_provider_llmbeam.pipeline.moderation.verdict import USAGE_GROUPS
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.transforms.read_requests import read_requests
 from airflow_provider_llmbeam.providers.batch_format import batch_format
+from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.paths import JobPaths
 
@@ -39,11 +42,21 @@ class FileLimits:
     max_bytes: int
 
 
+#: Characters of a key that are of the job, so that its results are no other's; the rest is of the fingerprint: 64
+#: in all, the limit of Anthropic.
+_DIGEST_CHARACTERS = 16
+
 #: Fingerprint, key of the result, line and estimated input tokens of one request. A plain tuple, as `RenderedRow`.
 _Encoded = tuple[str, str, bytes, int]
 
 
-def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: float | None = None) -> None:
+def prepare(
+    pipeline: beam.Pipeline,
+    spec: JobSpec,
+    limits: FileLimits,
+    since: float | None = None,
+    cascade: RunCascade | None = None,
+) -> None:
     """Adds the steps that write the request files of a job, and one file that lists them.
 
     A guard model judges the prompts before; those that it blocks are in no file, and the job finds the verdicts
@@ -57,12 +70,16 @@ def prepare(pipeline: beam.Pipeline, spec: JobSpec, limits: FileLimits, since: f
         spec: The job.
         limits: Limits of one file.
         since: Unix time at which the batch inference of this run began.
+        cascade: The cascade, whose stages are asked before; what they keep is in no file.
     """
-    context = RunContext(started_at=time.time(), batch_since=since, stop_uri=spec.paths.stop_uri)
+    context = RunContext(started_at=time.time(), batch_since=since, stop_uri=spec.paths.stop_uri, cascade=cascade)
     requests, _, results = read_requests(pipeline, spec, context, features_of(spec))
     if (moderation := spec.safety.moderation) is not None and "input" in moderation.on:
         usage = results.tallies | "Tallies" >> beam.Flatten() | "AddUpTallies" >> beam.CombineGlobally(add_up)
         _ = usage | "WriteGuardUsage" >> beam.Map(_write_guard_usage, spec.paths.guard_usage_uri)
+    if cascade is not None:
+        asked = results.tallies | "StageTallies" >> beam.Flatten() | "AddUpStages" >> beam.CombineGlobally(add_up)
+        _ = asked | "WriteStageUsage" >> beam.Map(_write_stage_usage, f"{spec.paths.batch_uri}cascade.json")
     lines = requests | "Encode" >> beam.ParDo(_Encode(spec))
     sizes = lines | "Sizes" >> beam.Map(_size) | "Sum" >> beam.CombineGlobally(_add_up)
     files = (
@@ -88,6 +105,11 @@ def read_guard_usage(spec: JobSpec) -> Counter[str]:
     return Counter(json.loads(storage.read(spec.paths.guard_usage_uri)))
 
 
+def read_stage_usage(spec: JobSpec) -> Counter[str]:
+    """Returns what the stages of a cascade have cost in `prepare`, see `BatchManifest.cascade`."""
+    return Counter(json.loads(storage.read(f"{spec.paths.batch_uri}cascade.json")))
+
+
 def read_prepared(spec: JobSpec) -> list[RequestFile]:
     """Returns the request files that `prepare` wrote, the smallest digest first."""
     found = [RequestFile.model_validate_json(line) for line in storage.read(spec.paths.prepared_uri).splitlines()]
@@ -108,9 +130,11 @@ class _Encode(beam.DoFn):
     def setup(self) -> None:
         spec = self._spec
         self._format = batch_format(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+        self._digest = hashlib.sha256(display_name_prefix(spec).encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
     def process(self, request: Request) -> Iterator[_Encoded]:
-        key, line = self._format.encode(request.fingerprint, request.prompt)
+        own = self._digest + request.fingerprint[_DIGEST_CHARACTERS:]
+        key, line = self._format.encode(own, request.prompt)
         yield request.fingerprint, key, line, prompt_tokens(request.prompt)
 
 
@@ -161,6 +185,10 @@ class _WriteFiles(beam.DoFn):
 def _write_guard_usage(tally: Tally, uri: str) -> None:
     usage = {".".join(names): number for names, number in tally.moderation.items() if names[1] in USAGE_GROUPS}
     storage.replace(uri, json.dumps(usage).encode())
+
+
+def _write_stage_usage(tally: Tally, uri: str) -> None:
+    storage.replace(uri, json.dumps(paid_by_name(tally)).encode())
 
 
 def _list(_: bytes, uri: str, files: list[RequestFile]) -> None:

@@ -39,8 +39,11 @@ from airflow_provider_llmbeam.pipeline.batch_inference.prepare import (
     prepare,
     read_guard_usage,
     read_prepared,
+    read_stage_usage,
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import Way, moment
+from airflow_provider_llmbeam.pipeline.cascade.report import paid_by_name
+from airflow_provider_llmbeam.pipeline.cascade.run import BegunCascade
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate, SampleUsage
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import auto_way, deadline_at, plan_of
@@ -64,7 +67,7 @@ MAX_FILE_BYTES = 200 * 2**20
 #: hours. The job keeps their answers.
 PILOT_ROWS = 32
 #: Addresses of the providers themselves.
-_OF_PROVIDER = re.compile(r"https://([a-z0-9-]+\.)+(googleapis|openai)\.com/.*")
+_OF_PROVIDER = re.compile(r"https://([a-z0-9-]+\.)+(googleapis|openai|anthropic)\.com/.*")
 
 NewPipeline = Callable[[], beam.Pipeline]
 
@@ -79,6 +82,7 @@ class BatchInference:
         provider: The provider; by default that of the model.
         clock: Unix time, in seconds.
         sleep: Waits, in seconds.
+        cascade: The calibrated cascade, whose stages are asked before the request files are written.
     """
 
     def __init__(
@@ -90,7 +94,9 @@ class BatchInference:
         provider: BatchProvider | None = None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
+        cascade: BegunCascade | None = None,
     ) -> None:
+        self._cascade = cascade if cascade is not None and cascade.run.asked else None
         self._spec = spec
         self._new_pipeline = new_pipeline
         self._provider = provider or open_provider(
@@ -253,7 +259,7 @@ class BatchInference:
             before_text,
             deadline_text,
         )
-        if manifest.is_over and not any(manifest.submits.values()):
+        if manifest.is_over and not any(manifest.submits.values()) and not manifest.intents:
             storage.delete(storage.match(f"{self._spec.paths.batch_uri}**"))
             return None
         is_later = (math.inf if deadline is None else deadline) > (math.inf if before is None else before)
@@ -267,12 +273,17 @@ class BatchInference:
     def _prepare_files(self) -> BatchManifest | None:
         """Sends the pilot online, and writes the request files if the rest goes to batch inference."""
         spec, now = self._spec, self._clock()
-        pilot = _send_pilot(spec, now)
-        if pilot is None:
-            return None
-        estimate, manifest = pilot
-        if not estimate.requests or not self._takes_batch(estimate):
-            return manifest
+        for lack in self._provider.probe():
+            _log.warning("Batch inference of the server: %s", lack)
+        if self._cascade is not None:  # its sample was the pilot
+            manifest = _new_manifest(spec, now).changed(cascade=paid_by_name(self._cascade.tally))
+        else:
+            pilot = _send_pilot(spec, now)
+            if pilot is None:
+                return None
+            estimate, manifest = pilot
+            if not estimate.requests or not self._takes_batch(estimate):
+                return manifest
         limits = self._provider.limits
         pipeline = self._new_pipeline()
         prepare(
@@ -280,9 +291,13 @@ class BatchInference:
             manifest.with_remaining_budget(spec),
             FileLimits(max_rows=limits.max_rows, max_bytes=min(limits.max_bytes, MAX_FILE_BYTES)),
             since=manifest.created_at,
+            cascade=None if self._cascade is None else self._cascade.run,
         )
         pipeline.run().wait_until_finish()
         files = files_by_name(spec, read_prepared(spec))
+        if self._cascade is not None:
+            manifest = manifest.changed(cascade=dict(Counter(manifest.cascade) + read_stage_usage(spec)))
+            self._reserve(self._cascade, sum(file.rows for file in files.values()))
         manifest = manifest.changed(files=files, guard=dict(read_guard_usage(spec) + Counter(manifest.guard)))
         if not files:  # the guard has blocked the rest
             settle_batch(spec, 0.0)
@@ -322,6 +337,11 @@ class BatchInference:
         if takes_batch:
             reserve_batch(self._spec, estimate.batch_cost_usd or 0.0)
         return takes_batch
+
+    def _reserve(self, cascade: BegunCascade, rows: int) -> None:
+        """Reserves what `model` may cost for what the stages have left, by the cost of the sample."""
+        if (calibration := cascade.run.calibration) is not None:
+            reserve_batch(self._spec, rows * calibration.cost_per_row_by_model * TIER_RATIOS["batch"])
 
     def _auto(self, estimate: Estimate) -> Way:
         """Returns the way that `inference.mode` 'auto' takes."""
@@ -421,7 +441,7 @@ def _log_failure(what: str = "Jobs or files of the batch inference could not be 
 
 
 def begin(
-    spec: JobSpec, new_pipeline: NewPipeline, *, waits: bool
+    spec: JobSpec, new_pipeline: NewPipeline, *, waits: bool, cascade: BegunCascade | None = None
 ) -> tuple[BatchInference | None, BatchManifest | None]:
     """Does what comes before the requests that are sent online: the pilot, and batch inference if the spec has it.
 
@@ -429,13 +449,14 @@ def begin(
         spec: The job.
         new_pipeline: See `BatchInference`.
         waits: See `BatchInference`.
+        cascade: See `BatchInference`.
 
     Returns:
         The batch inference, if there is any, and what was done; `None` for a source without rows, and if nothing
         had to be done.
     """
     if spec.inference.mode != "online":
-        batch = BatchInference(spec, new_pipeline, waits=waits)
+        batch = BatchInference(spec, new_pipeline, waits=waits, cascade=cascade)
         batch.fill_journal()
         return batch, batch.manifest
     earlier = read_manifest(spec)
@@ -475,17 +496,23 @@ def _send_pilot(spec: JobSpec, now: float) -> tuple[Estimate, BatchManifest] | N
         return None  # the job decides by `source.on_empty`
     for line in estimate.lines():
         _log.info("%s", line)
-    manifest = BatchManifest(
-        prompts=digest_of(spec),
-        model=spec.model.model_dump(mode="json", exclude={"labels"}),
-        created_at=now,
-        deadline_at=deadline_at(spec, now),
+    manifest = _new_manifest(spec, now).changed(
         online_seconds=estimate.duration_seconds,
         pilot=_sums_of(estimate.sample_usage),
         pilot_tiers=estimate.sample_usage.service_tiers,
         guard={} if estimate.guard is None else estimate.guard.sample,
     )
     return estimate, manifest
+
+
+def _new_manifest(spec: JobSpec, now: float) -> BatchManifest:
+    return BatchManifest(
+        prompts=digest_of(spec),
+        model=spec.model.model_dump(mode="json", exclude={"labels"}),
+        created_at=now,
+        deadline_at=deadline_at(spec, now),
+        online_seconds=None,
+    )
 
 
 def _sums_of(pilot: SampleUsage) -> Sums:
@@ -525,7 +552,7 @@ def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:
     jobs = {job.name: job for job in manifest.jobs.values() if job.display_name not in manifest.harvested}
     for name, job in {**jobs, **listed}.items():
         try:
-            found = job if name in listed else provider.get(name)  # a list may lag behind
+            found = job if name in listed else provider.poll(job)  # a list may lag behind
             if found.has_ended or found.display_name not in manifest.files:  # of somebody else, see `Monitor.find`
                 continue
             provider.cancel(name)
@@ -533,6 +560,8 @@ def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:
             _warn(f"{name} ({job.display_name})", manifest, error)
         else:
             _log.info("Batch-inference job %s (%s) was cancelled.", name, job.display_name)
+    for name in manifest.intents:
+        _warn(f"of unknown name ({name}), if its creation succeeded,", manifest, LLMBeamError("It got no reply."))
     with _log_failure("Request files of the earlier try were not deleted"):
         delete_uploads(provider, prefix, manifest.files)
 

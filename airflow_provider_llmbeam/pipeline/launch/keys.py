@@ -6,11 +6,14 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 
 def check_model(spec: JobSpec) -> None:
-    """Opens the client of the model once, before a row is read, which fails if a key is missing.
+    """Opens the clients of the model, and of the stages before it, once, which fails if a key is missing.
 
     Raises:
         JobSpecError: The client cannot be opened.
     """
+    from airflow_provider_llmbeam.pipeline.cascade.stages import stage_jobs
     from airflow_provider_llmbeam.providers.backends import open_backend
 
-    open_backend(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
+    stages = () if spec.cascade is None else stage_jobs(spec, spec.cascade)
+    for job in (*stages, spec):
+        open_backend(job.model, job.generation, job.prompt.output_schema, job.embedding)

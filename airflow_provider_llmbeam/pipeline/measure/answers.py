@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -118,7 +118,7 @@ def answer_rows(
         named.setdefault(fingerprint, []).extend(about.get(key, ()))
     fresh = send(spec, {each: prompt for each, prompt in wanted.items() if each not in known}, about=named)
     outcomes = known | fresh
-    _refuse_faults_of_the_server(spec, outcomes)
+    refuse_faults_of_the_server(spec, outcomes)
     by_key = {
         key: each if isinstance(each, Failure) else outcomes[each.fingerprint] for key, each in prompts.items()
     }
@@ -142,6 +142,8 @@ def send(
     prompts: Mapping[str, Prompt],
     rows: Mapping[str, Sequence[Row]] = MappingProxyType({}),
     about: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    *,
+    make_handler: Callable[[JobSpec, RunContext], JobHandler[Request]] = JobHandler,
 ) -> dict[str, Outcome]:
     """Sends prompts as the job does, with its journal; returns their outcomes by fingerprint.
 
@@ -150,6 +152,7 @@ def send(
         prompts: Prompts by fingerprint.
         rows: Rows of the source by fingerprint, with their key columns at least, for the audit.
         about: By the fingerprint of a prompt for a verdict, those of the prompts that it is about.
+        make_handler: Makes the handler that sends them.
 
     Raises:
         JobFailedError: Not all could be sent or recorded.
@@ -163,7 +166,7 @@ def send(
     ]
     inference = spec.inference.model_copy(update={"service_tier": ordinary_tier(spec.inference.service_tier)})
     context = RunContext(started_at=time.time())
-    handler = JobHandler[Request](spec.model_copy(update={"inference": inference}), context)
+    handler = make_handler(spec.model_copy(update={"inference": inference}), context)
     try:
         results = handler.run_inference(requests, handler.load_model())
     except LLMBeamError:
@@ -230,7 +233,13 @@ def keep_answers(spec: JobSpec) -> Iterator[None]:
         ) from error
 
 
-def _refuse_faults_of_the_server(spec: JobSpec, outcomes: Mapping[str, Outcome]) -> None:
+def refuse_faults_of_the_server(spec: JobSpec, outcomes: Mapping[str, Outcome]) -> None:
+    """Refuses outcomes that say nothing of the model, as its server failed.
+
+    Raises:
+        JobFailedError: Some are perhaps temporary; a retry sends only those.
+        PermanentFailureError: A retry would repeat all of them.
+    """
     failures = [each for each in outcomes.values() if isinstance(each, Failure)]
     faults = [each for each in failures if each.kind not in _OF_THE_ROW]
     if not faults:

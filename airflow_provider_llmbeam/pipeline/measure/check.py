@@ -11,6 +11,7 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import estimate_source
 from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import FailedKind, sample_source
 from airflow_provider_llmbeam.pipeline.measure.preview import WantedRows, preview_rows
+from airflow_provider_llmbeam.providers.batch import open_provider
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.parameters import ignored
@@ -33,6 +34,7 @@ class JobCheck(BaseModel):
         exceeds_budget: Whether the cost is above `limits.budget_usd`.
         limits: Limits that are set.
         ignored: Parameters that the model does not take.
+        batch_lacks: What the batch inference of the server lacks, of a job that asks for it.
     """
 
     name: str
@@ -45,6 +47,7 @@ class JobCheck(BaseModel):
     exceeds_budget: bool
     limits: dict[str, Any]
     ignored: tuple[str, ...]
+    batch_lacks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -56,6 +59,8 @@ class JobCheck(BaseModel):
         yield f"Limits    {', '.join(f'{name} {value}' for name, value in self.limits.items()) or 'none'}"
         for name in self.ignored:
             yield f"Ignored   `generation.{name}`, which the model does not take"
+        for lack in self.batch_lacks:
+            yield f"Batches   {lack}"
         if self.estimate is not None:
             yield from self.estimate.lines()
         for failure in self.failures:
@@ -70,15 +75,18 @@ class JobCheck(BaseModel):
 
 
 def check_job(spec: JobSpec, sample: PreviewSample) -> JobCheck:
-    """Reads the source of a job and renders its prompts; sends nothing.
+    """Reads the source of a job and renders its prompts; sends nothing to the model.
 
     Args:
         spec: The job, whose keys and sink were checked.
         sample: The rows to show.
 
     Raises:
-        JobSpecError: The source is empty, or no row becomes a prompt.
+        JobSpecError: The source is empty, no row becomes a prompt, or the server has no batch inference.
     """
+    lacks: tuple[str, ...] = ()
+    if spec.inference.mode != "online":
+        lacks = open_provider(spec.model, output_uri=spec.paths.batch_uri).probe()
     estimate = preview = None
     failures: list[FailedKind] = []
     if spec.conversation is None:
@@ -99,6 +107,7 @@ def check_job(spec: JobSpec, sample: PreviewSample) -> JobCheck:
         exceeds_budget=estimate is not None and estimate.exceeds_budget,
         limits=spec.limits.model_dump(mode="json", exclude_defaults=True),
         ignored=tuple(ignored(spec.generation, spec.model)),
+        batch_lacks=lacks,
     )
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.compare_values import make_comparable, normalise
 from airflow_provider_llmbeam.pipeline.measure.answers import (
     Answers,
     answer_rows,
@@ -28,7 +29,7 @@ from airflow_provider_llmbeam.pipeline.measure.evaluate import (
     write_report,
 )
 from airflow_provider_llmbeam.pipeline.measure.judge import Preference, pair_job, prefer
-from airflow_provider_llmbeam.pipeline.measure.metrics import Score, make_comparable, mean_score, normalise
+from airflow_provider_llmbeam.pipeline.measure.metrics import Score, mean_score
 from airflow_provider_llmbeam.pipeline.measure.rows import RowSample, sample_rows
 from airflow_provider_llmbeam.pipeline.reporting.html import shorten
 from airflow_provider_llmbeam.spec.conversation import refuse_conversation
@@ -235,7 +236,7 @@ def make_other_job(spec: JobSpec, comparison: Comparison) -> JobSpec:
     given = comparison.other.model_dump(mode="json", exclude_none=True)
     if "model" in given and "limits" not in given:  # whose price is that of the model of the job
         given["limits"] = spec.limits.model_dump(mode="json", exclude={"price"})
-    return JobSpec.parse(spec.model_dump(mode="json") | given)
+    return JobSpec.parse(spec.model_dump(mode="json") | {"cascade": None} | given)
 
 
 def _report(
@@ -319,7 +320,7 @@ def _side(spec: JobSpec, answers: Answers) -> Side:
         failed=Counter(each.kind for each in answers.by_key.values() if isinstance(each, Failure)),
         usd_per_thousand_rows=answers.usd_per_thousand_rows,
         cost_usd=answers.cost_usd,
-        output_tokens_per_row=sum(each.output_tokens for each in completions) / (len(completions) or 1),
+        output_tokens_per_row=sum(each.tokens.output for each in completions) / (len(completions) or 1),
         latency_p50_seconds=quantile(latencies, 0.5),
         latency_p95_seconds=quantile(latencies, 0.95),
     )

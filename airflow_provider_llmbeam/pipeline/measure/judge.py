@@ -59,6 +59,7 @@ def _judging_job(spec: JobSpec, judge: Judge, verdict: Mapping[str, object], sys
             "generation": judge.generation,
             "limits": judge.limits.model_copy(update={"budget": spec.limits.budget}),
             "inference": Inference(),
+            "cascade": None,
             "batching": Batching(),
         }
     )

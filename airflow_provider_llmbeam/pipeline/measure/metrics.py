@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
 import random
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.pipeline.compare_values import is_near, make_comparable, normalise, number_of
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.measure.rows import KeyedRows
 from airflow_provider_llmbeam.spec.evaluation import (
@@ -39,8 +38,6 @@ NO_ANSWER = object()
 #: Number of resamples: the ends of an interval then differ by about 1 % of its width from those of many more.
 RESAMPLES = 1000
 _OUTSIDE = 0.05
-#: Largest integer up to which each one is a float.
-_MAX_EXACT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,50 +172,12 @@ def make_marker(name: str, metric: Metric, rows: KeyedRows, output_schema: Any =
             return None
 
 
-def normalise(value: Any, *, ignore_case: bool = False, ignore_whitespace: bool = False) -> str:
-    """Returns the text of a value; one that is no text becomes JSON, as the cell of a CSV file would hold it.
-
-    A letter with an accent is one character, where it may also be written as two (Unicode's NFC).
-    """
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
-    text = unicodedata.normalize("NFC", text)
-    if ignore_whitespace:
-        text = " ".join(text.split())
-    return text.casefold() if ignore_case else text
-
-
-def make_comparable(one: Any, other: Any) -> tuple[Any, Any]:
-    """Returns two values as they are compared: whole numbers are equal, written `1` or `1.0`.
-
-    A text stays as it is, and a number that is compared with one that has a point, as in a CSV file.
-    """
-
-    def beside(value: Any, other: Any) -> Any:
-        return (
-            value if isinstance(value, str) or (isinstance(other, str) and "." in other) else use_integers(value)
-        )
-
-    return beside(one, other), beside(other, one)
-
-
-def use_integers(value: Any) -> Any:
-    """Returns a value whose numbers without a fraction are integers: 4 for 4.0, but `True` for `True`."""
-    match value:
-        case float() if value.is_integer() and abs(value) <= _MAX_EXACT:
-            return int(value)
-        case dict():
-            return {name: use_integers(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [*map(use_integers, value)]
-    return value
-
-
 def _mark_field(metric: _FieldMetric, expected: Any, answer: Any, path: tuple[str, ...]) -> Mark:
     found = answer
     for name in path:
         found = found.get(name, NO_ANSWER) if isinstance(found, dict) else NO_ANSWER
     if isinstance(metric, NumericMetric):
-        return Mark(float(_is_near(found, expected, metric)), expected)
+        return Mark(float(is_near(found, expected, metric)), expected)
     if found is NO_ANSWER and expected is None and answer is not NO_ANSWER:
         found = None  # a field that an answer may lack, as a review writes it
     wanted, given = (
@@ -279,7 +238,7 @@ def _check_column(name: str, metric: _FieldMetric, column: str, rows: KeyedRows)
                 f"`metrics.{name}.expected`: row {key} of the golden set has no column {column!r}; it has "
                 f"{sorted(row)}."
             )
-        if isinstance(metric, NumericMetric) and _number(row[column]) is None:
+        if isinstance(metric, NumericMetric) and number_of(row[column]) is None:
             raise JobSpecError(
                 f"`metrics.{name}.expected`: row {key} of the golden set has no number in column {column!r} but "
                 f"{row[column]!r}."
@@ -313,23 +272,3 @@ def _has_no_fields(output_schema: Mapping[str, Any]) -> bool:
         return kind != "object"
     types = output_schema.get("type", "object")
     return "object" not in ([types] if isinstance(types, str) else types)
-
-
-def _is_near(answer: Any, expected: Any, metric: NumericMetric) -> bool:
-    found, wanted = _number(answer), _number(expected)
-    if found is None or wanted is None:
-        return False
-    tolerance = max(metric.absolute_tolerance, metric.relative_tolerance * abs(wanted))
-    # 0.4 - 0.3 is more than 0.1 by the rounding of each number.
-    rounding = 2 * math.ulp(max(abs(found), abs(wanted), tolerance)) if tolerance else 0.0
-    return abs(found - wanted) <= tolerance + rounding
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None

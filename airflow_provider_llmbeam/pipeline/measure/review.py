@@ -12,10 +12,10 @@ from typing import Any, Literal
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.compare_values import normalise, use_integers
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.lease import MERGE_SECONDS, wait_for_lease
 from airflow_provider_llmbeam.pipeline.measure.answers import Answers, check_generates, find_outcomes, render_rows
-from airflow_provider_llmbeam.pipeline.measure.metrics import normalise, use_integers
 from airflow_provider_llmbeam.pipeline.measure.rows import MAX_ROWS, KeyedRows, read_golden, sample_rows
 from airflow_provider_llmbeam.pipeline.privacy.vault import without_vault
 from airflow_provider_llmbeam.pipeline.records import encode_record

@@ -29,7 +29,6 @@ from airflow_provider_llmbeam.spec.model.media import (
     is_below,
     literal_ends,
     local_path,
-    media_rules,
     place_of,
     shortened,
 )
@@ -235,7 +234,7 @@ class MediaIdentifier:
     def __init__(self, spec: JobSpec) -> None:
         self._media = spec.prompt.media
         self._model, self._resolution = spec.model, spec.generation.media_resolution
-        self._rules = media_rules(spec.model)
+        self._rules = spec.model.media
         self._reads_local = isinstance(spec.runner, LocalRunner)
         self._files = StoredMedia()
         self._fingerprint = spec.fingerprinter()

@@ -29,7 +29,7 @@ from airflow_provider_llmbeam.providers.rest import open_client
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import Model
-from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError, media_rules
+from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError
 from airflow_provider_llmbeam.spec.runner import DetachedRunner
 
 _log = logging.getLogger("llmbeam")
@@ -146,7 +146,7 @@ def open_uploads(model: Model, prefix: str | None) -> UploadedMedia | None:
     Raises:
         JobSpecError: There is no key.
     """
-    if prefix is None or media_rules(model).max_upload_bytes is None:
+    if prefix is None or model.media.max_upload_bytes is None:
         return None
     return UploadedMedia(_open_files(model), prefix)
 
@@ -166,7 +166,7 @@ def delete_uploads_after(spec: JobSpec) -> Iterator[None]:
 
 def delete_uploads(spec: JobSpec) -> None:
     """Deletes the uploads of a job, which runs once at a time; what cannot be deleted expires."""
-    if not spec.prompt.media or media_rules(spec.model).max_upload_bytes is None:
+    if not spec.prompt.media or spec.model.media.max_upload_bytes is None:
         return
     try:
         files = _open_files(spec.model)

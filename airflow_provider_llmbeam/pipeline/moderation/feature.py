@@ -12,6 +12,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 
 from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
 from airflow_provider_llmbeam.pipeline.context import NO_RUN, RunContext
 from airflow_provider_llmbeam.pipeline.elements import (
     FAILED,
@@ -191,8 +192,7 @@ class DecideOnPrompts(_Decide):
                     text=self._moderation.replacement or "",
                     model="",
                     finish_reason=FINISH_REASON,
-                    input_tokens=0,
-                    output_tokens=0,
+                    tokens=NO_TOKENS,
                     cost_nano_usd=0,
                     attempts=0,
                     latency_seconds=0.0,

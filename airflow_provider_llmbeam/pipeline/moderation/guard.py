@@ -31,6 +31,7 @@ def guard_job(spec: JobSpec, moderation: Moderation) -> JobSpec:
             "limits": moderation.limits.model_copy(update={"budget": spec.limits.budget}),
             "batching": Batching(),
             "inference": Inference(),
+            "cascade": None,
         }
     )
 

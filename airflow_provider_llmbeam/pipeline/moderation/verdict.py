@@ -136,8 +136,8 @@ def usage_of(side: Side, outcome: Outcome) -> Counter[tuple[str, str, str]]:
         ("requests", "sent"): outcome.attempts + outcome.rejections + outcome.sheds,
         ("requests", "rejected"): outcome.rejections,
         ("requests", "retried"): max(0, outcome.attempts - 1),
-        ("tokens", "input"): outcome.input_tokens,
-        ("tokens", "output"): outcome.output_tokens,
+        ("tokens", "input"): outcome.tokens.input,
+        ("tokens", "output"): outcome.tokens.output,
         ("cost", "nano_usd"): outcome.cost_nano_usd or 0,
         ("cost", "unpriced"): int(outcome.cost_nano_usd is None),
     }

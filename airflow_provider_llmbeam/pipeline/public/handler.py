@@ -21,7 +21,6 @@ from airflow_provider_llmbeam.spec.fields.names import EnvironmentSecrets
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.limits import Batching, Limits
 from airflow_provider_llmbeam.spec.model import Embedding, Generation, Model
-from airflow_provider_llmbeam.spec.model.media import media_rules
 from airflow_provider_llmbeam.spec.model.server import with_base_urls
 from airflow_provider_llmbeam.spec.model.tier import RequestedTier
 
@@ -136,7 +135,7 @@ class LLMModelHandler(JobHandler[ExampleT]):
         if self._fingerprint_of is not None:
             return [self._fingerprint_of(example) for example in batch]
         fingerprint = self.spec.fingerprinter()
-        rules, files = media_rules(self.spec.model), StoredMedia(follows_links=self.follows_links)
+        rules, files = self.spec.model.media, StoredMedia(follows_links=self.follows_links)
         return [
             fingerprint(prompt.text, prompt.system, media_identities(prompt.media, rules, files))
             for prompt in prompts

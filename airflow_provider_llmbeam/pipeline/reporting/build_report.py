@@ -8,6 +8,8 @@ from typing import get_args
 
 from airflow_provider_llmbeam.engine.length_buckets import bucket_label
 from airflow_provider_llmbeam.engine.outcome import BEFORE_ANY_REQUEST
+from airflow_provider_llmbeam.pipeline.cascade.report import cascade_of
+from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
 from airflow_provider_llmbeam.pipeline.elements import Origin
 from airflow_provider_llmbeam.pipeline.privacy.masker import Masker
 from airflow_provider_llmbeam.pipeline.reporting.answer_profile import answers_of, most_frequent
@@ -62,6 +64,7 @@ def build_report(
     full_price: FullPrice | None = None,
     messages_left: int | None = None,
     masker: Masker | None = None,
+    cascade: RunCascade | None = None,
 ) -> Report:
     """Builds the report from the sums.
 
@@ -84,12 +87,14 @@ def build_report(
         full_price: Rows of batch inference that were sent online instead; `None` for none.
         messages_left: Number of messages that the run left to the next one.
         masker: Masks the prompt and the rows in the spec; `None` if nothing is masked.
+        cascade: The cascade of the run; `None` for a job without one.
     """
     finished_at = max(finished_at, started_at, batch_began_at or 0.0)  # the clock may have been set back meanwhile
     seconds = tally.last_answered_at - tally.first_sent_at
     is_timed = 0 < seconds < float("inf")
     # The requests and tokens of batch inference are in the sums, and have no rate.
-    minutes = seconds / 60 if is_timed and batch_began_at is None else None
+    # Those of a cascade are of several models.
+    minutes = seconds / 60 if is_timed and batch_began_at is None and cascade is None else None
     sums, quota = tally.sums, spec.limits.requests_per_minute
     # N requests at equal distances have N - 1 of them: 78 at exactly the quota were 101.3 % of it.
     requests_per_minute = (sums["requests"] - 1) / minutes if minutes and sums["requests"] > 1 else None
@@ -120,6 +125,7 @@ def build_report(
         batch_errors=dict(tally.batch_errors.most_common(10)),
         full_price=full_price,
         moderation=moderation_of(spec.safety.moderation, tally.moderation),
+        cascade=cascade_of(spec, cascade, tally),
         requests=RequestCounts(
             sent=sums["requests"],
             rejected=sums["rejections"],
@@ -133,6 +139,7 @@ def build_report(
         tokens=TokenCounts(
             input=sums["input_tokens"],
             cached=sums["cached_tokens"],
+            cache_written=sums["cache_write_tokens"],
             output=sums["output_tokens"],
             reasoning=sums["reasoning_tokens"],
             estimated=sums["estimated_tokens"],

@@ -71,8 +71,8 @@ class BatchCounts:
             self._answered += 1
         else:
             self._failed += 1
-        self._input_tokens += outcome.input_tokens
-        self._output_tokens += outcome.output_tokens
+        self._input_tokens += outcome.tokens.input
+        self._output_tokens += outcome.tokens.output
         self._cost_nano_usd += charged_nano_usd(outcome, self._price)
 
     def take(self) -> Counts:
@@ -104,8 +104,8 @@ def counts_of(outcomes: Iterable[Outcome], price: Price | None = None) -> Counts
         failed=len(known) - answered,
         requests=sum(outcome.attempts + outcome.rejections + outcome.sheds for outcome in known),
         rejections=sum(outcome.rejections for outcome in known),
-        input_tokens=sum(outcome.input_tokens for outcome in known),
-        output_tokens=sum(outcome.output_tokens for outcome in known),
+        input_tokens=sum(outcome.tokens.input for outcome in known),
+        output_tokens=sum(outcome.tokens.output for outcome in known),
         cost_nano_usd=sum(charged_nano_usd(outcome, price) for outcome in known),
     )
 

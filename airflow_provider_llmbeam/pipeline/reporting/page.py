@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.pipeline.elements import Origin
 from airflow_provider_llmbeam.pipeline.reporting.html import render, seconds, title_of
-from airflow_provider_llmbeam.pipeline.reporting.report import Report, Series
+from airflow_provider_llmbeam.pipeline.reporting.report import CascadeCounts, Report, Series
 from airflow_provider_llmbeam.spec.protocol.counts import duration
 
 #: Number of bars of the lengths of answers.
@@ -79,9 +79,52 @@ def render_page(report: Report) -> str:
         times=_times(report.series),
         hints=_hints(report.series),
         length_bars=_length_bars(report),
+        cascade_plot=None if report.cascade is None else cascade_plot(report.cascade),
         width=WIDTH,
         height=HEIGHT,
         headroom=HEADROOM,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CascadePlot:
+    """Agreement against the escalated share.
+
+    Attributes:
+        bottom: Agreement at the lower edge.
+        agreement: Data of the SVG path of the agreement.
+        low: That of the lower end of its interval.
+        target: That of the target.
+        chosen: That of a mark at the chosen thresholds; empty without any.
+    """
+
+    bottom: float
+    agreement: str
+    low: str
+    target: str
+    chosen: str
+
+
+def cascade_plot(counts: CascadeCounts) -> CascadePlot | None:
+    """Returns the plot of a cascade; `None` for one that was not calibrated."""
+    curve = sorted(counts.curve, key=lambda point: point.escalated_ratio)
+    if not curve:
+        return None
+    least = min(counts.target_agreement, *(point.low for point in curve))
+    bottom = math.floor(least * 20) / 20
+
+    def at(share: float, agreement: float) -> str:
+        height = (HEIGHT - HEADROOM) * (1 - (agreement - bottom) / (1 - bottom))
+        return f"{_number(share * WIDTH)} {_number(HEADROOM + height)}"
+
+    certified = [point for point in curve if point.is_certified]
+    chosen = next((each for each in certified if each.agreement == counts.agreement), None)
+    return CascadePlot(
+        bottom=bottom,
+        agreement="M" + "L".join(at(point.escalated_ratio, point.agreement) for point in curve),
+        low="M" + "L".join(at(point.escalated_ratio, point.low) for point in curve),
+        target=f"M{at(0, counts.target_agreement)}H{WIDTH}",
+        chosen="" if chosen is None else f"M{_number(chosen.escalated_ratio * WIDTH)} {HEADROOM}V{HEIGHT}",
     )
 
 

@@ -69,6 +69,7 @@ class TokenCounts(Part):
     Attributes:
         input: Input tokens.
         cached: Input tokens from the provider's cache, which `input` includes.
+        cache_written: Input tokens written to that cache, which `input` includes, where they have their own price.
         output: Output tokens, thoughts included.
         reasoning: Those of thoughts, as far as the server counts them.
         estimated: Those of all these that the server did not report: they, and their cost, are estimated from the
@@ -79,6 +80,7 @@ class TokenCounts(Part):
 
     input: int
     cached: int = 0
+    cache_written: int = 0
     output: int
     reasoning: int = 0
     estimated: int = 0
@@ -333,6 +335,97 @@ class ModerationCounts(Part):
     output: JudgedSide | None
 
 
+class CascadeStage(Part):
+    """A stage of a cascade, or at the end `model`, in this run.
+
+    Attributes:
+        name: Its name, as in the column `llmbeam_answered_by`.
+        threshold: Smallest score that it keeps; `None` for a stage that is not asked, and for `model`.
+        rows: Rows that it was asked for, the sample not included.
+        answered: Rows that have its answer.
+        failed: Rows that it could not answer, and that escalated.
+        requests: Requests of this run, with those for the sample.
+        cost_usd: Their cost; `None` if the price is not known.
+    """
+
+    name: str
+    threshold: float | None
+    rows: int
+    answered: int
+    failed: int
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+
+
+class CascadePoint(Part):
+    """Thresholds that the calibration has considered: see `cascade.calibration.CurvePoint`."""
+
+    escalated_ratio: float
+    agreement: float
+    low: float
+    is_certified: bool
+
+
+class CascadeClass(Part):
+    """A class by the label of `model`: test draws, agreement, and the lower end of its one-sided interval."""
+
+    label: str
+    draws: int
+    agreement: float
+    low: float
+
+
+class CascadeCounts(Part):
+    """The cascade of a run.
+
+    Attributes:
+        stages: Its stages, and at the end `model`.
+        reason: Why `model` answers every row; empty if a stage is asked.
+        target_agreement: What the thresholds keep.
+        confidence: With which probability.
+        is_guaranteed: Whether the rows are those from which the sample was drawn; else they are only monitored.
+        calibrated_at: Unix time of the calibration; `None` without one.
+        draws: Number of draws.
+        agreement: Share of the test draws whose final answer agrees with that of `model`.
+        low: Lower end of the one-sided interval of the agreement.
+        high: Upper end.
+        classes: Classes whose agreement is guaranteed.
+        not_guaranteed: Classes that escalate, as they have too few draws.
+        escalated_ratio: Share of the answered rows that have the answer of `model`.
+        sample_cost_usd: Cost of the calibration in this run.
+        all_by_model_usd: Cost if `model` had answered every prompt of this run, as the sample has cost; `None`
+            without a calibration.
+        audited: Rows of the audit sample of this run.
+        disagreements: Those whose answer of a stage disagrees with that of `model`.
+        audited_before: Audited rows of earlier runs since the calibration.
+        disagreements_before: Those of them that disagree.
+        curve: Agreement against the escalated share.
+    """
+
+    stages: list[CascadeStage]
+    reason: str
+    target_agreement: float
+    confidence: float
+    is_guaranteed: bool
+    calibrated_at: float | None
+    draws: int
+    agreement: float | None
+    low: float | None
+    high: float | None
+    classes: list[CascadeClass]
+    not_guaranteed: list[str]
+    escalated_ratio: float | None
+    sample_cost_usd: float
+    all_by_model_usd: float | None
+    audited: int
+    disagreements: int
+    audited_before: int
+    disagreements_before: int
+    curve: list[CascadePoint]
+
+
 class Figure(Part):
     """One figure of this run and of the last one, and its mean over the compared runs; `None` if not known."""
 
@@ -452,6 +545,7 @@ class Report(Part):
     batch_errors: dict[str, int] = Field(default_factory=dict)
     full_price: FullPrice | None = None
     moderation: ModerationCounts | None = None
+    cascade: CascadeCounts | None = None
     requests: RequestCounts
     tokens: TokenCounts
     cost_usd: float | None

@@ -28,6 +28,7 @@ class Tally:
         messages: The message of one failure per kind.
         moderation: Numbers of rows, texts, requests and tokens of the guard model, by what it judged, group and
             name, see `moderation_of`.
+        cascade: Numbers of rows, requests and tokens by stage and name, see `cascade.report.cascade_of`.
         categories: Number of failed rows by kind of failure and category; a row of several counts in each.
         batch_errors: Number of rows that failed in batch inference by kind and message, of the commonest.
         sums: Numbers of requests, 429s, shed requests, tokens and placeholders.
@@ -51,6 +52,7 @@ class Tally:
     messages: dict[str, str] = field(default_factory=dict)
     categories: Counter[tuple[str, str]] = field(default_factory=Counter)
     moderation: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    cascade: Counter[tuple[str, str]] = field(default_factory=Counter)
     batch_errors: Counter[str] = field(default_factory=Counter)
     sums: Counter[str] = field(default_factory=Counter)
     masked: Counter[str] = field(default_factory=Counter)

@@ -92,8 +92,8 @@ class TimeSeries:
         sent = ended - completion.latency_seconds
         interval = self.intervals.get(int(ended) >> self.exponent) or self._new(ended)
         interval.answers += 1
-        interval.input_tokens += completion.input_tokens
-        interval.output_tokens += completion.output_tokens
+        interval.input_tokens += completion.tokens.input
+        interval.output_tokens += completion.tokens.output
         interval.cost_nano_usd += completion.cost_nano_usd or 0
         interval.latencies[latency_class] += 1
         interval.answered_ms += int(ended * 1000)
@@ -118,8 +118,8 @@ class TimeSeries:
             return
         interval = self._at(at)
         interval.failed += 1
-        interval.input_tokens += failure.input_tokens
-        interval.output_tokens += failure.output_tokens
+        interval.input_tokens += failure.tokens.input
+        interval.output_tokens += failure.tokens.output
         interval.cost_nano_usd += failure.cost_nano_usd or 0
         self._add_rejections(failure, at)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure, Outcome
@@ -141,7 +142,10 @@ class RowTracer:
 _TEXTS = ("row", "answer", "message")
 
 
-_COUNTS = ("attempts", "rejections", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+_COUNTS = {
+    **{name: attrgetter(name) for name in ("attempts", "rejections")},
+    **{f"{name}_tokens": attrgetter(f"tokens.{name}") for name in ("input", "output", "cached", "reasoning")},
+}
 
 
 def _facts(outcome: Outcome, *, is_own: bool) -> dict[str, Any]:
@@ -156,7 +160,7 @@ def _facts(outcome: Outcome, *, is_own: bool) -> dict[str, Any]:
     if not is_own:
         return facts | dict.fromkeys((*_COUNTS, "cost_usd", "began_at", "ended_at"), 0)
     cost_usd = None if outcome.cost_nano_usd is None else outcome.cost_nano_usd / NANO
-    counts = {name: getattr(outcome, name) for name in _COUNTS}
+    counts = {name: count(outcome) for name, count in _COUNTS.items()}
     return facts | counts | {"cost_usd": cost_usd, "began_at": began_at, "ended_at": ended_at}
 
 

@@ -24,6 +24,7 @@ OUTPUT_TYPES: dict[str, KeyType] = {
     "llmbeam_reasoning": "text",
     "llmbeam_moderation_input": "text",
     "llmbeam_moderation_output": "text",
+    "llmbeam_answered_by": "text",
 }
 
 

@@ -90,8 +90,7 @@ class TallyRows(beam.DoFn):
         tally.samples.add_failure(element, self._key)
         self._tracer.add_failure(tally.traced, element)
         if element.origin == "fresh":
-            _add_cost(tally, failure)
-            tally.sums.update(input_tokens=failure.input_tokens, output_tokens=failure.output_tokens)
+            add_outcome(tally, failure)
             tally.series.add_failure(failure)
             if failure.failed_at:
                 tally.add_time(failure.failed_at, failure.failed_at)
@@ -104,7 +103,7 @@ class TallyRows(beam.DoFn):
 
     def _add_answer(self, tally: Tally, element: AnsweredRow) -> None:
         completion = element.completion
-        input_tokens = completion.input_tokens
+        input_tokens = completion.tokens.input
         tally.tiers[completion.service_tier] += 1
         _add_cost(tally, completion)
         if completion.padded_tokens > input_tokens:
@@ -119,8 +118,14 @@ class TallyRows(beam.DoFn):
         numbers = self._answers[self._buckets.index(input_tokens)]
         numbers[0] += 1
         numbers[1] += input_tokens
-        numbers[2] += completion.output_tokens
+        numbers[2] += completion.tokens.output
         tally.add_time(completion.sent_at, completion.answered_at)
+
+
+def add_outcome(tally: Tally, outcome: Outcome) -> None:
+    """Adds requests, cost and tokens of an outcome whose row is not counted with them."""
+    _add_cost(tally, outcome)
+    tally.sums.update(input_tokens=outcome.tokens.input, output_tokens=outcome.tokens.output)
 
 
 def _add_cost(tally: Tally, outcome: Outcome) -> None:
@@ -135,12 +140,15 @@ def _add_cost(tally: Tally, outcome: Outcome) -> None:
     if outcome.sheds:
         sums["requests"] += outcome.sheds
         sums["sheds"] += outcome.sheds
-    if outcome.cached_tokens:
-        sums["cached_tokens"] += outcome.cached_tokens
-    if outcome.reasoning_tokens:
-        sums["reasoning_tokens"] += outcome.reasoning_tokens
-    if outcome.estimated_tokens:
-        sums["estimated_tokens"] += outcome.estimated_tokens
+    tokens = outcome.tokens
+    if tokens.cached:
+        sums["cached_tokens"] += tokens.cached
+    if tokens.cache_write:
+        sums["cache_write_tokens"] += tokens.cache_write
+    if tokens.reasoning:
+        sums["reasoning_tokens"] += tokens.reasoning
+    if tokens.estimated:
+        sums["estimated_tokens"] += tokens.estimated
     if outcome.cost_nano_usd is None:
         sums["unpriced"] += 1
     elif outcome.cost_nano_usd:

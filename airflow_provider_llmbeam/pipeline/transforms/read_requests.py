@@ -7,6 +7,7 @@ from typing import Any
 
 import apache_beam as beam
 
+from airflow_provider_llmbeam.pipeline.cascade.transform import ask_stages
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.conversation.transform import make_conversations
 from airflow_provider_llmbeam.pipeline.elements import FAILED
@@ -38,6 +39,30 @@ def read_requests(
         the replacement of a prompt that is not sent; and the outcomes so far: those of the journal, and the rows
         that become no prompt.
     """
+    prompts, every_row = read_prompts(root, spec, context)
+    for feature in features:
+        prompts = feature.change_prompts(prompts, context)
+    if context.cascade is not None and context.cascade.asked:
+        asked = ask_stages(root, prompts, spec, context)
+        requests, *answered = wait_for_row_check((asked.requests, *asked.answered), every_row, spec)
+        outcomes = Results(answered, [*prompts.failed, *asked.failed], [*prompts.tallies, *asked.tallies])
+        return requests, prompts.replaced, outcomes
+    look_up = reuse if spec.conversation is None else make_conversations
+    requests, reused, refusals = look_up(root, prompts.rendered, spec, prompts.duplicate_keys, context)
+    requests, *reused = wait_for_row_check((requests, *reused), every_row, spec)
+    return requests, prompts.replaced, Results(reused, [*prompts.failed, *refusals], prompts.tallies)
+
+
+def read_prompts(
+    root: beam.Pipeline, spec: JobSpec, context: RunContext
+) -> tuple[Prompts, Sequence[beam.PCollection]]:
+    """Reads the rows and renders their prompts; returns also all rows, for `wait_for_row_check`.
+
+    Args:
+        root: The pipeline.
+        spec: The job.
+        context: Its run.
+    """
     source = root | "Read" >> ReadRows(spec, context)
     every, unreadable, tallies = source["rows"], source[FAILED], source[TALLIES]
     every, unreadable, inspections = mask_inspected_rows(every, unreadable, spec, context)
@@ -50,10 +75,5 @@ def read_requests(
         return wait_for_sink_check(root, requests, spec, context)
 
     refused = [unreadable, *duplicates, rendered[FAILED]]
-    prompts = Prompts(rendered["rows"], [], refused, [tallies, *inspections, *skipped], delay, duplicate_keys)
-    for feature in features:
-        prompts = feature.change_prompts(prompts, context)
-    look_up = reuse if spec.conversation is None else make_conversations
-    requests, reused, refusals = look_up(root, prompts.rendered, spec, duplicate_keys, context)
-    requests, *reused = wait_for_row_check((requests, *reused), every_row, spec)
-    return requests, prompts.replaced, Results(reused, [*prompts.failed, *refusals], prompts.tallies)
+    tallies = [tallies, *inspections, *skipped]
+    return Prompts(rendered["rows"], [], refused, tallies, delay, duplicate_keys), every_row

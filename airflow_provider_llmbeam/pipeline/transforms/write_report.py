@@ -9,6 +9,7 @@ from collections.abc import Callable
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.alerts import RunFacts, alerts_of_end
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest
+from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.pipeline.reporting.build_report import build_report
 from airflow_provider_llmbeam.pipeline.reporting.drift import compare_runs
@@ -42,6 +43,7 @@ class ReportWriter:
         estimate_accuracy: Compares the usage of the run with the estimate of the job, if there is one.
         batch: The batch inference of the run; `None` without any.
         deadline_at: Unix time by which the answers are needed; `None` without a deadline.
+        cascade: The cascade of the run; `None` for a job without one.
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class ReportWriter:
         estimate_accuracy: Callable[[JobSpec, RunUsage], EstimateAccuracy | None] | None = None,
         batch: BatchManifest | None = None,
         deadline_at: float | None = None,
+        cascade: RunCascade | None = None,
     ) -> None:
         self.started_at = started_at
         self._spec = spec
         self._estimate_accuracy = estimate_accuracy
         self._batch = batch
         self._deadline_at = deadline_at
+        self._cascade = cascade
 
     def write(self, tally: Tally, answers_uris: list[str], dead_letter: str | None = None) -> str:
         """Writes the report of a run whose answers are published, with its page; returns its JSON text.
@@ -112,8 +116,9 @@ class ReportWriter:
         skipped_because: str | None = None,
         failed_because: str | None = None,
     ) -> Report:
-        spec, batch = self._spec, self._batch
+        spec, batch, cascade = self._spec, self._batch, self._cascade
         budget = spec.limits.budget_usd
+        before = (batch.budgeted_usd if batch else 0.0) + (cascade.spent_usd if cascade else 0.0)
         return build_report(
             spec,
             tally=tally,
@@ -126,14 +131,15 @@ class ReportWriter:
             estimate_accuracy=self._estimate_accuracy,
             skipped_because=skipped_because,
             failed_because=failed_because,
-            # The spec has what batch inference has left of the budget.
-            budget_usd=None if budget is None else budget + (batch.budgeted_usd if batch else 0.0),
+            # The spec has what calibration and batch inference have left of the budget.
+            budget_usd=None if budget is None else budget + before,
             budget_left_usd=read_left_usd(spec),
             deadline_at=self._deadline_at,
             batch_began_at=batch.created_at if batch and batch.files else None,
             full_price=None if batch is None else batch.full_price(tally),
             messages_left=queue.messages_left(spec),
             masker=masker_of(spec),
+            cascade=self._cascade,
         )
 
     def _compare(self, report: Report, *, is_needed: bool = False) -> tuple[Report, RunSummary]:

@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
 from airflow_provider_llmbeam.engine.prefix import CachedHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.providers.access import open_access
 from airflow_provider_llmbeam.providers.anthropic.schema import claude_schema
 from airflow_provider_llmbeam.providers.http import (
@@ -29,7 +30,7 @@ from airflow_provider_llmbeam.providers.http import (
 )
 from airflow_provider_llmbeam.providers.reported import (
     NO_CHUNK,
-    BilledTokens,
+    Billed,
     UsageReader,
     estimated_prompt,
     estimated_text,
@@ -264,13 +265,15 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
     )
     output_tokens, of_output = usage.count(reported.get("output_tokens"), estimated_text(text + reasoning))
     details = mapping_of(reported.get("output_tokens_details"))
-    billed = BilledTokens(
-        input_tokens=uncached + read_tokens + cache_write_tokens,
-        output_tokens=output_tokens,
-        cached_tokens=read_tokens,
-        cache_write_tokens=cache_write_tokens,
-        estimated_tokens=of_input + of_output,
-        reasoning_tokens=min(usage.tokens(details.get("thinking_tokens")) or 0, output_tokens),
+    billed = Billed(
+        tokens=Tokens(
+            uncached + read_tokens + cache_write_tokens,
+            output_tokens,
+            cached=read_tokens,
+            cache_write=cache_write_tokens,
+            estimated=of_input + of_output,
+            reasoning=min(usage.tokens(details.get("thinking_tokens")) or 0, output_tokens),
+        ),
         service_tier=usage.tier(reported.get("service_tier")),
     )
     if body.get("type") != "message":

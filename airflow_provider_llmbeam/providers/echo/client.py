@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.backend import Backend, Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.spec.model import EchoModel, Generation
 from airflow_provider_llmbeam.spec.model.tier import AskedTier
@@ -46,8 +47,7 @@ class EchoBackend:
         return Reply(
             text=prompt.text,
             finish_reason="stop",
-            input_tokens=tokens,
-            output_tokens=tokens,
+            tokens=Tokens(tokens, tokens),
             model=self._model.name,
         )
 
@@ -63,7 +63,7 @@ class StaticEchoBackend(EchoBackend):
     async def complete_batch(self, prompts: Sequence[Prompt]) -> list[Reply]:
         """Returns the texts of the prompts."""
         replies = [self._reply(prompt) for prompt in prompts]
-        padded_tokens = len(replies) * max(reply.input_tokens for reply in replies)
+        padded_tokens = len(replies) * max(reply.tokens.input for reply in replies)
         async with self._accelerator:
             await asyncio.sleep(self._model.latency_seconds + padded_tokens / self._padded_tokens_per_second)
         return replies

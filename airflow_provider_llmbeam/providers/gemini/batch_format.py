@@ -65,9 +65,9 @@ class _GeminiFormat:
 class _DeveloperLines(ABC):
     """Lines of the Developer API, which returns the key of each request."""
 
-    def encode(self, fingerprint: str, prompt: Prompt) -> tuple[str, bytes]:
-        """Returns the fingerprint, and `{"key", "request"}`."""
-        return fingerprint, _line({"key": fingerprint, "request": self._request(prompt)})
+    def encode(self, name: str, prompt: Prompt) -> tuple[str, bytes]:
+        """Returns the name, and `{"key", "request"}`."""
+        return name, _line({"key": name, "request": self._request(prompt)})
 
     def decode(self, line: bytes) -> ResultLine:
         """Reads `{"key", "response" | "error"}`; inline results have their key in `metadata`."""
@@ -121,7 +121,7 @@ class DeveloperEmbeddingFormat(_DeveloperLines):
 class VertexFormat(_GeminiFormat):
     """Lines of Vertex AI, which returns no key but the request: it is found by what differs between requests."""
 
-    def encode(self, fingerprint: str, prompt: Prompt) -> tuple[str, bytes]:
+    def encode(self, name: str, prompt: Prompt) -> tuple[str, bytes]:
         """Returns a digest of the contents and the system instruction, and `{"request"}`."""
         request = self._request(prompt)
         return _digest(request), _line({"request": request})

@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
 from airflow_provider_llmbeam.engine.prefix import CachedHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.providers.access import open_access
 from airflow_provider_llmbeam.providers.http import (
     HttpBackend,
@@ -35,7 +36,7 @@ from airflow_provider_llmbeam.providers.http import (
 )
 from airflow_provider_llmbeam.providers.reported import (
     NO_CHUNK,
-    BilledTokens,
+    Billed,
     UsageReader,
     estimated_prompt,
     estimated_text,
@@ -187,6 +188,7 @@ def generation_config(
         max_output_tokens=generation.max_output_tokens,
         temperature=generation.temperature,
         top_p=generation.top_p,
+        top_k=generation.top_k,
         seed=generation.seed,
         stop_sequences=list(generation.stop_sequences) or None,
         thinking_config=_thinking_config(generation),
@@ -352,16 +354,19 @@ def read_reply(
     output_tokens, of_output = usage.count(reported.get("candidatesTokenCount"), estimated_text(written))
     cached_tokens = usage.cached(reported.get("cachedContentTokenCount"), input_tokens)
     reasoning_tokens = usage.tokens(reported.get("thoughtsTokenCount")) or 0
-    billed = BilledTokens(
-        input_tokens=input_tokens,
-        output_tokens=output_tokens + reasoning_tokens,
-        reasoning_tokens=reasoning_tokens,
-        cached_tokens=cached_tokens,
-        estimated_tokens=of_input + of_output,
-        audio_tokens=usage.audio(
-            _audio_tokens(reported, "promptTokensDetails"),
-            _audio_tokens(reported, "cacheTokensDetails"),
-            input_tokens - cached_tokens,
+    audio_tokens = usage.audio(
+        _audio_tokens(reported, "promptTokensDetails"),
+        _audio_tokens(reported, "cacheTokensDetails"),
+        input_tokens - cached_tokens,
+    )
+    billed = Billed(
+        tokens=Tokens(
+            input_tokens,
+            output_tokens + reasoning_tokens,
+            cached=cached_tokens,
+            audio=audio_tokens,
+            estimated=of_input + of_output,
+            reasoning=reasoning_tokens,
         ),
         service_tier=usage.tier(reported.get("serviceTier") or reported.get("trafficType")),
     )

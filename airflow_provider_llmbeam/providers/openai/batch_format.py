@@ -43,11 +43,11 @@ class _Lines(ABC):
         self._usage = UsageReader(model.name)
         self._parameters = parameters
 
-    def encode(self, fingerprint: str, prompt: Prompt) -> tuple[str, bytes]:
-        """Returns the fingerprint, and `{"custom_id", "method", "url", "body"}`."""
+    def encode(self, name: str, prompt: Prompt) -> tuple[str, bytes]:
+        """Returns the name, and `{"custom_id", "method", "url", "body"}`."""
         body = {**self._parameters, **self._input(prompt)}
-        line = {"custom_id": fingerprint, "method": "POST", "url": self._URL, "body": body}
-        return fingerprint, json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        line = {"custom_id": name, "method": "POST", "url": self._URL, "body": body}
+        return name, json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
     def decode(self, line: bytes) -> ResultLine:
         """Reads `{"custom_id", "response": {"status_code", "body"}, "error"}`.

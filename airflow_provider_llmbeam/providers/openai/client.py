@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.engine.backend import Reply, error_of_response, ki
 from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.providers.access import open_access
 from airflow_provider_llmbeam.providers.http import (
     HttpBackend,
@@ -24,7 +25,7 @@ from airflow_provider_llmbeam.providers.http import (
 )
 from airflow_provider_llmbeam.providers.reported import (
     NO_CHUNK,
-    BilledTokens,
+    Billed,
     ErrorOf,
     UsageReader,
     estimated_prompt,
@@ -54,7 +55,6 @@ BROKEN_OFF = frozenset({"abort", "error", "insufficient_system_resource"})
 _NO_ANSWER = "no chat completion"
 #: Fields for the maximum length of an answer. Azure, and gateways with newer models of OpenAI, refuse the first.
 _CAP, _NEW_CAP = "max_tokens", "max_completion_tokens"
-_BILLED = {"input_tokens": "prompt", "output_tokens": "completion"}
 #: Formats of `input_audio`, which OpenAI and vLLM take.
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
@@ -211,6 +211,7 @@ def chat_parameters(
         cap: generation.max_output_tokens,
         "temperature": generation.temperature,
         "top_p": generation.top_p,
+        "top_k": generation.top_k,
         "seed": generation.seed,
         "stop": list(generation.stop_sequences) or None,
         "stream": generation.stream or None,
@@ -269,8 +270,8 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
     try:
         text, reasoning = texts_of(message)
     except TypeError:
-        tokens = {name: usage.tokens(reported.get(f"{of}_tokens")) or 0 for name, of in _BILLED.items()}
-        raise invalid_response(content, _NO_ANSWER, **tokens) from None
+        counts = (usage.tokens(reported.get(f"{name}_tokens")) or 0 for name in ("prompt", "completion"))
+        raise invalid_response(content, _NO_ANSWER, tokens=Tokens(*counts)) from None
     input_tokens, of_input = usage.count(reported.get("prompt_tokens"), estimated_prompt(prompt))
     output_tokens, of_output = usage.count(reported.get("completion_tokens"), estimated_text(text + reasoning))
     if not of_input:
@@ -281,13 +282,15 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
     details = mapping_of(reported.get("prompt_tokens_details"))
     thoughts = mapping_of(reported.get("completion_tokens_details"))
     cached_tokens = usage.cached(details.get("cached_tokens"), input_tokens)
-    billed = BilledTokens(
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        cached_tokens=cached_tokens,
-        estimated_tokens=of_input + of_output,
-        reasoning_tokens=min(usage.tokens(thoughts.get("reasoning_tokens")) or 0, output_tokens),
-        audio_tokens=usage.audio(details.get("audio_tokens"), None, input_tokens - cached_tokens),
+    billed = Billed(
+        tokens=Tokens(
+            input_tokens,
+            output_tokens,
+            cached=cached_tokens,
+            audio=usage.audio(details.get("audio_tokens"), None, input_tokens - cached_tokens),
+            estimated=of_input + of_output,
+            reasoning=min(usage.tokens(thoughts.get("reasoning_tokens")) or 0, output_tokens),
+        ),
         service_tier=usage.tier(body.get("service_tier")),
     )
     reason = finish_reason_of(choice.get("finish_reason"))
@@ -352,7 +355,7 @@ def _all_text(part: Any) -> str:
     return "".join(_all_text(part[name]) for name in _TEXT_FIELDS if name in mapping_of(part))
 
 
-def refuse_broken_off(reason: str, billed: BilledTokens) -> None:
+def refuse_broken_off(reason: str, billed: Billed) -> None:
     """Refuses an answer that the server has broken off, so that the request is sent again.
 
     Args:

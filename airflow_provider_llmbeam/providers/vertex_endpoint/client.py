@@ -16,6 +16,7 @@ from airflow_provider_llmbeam.engine.backend import Backend, Reply
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.providers.access import open_access
 from airflow_provider_llmbeam.providers.http import (
     ANSWER_BYTES,
@@ -33,7 +34,7 @@ from airflow_provider_llmbeam.providers.openai.client import (
 )
 from airflow_provider_llmbeam.providers.openai.client import error_of as chat_error_of
 from airflow_provider_llmbeam.providers.reported import (
-    BilledTokens,
+    Billed,
     UsageReader,
     estimated_text,
     finish_reason_of,
@@ -192,6 +193,7 @@ def _plain_parameters(generation: Generation) -> dict[str, Any]:
         "max_tokens": generation.max_output_tokens,
         "temperature": generation.temperature,
         "top_p": generation.top_p,
+        "top_k": generation.top_k,
         "seed": generation.seed,
         "stop": list(generation.stop_sequences) or None,
     }
@@ -228,12 +230,7 @@ def _reply(prediction: Any, prompt: str, model: str, reader: UsageReader, *, is_
     text = text.removeprefix(f"Prompt:\n{prompt.strip()}\nOutput:\n")
     input_tokens, of_input = reader.count(usage.get("prompt_tokens"), estimated_text(prompt))
     output_tokens, of_output = reader.count(usage.get("completion_tokens"), estimated_text(text + reasoning))
-    billed = BilledTokens(
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        cached_tokens=0,
-        estimated_tokens=of_input + of_output,
-    )
+    billed = Billed(tokens=Tokens(input_tokens, output_tokens, estimated=of_input + of_output))
     # Of several prompts it fails all, which are paid for again: only for a server that shuts down.
     if is_alone or reason.lower() in BROKEN_OFF:
         refuse_broken_off(reason, billed)

@@ -59,7 +59,10 @@ def labels_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
 
 
 def has_batch_inference(spec: JobSpec) -> bool:
-    """Returns whether the job can be run with `inference.mode` 'batch'."""
+    """Returns whether the job can be run with `inference.mode` 'batch', as far as it is known."""
+    model = spec.model
+    if isinstance(model, OpenAIModel) and not model.is_openais and spec.inference.mode == "online":
+        return False  # nobody has asked the server
     return not (_model_fault(spec, "batch") or _job_fault(spec, "batch"))
 
 
@@ -70,10 +73,9 @@ def check_batch_model(model: Model) -> None:
         JobSpecError: Its provider has none.
     """
     if not model.api.has_batch:
-        where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
         raise JobSpecError(
-            f"`model`: only Gemini and OpenAI itself have batch inference here; got {model.name!r} of type "
-            f"{model.type!r}{where}."
+            f"`model`: only models of type 'gemini', 'openai' and 'anthropic' have batch inference here; got "
+            f"{model.name!r} of type {model.type!r}."
         )
 
 
@@ -190,11 +192,10 @@ def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
     model = spec.model
     if model.api.has_batch:
         return None
-    where = " at an address of its own" if isinstance(model, OpenAIModel) else ""
     return FieldFaultError(
         "inference.mode",
-        f"must be 'online' with a model of type {model.type!r}{where}: only Gemini and OpenAI itself have batch "
-        "inference here",
+        f"must be 'online' with a model of type {model.type!r}: only the types 'gemini', 'openai' and 'anthropic' "
+        "have batch inference here",
         mode,
         model.name,
     )
@@ -225,7 +226,7 @@ def _job_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
             mode,
             spec.runner.type,
         )
-    if isinstance(spec.model, GeminiModel) and spec.model.project and not spec.paths.home_uri.startswith("gs://"):
+    if spec.model.api.service == "Vertex AI" and not spec.paths.home_uri.startswith("gs://"):
         return FieldFaultError(
             "state_uri",
             "must start with gs://, or a files sink must: Vertex AI reads request files from Cloud Storage alone",

@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.spec.base import (
     without_user,
 )
 from airflow_provider_llmbeam.spec.cache import Cache
+from airflow_provider_llmbeam.spec.cascade import Cascade, stage_fault
 from airflow_provider_llmbeam.spec.conversation import Conversation
 from airflow_provider_llmbeam.spec.fields.names import DeploymentName, JobName, KmsKey
 from airflow_provider_llmbeam.spec.inference import Inference
@@ -64,6 +65,8 @@ class JobSpec(SpecModel):
         model: The model.
         generation: Parameters of the text.
         embedding: Parameters of the vector, with `embed` only.
+        cascade: Cheaper models that are asked before `model`, which answers only what they might answer
+            differently. `None`: `model` answers every row.
         conversation: Rows of one key that are asked in order, each with its history. `None`: every row by itself.
         inference: Online or batch inference, and the time by which the answers are needed.
         limits: Rates, retries, timeouts and budget.
@@ -93,6 +96,7 @@ class JobSpec(SpecModel):
     model: Model
     generation: Generation = Generation()
     embedding: Embedding | None = None
+    cascade: Cascade | None = None
     conversation: Conversation | None = None
     inference: Inference = Inference()
     limits: Limits = Limits()
@@ -122,7 +126,10 @@ class JobSpec(SpecModel):
 
     @model_validator(mode="after")
     def _parts_match(self, info: ValidationInfo) -> Self:
-        if fault := job_fault(self, has_project=may_have_project(getattr(self.model, "project", None), info)):
+        def find_fault(job: JobSpec) -> ValueError | None:
+            return job_fault(job, has_project=may_have_project(job.model.project, info))
+
+        if fault := find_fault(self) or stage_fault(self, find_fault):
             raise fault
         return self
 
@@ -146,9 +153,10 @@ class JobSpec(SpecModel):
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """The models that the job asks: its own, and that of its guard."""
+        """The models that the job asks: its own, those of its cascade, and that of its guard."""
         moderation = self.safety.moderation
-        return (self.model,) if moderation is None else (self.model, moderation.model)
+        stages = () if self.cascade is None else self.cascade.models
+        return (self.model, *stages, *(() if moderation is None else (moderation.model,)))
 
     def fingerprinter(self) -> Fingerprinter:
         """Returns what computes the fingerprints of the prompts of this job."""
@@ -159,6 +167,7 @@ class JobSpec(SpecModel):
         """Columns of an output row with what is known of its answer, and what other fields of the job ask for."""
         moderation = self.safety.moderation
         asked = (*self.generation.extra_columns, *(() if moderation is None else moderation.extra_columns))
+        asked = asked if self.cascade is None else (*asked, "answered_by")
         return (*(OUTPUT_COLUMNS[1:] if self.sink.details else ()), *(f"llmbeam_{name}" for name in asked))
 
     @property

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
 from airflow_provider_llmbeam.spec.characters import has_whole_characters
+from airflow_provider_llmbeam.spec.job.cascade_rules import cascade_fault
 from airflow_provider_llmbeam.spec.job.encryption_rules import encryption_fault
 from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
 from airflow_provider_llmbeam.spec.job.output_rules import milvus_fault, output_fault
 from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
-from airflow_provider_llmbeam.spec.model.media import media_rules, template_fault
+from airflow_provider_llmbeam.spec.model.media import template_fault
 from airflow_provider_llmbeam.spec.model.parameters import (
     combines_search_and_schema,
     given,
@@ -62,6 +63,7 @@ def job_fault(spec: JobSpec, *, has_project: bool) -> ValueError | None:
         or _request_format_fault(spec)
         or _private_endpoint_fault(spec)
         or _media_fault(spec)
+        or cascade_fault(spec)
         or _feature_fault(spec)
         or _price_fault(spec)
         or _shared_budget_fault(spec)
@@ -79,7 +81,7 @@ def _characters_fault(spec: JobSpec) -> FieldFaultError | None:
 
 
 def _feature_fault(spec: JobSpec) -> FieldFaultError | None:
-    features = (spec.safety.moderation, spec.conversation, spec.safety.privacy)
+    features = (spec.safety.moderation, spec.conversation, spec.cascade, spec.safety.privacy)
     faults = (feature.find_fault(spec) for feature in features if feature is not None)
     return next((fault for fault in faults if fault is not None), None)
 
@@ -276,7 +278,7 @@ def _private_endpoint_fault(spec: JobSpec) -> FieldFaultError | None:
 
 
 def _media_fault(spec: JobSpec) -> ValueError | None:
-    reads_local, rules = isinstance(spec.runner, LocalRunner), media_rules(spec.model)
+    reads_local, rules = isinstance(spec.runner, LocalRunner), spec.model.media
     for index, media in enumerate(spec.prompt.media):
         if fault := template_fault(media.uri, media.mime_type, rules, reads_local=reads_local):
             return ValueError(f"has `prompt.media.{index}.uri` {media.uri!r}, which {fault}")

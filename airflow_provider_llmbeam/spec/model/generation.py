@@ -68,6 +68,7 @@ class Generation(SpecModel):
         temperature: Sampling temperature; 0 is the most repeatable. Google advises to leave it unset for Gemini 3,
             which may repeat itself without end below 1.
         top_p: Probability mass of nucleus sampling.
+        top_k: Number of the most probable tokens among which each is drawn; not at OpenAI itself.
         seed: Seed of the sampling, for servers that support it: a signed integer of 32 bits for Gemini, of 64 bits
             for others.
         stop_sequences: Texts that end the answer: at most 5 for Gemini, 4 for OpenAI.
@@ -75,7 +76,7 @@ class Generation(SpecModel):
             off, on Flash models of Gemini, -1 lets the model decide. Other servers ignore it.
         thinking_level: How long Gemini 3 thinks. `minimal` and `medium` are for Flash models.
         reasoning_effort: How long models of OpenAI, and those of servers with the same field, think; the effort of
-            Claude, from `low` to `xhigh`.
+            Claude, from `low` to `max`.
         media_resolution: Resolution at which Gemini reads images, video and documents, and thus their tokens.
         safety_settings: What Gemini's filters block, by category, e.g.
             `{"HARM_CATEGORY_DANGEROUS_CONTENT": "BLOCK_ONLY_HIGH"}`. A blocked row fails with the kind `blocked`.
@@ -101,11 +102,12 @@ class Generation(SpecModel):
     max_output_tokens: Annotated[int, Field(ge=1)] = 1024
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=1)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop_sequences: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     thinking_budget_tokens: Annotated[int, Field(ge=-1)] | None = None
     thinking_level: Literal["minimal", "low", "medium", "high"] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     media_resolution: Literal["low", "medium", "high"] | None = None
     safety_settings: dict[HarmCategory, HarmThreshold] = Field(default_factory=dict)
     model_armor: dict[Literal["prompt", "response"], ModelArmorTemplate] = Field(default_factory=dict)

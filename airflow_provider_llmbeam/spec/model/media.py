@@ -1,5 +1,7 @@
 """Media that the servers of models take: by which address, of which type, and of which size. Pure.
 
+Each model has its own as `media`.
+
 Sources, read in November 2026:
 - Gemini Developer API: ai.google.dev/gemini-api/docs/file-input-methods, and the announcement of 2026-01-12
   (blog.google, "Increased file size limits and expanded inputs support in Gemini API"): 100 MB per request with
@@ -26,18 +28,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote
 
-from airflow_provider_llmbeam.spec.model.model import (
-    AnthropicModel,
-    EchoModel,
-    GeminiModel,
-    Model,
-    OpenAIModel,
-    VertexEndpointModel,
-)
-
 MIB = 2**20
 #: `web` is http:// or https://, `local` a path or file://, `elsewhere` another filesystem of Beam.
 Place = Literal["data", "web", "local", "gs", "elsewhere"]
+#: How the tokens of files are counted, see `media_tokens`.
+MediaCounting = Literal["gemini", "openai", "claude", "weights"]
 
 # Neither of `/etc/mime.types` nor of the version of Python, as the type belongs to the fingerprint of a prompt.
 _TYPES = mimetypes.MimeTypes()
@@ -57,17 +52,6 @@ for _type, _extensions in {
     for _extension in _extensions:
         _TYPES.add_type(_type, _extension)
 
-_GEMINI_TYPES = (
-    *("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif", "image/bmp", "image/avif"),
-    *("application/pdf", "text/*", "audio/*", "video/*"),
-)
-_GEMINI_SHOWN = "PNG, JPEG, WebP, HEIC, PDF, text, audio or video"
-_OPENAI_TYPES = (
-    *("image/png", "image/jpeg", "image/webp", "image/gif"),
-    *("audio/wav", "audio/mpeg", "audio/mp3", "application/pdf"),
-)
-_ANTHROPIC_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "application/pdf")
-_CHAT_TYPES = ("image/*", "audio/*", "video/*")
 _HTML = re.compile(rb"(\xef\xbb\xbf)?\s*<(!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 _BEGINNINGS = {
     "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
@@ -189,59 +173,16 @@ class MediaRules:
             )
 
 
-def media_rules(model: Model) -> MediaRules:
-    """Returns what the server of a model takes."""
-    match model:
-        case GeminiModel(project=None | ""):
-            return MediaRules(
-                server="the Gemini Developer API",
-                by_address=frozenset({"web"}),
-                types=_GEMINI_TYPES,
-                types_shown=_GEMINI_SHOWN,
-                max_bytes={"application/pdf": 50 * MIB},
-                max_request_bytes=100 * MIB,
-                max_upload_bytes=2048 * MIB,
-            )
-        case GeminiModel():
-            return MediaRules(
-                server="Gemini on Vertex AI",
-                by_address=frozenset({"web", "gs"}),
-                types=_GEMINI_TYPES,
-                types_shown=_GEMINI_SHOWN,
-                max_bytes={"image/*": 7 * MIB, "text/plain": 7 * MIB, "application/pdf": 50 * MIB},
-                max_storage_bytes={"image/*": 30 * MIB, "application/pdf": 50 * MIB},
-                max_request_bytes=500 * MIB,
-            )
-        case OpenAIModel() if model.is_openais:
-            return MediaRules(
-                server="OpenAI",
-                by_address=frozenset({"web"}),
-                by_address_types=("image/*",),
-                types=_OPENAI_TYPES,
-                types_shown="PNG, JPEG, WebP, GIF, WAV, MP3 or PDF",
-                max_request_bytes=50 * MIB,
-                needs_type=False,
-            )
-        case AnthropicModel():
-            return MediaRules(
-                server="Anthropic",
-                # Claude on Vertex AI: only bytes, as nothing documents addresses there.
-                by_address=frozenset() if model.project else frozenset({"web"}),
-                types=_ANTHROPIC_TYPES,
-                types_shown="PNG, JPEG, WebP, GIF or PDF",
-                max_request_bytes=32 * MIB,
-            )
-        case OpenAIModel() | VertexEndpointModel():
-            return MediaRules(
-                server="an OpenAI-compatible server",
-                by_address=frozenset({"web"}),
-                types=_CHAT_TYPES,
-                types_shown="an image, audio or video",
-                max_request_bytes=model.max_request_bytes if isinstance(model, VertexEndpointModel) else None,
-                needs_type=False,
-            )
-        case EchoModel():
-            return MediaRules(server="echo", by_address=frozenset({"web", "gs"}), needs_type=False)
+def chat_media(max_request_bytes: int | None = None) -> MediaRules:
+    """Returns what a server with the OpenAI API takes."""
+    return MediaRules(
+        server="an OpenAI-compatible server",
+        by_address=frozenset({"web"}),
+        types=("image/*", "audio/*", "video/*"),
+        types_shown="an image, audio or video",
+        max_request_bytes=max_request_bytes,
+        needs_type=False,
+    )
 
 
 def place_of(uri: str) -> Place:

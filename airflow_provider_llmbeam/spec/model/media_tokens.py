@@ -20,17 +20,13 @@ Sources, read in November 2026:
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, floor, sqrt
 from typing import NamedTuple
 
-from airflow_provider_llmbeam.spec.model.model import (
-    AnthropicModel,
-    EchoModel,
-    GeminiModel,
-    Model,
-    OpenAIModel,
-)
+from airflow_provider_llmbeam.spec.model.media import MediaCounting
+from airflow_provider_llmbeam.spec.model.model import Model
 
 #: Assumptions where a file does not say: pixels of an image whose header is not read, bytes of a page and of a
 #: second, and of a file on the web, which is not fetched.
@@ -87,18 +83,17 @@ def media_tokens(
         extent: How much it holds.
         media_resolution: Resolution at which Gemini reads it, see `Generation`.
     """
-    if isinstance(model, EchoModel):
+    if (rates := _rates(model, extent.pixels or _PIXELS, media_resolution)) is None:
         return 0
     kind, _, subtype = (mime_type or "image/*").partition("/")
     size_bytes = _FILE_BYTES if extent.size_bytes is None else extent.size_bytes
     if kind == "text":
         return _bounded(size_bytes / _TEXT_BYTES)
-    rates = _rates(model, extent.pixels or _PIXELS, media_resolution)
     if kind == "image":
         return min(rates.image, _MAX_IMAGE_TOKENS)
     if kind == "application":
         return _bounded(min(extent.pages or ceil(size_bytes / _PAGE_BYTES), _MAX_PAGES) * rates.page)
-    if kind == "video" and not isinstance(model, GeminiModel):
+    if kind == "video" and not rates.video:
         return _FRAMES * _FRAME_TOKENS
     seconds = extent.seconds or size_bytes / _SECOND_BYTES[subtype if subtype in _SECOND_BYTES else kind]
     return _bounded(seconds * (rates.video if kind == "video" else rates.audio))
@@ -107,8 +102,8 @@ def media_tokens(
 def audio_share(model: Model, mime_type: str | None, media_resolution: str | None = None) -> float:
     """Returns the share of the tokens of a file that are of audio, whose price may differ; see `media_tokens`."""
     kind = (mime_type or "").partition("/")[0]
-    if kind == "video" and isinstance(model, GeminiModel):
-        rates = _rates(model, _PIXELS, media_resolution)
+    rates = _rates(model, _PIXELS, media_resolution)
+    if kind == "video" and rates and rates.video:
         return rates.audio / rates.video
     return float(kind == "audio")
 
@@ -117,20 +112,38 @@ def _bounded(tokens: float) -> int:
     return min(max(1, round(tokens)), _MAX_TOKENS)
 
 
-def _rates(model: Model, pixels: tuple[int, int], media_resolution: str | None) -> _Rates:
-    name = model.name.rpartition("/")[2].lower()
-    if isinstance(model, GeminiModel):
-        is_old = re.search(r"gemini-[12]\b", name) or "gemini-" not in name  # a tuned one has a number as its name
-        return _gemini_2(pixels, media_resolution) if is_old else _gemini_3(media_resolution)
-    if isinstance(model, OpenAIModel) and model.is_openais:
-        page = openai_image_tokens(name, _PAGE_PIXELS) + _PAGE_TEXT_TOKENS
-        return _Rates(openai_image_tokens(name, pixels), page, audio=10)
-    if isinstance(model, AnthropicModel):
-        page = _anthropic_image_tokens(_PAGE_PIXELS) + _ANTHROPIC_PAGE_TOKENS
-        return _Rates(_anthropic_image_tokens(pixels), page, audio=0)
+def _rates(model: Model, pixels: tuple[int, int], media_resolution: str | None) -> _Rates | None:
+    if model.media_counting is None:
+        return None
+    return _COUNTED[model.media_counting](model.name.rpartition("/")[2].lower(), pixels, media_resolution)
+
+
+def _gemini(name: str, pixels: tuple[int, int], media_resolution: str | None) -> _Rates:
+    is_old = re.search(r"gemini-[12]\b", name) or "gemini-" not in name  # a tuned one has a number as its name
+    return _gemini_2(pixels, media_resolution) if is_old else _gemini_3(media_resolution)
+
+
+def _openai(name: str, pixels: tuple[int, int], _: str | None) -> _Rates:
+    image, page = (openai_image_tokens(name, size) for size in (pixels, _PAGE_PIXELS))
+    return _Rates(image, page + _PAGE_TEXT_TOKENS, audio=10)
+
+
+def _claude(_name: str, pixels: tuple[int, int], _: str | None) -> _Rates:
+    image, page = map(_anthropic_image_tokens, (pixels, _PAGE_PIXELS))
+    return _Rates(image, page + _ANTHROPIC_PAGE_TOKENS, audio=0)
+
+
+def _weights(name: str, pixels: tuple[int, int], _: str | None) -> _Rates:
     of_gemma = {"gemma-3": 256, "gemma-4": 280}.get(name[:7])
-    image = of_gemma or ceil(pixels[0] / 28) * ceil(pixels[1] / 28)
-    return _Rates(image, page=0, audio=25)
+    return _Rates(of_gemma or ceil(pixels[0] / 28) * ceil(pixels[1] / 28), page=0, audio=25)
+
+
+_COUNTED: dict[MediaCounting, Callable[[str, tuple[int, int], str | None], _Rates]] = {
+    "gemini": _gemini,
+    "openai": _openai,
+    "claude": _claude,
+    "weights": _weights,
+}
 
 
 def _anthropic_image_tokens(pixels: tuple[int, int]) -> int:

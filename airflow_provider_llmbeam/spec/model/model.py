@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.spec.fields.names import ChatRoute, Labels, Vertex
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.model.gateway import Auth, Headers, Query
+from airflow_provider_llmbeam.spec.model.media import MIB, MediaCounting, MediaRules, chat_media
 
 _TIERS = frozenset({"flex", "priority"})
 
@@ -106,6 +107,13 @@ def _none_if_empty(project: str | None) -> str | None:
     return project or None  # a template of Airflow without a value renders to an empty text
 
 
+_GEMINI_TYPES = (
+    *("image/png", "image/jpeg", "image/webp", "image/heic", "image/heif", "image/bmp", "image/avif"),
+    *("application/pdf", "text/*", "audio/*", "video/*"),
+)
+_GEMINI_SHOWN = "PNG, JPEG, WebP, HEIC, PDF, text, audio or video"
+
+
 class GeminiModel(SpecModel):
     """A Gemini model.
 
@@ -135,6 +143,31 @@ class GeminiModel(SpecModel):
 
     _address = field_validator("base_url")(http_address)
     _project = field_validator("project")(_none_if_empty)
+
+    @property
+    def media(self) -> MediaRules:
+        """The files that it takes."""
+        if self.project:
+            return MediaRules(
+                server="Gemini on Vertex AI",
+                by_address=frozenset({"web", "gs"}),
+                types=_GEMINI_TYPES,
+                types_shown=_GEMINI_SHOWN,
+                max_bytes={"image/*": 7 * MIB, "text/plain": 7 * MIB, "application/pdf": 50 * MIB},
+                max_storage_bytes={"image/*": 30 * MIB, "application/pdf": 50 * MIB},
+                max_request_bytes=500 * MIB,
+            )
+        return MediaRules(
+            server="the Gemini Developer API",
+            by_address=frozenset({"web"}),
+            types=_GEMINI_TYPES,
+            types_shown=_GEMINI_SHOWN,
+            max_bytes={"application/pdf": 50 * MIB},
+            max_request_bytes=100 * MIB,
+            max_upload_bytes=2048 * MIB,
+        )
+
+    media_counting: ClassVar[MediaCounting] = "gemini"
 
     @property
     def api(self) -> ModelApi:
@@ -216,6 +249,8 @@ class OpenAIModel(SpecModel):
     id_token_audience: str | None = None
 
     connection_fields: ClassVar[tuple[str, ...]] = ("base_url", "query", "headers", "auth")
+    project: ClassVar[None] = None
+    location: ClassVar[str] = ""
 
     _address = field_validator("base_url", "id_token_audience")(http_address)
     _variable = field_validator("api_key_env")(variable_name)
@@ -236,7 +271,7 @@ class OpenAIModel(SpecModel):
         host, takes_key = urlsplit(self.base_url).hostname or "", self.id_token_audience is None
         by_key: Authentication = "oauth" if self.auth.type == "oauth" else "api_key"
         return ModelApi(
-            service="OpenAI",
+            service="OpenAI" if self.is_openais else "The server",
             authentication=by_key if takes_key else "id_token",
             key_variables=(self.api_key_env,) if takes_key else (),
             key_header=self.auth.key_header,
@@ -244,11 +279,34 @@ class OpenAIModel(SpecModel):
             headers=self.headers,
             certificate=self.auth.certificate,
             base_url_variable=None if "base_url" in self.model_fields_set else "OPENAI_BASE_URL",
-            has_batch=self.is_openais,
+            has_batch=True,  # of another server as far as it offers it, which is found out before a job begins
             tiers=_TIERS if self.is_openais else frozenset(),
             price_list="openai" if host == "api.openai.com" else None,
             embeds=True,
         )
+
+    @property
+    def media(self) -> MediaRules:
+        """The files that it takes."""
+        if not self.is_openais:
+            return chat_media()
+        return MediaRules(
+            server="OpenAI",
+            by_address=frozenset({"web"}),
+            by_address_types=("image/*",),
+            types=(
+                *("image/png", "image/jpeg", "image/webp", "image/gif"),
+                *("audio/wav", "audio/mpeg", "audio/mp3", "application/pdf"),
+            ),
+            types_shown="PNG, JPEG, WebP, GIF, WAV, MP3 or PDF",
+            max_request_bytes=50 * MIB,
+            needs_type=False,
+        )
+
+    @property
+    def media_counting(self) -> MediaCounting:
+        """How the tokens of its files are counted."""
+        return "openai" if self.is_openais else "weights"
 
     @property
     def is_openais(self) -> bool:
@@ -300,6 +358,19 @@ class AnthropicModel(SpecModel):
     _variable = field_validator("api_key_env")(variable_name)
 
     @property
+    def media(self) -> MediaRules:
+        """The files that it takes; on Vertex AI only bytes, as nothing documents addresses there."""
+        return MediaRules(
+            server="Anthropic",
+            by_address=frozenset() if self.project else frozenset({"web"}),
+            types=("image/png", "image/jpeg", "image/webp", "image/gif", "application/pdf"),
+            types_shown="PNG, JPEG, WebP, GIF or PDF",
+            max_request_bytes=32 * MIB,
+        )
+
+    media_counting: ClassVar[MediaCounting] = "claude"
+
+    @property
     def api(self) -> ModelApi:
         """The API that has it."""
         if self.project:
@@ -307,6 +378,7 @@ class AnthropicModel(SpecModel):
                 service="Vertex AI",
                 authentication="access_token",
                 headers=self.headers,
+                has_batch=True,
                 price_list="google",
                 closes_objects=True,
                 marks_heads=True,
@@ -319,6 +391,7 @@ class AnthropicModel(SpecModel):
             fixed_headers={"anthropic-version": ANTHROPIC_VERSION},
             requires_key=True,
             base_url_variable=None if self.base_url else "ANTHROPIC_BASE_URL",
+            has_batch=True,
             price_list="anthropic",
             closes_objects=True,
             marks_heads=True,
@@ -395,6 +468,23 @@ class VertexEndpointModel(SpecModel):
         return name
 
     @property
+    def project(self) -> str:
+        """The project of the endpoint."""
+        return self.endpoint.split("/")[1]
+
+    @property
+    def location(self) -> str:
+        """The location of the endpoint."""
+        return self.endpoint.split("/")[3]
+
+    @property
+    def media(self) -> MediaRules:
+        """The files that it takes."""
+        return chat_media(self.max_request_bytes)
+
+    media_counting: ClassVar[MediaCounting] = "weights"
+
+    @property
     def api(self) -> ModelApi:
         """The API that has it; no token is sent over plain HTTP, on which it could be read."""
         return ModelApi(service="Vertex AI", authentication="access_token" if self.predict_url is None else "none")
@@ -446,7 +536,12 @@ class EchoModel(SpecModel):
 
     #: It has no server.
     address: ClassVar[str] = ""
+    project: ClassVar[None] = None
+    location: ClassVar[str] = ""
+    media: ClassVar[MediaRules] = MediaRules(server="echo", by_address=frozenset({"web", "gs"}), needs_type=False)
     api: ClassVar[ModelApi] = ModelApi(service="echo", embeds=True)
+
+    media_counting: ClassVar[None] = None
 
 
 _GEMINI_NAME = re.compile(r"((publishers/google/)?models/)?gemini-.+")
@@ -478,6 +573,11 @@ Model = Annotated[
     BeforeValidator(_by_name),
 ]
 _MODEL: TypeAdapter[Model] = TypeAdapter(Model)
+
+
+def has_locations(model: Model) -> bool:
+    """Returns whether the same model is served in several locations of Vertex AI."""
+    return "location" in type(model).model_fields
 
 
 def connection_fields(data: Mapping[str, Any]) -> tuple[str, ...]:

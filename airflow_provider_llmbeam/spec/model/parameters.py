@@ -49,6 +49,7 @@ _SAMPLED = frozenset(PARAMETER_COLUMNS) - _ANTHROPIC
 _SENT_TO: dict[str, frozenset[ParameterColumn]] = {
     "temperature": _SAMPLED,
     "top_p": _SAMPLED,
+    "top_k": _SAMPLED - {"openai"},
     "seed": _SAMPLED,
     "thinking_budget_tokens": _GEMINI | _ANTHROPIC,
     "thinking_level": _GEMINI,
@@ -95,7 +96,7 @@ _NAMES: dict[ParameterColumn, str] = {
 }
 #: Smallest number of tokens for thoughts, and efforts, of Anthropic.
 _MIN_THINKING_TOKENS = 1024
-_ANTHROPIC_EFFORTS = ("low", "medium", "high", "xhigh")
+_ANTHROPIC_EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _BEFORE_GEMINI_3 = re.compile(r"(.*/)?gemini-[12]\b")
 
 

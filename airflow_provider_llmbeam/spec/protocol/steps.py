@@ -33,6 +33,16 @@ class EstimateSample(SpecModel):
     sample_size: Annotated[int, Field(ge=0)] = 32
 
 
+class CascadeTable(SpecModel):
+    """The table of thresholds of a cascade that is only calibrated.
+
+    Attributes:
+        max_points: Number of its lines.
+    """
+
+    max_points: Annotated[int, Field(ge=1)] = 20
+
+
 #: How much of its source a process of a job reads: of a query, a sample is its first rows.
 Reads = Literal["nothing", "sample", "all"]
 
@@ -63,6 +73,7 @@ STEPS = {
     "compare": Step(Comparison, lambda _: True, "sample"),
     "preview": Step(PreviewSample, lambda sample: sample.sends, "sample"),
     "check": Step(PreviewSample, lambda _: False, "sample"),
+    "cascade": Step(CascadeTable, lambda _: True, "all"),
     "sample_answers": Step(AnswerSample, lambda _: False, "sample"),
     "add_golden": Step(GoldenAddition, lambda _: False),
     "diff": Step(JobSpec, lambda _: False, "sample"),  # the earlier spec of the job

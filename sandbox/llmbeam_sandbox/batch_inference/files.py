@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import Any
 
+from llmbeam_sandbox.batch_inference.state import Batches
 from llmbeam_sandbox.core.clock import Timeline, timestamp
 from llmbeam_sandbox.core.methods import Method
 from llmbeam_sandbox.core.responses import Reply, json_reply
@@ -197,7 +198,15 @@ class GeminiFiles(Files):
 
 
 class OpenAIFiles(Files):
-    """The Files API of OpenAI."""
+    """The Files API of OpenAI.
+
+    Args:
+        batches: Timeline and settings.
+    """
+
+    def __init__(self, batches: Batches) -> None:
+        super().__init__(batches.timeline)
+        self._batches = batches
 
     def routes(self) -> list[Route]:
         """Returns the routes."""
@@ -232,6 +241,8 @@ class OpenAIFiles(Files):
         if "file" not in fields or not fields.get("purpose", ("", b""))[1]:
             raise RestError(400, "'file' and 'purpose' are required properties")
         label, data = fields["file"]
+        if "filename" in self._batches.settings.without:
+            label = "upload"
         made = self.add(f"file-{uuid.uuid4().hex[:22]}", data, label, purpose=fields["purpose"][1].decode())
         return json_reply(_openai(made))
 

@@ -14,8 +14,8 @@ from llmbeam_sandbox.batch_inference.responses import authenticated
 from llmbeam_sandbox.batch_inference.state import Batches, Job, Jobs, State
 from llmbeam_sandbox.core.backend import Backend
 from llmbeam_sandbox.core.methods import Methods
-from llmbeam_sandbox.core.responses import Reply, encoded, json_reply, read_object
-from llmbeam_sandbox.core.rest import RestCall, RestError, Route, Service, Wording
+from llmbeam_sandbox.core.responses import Reply, encoded, json_reply, read_object, send
+from llmbeam_sandbox.core.rest import NOT_IMPLEMENTED, RestCall, RestError, Route, Service, Wording
 from llmbeam_sandbox.models.embedding.openai import EmbeddingsDialect
 from llmbeam_sandbox.models.openai import OpenAIDialect, openai_error
 from llmbeam_sandbox.models.server import ModelServer
@@ -76,7 +76,7 @@ class OpenAIBatches:
         self._batches, self._models = batches, models
         self._serial = itertools.count(1)
         self.jobs = Jobs(batches.timeline, returns_expired=True)
-        self.files = OpenAIFiles(batches.timeline)
+        self.files = OpenAIFiles(batches)
         route = self.files.route
         routes: list[Route] = [
             route("POST", "/v1/batches", "openai.batches.create", self._create),
@@ -91,6 +91,11 @@ class OpenAIBatches:
         """Removes all jobs and files."""
         self.jobs.clear()
         self.files.clear()
+
+    def has(self, path: str) -> bool:
+        """Returns whether the server has a path now."""
+        names = path.split("/")
+        return not {names[2], names[-1]} & {*self._batches.settings.without} & {"batches", "files", "cancel"}
 
     def dialect(self, endpoint: str) -> OpenAIDialect:
         """Returns the dialect of the rows for an endpoint."""
@@ -153,6 +158,8 @@ class OpenAIBatches:
         bad = [
             (result.row, self._line(result.row, result.reply)) for result in job.results if not result.is_answered
         ]
+        if "error_file" in job.settings.without:
+            good, bad = [*good, *bad], []
         if job.state == "expired":
             bad += [(row, self._line(row, None)) for row in job.rows[len(job.results) :]]
         if good:
@@ -206,7 +213,13 @@ class OpenAIBatches:
 def routes(batches: OpenAIBatches) -> list[web.RouteDef]:
     """Returns the routes of batches and files."""
     serve = authenticated(batches.dialect("/v1/chat/completions").authenticate, batches.service.serve)
-    return [web.route("*", f"/v1/{kind}{{tail:(?:/.*)?}}", serve) for kind in ("batches", "files")]
+
+    async def served(request: web.Request) -> web.StreamResponse:
+        if batches.has(request.path):
+            return await serve(request)
+        return await send(request, openai_error(404, f"{NOT_IMPLEMENTED}{request.method} {request.path}"))
+
+    return [web.route("*", f"/v1/{kind}{{tail:(?:/.*)?}}", served) for kind in ("batches", "files")]
 
 
 def _body(line: Mapping[str, Any]) -> bytes:
@@ -272,5 +285,5 @@ def _resource(job: Job, now: float) -> dict[str, Any]:
             "completed": finished - job.failed_rows,
             "failed": job.failed_rows,
         },
-        "metadata": job.fields.get("metadata"),
+        "metadata": None if "metadata" in job.settings.without else job.fields.get("metadata"),
     }

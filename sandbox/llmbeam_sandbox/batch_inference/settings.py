@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 Outcome = Literal["succeeded", "partially_succeeded", "failed", "expired", "stuck", "stuck_at"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+Lack = Literal["batches", "files", "cancel", "metadata", "filename", "error_file"]
 _SECONDS = ("queue_seconds", "run_seconds", "cancel_seconds")
 _RATIOS = ("fail_ratio", "malformed_ratio", "missing_ratio")
 
@@ -42,6 +44,8 @@ class BatchSettings:
         max_jobs: Maximum number of jobs of the Developer API that have not ended, >= 1.
         max_enqueued_tokens: Maximum of input tokens per model in jobs that have not ended, of the Developer API
             and of OpenAI, >= 1; None is no limit.
+        without: What a server with OpenAI's API lacks, now and not by job: `batches`, `files`, `cancel`, the
+            `metadata` of batches, the `filename` of uploads, the `error_file`.
 
     Raises:
         ValueError: A value is out of bounds.
@@ -63,6 +67,7 @@ class BatchSettings:
     failure: str = ""
     max_jobs: int = 100
     max_enqueued_tokens: int | None = None
+    without: Sequence[Lack] = ()
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:
@@ -74,6 +79,10 @@ class BatchSettings:
                 raise ValueError(f"`BatchSettings.{name}` must be >= 0; got {getattr(self, name)!r}.")
         if self.expires_seconds is not None and not self.expires_seconds > 0:
             raise ValueError(f"`BatchSettings.expires_seconds` must be > 0; got {self.expires_seconds!r}.")
+        if unknown := sorted(set(self.without) - set(get_args(Lack))):
+            raise ValueError(
+                f"`BatchSettings.without` must have some of {', '.join(get_args(Lack))}; got {unknown!r}."
+            )
         ratios = [getattr(self, name) for name in _RATIOS]
         if not all(ratio >= 0 for ratio in ratios) or not sum(ratios) <= 1:
             raise ValueError(

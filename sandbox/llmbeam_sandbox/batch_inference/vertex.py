@@ -1,4 +1,4 @@
-"""Vertex AI's `batchPredictionJobs`, from and to Cloud Storage, v1 and v1beta1."""
+"""Vertex AI's `batchPredictionJobs` of Gemini and Claude, from and to Cloud Storage, v1 and v1beta1."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from llmbeam_sandbox.core.methods import Method, Methods
 from llmbeam_sandbox.core.resource_filter import paged
 from llmbeam_sandbox.core.responses import Reply, encoded, json_reply, read_object
 from llmbeam_sandbox.core.rest import RestCall, RestError, Route, Service
-from llmbeam_sandbox.models.calls import RefusedError
+from llmbeam_sandbox.models.anthropic import AnthropicDialect, PromptCache
+from llmbeam_sandbox.models.calls import RefusedError, RowDialect
 from llmbeam_sandbox.models.gemini import GeminiDialect
 from llmbeam_sandbox.models.server import ModelServer
 from llmbeam_sandbox.storage.state import ObjectStore
@@ -53,7 +54,9 @@ LIFETIME_SECONDS = 72 * 3600.0
 """Longest time in the queue. Source: as of `MAX_ROWS`."""
 _JOBS = r"/(?P<version>v1|v1beta1)/projects/(?P<project>[^/]+)/locations/(?P<location>[^/:]+)/batchPredictionJobs"
 _JOB = rf"{_JOBS}/(?P<job>[^/:]+)"
-_MODEL = re.compile(r"(?:projects/[^/]+/locations/[^/]+/)?(publishers/google)/models/([^/:@]+)(?:@[^/]*)?")
+_MODEL = re.compile(
+    r"(?:projects/[^/]+/locations/[^/]+/)?(publishers/(?:google|anthropic))/models/([^/:@]+)(@[^/]*)?"
+)
 _GCS_URI = re.compile(r"gs://([^/]+)/?(.*)")
 _KEPT = ("displayName", "labels", "inputConfig", "outputConfig", "encryptionSpec")
 _STATES: Mapping[State, str] = {"queued": "JOB_STATE_PENDING"}
@@ -70,10 +73,13 @@ class VertexBatches:
         batches: Timeline and settings of jobs.
         models: Answers the rows.
         store: Buckets of inputs and outputs.
+        cache: What is stored of prompts of Claude.
     """
 
-    def __init__(self, backend: Backend, batches: Batches, models: ModelServer, store: ObjectStore) -> None:
-        self._batches, self._models, self._store = batches, models, store
+    def __init__(
+        self, backend: Backend, batches: Batches, models: ModelServer, store: ObjectStore, cache: PromptCache
+    ) -> None:
+        self._batches, self._models, self._store, self._cache = batches, models, store, cache
         self.jobs = Jobs(batches.timeline, returns_expired=True)
         routes = [
             self._route("POST", _JOBS, "create", self._create),
@@ -103,11 +109,10 @@ class VertexBatches:
         labels = tuple(sorted((fields.get("labels") or {}).items()))
         if not fields.get("displayName"):
             raise RestError(400, "The display_name of the BatchPredictionJob is required.")
-        dialect = self._dialect(call, str(fields.get("model") or ""))
+        model, dialect = self._dialect(call, str(fields.get("model") or ""))
         self._store.bucket(_bucket(_destination(fields))[0])
         lines, fault = self._lines(_sources(fields))
         serial, now = self._batches.next_serial(), self._batches.timeline.now()
-        model = dialect.model
 
         def answer(row: Row) -> Reply:
             if row.fate == "failed":
@@ -129,11 +134,21 @@ class VertexBatches:
         self.jobs.submit(job)
         return json_reply(_resource(job, now))
 
-    def _dialect(self, call: RestCall, name: str) -> GeminiDialect:
+    def _dialect(self, call: RestCall, name: str) -> tuple[str, RowDialect]:
         found = _MODEL.fullmatch(name)
         if found is None:
             raise RestError(
                 400, f"List of found errors:\t1.Field: model; Message: The model {name!r} is invalid.\t"
+            )
+        if found[1].endswith("anthropic"):
+            model = f"{found[2]}{found[3] or ''}"
+            return model, AnthropicDialect(
+                method="batch.vertexRow",
+                cache=self._cache,
+                input_token_limit=self._models.settings.input_token_limit,
+                vertex_model=model,
+                location=call.names["location"],
+                resource=f"projects/{call.names['project']}/locations/{call.names['location']}",
             )
         dialect = GeminiDialect(
             method="batch.vertexRow",
@@ -149,7 +164,7 @@ class VertexBatches:
             dialect.check_model()
         except RefusedError as error:
             raise RestError(404, dialect.not_found()) from error
-        return dialect
+        return dialect.model, dialect
 
     def _lines(self, uris: list[str]) -> tuple[list[dict[str, Any]], str]:
         """Returns the lines of the input and, if it cannot be read, why."""
@@ -250,7 +265,9 @@ def _bucket(uri: str) -> tuple[str, str]:
 def _line(job: Job, result: Result) -> dict[str, Any]:
     request = result.row.line["request"]
     request = padded(request) if job.settings.pads_echo else request
+    named = {name: result.row.line[name] for name in ("custom_id",) if name in result.row.line}
     return {
+        **named,
         "request": reordered(request) if job.settings.reorders_echo else request,
         "status": row_status(result.reply),
         "response": read_object(result.reply.body) if result.is_answered else {},

@@ -36,12 +36,14 @@ class Answer:
         output_tokens: Length, in tokens.
         is_cut: Whether the text was cut at the caller's limit.
         parts: Answers to the parts of a call that has some; `text` is then "".
+        mean_logprob: Mean log-probability of its tokens; None for that of every answer of the API.
     """
 
     text: str
     output_tokens: int
     is_cut: bool
     parts: tuple[Answer, ...] = ()
+    mean_logprob: float | None = None
 
 
 def count_bytes(text: str) -> int:

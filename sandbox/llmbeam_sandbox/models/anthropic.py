@@ -32,6 +32,7 @@ from llmbeam_sandbox.models.server import ModelServer
 METHODS = Methods(names=("anthropic.messages", "anthropic.models"), streaming=frozenset({"anthropic.messages"}))
 VERSION_HEADER = "anthropic-version"
 VERSION = "2026-10-21"
+THOUGHTS = "The prompt asks for an answer."
 MIN_CACHED_TOKENS = 1_024
 """Smallest prefix that is stored, in tokens; of some models it is larger."""
 CACHE_SECONDS = 300.0
@@ -62,6 +63,13 @@ _ERROR_TYPE = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+#: `error.details.error_code` of limits. Source: anthropic 2.14, `types.shared`.
+_LIMITS = frozenset(
+    {
+        *("ramp_limit_exceeded", "enforced_spend_limit_reached", "contract_spend_limit_reached"),
+        *("linked_organization_spend_limit_reached", "linked_organization_billing_unavailable"),
+    }
+)
 _ERROR_MESSAGE = {500: "Internal server error", 529: "Overloaded"}
 _MODEL = (
     "/v1/projects/{project}/locations/{location}/publishers/anthropic/models/{model:[^/:]+}"
@@ -116,20 +124,25 @@ class AnthropicDialect:
     @property
     def is_metered(self) -> bool:
         """Whether a call is charged to the quota, takes time and is billed."""
-        return self.method == "anthropic.messages"
+        return self.method != "anthropic.models"
 
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
-        self._authenticate(request)
+        self.authenticate(request)
         if not self.is_metered:
             return ModelCall(model="", prompt="", system="", input_tokens=0, prompt_sha256="")
+        call = self.parse(body)
+        if self.vertex_model and request.match_info["method"] == "streamRawPredict" and not call.is_streamed:
+            raise RefusedError(anthropic_error(400, "stream: must be true"))
+        return call
+
+    def parse(self, body: bytes) -> ModelCall:
+        """Reads and checks a body; raises `RefusedError` when the service would refuse it."""
         try:
             call = self._call(read_object(body))
         except (ValueError, TypeError, AttributeError, LookupError) as error:
             message = f"The request body is not valid JSON: {error}"
             raise RefusedError(anthropic_error(400, message)) from error
-        if self.vertex_model and request.match_info["method"] == "streamRawPredict" and not call.is_streamed:
-            raise RefusedError(anthropic_error(400, "stream: must be true"))
         if call.input_tokens > self.input_token_limit:
             message = f"prompt is too long: {call.input_tokens} tokens > {self.input_token_limit} maximum"
             raise RefusedError(anthropic_error(400, message))
@@ -149,10 +162,13 @@ class AnthropicDialect:
             "type": "message",
             "role": "assistant",
             "model": call.model,
-            "content": [{"type": "text", "text": answer.text}],
+            "content": [*_thoughts(call), {"type": "text", "text": answer.text}],
             "stop_reason": "max_tokens" if answer.is_cut else "end_turn",
             "stop_sequence": None,
-            "usage": _usage(call, answer.output_tokens),
+            "usage": {
+                **_usage(call, answer.output_tokens),
+                "service_tier": "standard" if self.method == "anthropic.messages" else "batch",
+            },
         }
         headers = {"request-id": f"req_{answer_id}"}
         if not call.is_streamed:
@@ -161,8 +177,11 @@ class AnthropicDialect:
         return Reply(chunks=chunks, content_type=EVENT_STREAM_TYPE, headers=headers, is_streamed=True)
 
     def error(self, http_status: int, message: str) -> Reply:
-        """Returns the reply with an error; an empty message gives the service's usual one."""
-        return anthropic_error(http_status, message)
+        """Returns the reply with an error; an empty message gives the service's usual one.
+
+        A message that is the code of a limit is that in `details`.
+        """
+        return anthropic_error(http_status, message, code=message if message in _LIMITS else None)
 
     def quota_exceeded(self, call: ModelCall, rejection: Rejection | None, delay: float | None) -> Reply:
         """Returns a 429, with the delay in `retry-after`, in whole seconds rounded up."""
@@ -183,7 +202,8 @@ class AnthropicDialect:
         chunks = (*reply.chunks[:3], b"event: error\ndata: " + error.body + b"\n\n")
         return replace(reply, chunks=chunks)
 
-    def _authenticate(self, request: web.Request) -> None:
+    def authenticate(self, request: web.Request) -> None:
+        """Checks the key or the token; raises `RefusedError`."""
         if self.vertex_model:
             if not request.headers.get("Authorization", "").startswith("Bearer "):
                 raise RefusedError(google_error(401, "Request is missing required authentication credential."))
@@ -212,7 +232,8 @@ class AnthropicDialect:
         if not model.startswith("claude-"):
             raise RefusedError(anthropic_error(404, f"model: {model}"))
         max_tokens = int(fields["max_tokens"])
-        _check_thinking(fields.get("thinking") or {}, max_tokens)
+        thinking = fields.get("thinking") or {}
+        _check_thinking(thinking, max_tokens)
         config = fields.get("output_config") or {}
         if config.get("effort") not in (None, *_EFFORTS):
             message = f"output_config.effort: Input should be {', '.join(map(repr, _EFFORTS))}"
@@ -243,6 +264,7 @@ class AnthropicDialect:
             cached_tokens=stored if key and self.cache.has(key) else 0,
             cache_write_tokens=stored if key and not self.cache.has(key) else 0,
             cache_key=key,
+            thoughts=_shown_thoughts(thinking),
             turns=tuple(map(_text, turns)) if len(turns) > 1 else (),
         )
 
@@ -273,12 +295,16 @@ def list_dialect(cache: PromptCache) -> AnthropicDialect:
     return AnthropicDialect(method="anthropic.models", cache=cache, input_token_limit=0)
 
 
-def anthropic_error(http_status: int, message: str = "", *, headers: Mapping[str, str] | None = None) -> Reply:
+def anthropic_error(
+    http_status: int, message: str = "", *, headers: Mapping[str, str] | None = None, code: str | None = None
+) -> Reply:
     """Returns an error reply; an empty message gives the service's usual one."""
-    error = {
+    error: dict[str, Any] = {
         "type": _ERROR_TYPE.get(http_status, "api_error" if http_status >= 500 else "invalid_request_error"),
         "message": message or _ERROR_MESSAGE.get(http_status, f"HTTP {http_status}."),
     }
+    if code is not None:
+        error["details"] = {"error_code": code}
     body = {"type": "error", "error": error, "request_id": "req_sandbox"}
     return json_reply(body, http_status=http_status, headers={"request-id": "req_sandbox", **(headers or {})})
 
@@ -337,13 +363,25 @@ def _marked(blocks: list[Mapping[str, Any]]) -> str:
     return "\n".join(_text([block]) for block in blocks[: marks[-1] + 1]) if marks else ""
 
 
+def _shown_thoughts(thinking: Mapping[str, Any]) -> str | None:
+    """Returns the thoughts that a request asks for; the default of `display` depends on the model."""
+    if thinking.get("type") not in ("adaptive", "enabled"):
+        return None
+    return THOUGHTS if thinking.get("display") == "summarized" else ""
+
+
+def _thoughts(call: ModelCall) -> list[dict[str, Any]]:
+    if call.thoughts is None:
+        return []
+    return [{"type": "thinking", "thinking": call.thoughts, "signature": "c2FuZGJveA=="}]
+
+
 def _usage(call: ModelCall, output_tokens: int) -> dict[str, Any]:
     return {
         "input_tokens": call.input_tokens - call.cached_tokens - call.cache_write_tokens,
         "cache_read_input_tokens": call.cached_tokens,
         "cache_creation_input_tokens": call.cache_write_tokens,
         "output_tokens": output_tokens,
-        "service_tier": "standard",
     }
 
 
@@ -351,11 +389,24 @@ def _events(message: Mapping[str, Any], answer: Answer) -> Iterator[dict[str, An
     usage = message["usage"]
     start = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
     yield {"type": "message_start", "message": start}
-    yield {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    *thoughts, _ = message["content"]
+    for thought in thoughts:
+        yield {
+            "type": "content_block_start",
+            "index": 0,
+            "content_block": {**thought, "thinking": "", "signature": ""},
+        }
+        delta = {"type": "thinking_delta", "thinking": thought["thinking"]}
+        yield {"type": "content_block_delta", "index": 0, "delta": delta}
+        signed = {"type": "signature_delta", "signature": thought["signature"]}
+        yield {"type": "content_block_delta", "index": 0, "delta": signed}
+        yield {"type": "content_block_stop", "index": 0}
+    index = len(thoughts)
+    yield {"type": "content_block_start", "index": index, "content_block": {"type": "text", "text": ""}}
     yield {"type": "ping"}
     for piece in pieces(answer.text):
-        yield {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": piece}}
-    yield {"type": "content_block_stop", "index": 0}
+        yield {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": piece}}
+    yield {"type": "content_block_stop", "index": index}
     delta = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     yield {"type": "message_delta", "delta": delta, "usage": {"output_tokens": usage["output_tokens"]}}
     yield {"type": "message_stop"}

@@ -49,6 +49,7 @@ class ModelCall:
         labels: Labels for the bill, by key.
         has_logprobs: Whether the answer reports the probabilities of its tokens.
         searches: Whether the answer reports pages of a search.
+        thoughts: Thoughts that are shown before the answer; None if the model does not think.
         turns: Text of each message of a conversation, of the user and of the model in turn; empty for one message.
     """
 
@@ -78,6 +79,7 @@ class ModelCall:
     labels: Labels = ()
     has_logprobs: bool = False
     searches: bool = False
+    thoughts: str | None = None
     turns: tuple[str, ...] = ()
 
     @property

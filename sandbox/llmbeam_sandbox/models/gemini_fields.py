@@ -135,7 +135,7 @@ def reported(call: ModelCall, answer: Answer) -> dict[str, Any]:
     """Returns what a candidate says of its answer: the probabilities of its tokens, the pages of its search."""
     reported: dict[str, Any] = {}
     if call.has_logprobs:
-        reported["avgLogprobs"] = MEAN_LOGPROB
+        reported["avgLogprobs"] = MEAN_LOGPROB if answer.mean_logprob is None else answer.mean_logprob
     if call.searches:
         begin = answer.text.partition(" ")[0]
         reported["groundingMetadata"] = {

@@ -318,7 +318,8 @@ def _choices(fields: Mapping[str, Any]) -> Schema | None:
 def _logprobs(call: ModelCall, answer: Answer) -> dict[str, Any] | None:
     if not call.has_logprobs:
         return None
-    known: dict[str, Any] = {"logprob": LOGPROB, "bytes": None, "top_logprobs": []}
+    logprob = LOGPROB if answer.mean_logprob is None else answer.mean_logprob
+    known: dict[str, Any] = {"logprob": logprob, "bytes": None, "top_logprobs": []}
     return {"content": [{"token": word, **known} for word in answer.text.split()], "refusal": None}
 
 

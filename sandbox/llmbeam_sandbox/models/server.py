@@ -105,7 +105,7 @@ class ModelServer:
             preempted = preempting(fault, dialect, call) if fault else None
             if preempted is not None and preempted.http_status != 200:
                 raise RefusedError(preempted)
-            answer = _computed(call)
+            answer = self._computed(call)
         except (RefusedError, SchemaError) as error:
             refusal = error.reply if isinstance(error, RefusedError) else dialect.error(400, str(error))
             self._record(work, call, http_status=refusal.http_status)
@@ -196,7 +196,7 @@ class ModelServer:
     async def _answer(self, exchange: _Exchange, call: ModelCall, fault: Fault | None) -> web.StreamResponse:
         request, dialect = exchange.request, exchange.dialect
         try:
-            answer = _computed(call) if dialect.is_metered else _NO_ANSWER
+            answer = self._computed(call) if dialect.is_metered else _NO_ANSWER
         except SchemaError as error:
             refusal = dialect.error(400, str(error))
             self._record(exchange, call, http_status=400)
@@ -219,6 +219,25 @@ class ModelServer:
         output = latency.output_seconds(answer.output_tokens)
         await asyncio.sleep(first if call.is_streamed else first + output)
         return output
+
+    def _computed(self, call: ModelCall) -> Answer:
+        if call.is_blocked or call.texts:
+            return _NO_ANSWER
+        if call.parts:
+            answers = tuple(map(self._computed, call.parts))
+            tokens = sum(answer.output_tokens for answer in answers)
+            return Answer(text="", output_tokens=tokens, is_cut=False, parts=answers)
+        if (skill := self.settings.skills.get(call.model)) is not None:
+            answer = skill.answer(call, self._random)
+        else:
+            answer = answer_text(
+                call.prompt,
+                model=call.model,
+                system=call.system,
+                schema=call.schema,
+                max_output_tokens=call.max_output_tokens,
+            )
+        return replace(answer, text=answer.text.strip('"')) if call.is_enum else answer
 
     def _record(
         self,
@@ -264,23 +283,6 @@ class ModelServer:
             ),
             arrival.epoch,
         )
-
-
-def _computed(call: ModelCall) -> Answer:
-    if call.is_blocked or call.texts:
-        return _NO_ANSWER
-    if call.parts:
-        answers = tuple(map(_computed, call.parts))
-        tokens = sum(answer.output_tokens for answer in answers)
-        return Answer(text="", output_tokens=tokens, is_cut=False, parts=answers)
-    answer = answer_text(
-        call.prompt,
-        model=call.model,
-        system=call.system,
-        schema=call.schema,
-        max_output_tokens=call.max_output_tokens,
-    )
-    return replace(answer, text=answer.text.strip('"')) if call.is_enum else answer
 
 
 def _hashes(call: ModelCall) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.exceptions import ModelUnavailableError
 
 HOUR = 3600.0
@@ -92,7 +93,7 @@ class Server:
             self.damaged[prompt.text] += 1
             raise RequestError(self._rng.choice(["garbage", "connection"]), "cut", http_status=200)
         self.answered.append(now() - self.started_at)
-        return Reply(text=prompt.text, finish_reason="stop", input_tokens=9, output_tokens=3, model="m")
+        return Reply(text=prompt.text, finish_reason="stop", tokens=Tokens(9, 3), model="m")
 
     async def aclose(self) -> None:
         pass

@@ -30,6 +30,7 @@ from airflow_provider_llmbeam.engine.pacing.unknown_quota.learned_rate_state imp
 from airflow_provider_llmbeam.engine.plan import StaticBatching
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError, RetryPolicy
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobFailedError
 from airflow_provider_llmbeam.spec import Price
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
@@ -93,9 +94,7 @@ class FakeBackend:
         return Reply(
             text=step or f"answer to {prompt.text}",
             finish_reason=self._finish_reason,
-            input_tokens=7,
-            output_tokens=9,
-            cached_tokens=3,
+            tokens=Tokens(7, 9, cached=3),
             model="fake-001",
         )
 
@@ -150,7 +149,7 @@ def test_an_answer_carries_its_cost(run: Run) -> None:
     assert isinstance(outcome, Completion)
     assert (outcome.text, outcome.parsed) == ("answer to hello", None)
     assert (outcome.model, outcome.finish_reason) == ("fake-001", "stop")
-    assert (outcome.input_tokens, outcome.output_tokens) == (7, 9)
+    assert (outcome.tokens.input, outcome.tokens.output) == (7, 9)
     assert (outcome.attempts, outcome.rejections) == (1, 0)
     assert outcome.latency_seconds == pytest.approx(2.0)
     assert outcome.sent_at <= outcome.answered_at
@@ -171,7 +170,7 @@ def test_what_a_server_says_beside_an_answer_has_no_secret_wherever_it_goes(run:
 def test_tokens_from_the_cache_of_the_provider_cost_their_own_price(run: Run) -> None:
     price = PRICE.model_copy(update={"cached_input_usd_per_million_tokens": 1e5})
     (outcome,) = run(engine_of(FakeBackend(), price=price).answer(prompts("hello")))
-    assert (outcome.input_tokens, outcome.cached_tokens) == (7, 3)
+    assert (outcome.tokens.input, outcome.tokens.cached) == (7, 3)
     assert outcome.cost_nano_usd == 13_300_000_000
 
 
@@ -179,7 +178,7 @@ def test_the_cost_of_an_answer_includes_the_invalid_one_before_it(run: Run) -> N
     engine = engine_of(FakeBackend({"0000": ["no JSON"]}, always="{}"), parser=OutputParser({}), max_repairs=1)
     (outcome,) = run(engine.answer(many(1)))
     assert isinstance(outcome, Completion)
-    assert (outcome.input_tokens, outcome.output_tokens, outcome.cached_tokens) == (14, 18, 6)
+    assert (outcome.tokens.input, outcome.tokens.output, outcome.tokens.cached) == (14, 18, 6)
     assert outcome.cost_nano_usd == 32 * NANO
 
 
@@ -187,7 +186,7 @@ def test_a_refused_answer_has_its_cost(run: Run) -> None:
     engine = engine_of(FakeBackend(always="no JSON"), parser=OutputParser({}), max_repairs=1)
     (outcome,) = run(engine.answer(many(1)))
     assert isinstance(outcome, Failure)
-    assert (outcome.cached_tokens, outcome.cost_nano_usd) == (6, 32 * NANO)
+    assert (outcome.tokens.cached, outcome.cost_nano_usd) == (6, 32 * NANO)
 
 
 def test_without_a_price_the_cost_of_an_answer_is_not_known(run: Run) -> None:
@@ -339,7 +338,7 @@ def test_an_answer_that_the_parser_refuses_is_billed_and_not_retried(run: Run) -
     (outcome,) = run(engine_of(backend, parser=OutputParser({})).answer(prompts("a")))
     assert isinstance(outcome, Failure)
     assert (outcome.kind, outcome.http_status, outcome.attempts) == ("invalid_output", 200, 1)
-    assert (outcome.input_tokens, outcome.output_tokens) == (7, 9)
+    assert (outcome.tokens.input, outcome.tokens.output) == (7, 9)
     assert backend.sent == ["a"]
 
 
@@ -356,7 +355,7 @@ def test_an_invalid_answer_is_repaired_with_the_reason_and_both_requests_are_bil
     (outcome,) = run(engine.answer(prompts("a")))
     assert isinstance(outcome, Completion)
     assert (outcome.parsed, outcome.attempts, outcome.repairs) == ({"a": 1}, 2, 1)
-    assert (outcome.input_tokens, outcome.output_tokens) == (14, 18)
+    assert (outcome.tokens.input, outcome.tokens.output) == (14, 18)
     assert backend.sent == ["a", "a" + REFUSED.format("no JSON")]
     assert recorder.outcomes == [(Prompt("a"), outcome)], "the answer is kept under the prompt that was asked for"
 
@@ -365,7 +364,7 @@ def test_a_repair_quotes_only_the_last_error_and_a_never_valid_row_fails_with_al
     backend = FakeBackend({"a": ["one"], "a" + REFUSED.format("one"): ["two"]}, always="three")
     (outcome,) = run(engine_of(backend, parser=OutputParser({}), max_repairs=2).answer(prompts("a")))
     assert isinstance(outcome, Failure)
-    assert (outcome.kind, outcome.attempts, outcome.input_tokens) == ("invalid_output", 3, 21)
+    assert (outcome.kind, outcome.attempts, outcome.tokens.input) == ("invalid_output", 3, 21)
     assert backend.sent == ["a", "a" + REFUSED.format("one"), "a" + REFUSED.format("two")]
 
 
@@ -619,7 +618,7 @@ def test_a_static_batch_counts_its_request_once_and_its_padding(run: Run) -> Non
 
 def useless() -> RequestError:
     """Returns the error of a billed reply that is no answer."""
-    return RequestError("garbage", "no candidates", http_status=200, input_tokens=7, output_tokens=2)
+    return RequestError("garbage", "no candidates", http_status=200, tokens=Tokens(7, 2))
 
 
 @pytest.mark.parametrize("replies", [1, 2, 3], ids=["one", "two", "all three attempts"])
@@ -629,7 +628,7 @@ def test_billed_replies_that_are_no_answer_are_in_the_bill_of_the_row(run: Run, 
     (outcome,) = run(engine_of(backend, budget=budget).answer(prompts("a")))
     assert isinstance(outcome, Failure if replies == 3 else Completion)
     answer = (0, 0) if replies == 3 else (7, 9)
-    assert (outcome.input_tokens, outcome.output_tokens) == (7 * replies + answer[0], 2 * replies + answer[1])
+    assert (outcome.tokens.input, outcome.tokens.output) == (7 * replies + answer[0], 2 * replies + answer[1])
     assert outcome.cost_nano_usd == round(budget.spent_usd * NANO)
 
 
@@ -644,7 +643,7 @@ def test_a_billed_reply_to_several_prompts_that_is_no_answer_is_counted_once(run
     budget = budget_of(100)
     engine = engine_of(Backend(set()), batching=StaticBatching(max_padded_tokens=1000), budget=budget)
     outcomes = run(engine.answer(prompts("a", "b")))
-    assert sum(outcome.output_tokens for outcome in outcomes) == 2 + 2 * 9
+    assert sum(outcome.tokens.output for outcome in outcomes) == 2 + 2 * 9
     assert sum(outcome.cost_nano_usd for outcome in outcomes) == round(budget.spent_usd * NANO)
 
 
@@ -750,7 +749,7 @@ def test_after_a_spent_budget_an_invalid_answer_is_not_repaired(run: Run) -> Non
 
 
 def test_a_refused_prompt_is_paid_for(run: Run) -> None:
-    refusal = RequestError("blocked", "no", http_status=200, input_tokens=1000)
+    refusal = RequestError("blocked", "no", http_status=200, tokens=Tokens(1000))
     backend = FakeBackend({"0000": [refusal]})
     ended = Batch(run, backend, many(3), budget=budget_of(2), max_in_flight=1)
     assert backend.sent == ["0000"]

@@ -89,8 +89,8 @@ def test_of_a_server_that_answers_a_tenth_badly_all_other_rows_are_answered() ->
         if number % 11 != 10:
             assert isinstance(outcome, Completion), outcome
             assert outcome.text == f"answer {number} \ufffd"
-            assert 0 <= outcome.input_tokens < 100
-            assert 0 <= outcome.output_tokens < 100
+            assert 0 <= outcome.tokens.input < 100
+            assert 0 <= outcome.tokens.output < 100
             continue
         assert isinstance(outcome, Failure)
         assert outcome.kind != "internal"

@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.mending import mended_json, without_reasoning
 from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from tests.hostile import examples
 
 SCHEMA = {"type": "object", "properties": {"label": {"type": "string"}}, "required": ["label"]}
@@ -21,7 +22,7 @@ labels = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters
 
 
 def reply(text: str) -> Reply:
-    return Reply(text=text, finish_reason="stop", input_tokens=1, output_tokens=2, model="m")
+    return Reply(text=text, finish_reason="stop", tokens=Tokens(1, 2), model="m")
 
 
 def parsed(text: str, schema: Any = SCHEMA, **options: Any) -> tuple[Any, Reply]:

@@ -18,4 +18,4 @@ def test_an_outcome_can_be_pickled() -> None:
 
 def test_a_failure_has_no_cost_by_default() -> None:
     failure = Failure(kind="bad_request", message="no")
-    assert (failure.attempts, failure.rejections, failure.input_tokens, failure.output_tokens) == (0, 0, 0, 0)
+    assert (failure.attempts, failure.rejections, failure.tokens.input, failure.tokens.output) == (0, 0, 0, 0)

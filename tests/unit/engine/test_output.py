@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.output import MAX_ANSWER, OutputParser, VectorParser
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from tests.hostile import examples
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
 
 
 def reply(text: str, finish_reason: str = "stop") -> Reply:
-    return Reply(text=text, finish_reason=finish_reason, input_tokens=11, output_tokens=22, model="m")
+    return Reply(text=text, finish_reason=finish_reason, tokens=Tokens(11, 22), model="m")
 
 
 def refusal(schema: Any, text: str, finish_reason: str = "stop") -> RequestError:
@@ -77,7 +78,7 @@ def test_the_error_of_a_truncated_answer_mentions_the_limit(text: str) -> None:
 def test_a_refused_answer_is_billed_and_an_empty_one_may_be_asked_again(text: str, kind: str) -> None:
     error = refusal(SCHEMA, text)
     assert (error.kind, error.http_status) == (kind, 200)
-    assert (error.input_tokens, error.output_tokens) == (11, 22)
+    assert (error.tokens.input, error.tokens.output) == (11, 22)
 
 
 def test_an_answer_that_never_ends_its_brackets_is_not_json() -> None:
@@ -94,7 +95,7 @@ def nested(levels: int) -> str:
 def test_an_answer_that_is_nested_too_deep_to_be_pickled_is_refused_and_billed(levels: int) -> None:
     """Beam could not pickle it, and the journal had recorded it by then: each retry failed, too."""
     error = refusal({}, nested(levels))
-    assert (error.kind, error.output_tokens) == ("invalid_output", 22)
+    assert (error.kind, error.tokens.output) == ("invalid_output", 22)
     assert error.message == "the answer is nested more than 100 levels deep"
 
 
@@ -149,7 +150,7 @@ def test_a_false_answer_is_an_answer() -> None:
 
 
 def vector_reply(*vector: Any) -> Reply:
-    return Reply(text="", finish_reason="stop", input_tokens=11, output_tokens=0, model="m", vector=list(vector))
+    return Reply(text="", finish_reason="stop", tokens=Tokens(11), model="m", vector=list(vector))
 
 
 @pytest.mark.parametrize("vector", [[0.5, -1.0], [0, 1], [1e-45, 3.4e38]])
@@ -173,7 +174,7 @@ def test_a_vector_of_finite_numbers_is_an_answer(vector: list[float]) -> None:
 def test_a_vector_without_finite_numbers_is_refused_and_billed(vector: list[Any]) -> None:
     with pytest.raises(RequestError, match="values that are not finite 32-bit numbers") as caught:
         VectorParser(None).parse(vector_reply(*vector))
-    assert (caught.value.kind, caught.value.input_tokens) == ("invalid_output", 11)
+    assert (caught.value.kind, caught.value.tokens.input) == ("invalid_output", 11)
 
 
 def test_an_answer_without_a_vector_is_none() -> None:

@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.engine.retry import (
     RequestError,
     RetryPolicy,
 )
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS, FailureKind
 
 POLICY = RetryPolicy(max_attempts=5, max_throttled_seconds=60.0)
@@ -72,11 +73,9 @@ def test_a_request_error_truncates_the_message_of_the_server() -> None:
 
 
 def test_a_request_error_has_the_billed_tokens() -> None:
-    error = RequestError(
-        "blocked", "no", http_status=200, retry_after_seconds=1.5, input_tokens=3, output_tokens=4
-    )
+    error = RequestError("blocked", "no", http_status=200, retry_after_seconds=1.5, tokens=Tokens(3, 4))
     assert (error.kind, error.message, error.http_status) == ("blocked", "no", 200)
-    assert (error.retry_after_seconds, error.input_tokens, error.output_tokens) == (1.5, 3, 4)
+    assert (error.retry_after_seconds, error.tokens.input, error.tokens.output) == (1.5, 3, 4)
     assert str(error) == "no"
 
 

@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.tier import FlexTier
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.spec import Price
 from tests.unit.engine.test_engine import FakeBackend, Recorder, Run, engine_of, many, now
 
@@ -46,8 +47,7 @@ class Flex(FakeBackend):
         return Reply(
             text=reply.text,
             finish_reason="stop",
-            input_tokens=reply.input_tokens,
-            output_tokens=reply.output_tokens,
+            tokens=Tokens(reply.tokens.input, reply.tokens.output),
             model=reply.model,
             service_tier="flex",
         )
@@ -150,7 +150,7 @@ def test_a_flex_request_may_take_fifteen_minutes(run: Run) -> None:
 
 
 def test_a_blocked_answer_at_flex_costs_half(run: Run) -> None:
-    blocked = RequestError("blocked", "no", http_status=200, input_tokens=7, output_tokens=9, service_tier="flex")
+    blocked = RequestError("blocked", "no", http_status=200, tokens=Tokens(7, 9), service_tier="flex")
     outcomes, _, _ = run(answered(1, FakeBackend(always=blocked)))
     (failure,) = outcomes
     assert (failure.service_tier, failure.cost_nano_usd) == ("flex", 8 * 10**9)

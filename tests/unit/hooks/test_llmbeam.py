@@ -217,10 +217,10 @@ def test_a_server_that_lists_no_models_or_does_not_answer_is_named(
     host = f"http://127.0.0.1:{server.server_port}/v1"
     is_usable, message = connect(monkeypatch, host=host, password="the-key").test_connection()
     assert is_usable
-    assert f"OpenAI at {host}/models lists no models, so the key was not checked" in message
+    assert f"The server at {host}/models lists no models, so the key was not checked" in message
     is_usable, message = connect(monkeypatch, host="http://127.0.0.1:9/v1", password="the-key").test_connection()
     assert not is_usable
-    assert message.startswith("OpenAI did not answer. ")
+    assert message.startswith("The server did not answer. ")
     assert "the-key" not in message
 
 
@@ -342,7 +342,7 @@ def test_the_connection_test_sends_what_the_gateway_wants(monkeypatch: pytest.Mo
     (request,) = server.received
     assert request.path == "/v1/models?api-version=1"
     assert request.headers.items() >= {"x-portkey-config": "pc-planted", "api-key": "the-key"}.items()
-    assert (is_usable, message) == (False, "OpenAI answered HTTP 401: no ***.")
+    assert (is_usable, message) == (False, "The server answered HTTP 401: no ***.")
 
 
 def test_the_usage_tier_of_the_connection_is_that_of_jobs_which_have_a_threshold(

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, failed_row
 from airflow_provider_llmbeam.pipeline.records import (
@@ -111,7 +112,7 @@ def test_a_structured_answer_is_its_value(value: Any) -> None:
 
 def test_the_record_of_a_failed_row_is_the_row_and_its_error() -> None:
     known = {"http_status": 200, "category": "SAFETY", "request_id": "r-1"}
-    failure = Failure(kind="blocked", message="no", attempts=1, input_tokens=5, **known)
+    failure = Failure(kind="blocked", message="no", attempts=1, tokens=Tokens(5), **known)
     assert failed_record(FailedRow({"id": 1, "text": "a"}, failure)) == {
         "id": 1,
         "text": "a",

@@ -99,7 +99,7 @@ def test_an_answer_has_its_text_and_its_tokens(model, answered) -> None:
     found = format_of(model).decode(line(answered))
     assert found.key == "f"
     assert isinstance(found.result, Reply)
-    assert (found.result.text, found.result.input_tokens, found.result.output_tokens) == ("Paris", 7, 1)
+    assert (found.result.text, found.result.tokens.input, found.result.tokens.output) == ("Paris", 7, 1)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_vector_has_its_tokens_or_none_if_the_provider_reports_none(model, ans
     assert isinstance(found.result, Reply)
     assert found.result.vector == VECTOR
     assert (found.result.text, found.result.model) == ("", model.name)
-    assert (found.result.input_tokens, found.result.output_tokens) == (tokens, 0)
+    assert (found.result.tokens.input, found.result.tokens.output) == (tokens, 0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ def test_an_echo_is_the_prompt() -> None:
     backend = EchoBackend(EchoModel(type="echo", name="parrot"))
     reply = run_in_no_time(backend.complete(Prompt("hello, hello!", system="Be brief.")))
     assert (reply.text, reply.finish_reason, reply.model) == ("hello, hello!", "stop", "parrot")
-    assert reply.input_tokens == reply.output_tokens == 3
+    assert reply.tokens.input == reply.tokens.output == 3
     run_in_no_time(backend.aclose())
 
 

@@ -99,4 +99,4 @@ def test_one_text_is_embedded_like_many() -> None:
     backend = EchoEmbeddings(EchoModel(type="echo", name="parrot"), Embedding())
     one = asyncio.run(backend.complete(Prompt("hello, hello!")))
     assert [one] == asyncio.run(backend.complete_batch([Prompt("hello, hello!")]))
-    assert (one.text, one.input_tokens, one.output_tokens, one.model) == ("", 3, 0, "parrot")
+    assert (one.text, one.tokens.input, one.tokens.output, one.model) == ("", 3, 0, "parrot")

@@ -48,7 +48,7 @@ def test_the_answers_are_equal_and_the_head_is_read_from_the_cache(sandbox, cach
     inline = answers(sandbox, PROMPTS, None)
     found = answers(sandbox, PROMPTS, cached, stream=stream)
     assert [reply.text for reply in found] == [reply.text for reply in inline]
-    assert [reply.cached_tokens for reply in found] == [6_003] * 3
+    assert [reply.tokens.cached for reply in found] == [6_003] * 3
     assert sum(charge.cached_tokens for charge in sandbox.token_bill.charges) == 3 * 6_003
 
 
@@ -56,7 +56,7 @@ def test_after_the_cache_is_gone_each_prompt_is_sent_whole_and_paid_once(sandbox
     caches.delete(name=cached.name)
     before = sum(charge.answers for charge in sandbox.token_bill.charges)
     found = answers(sandbox, PROMPTS, cached)
-    assert [reply.cached_tokens for reply in found] == [0] * 3
+    assert [reply.tokens.cached for reply in found] == [0] * 3
     assert sum(charge.answers for charge in sandbox.token_bill.charges) - before == 3
     statuses = [record.http_status for record in sandbox.requests if "generateContent" in record.method]
     assert statuses == [403, 200, 200, 200]
@@ -64,7 +64,7 @@ def test_after_the_cache_is_gone_each_prompt_is_sent_whole_and_paid_once(sandbox
 
 def test_another_prompt_is_sent_whole_and_the_next_one_uses_the_cache(sandbox, cached):
     found = answers(sandbox, [Prompt("Something else."), PROMPTS[0]], cached)
-    assert [reply.cached_tokens for reply in found] == [0, 6_003]
+    assert [reply.tokens.cached for reply in found] == [0, 6_003]
 
 
 def test_a_server_error_is_no_reason_to_leave_the_cache(sandbox, cached):

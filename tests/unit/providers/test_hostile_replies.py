@@ -181,7 +181,7 @@ def assert_is_valid(found: Any) -> None:
                 assert all(map(math.isfinite, VectorParser(None).parse(found)))
             except RequestError as error:
                 assert error.kind == "invalid_output"  # noqa: PT017 - one of two valid results
-    for tokens in (found.input_tokens, found.output_tokens):
+    for tokens in (found.tokens.input, found.tokens.output):
         assert type(tokens) is int
         assert 0 <= tokens <= 2 * MAX_TOKENS
 

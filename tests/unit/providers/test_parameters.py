@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.providers.gemini.batch_format import DeveloperFormat
 from airflow_provider_llmbeam.providers.gemini.client import citations_of
@@ -96,7 +97,7 @@ def test_the_answer_of_vllm_is_one_of_the_choices(sandbox):
 
 
 def test_an_answer_that_is_none_of_the_choices_is_invalid_as_of_a_server_that_ignores_them():
-    reply = Reply(text="maybe", finish_reason="stop", input_tokens=1, output_tokens=1, model="m")
+    reply = Reply(text="maybe", finish_reason="stop", tokens=Tokens(1, 1), model="m")
     with pytest.raises(RequestError) as invalid:
         OutputParser(None, ("yes", "no")).parse(reply)
     assert (invalid.value.kind, invalid.value.message) == (

@@ -100,9 +100,9 @@ def test_a_reply_without_usage_is_billed_by_its_length_and_marked(
     read: Callable[[Any], Reply], usage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     reply = read(usage)
-    assert 100 <= reply.input_tokens <= 130
-    assert reply.output_tokens == 100
-    assert reply.estimated_tokens == reply.input_tokens + reply.output_tokens
+    assert 100 <= reply.tokens.input <= 130
+    assert reply.tokens.output == 100
+    assert reply.tokens.estimated == reply.tokens.input + reply.tokens.output
     (message,) = caplog.messages
     assert message.startswith("Model 'm' reports no usage of tokens. ")
 
@@ -111,7 +111,7 @@ def test_a_reply_without_usage_is_billed_by_its_length_and_marked(
 def test_a_reply_with_usage_has_no_estimate(read: Callable[[Any], Reply]) -> None:
     usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "promptTokenCount", "candidatesTokenCount"), 3)
     reply = read(usage)
-    assert (reply.input_tokens, reply.output_tokens, reply.estimated_tokens) == (3, 3, 0)
+    assert (reply.tokens.input, reply.tokens.output, reply.tokens.estimated) == (3, 3, 0)
 
 
 def test_unbelievable_usage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -207,4 +207,4 @@ def test_the_tokens_beside_an_error_in_a_200_are_billed() -> None:
     body = {"choices": [choice], "usage": {"prompt_tokens": 1000, "completion_tokens": 5000}}
     with pytest.raises(RequestError) as caught:
         json_object(json.dumps(body).encode(), "no answer", chat_error)
-    assert (caught.value.http_status, caught.value.input_tokens, caught.value.output_tokens) == (502, 1000, 5000)
+    assert (caught.value.http_status, caught.value.tokens.input, caught.value.tokens.output) == (502, 1000, 5000)

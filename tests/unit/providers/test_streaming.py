@@ -60,7 +60,7 @@ def streamed(monkeypatch: pytest.MonkeyPatch, *chunks: Any) -> Reply:
 def test_an_answer_of_gemini_may_end_with_a_chunk_of_usage_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     reply = streamed(monkeypatch, ENDED, USAGE)
     assert (reply.text, reply.finish_reason) == ("Hi.", "stop")
-    assert (reply.input_tokens, reply.output_tokens) == (7, 2)
+    assert (reply.tokens.input, reply.tokens.output) == (7, 2)
 
 
 def test_a_stream_of_gemini_without_a_reason_for_its_end_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_a_streamed_refusal_is_blocked_as_an_unstreamed_one() -> None:
         pytest.raises(RequestError, match="withheld: I cannot help") as caught,
     ):
         asyncio.run(main(server.url))
-    assert (caught.value.kind, caught.value.category, caught.value.input_tokens) == ("blocked", "refusal", 5)
+    assert (caught.value.kind, caught.value.category, caught.value.tokens.input) == ("blocked", "refusal", 5)
 
 
 @pytest.mark.parametrize("module", [gemini, openai])

@@ -13,6 +13,7 @@ from llmbeam_sandbox import ModelSettings, Sandbox
 from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.providers.reported import UsageReader, tier_of
 from airflow_provider_llmbeam.spec import GeminiModel, Generation, OpenAIModel
@@ -168,5 +169,5 @@ def test_provisioned_throughput_is_used_first_alone_or_not_as_the_tier_says(tier
 
 def test_what_is_prepaid_costs_nothing_and_the_bill_agrees():
     price = Price(input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=2.0)
-    assert Bill.of(1000, 100, 500, price, "provisioned").cost_nano_usd == 0
-    assert Bill.of(1000, 100, 0, price, "off_peak") == Bill.of(1000, 100, 0, price)
+    assert Bill.of(Tokens(1000, 100, 500), price, "provisioned").cost_nano_usd == 0
+    assert Bill.of(Tokens(1000, 100), price, "off_peak") == Bill.of(Tokens(1000, 100), price)

@@ -101,7 +101,7 @@ def test_each_format_is_answered_on_both_kinds_of_address(
     replies = ask(made, request_format, *rivers, is_dedicated=is_dedicated)
     assert [isinstance(reply, Reply) for reply in replies] == [True] * 3, replies
     assert len({reply.text for reply in replies}) == 3
-    assert all(f"{number}" in reply.text and reply.input_tokens > 0 for number, reply in enumerate(replies))
+    assert all(f"{number}" in reply.text and reply.tokens.input > 0 for number, reply in enumerate(replies))
 
 
 @pytest.mark.parametrize("request_format", ["chat", "instances", "raw"])

@@ -131,6 +131,9 @@ class Estimate(_Part):
         total_cost_usd: `cost_usd` and that of the guard; `None` if one of them is not known.
         exceeds_budget: Whether the cost in the mode of the job is above `budget_usd`, or that of the guard above
             its own budget.
+        cascade: What the stages of a cascade change, as a sentence; empty for a job without one, whose other
+            figures are those of `model` alone.
+        cascade_cost_usd: Cost of `requests` with the stages, as the calibration has found; `None` before one.
         budget_usd: What the job may spend, in US dollars: `limits.budget_usd`, or what is left of `limits.budget`
             if that is less; `None` without either.
         budget_left_usd: What is left of `limits.budget`, which other runs spend, too, in US dollars; `None`
@@ -176,6 +179,8 @@ class Estimate(_Part):
     prefix_cache_usd: float = 0.0
     total_cost_usd: float | None = None
     exceeds_budget: bool
+    cascade: str = ""
+    cascade_cost_usd: float | None = None
     budget_usd: float | None = None
     budget_left_usd: float | None = None
     duration_seconds: float | None
@@ -217,6 +222,8 @@ class Estimate(_Part):
         if self.planned_cost_usd is not None and self.planned_cost_usd != self.cost_usd:
             planned = f"{bound or 'about '}{usd(self.planned_cost_usd)}"
             yield f"Planned   {planned} in the mode and at the tier of the job"
+        if self.cascade:
+            yield f"Cascade   {self.cascade}"
         if self.budget_left_usd is not None:
             yield f"Left      {usd(self.budget_left_usd)} of the budget that the runs share"
         if self.guard is not None:

@@ -100,12 +100,12 @@ class GuardSample:
         if "output" in moderation.on:
             about = self._about_answers(answered, sample, known_scale, remaining)
             sides["output"] = self._project("output", *about)
-        outcomes = [outcome for side in self._judged.values() for outcome in side.values()]
+        tokens = [outcome.tokens for side in self._judged.values() for outcome in side.values()]
         price = price_of(moderation.model, moderation.limits.price)
         read = sum(each.input_tokens for each in sides.values())
         said = sum(each.output_tokens for each in sides.values())
-        cached = read * input_share(outcomes, "cached_tokens")
-        cost = None if price is None else round(mean_rates(price, outcomes).cost_usd(read, said, cached), 6)
+        cached = read * input_share(tokens, "cached")
+        cost = None if price is None else round(mean_rates(price, tokens).cost_usd(read, said, cached), 6)
         budget = moderation.limits.budget_usd
         return GuardEstimate(
             model=f"{moderation.model.type}:{moderation.model.name}",
@@ -113,7 +113,7 @@ class GuardSample:
             output=sides.get("output"),
             cost_usd=cost,
             exceeds_budget=cost is not None and budget is not None and cost > budget,
-            output_is_upper_bound=not outcomes,
+            output_is_upper_bound=not tokens,
             sample={".".join(names): number for names, number in self._usage.items() if number},
         )
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean, linear_regression
 from typing import Literal
 
-from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.outcome import Outcome
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model.price import Price
 
@@ -74,8 +74,8 @@ def project(
     mean = fmean(sizes)
     squares = sum((size - mean) ** 2 for size in sizes)
     is_line = count >= _ENOUGH_FOR_A_LINE and squares > 0
-    said = [outcome.output_tokens for _, outcome in observed]
-    read = [outcome.input_tokens for _, outcome in observed]
+    said = [outcome.tokens.output for _, outcome in observed]
+    read = [outcome.tokens.input for _, outcome in observed]
     (input_slope, input_base), (output_slope, output_base) = (
         (linear_regression(sizes, read), linear_regression(sizes, said))
         if is_line
@@ -83,8 +83,8 @@ def project(
     )
     residuals = tuple(
         (
-            outcome.input_tokens - input_base - input_slope * size,
-            outcome.output_tokens - output_base - output_slope * size,
+            outcome.tokens.input - input_base - input_slope * size,
+            outcome.tokens.output - output_base - output_slope * size,
         )
         for size, outcome in observed
     )
@@ -100,23 +100,19 @@ def project(
     )
 
 
-def mean_rates(price: Price, sample: Sequence[Outcome | Bill]) -> Price:
+def mean_rates(price: Price, sample: Sequence[Tokens]) -> Price:
     """Returns the mean price of the tokens of a sample, some of which are those of long prompts."""
     plain = price.model_copy(update={"long_prompts": None})
-    tokens = [
-        (each.input_tokens, each.output_tokens, each.cached_tokens, each.audio_tokens, each.cache_write_tokens)
-        for each in sample
-    ]
-    listed, cost = (sum(rates.cost_usd(*each) for each in tokens) for rates in (plain, price))
+    listed, cost = (sum(rates.cost_usd(*tokens.priced) for tokens in sample) for rates in (plain, price))
     factor = cost / listed if listed else 1.0
     rates = {name: value for name, value in plain if name.endswith("_tokens") and value is not None}
     return plain.model_copy(update={name: value * factor for name, value in rates.items()})
 
 
-def input_share(sample: Sequence[Outcome | Bill], name: Literal["cached_tokens", "audio_tokens"]) -> float:
+def input_share(sample: Sequence[Tokens], name: Literal["cached", "audio"]) -> float:
     """Returns the share of some input tokens, such as those from the provider's cache, in those of a sample."""
-    read = sum(each.input_tokens for each in sample)
-    return sum(getattr(each, name) for each in sample) / read if read else 0.0
+    read = sum(tokens.input for tokens in sample)
+    return sum(getattr(tokens, name) for tokens in sample) / read if read else 0.0
 
 
 def _t(freedom: int) -> float:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.pacing.shared_failure import SharedFailure
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.exceptions import (
     JobFailedError,
     JobSpecError,
@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import Work
+from airflow_provider_llmbeam.pipeline.cascade.state import read_calibration
 from airflow_provider_llmbeam.pipeline.measure.answers import find_outcomes, online_latencies, send
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import (
     Estimate,
@@ -189,8 +190,8 @@ def _usage(outcomes: Sequence[Outcome]) -> SampleUsage:
     return SampleUsage(
         requests=len(outcomes),
         failed=sum(isinstance(outcome, Failure) for outcome in outcomes),
-        input_tokens=sum(outcome.input_tokens for outcome in outcomes),
-        output_tokens=sum(outcome.output_tokens for outcome in outcomes),
+        input_tokens=sum(outcome.tokens.input for outcome in outcomes),
+        output_tokens=sum(outcome.tokens.output for outcome in outcomes),
         cost_usd=None if None in costs else round(sum(filter(None, costs)) / NANO, 6),
         service_tiers=Counter(each.service_tier for each in outcomes if isinstance(each, Completion)),
     )
@@ -244,22 +245,24 @@ def _extrapolate(
     duration, now = None if seconds is None else round(start + seconds, 1), time.time()
 
     # Without answers the prompts themselves say which of them have the price of long ones, or of audio.
-    bills: Sequence[Outcome | Bill] = [outcome for _, outcome in observed] or [
-        Bill(count, longest, audio_tokens=found.audio_tokens.get(each, 0)) for each, count in found.tokens.items()
+    sample = [outcome.tokens for _, outcome in observed] or [
+        Tokens(count, longest, audio=found.audio_tokens.get(each, 0)) for each, count in found.tokens.items()
     ]
     work = Work(
         rows=sent,
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        cached_tokens=round(input_tokens * input_share(bills, "cached_tokens")),
-        audio_tokens=round(input_tokens * input_share(bills, "audio_tokens")),
+        cached_tokens=round(input_tokens * input_share(sample, "cached")),
+        audio_tokens=round(input_tokens * input_share(sample, "audio")),
     )
     work = with_head(spec, work, price, tokens, seconds)
-    rates = None if price is None else mean_rates(price, bills)
+    rates = None if price is None else mean_rates(price, sample)
     ratio = None if rates is None else rates.ratio_at(ordinary_tier(spec.inference.service_tier))
     ways = ways_of_job(spec, work, rates, duration, now)
     planned, left = planned_cost_usd(spec, work, rates, ways), read_left_usd(spec)
     budget = min((each for each in (spec.limits.budget_usd, left) if each is not None), default=None)
+    cascade, cascade_cost = _cascade_cost(spec, sent)
+    expected = planned if cascade_cost is None else cascade_cost
     return Estimate(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
@@ -281,7 +284,9 @@ def _extrapolate(
         batch_cost_usd=_rounded(work.cost_usd(rates, TIER_RATIOS["batch"])),
         planned_cost_usd=_rounded(planned),
         prefix_cache_usd=round(work.prefix_usd, 6),
-        exceeds_budget=planned is not None and budget is not None and planned > budget,
+        exceeds_budget=expected is not None and budget is not None and expected > budget,
+        cascade=cascade,
+        cascade_cost_usd=_rounded(cascade_cost),
         budget_usd=budget,
         budget_left_usd=left,
         duration_seconds=duration,
@@ -301,6 +306,17 @@ def _extrapolate(
         auto=auto_way(spec, ways)[1] if ways and spec.inference.mode == "auto" else "",
         inspected_bytes=round(scale * found.inspected_bytes),
     )
+
+
+def _cascade_cost(spec: JobSpec, requests: int) -> tuple[str, float | None]:
+    """Returns what the stages of a cascade change, as a sentence, and the cost of prompts with them."""
+    if spec.cascade is None:
+        return "", None
+    stored = read_calibration(spec)
+    if stored is None or price_of(spec.model, spec.limits.price) is None:
+        return "not calibrated, or no price known: these are figures of `model` alone; see `llmbeam cascade`", None
+    cost = stored.calibration.cost_per_row * requests
+    return f"about {usd(cost)} with its stages, by its calibration; the rest is of `model` alone", cost
 
 
 def _rounded(amount: float | None) -> float | None:

@@ -6,6 +6,7 @@ import json
 
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
 from airflow_provider_llmbeam.pipeline.privacy.dlp.table import SERVICE
 from airflow_provider_llmbeam.providers.gemini.client import error_of
 from airflow_provider_llmbeam.providers.http import HttpBackend, HttpClient
@@ -41,7 +42,6 @@ class InspectBackend(HttpBackend):
         return Reply(
             text=json.dumps(json_object(content, f"no reply of {SERVICE}", error_of)),
             finish_reason="stop",
-            input_tokens=0,
-            output_tokens=0,
+            tokens=NO_TOKENS,
             model=SERVICE,
         )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.journal.entry import MAX_ABOUT, MAX_DEPTH, Entry, encode_entry, read_segment
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.spec.fields.failure_kind import FAILURE_KINDS
 from airflow_provider_llmbeam.spec.model.tier import SERVICE_TIERS
 from tests.hostile import examples
@@ -25,14 +26,14 @@ any_json = st.recursive(
     max_leaves=6,
 )
 counts = st.integers(0, 10**12)
+tokens = st.builds(Tokens, counts, counts, counts, counts, counts, counts, counts)
 completions = st.builds(
     Completion,
     text=any_text,
     parsed=any_json,
     model=unicode_text,
     finish_reason=unicode_text,
-    input_tokens=counts,
-    output_tokens=counts,
+    tokens=tokens,
     attempts=counts,
     rejections=counts,
     repairs=counts,
@@ -60,7 +61,14 @@ FIELDS = {
 }
 
 
-FIELDS_OF_ANSWER: dict[str, Any] = {name: FIELDS[name] for name in FIELDS if name not in ("fingerprint", "job")}
+FIELDS_OF_ANSWER: dict[str, Any] = {
+    "tokens": Tokens(1, 1),
+    **{
+        name: FIELDS[name]
+        for name in FIELDS
+        if name not in ("fingerprint", "job", "input_tokens", "output_tokens")
+    },
+}
 
 
 def line_of(**changes: Any) -> bytes:
@@ -78,14 +86,13 @@ refusals = st.builds(
     http_status=st.none() | st.integers(100, 599),
     attempts=counts,
     rejections=counts,
-    input_tokens=counts,
-    output_tokens=counts,
+    tokens=tokens,
     max_repairs=counts,
     answered_at=st.floats(0, 1e10),
     service_tier=st.sampled_from(SERVICE_TIERS),
     category=st.none() | unicode_text,
 )
-REFUSAL = Failure(kind="truncated", message="cut", http_status=200, attempts=1, input_tokens=7, answered_at=2.0)
+REFUSAL = Failure(kind="truncated", message="cut", http_status=200, attempts=1, tokens=Tokens(7), answered_at=2.0)
 BEFORE, AFTER = line_of(fingerprint="a"), line_of(fingerprint="c")
 NUMBER = b'"latency_seconds": 0.1'
 
@@ -323,8 +330,8 @@ def is_valid(entry: Entry) -> bool:
     """Whether an entry can be used by all later steps."""
     answer = entry.outcome
     whole = (
-        answer.input_tokens,
-        answer.output_tokens,
+        answer.tokens.input,
+        answer.tokens.output,
         answer.attempts,
         answer.rejections,
         answer.repairs,

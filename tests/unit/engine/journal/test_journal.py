@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.engine.journal.entry import read_segment
 from airflow_provider_llmbeam.engine.journal.journal import BatchJournal, Journal
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from tests.files import LocalFiles
 from tests.hostile import examples
@@ -63,7 +64,7 @@ def test_an_answer_can_be_read_as_soon_as_it_is_stored(journal: BatchJournal, tm
     assert read(tmp_path)["prompt 2"] == "answer 2"
 
 
-REFUSAL = Failure(kind="truncated", message="cut", attempts=1, input_tokens=7, answered_at=2.0)
+REFUSAL = Failure(kind="truncated", message="cut", attempts=1, tokens=Tokens(7), answered_at=2.0)
 
 
 def test_a_refused_answer_is_known_to_the_next_batch(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
 from airflow_provider_llmbeam.providers.echo.client import EchoBackend
 from airflow_provider_llmbeam.spec.model import EchoModel, GeminiModel, OpenAIModel
-from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError, media_rules
+from airflow_provider_llmbeam.spec.model.media import MediaError, MediaUnavailableError
 
-DEVELOPER = media_rules(GeminiModel())
+DEVELOPER = GeminiModel().media
 
 
 class Counted:
@@ -224,7 +224,7 @@ def test_a_file_that_is_too_large_for_the_request_is_named_by_the_address_of_its
 
 def test_an_openai_server_gets_bytes_of_gs() -> None:
     files = Counted()
-    rules = media_rules(OpenAIModel(type="openai", name="m"))
+    rules = OpenAIModel(type="openai", name="m").media
 
     async def main() -> list[Prompt]:
         async with MediaLoader(rules, files).loaded([prompt("gs://b/a.png")]) as loaded:

@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.engine.pacing.outage import Outage
 from airflow_provider_llmbeam.engine.pacing.pilot import Pilot
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.exceptions import ModelUnavailableError
 from bench.simulation.servers import Bucket
 
@@ -68,7 +69,7 @@ class Server:
             if isinstance(fault, RequestError):
                 raise again(fault)
         assert not isinstance(found, Exception)
-        return Reply(text=found[0], finish_reason=found[1], input_tokens=1, output_tokens=1, model="m")
+        return Reply(text=found[0], finish_reason=found[1], tokens=Tokens(1, 1), model="m")
 
     async def aclose(self) -> None: ...
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.bill import Bill
 from airflow_provider_llmbeam.engine.pacing.budget import Budget
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobError
 from airflow_provider_llmbeam.spec import Price
 from airflow_provider_llmbeam.spec.facts import ASSUMED_PRIORITY_RATIO
@@ -17,7 +18,7 @@ tokens = st.integers(0, 10**6)
 
 
 def bill(input_tokens: int, output_tokens: int, price: Price = PRICE) -> Bill:
-    return Bill(input_tokens, output_tokens, 0, round(price.cost_usd(input_tokens, output_tokens) * NANO))
+    return Bill(Tokens(input_tokens, output_tokens), round(price.cost_usd(input_tokens, output_tokens) * NANO))
 
 
 @given(st.lists(st.tuples(tokens, tokens), max_size=20), st.floats(0.01, 100))
@@ -46,17 +47,17 @@ def test_free_tokens_never_spend_a_budget() -> None:
 
 def test_replies_of_a_tier_without_a_known_price_are_charged_and_hide_no_others() -> None:
     budget = Budget(2.9)
-    budget.add(Bill.of(1_000_000, 0, 0, PRICE, "priority"), PRICE)
+    budget.add(Bill.of(Tokens(1_000_000), PRICE, "priority"), PRICE)
     assert budget.spent_usd == ASSUMED_PRIORITY_RATIO
-    budget.add(Bill.of(1_000_000, 0, 0, PRICE), PRICE)
+    budget.add(Bill.of(Tokens(1_000_000), PRICE), PRICE)
     assert budget.spent_usd == ASSUMED_PRIORITY_RATIO + 1
-    budget.add(Bill.of(0, 50_000, 0, PRICE, "flex"), PRICE)
+    budget.add(Bill.of(Tokens(0, 50_000), PRICE, "flex"), PRICE)
     assert budget.is_spent
 
 
 def test_the_price_of_the_tier_is_charged_where_it_is_known() -> None:
     budget, price = Budget(3.0), PRICE.model_copy(update={"priority_ratio": 2.5})
-    budget.add(Bill.of(1_000_000, 0, 0, price, "priority"), price)
+    budget.add(Bill.of(Tokens(1_000_000), price, "priority"), price)
     assert budget.spent_usd == 2.5
 
 

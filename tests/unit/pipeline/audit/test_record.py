@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline.audit.load import SCHEMA
 from airflow_provider_llmbeam.pipeline.audit.record import account_of, key_hash
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail, was_sent
@@ -40,7 +41,7 @@ def trail(**audit: Any) -> AuditTrail:
 
 
 def completion(text: str = "an answer", **fields: Any) -> Completion:
-    known = {"model": "m-1", "finish_reason": "stop", "input_tokens": 3, "output_tokens": 2, "attempts": 1}
+    known = {"model": "m-1", "finish_reason": "stop", "tokens": Tokens(3, 2), "attempts": 1}
     return Completion(text=text, latency_seconds=0.1, sent_at=1.0, answered_at=2.0, **known, **fields)
 
 

@@ -189,3 +189,18 @@ def test_rows_of_a_succeeded_job_that_have_no_answer_need_time_online():
     deadline = NOW + 10 * HOUR
     switch = deadline - HOUR * ONLINE_MARGIN - CANCEL_SECONDS
     assert isinstance(decided(files, now=switch, deadline_at=deadline), Cancel)
+
+
+def test_while_a_submission_is_in_doubt_its_file_is_not_submitted_again_and_others_are():
+    doubt = FileState(display_name="a", rows=100, is_in_doubt=True)
+    assert decided([doubt, file("b")]) == Submit(("b",))
+    assert isinstance(decided([doubt, file("b", "succeeded")]), Wait)
+
+
+def test_past_the_deadline_a_submission_in_doubt_is_not_cancelled_and_may_bill():
+    doubt = FileState(display_name="a", rows=100, is_in_doubt=True)
+    later = NOW + 24 * HOUR
+    assert decided([doubt], now=later).may_bill == ("a",)
+    assert decided([doubt, file("b", "running")], now=later).display_names == ("b",)
+    waited = MonitorHistory(first_cancelled_at=later - CANCEL_SECONDS)
+    assert decided([doubt, file("b", "running")], now=later, history=waited).may_bill == ("b", "a")

@@ -86,7 +86,7 @@ def test_a_vector_is_recorded_with_half_the_price_of_its_tokens_or_of_the_mean_e
     ((outcome,),) = found.values()
     assert isinstance(outcome, Completion)
     assert (outcome.text, outcome.parsed, outcome.service_tier) == ("", [0.5, 1], "batch")
-    assert (outcome.input_tokens, outcome.padded_tokens) == (tokens, tokens)
+    assert (outcome.tokens.input, outcome.padded_tokens) == (tokens, tokens)
     estimated = 0 if reported else tokens
     assert sums == Sums(answered=1, input_tokens=tokens, estimated_tokens=estimated, cost_nano_usd=tokens * 500)
 

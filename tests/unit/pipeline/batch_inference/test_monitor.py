@@ -38,6 +38,8 @@ def job(name, phase="running"):
 class Provider:
     """A provider whose jobs end at a time."""
 
+    has_display_names = True
+
     def __init__(self, clock, ends_at=2000.0):
         self.clock, self.ends_at = clock, ends_at
         self.jobs = {}
@@ -71,6 +73,9 @@ class Provider:
         if job.name in self.broken:
             raise DOWN
         del self.jobs[job.name]
+
+    def poll(self, job):
+        return self.get(job.name)
 
     def get(self, name):
         if name in self.broken:

@@ -43,6 +43,9 @@ class Provider:
     def find(self, prefix):
         return list(self.jobs.values()) if self.listed else []
 
+    def poll(self, job):
+        return self.get(job.name)
+
     def get(self, name):
         if name not in self.jobs:
             raise ApiNotFoundError(f"{name!r} is not the name of a batch-inference job of this provider.")

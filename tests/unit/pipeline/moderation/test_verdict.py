@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline.moderation.verdict import (
     VERDICT_SCHEMA,
     Decision,
@@ -124,9 +125,7 @@ def completed():
 
     def outcome(text):
         try:
-            reply = parser.mended(
-                Reply(text=text, finish_reason="stop", input_tokens=1, output_tokens=1, model="m")
-            )
+            reply = parser.mended(Reply(text=text, finish_reason="stop", tokens=Tokens(1, 1), model="m"))
             return completion(reply.text, parsed=parser.parse(reply))
         except RequestError as error:
             return Failure(kind=error.kind, message=str(error))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.build_report import (
     build_report,
@@ -63,13 +64,15 @@ def full(spec: JobSpec) -> Report:
         AnsweredRow(
             {},
             "a",
-            completion(sent_at=1000.0, answered_at=1010.0, attempts=2, rejections=1, cached_tokens=7),
+            completion(
+                sent_at=1000.0, answered_at=1010.0, attempts=2, rejections=1, tokens=Tokens(10, 3, cached=7)
+            ),
             "fresh",
         ),
-        AnsweredRow({}, "b", completion(sent_at=1005.0, answered_at=1030.0, input_tokens=600), "fresh"),
+        AnsweredRow({}, "b", completion(sent_at=1005.0, answered_at=1030.0, tokens=Tokens(600, 3)), "fresh"),
         AnsweredRow({}, "b", completion(), "duplicate"),
         AnsweredRow({}, "c", completion(finish_reason="max_tokens"), "resumed"),
-        FailedRow({}, Failure(kind="blocked", message="x" * 900, attempts=1, input_tokens=4)),
+        FailedRow({}, Failure(kind="blocked", message="x" * 900, attempts=1, tokens=Tokens(4))),
         FailedRow({}, Failure(kind="bad_request", message="no", attempts=1)),
     ]
     return report(spec, tally_of(spec, *rows))
@@ -110,6 +113,7 @@ def test_the_rate_is_over_the_time_of_sending(full: Report) -> None:
     assert full.tokens.model_dump() == {
         "input": 614,
         "cached": 7,
+        "cache_written": 0,
         "output": 6,
         "reasoning": 0,
         "estimated": 0,
@@ -247,7 +251,7 @@ def test_answers_within_zero_seconds_have_no_rate(spec: JobSpec) -> None:
 def test_padding_is_what_the_server_computed_beyond_the_tokens_of_the_prompt(
     spec: JobSpec, padded_tokens: int, ratio: float
 ) -> None:
-    answer = completion(input_tokens=100, padded_tokens=padded_tokens)
+    answer = completion(tokens=Tokens(100, 3), padded_tokens=padded_tokens)
     assert report(spec, tally_of(spec, AnsweredRow({}, "a", answer, "fresh"))).padding_ratio == ratio
 
 

@@ -18,6 +18,7 @@ from llmbeam_sandbox import Fault
 from airflow_provider_llmbeam.beam import LLMModelHandler
 from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline.build import build
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.reporting.metrics import BatchCounts, CountingDoFn, count, counts_of
@@ -72,14 +73,14 @@ def test_a_batch_is_counted_as_its_engine_works() -> None:
     batch.rejected(1.0)
     assert batch.take() == Counts(requests=1, rejections=1)
     batch.sent()
-    batch.finished(Prompt("a"), completion(input_tokens=10, output_tokens=3))
-    batch.finished(Prompt("b"), Failure(kind="blocked", message="no", input_tokens=5))
+    batch.finished(Prompt("a"), completion(tokens=Tokens(10, 3)))
+    batch.finished(Prompt("b"), Failure(kind="blocked", message="no", tokens=Tokens(5)))
     assert batch.take() == Counts(requests=1, answered=1, failed=1, input_tokens=15, output_tokens=3)
     assert batch.take() == Counts()
 
 
 def test_answers_of_an_earlier_try_count_as_in_that_try() -> None:
-    known = [completion(attempts=2, rejections=3, input_tokens=7, output_tokens=1), completion(attempts=0)]
+    known = [completion(attempts=2, rejections=3, tokens=Tokens(7, 1)), completion(attempts=0)]
     assert counts_of(known) == Counts(answered=2, requests=5, rejections=3, input_tokens=17, output_tokens=4)
 
 
@@ -87,7 +88,7 @@ def test_answers_of_a_tier_without_a_known_price_count_for_the_budget_that_the_c
     None
 ):
     price = Price(input_usd_per_million_tokens=1.0, output_usd_per_million_tokens=1.0)
-    served = completion(input_tokens=900, output_tokens=100, cost_nano_usd=None, service_tier="priority")
+    served = completion(tokens=Tokens(900, 100), cost_nano_usd=None, service_tier="priority")
     batch = BatchCounts(price)
     batch.finished(Prompt("a"), served)
     assert batch.take().cost_nano_usd == counts_of([served], price).cost_nano_usd == 1_750_000

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline.reporting.time_series import (
     MAX_INTERVALS,
     TimeSeries,
@@ -29,7 +30,7 @@ answers = st.builds(
     held_seconds=st.just(0.0) | st.floats(0, 400),
     rejected_at=st.lists(times, max_size=2).map(tuple),
     rejections=st.integers(2, 4),
-    input_tokens=counts,
+    tokens=st.builds(Tokens, counts),
     cost_nano_usd=st.none() | counts,
 )
 failures = st.builds(
@@ -39,7 +40,7 @@ failures = st.builds(
     failed_at=times,
     rejected_at=st.lists(times, max_size=2).map(tuple),
     rejections=st.integers(2, 4),
-    output_tokens=counts,
+    tokens=st.builds(Tokens, output=counts),
 )
 events = st.lists(answers | failures, max_size=12)
 
@@ -88,7 +89,7 @@ def test_no_event_is_lost_and_no_series_is_longer_than_300_intervals(a: list[Any
     assert found["answers"] == sum(isinstance(each, Completion) for each in outcomes)
     assert found["failed"] == sum(isinstance(each, Failure) for each in outcomes)
     assert found["rejections"] == sum(each.rejections for each in outcomes)
-    assert found["input_tokens"] == sum(each.input_tokens for each in outcomes)
+    assert found["input_tokens"] == sum(each.tokens.input for each in outcomes)
     assert found["cost_nano_usd"] == sum(each.cost_nano_usd or 0 for each in outcomes)
     assert found["sent"] == found["answers"]
 

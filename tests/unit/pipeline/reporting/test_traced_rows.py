@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline.audit.record import key_hash
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
@@ -84,7 +85,7 @@ def test_a_flagged_row_is_traced_with_what_the_guard_found():
 @pytest.mark.parametrize("origin", ["resumed", "cached", "duplicate"])
 def test_what_an_earlier_run_has_paid_for_is_in_no_span_of_this_one(origin):
     """A tool adds the tokens of spans up, and a row of last week would stretch the trace of today."""
-    paid = {"input_tokens": 7, "output_tokens": 3, "cost_nano_usd": 10**9}
+    paid = {"tokens": Tokens(7, 3), "cost_nano_usd": 10**9}
     rows = [answered(1, origin, moderation_input="S1"), replace(failed(2, **paid), origin=origin)]
     for found in traced(rows):
         assert (found.began_at, found.ended_at, found.attempts) == (0, 0, 0)

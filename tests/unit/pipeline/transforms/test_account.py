@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.reporting.time_series import percentile_seconds
@@ -26,9 +27,7 @@ completions = st.builds(
     text=st.just("a"),
     model=st.just("m"),
     finish_reason=st.sampled_from(["stop", "max_tokens"]),
-    input_tokens=counts,
-    output_tokens=counts,
-    cached_tokens=counts,
+    tokens=st.builds(Tokens, counts, counts, counts),
     cost_nano_usd=st.none() | counts,
     attempts=st.integers(1, 5),
     rejections=st.integers(0, 5),
@@ -42,8 +41,7 @@ failures = st.builds(
     message=st.sampled_from(["one", "two"]),
     attempts=st.integers(0, 5),
     rejections=st.integers(0, 5),
-    input_tokens=counts,
-    output_tokens=counts,
+    tokens=st.builds(Tokens, counts, counts),
 )
 origins = st.sampled_from(["fresh", "resumed", "duplicate"])
 answered_rows = st.builds(
@@ -124,9 +122,7 @@ def test_a_fresh_answer_counts_with_all_its_cost() -> None:
     answer = completion(
         attempts=3,
         rejections=2,
-        input_tokens=200,
-        output_tokens=7,
-        cached_tokens=150,
+        tokens=Tokens(200, 7, cached=150),
         cost_nano_usd=250_000_000,
         finish_reason="max_tokens",
     )
@@ -152,9 +148,7 @@ def test_an_answer_without_cost_in_this_run_counts_only_as_a_row(origin: Any) ->
 
 
 def test_a_failure_that_was_billed_counts_with_its_cost_once() -> None:
-    failure = Failure(
-        kind="blocked", message="no", attempts=1, rejections=1, input_tokens=9, output_tokens=8, cost_nano_usd=1
-    )
+    failure = Failure(kind="blocked", message="no", attempts=1, rejections=1, tokens=Tokens(9, 8), cost_nano_usd=1)
     tally = tally_of([FailedRow({}, failure), FailedRow({}, failure, "duplicate")])
     assert tally.failed == Counter(blocked=2)
     billed = {"requests": 2, "rejections": 1, "input_tokens": 9, "output_tokens": 8, "cost_nano_usd": 1}
@@ -175,8 +169,7 @@ def test_a_percentile_is_at_most_a_tenth_too_high(latencies: list[float], share:
             text="a",
             model="m",
             finish_reason="stop",
-            input_tokens=1,
-            output_tokens=1,
+            tokens=Tokens(1, 1),
             attempts=1,
             latency_seconds=latency,
             sent_at=1.0,

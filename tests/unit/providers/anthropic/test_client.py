@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.prefix import CachedHead, PromptHead
 from airflow_provider_llmbeam.engine.prompt import Prompt, Turn
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.providers.anthropic.client import (
     AnthropicBackend,
@@ -89,14 +90,14 @@ def test_an_answer_and_its_tokens_are_read(sandbox: Sandbox, stream: bool) -> No
     (record,) = sandbox.requests
     assert reply.text.startswith("hello [claude-haiku-5-5 ")
     assert (reply.finish_reason, reply.service_tier) == ("stop", "standard")
-    assert (reply.input_tokens, reply.output_tokens) == (record.input_tokens, record.output_tokens)
+    assert (reply.tokens.input, reply.tokens.output) == (record.input_tokens, record.output_tokens)
     assert (reply.first_token_seconds is not None) == stream
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_is_cut_says_so(sandbox: Sandbox, stream: bool) -> None:
     (reply,) = ask(sandbox, Prompt("hello"), generation=Generation(max_output_tokens=2, stream=stream))
-    assert (reply.finish_reason, reply.output_tokens) == ("max_tokens", 2)
+    assert (reply.finish_reason, reply.tokens.output) == ("max_tokens", 2)
 
 
 def test_nothing_is_sent_that_was_not_asked_for() -> None:
@@ -162,15 +163,15 @@ def test_cached_tokens_are_part_of_the_input_and_writing_them_has_its_own_price(
         "output_tokens_details": {"thinking_tokens": 4},
     }
     reply = read(usage=usage)
-    assert (reply.input_tokens, reply.cached_tokens, reply.cache_write_tokens) == (3100, 1000, 2000)
-    assert (reply.output_tokens, reply.reasoning_tokens) == (10, 4)
+    assert (reply.tokens.input, reply.tokens.cached, reply.tokens.cache_write) == (3100, 1000, 2000)
+    assert (reply.tokens.output, reply.tokens.reasoning) == (10, 4)
     price = Price(
         input_usd_per_million_tokens=4.0,
         output_usd_per_million_tokens=20.0,
         cached_input_usd_per_million_tokens=0.2,
         cache_write_usd_per_million_tokens=5.0,
     )
-    bill = Bill.of(3100, 10, 1000, price, cache_write_tokens=2000)
+    bill = Bill.of(Tokens(3100, 10, 1000, cache_write=2000), price)
     assert bill.cost_nano_usd == 100 * 4000 + 1000 * 200 + 2000 * 5000 + 10 * 20_000
 
 
@@ -185,10 +186,10 @@ def test_a_common_head_is_written_once_and_then_read(sandbox: Sandbox) -> None:
     head = "You classify reviews. " * 300
     prompts = [Prompt(f"{head}Review {number}") for number in range(3)]
     first, *others = ask(sandbox, *prompts, cached=CachedHead("", PromptHead(head)))
-    assert first.cached_tokens == 0 < first.cache_write_tokens
+    assert first.tokens.cached == 0 < first.tokens.cache_write
     for reply in others:
-        assert (reply.cached_tokens, reply.cache_write_tokens) == (first.cache_write_tokens, 0)
-        assert reply.input_tokens == first.input_tokens
+        assert (reply.tokens.cached, reply.tokens.cache_write) == (first.tokens.cache_write, 0)
+        assert reply.tokens.input == first.tokens.input
     (charge,) = sandbox.token_bill.charges
     assert charge.cached_tokens == 2 * charge.cache_write_tokens
 
@@ -257,7 +258,7 @@ def test_an_answer_that_is_withheld_names_why_and_is_billed() -> None:
     with pytest.raises(RequestError) as caught:
         read(stop_reason="refusal", stop_details={"type": "refusal", "category": "bio", "explanation": "No."})
     error = caught.value
-    assert (error.kind, error.category, error.input_tokens, error.output_tokens) == ("blocked", "bio", 5, 6)
+    assert (error.kind, error.category, error.tokens.input, error.tokens.output) == ("blocked", "bio", 5, 6)
 
 
 def test_an_answer_that_is_not_whole_is_requested_again() -> None:

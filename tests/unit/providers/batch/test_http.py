@@ -41,7 +41,8 @@ class Server(Replying):
         self.http = RestClient(session, "OpenAI", self.waits.append)
 
     def create(self) -> BatchJob:
-        return batches(self.url, self.http)._create(f"{self.url}/batches", {"a": 1}, "night-1")
+        provider = batches(self.url, self.http)
+        return provider._create("night-1", provider._post(f"{self.url}/batches", {"a": 1}))
 
 
 def batches(url: str, http: RestClient) -> OpenAIBatches:
@@ -105,8 +106,9 @@ def test_a_submission_is_sent_again_if_no_connection_was_made() -> None:
     session = requests.Session()
     session.trust_env = False
     http = RestClient(session, "OpenAI", waits.append)
+    provider = batches(url, http)
     with pytest.raises(ApiUnavailableError, match="did not answer"):
-        batches(url, http)._create(url, {}, "night-1")
+        provider._create("night-1", provider._post(url, {}))
     assert len(waits) == 4
 
 

@@ -64,6 +64,15 @@ def test_lines_of_vectors_fail_in_a_job_of_texts(open_cloud, kind) -> None:
     assert job.phase == "failed" or job.failed == 3
 
 
+@pytest.mark.parametrize("kind", ["gemini", "openai"])
+def test_the_file_of_a_refused_job_is_deleted(open_cloud, kind) -> None:
+    cloud = open_cloud(kind)
+    cloud.sandbox.faults.queue(f"{cloud.service}.create", Fault(kind="error", http_status=400))
+    with pytest.raises(JobRefusedError):
+        cloud.submit()
+    assert list(cloud.provider.uploads("")) == []
+
+
 def test_rows_are_counted_while_a_job_runs(cloud) -> None:
     cloud.sandbox.batches.change(run_seconds=100)
     job = cloud.submit(rows=10)

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_llmbeam.providers import vertex_batch
+from airflow_provider_llmbeam.providers.anthropic import batch as anthropic
 from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.providers.gemini import batch as gemini
-from airflow_provider_llmbeam.providers.gemini.batch import google_phase
 from airflow_provider_llmbeam.providers.openai import batch as openai
+from airflow_provider_llmbeam.providers.vertex_batch import google_phase
 from airflow_provider_llmbeam.transport.server_reply import count_of, error_line, time_of
 from tests.hostile import altered, odd
 
@@ -55,11 +57,21 @@ OPENAI: Any = {
     "error_file_id": "file-2",
     "errors": {"data": [None, {"code": "batch_expired", "message": "Too late.", "line": None}]},
 }
+CLAUDE: Any = {
+    "id": "msgbatch_1",
+    "type": "message_batch",
+    "processing_status": "ended",
+    "created_at": "2026-01-01T00:00:00Z",
+    "ended_at": "2026-01-01T00:01:00Z",
+    "expires_at": "2026-01-02T00:00:00Z",
+    "request_counts": {"processing": 0, "succeeded": 7, "errored": 2, "canceled": 0, "expired": 1},
+    "results_url": "https://api.anthropic.com/v1/messages/batches/msgbatch_1/results",
+}
 START = 1_767_225_600.0
 
 
 def test_a_job_of_vertex_ai_is_read() -> None:
-    assert gemini.vertex_job_of(VERTEX) == BatchJob(
+    assert vertex_batch.vertex_job_of(VERTEX) == BatchJob(
         name=NAME,
         display_name="night-1",
         state="JOB_STATE_PARTIALLY_SUCCEEDED",
@@ -104,6 +116,38 @@ def test_a_job_of_openai_is_read() -> None:
     )
 
 
+def test_a_batch_of_anthropic_is_read_and_its_results_are_at_the_address_of_the_model_alone() -> None:
+    assert anthropic.job_of(CLAUDE) == BatchJob(
+        name="msgbatch_1",
+        display_name="",
+        state="ended",
+        phase="partial",
+        created_at=START,
+        ended_at=START + 60,
+        answered=7,
+        failed=2,
+        rows=10,
+        results=("messages/batches/msgbatch_1/results",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "counts", "phase"),
+    [
+        ("in_progress", {"processing": 3}, "running"),
+        ("canceling", {"processing": 3}, "cancelling"),
+        ("ended", {"succeeded": 3}, "succeeded"),
+        ("ended", {"succeeded": 2, "expired": 1}, "partial"),
+        ("ended", {"succeeded": 1, "canceled": 2}, "cancelled"),
+        ("ended", {"expired": 3}, "expired"),
+        ("ended", {"errored": 3}, "failed"),
+        ("of 2030", {"processing": 3}, "running"),
+    ],
+)
+def test_the_phase_of_a_batch_of_anthropic_is_that_of_its_requests(status, counts, phase) -> None:
+    assert anthropic.job_of({**CLAUDE, "processing_status": status, "request_counts": counts}).phase == phase
+
+
 @pytest.mark.parametrize(
     ("state", "phase"),
     [
@@ -143,7 +187,13 @@ def test_a_finished_operation_in_an_unknown_state_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "reply"), [(gemini.vertex_job_of, VERTEX), (gemini.job_of, GEMINI), (openai.job_of, OPENAI)]
+    ("read", "reply"),
+    [
+        (vertex_batch.vertex_job_of, VERTEX),
+        (gemini.job_of, GEMINI),
+        (openai.job_of, OPENAI),
+        (anthropic.job_of, CLAUDE),
+    ],
 )
 def test_a_reply_without_a_valid_name_is_no_job(read, reply) -> None:
     for name in ("", "../batches/1", "batches/a/b", "batch 1", 5, None):
@@ -192,9 +242,9 @@ def test_an_error_is_shown_in_one_line(status, shown) -> None:
 
 
 @pytest.mark.fuzz
-@given(altered(VERTEX, GEMINI, OPENAI) | st.dictionaries(st.text(max_size=5), odd))
+@given(altered(VERTEX, GEMINI, OPENAI, CLAUDE) | st.dictionaries(st.text(max_size=5), odd))
 def test_whatever_a_server_reports_is_a_valid_job_or_none(reply: Any) -> None:
-    for read in (gemini.vertex_job_of, gemini.job_of, openai.job_of):
+    for read in (vertex_batch.vertex_job_of, gemini.job_of, openai.job_of, anthropic.job_of):
         job = read(reply if isinstance(reply, dict) else {})
         if job is None:
             continue

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt, Turn
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.providers.gemini.client import (
     GeminiBackend,
@@ -117,9 +118,7 @@ def test_an_answer_is_read_and_thoughts_are_billed() -> None:
     assert read(response(candidates=[candidate()], modelVersion="gemini-3.5-flash-lite-001")) == Reply(
         text="Hi.",
         finish_reason="stop",
-        input_tokens=5,
-        output_tokens=13,
-        reasoning_tokens=7,
+        tokens=Tokens(5, 13, reasoning=7),
         model="gemini-3.5-flash-lite-001",
     )
 
@@ -128,8 +127,8 @@ def test_an_answer_is_read_and_thoughts_are_billed() -> None:
 def test_tokens_from_the_cache_are_part_of_the_input(reported: Any, cached: int) -> None:
     usage = {**USAGE, "cachedContentTokenCount": reported}
     reply = read({"candidates": [candidate()], "usageMetadata": usage})
-    assert (reply.input_tokens, reply.cached_tokens) == (5, cached)
-    assert refusal({"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": usage}).cached_tokens == cached
+    assert (reply.tokens.input, reply.tokens.cached) == (5, cached)
+    assert refusal({"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": usage}).tokens.cached == cached
 
 
 @pytest.mark.parametrize(
@@ -145,13 +144,13 @@ def test_tokens_of_audio_that_are_not_from_the_cache_are_counted(prompt: Any, ca
         ],
         "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": cached}],
     }
-    assert read({"candidates": [candidate()], "usageMetadata": usage}).audio_tokens == audio
-    assert refusal({"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": usage}).audio_tokens == audio
+    assert read({"candidates": [candidate()], "usageMetadata": usage}).tokens.audio == audio
+    assert refusal({"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": usage}).tokens.audio == audio
 
 
 def test_an_answer_without_usage_and_version_is_read() -> None:
     assert read({"candidates": [candidate()]}) == Reply(
-        text="Hi.", finish_reason="stop", input_tokens=1, output_tokens=1, model="m", estimated_tokens=2
+        text="Hi.", finish_reason="stop", tokens=Tokens(1, 1, estimated=2), model="m"
     )
 
 
@@ -183,12 +182,12 @@ def test_each_finish_reason_either_ends_or_withholds_the_answer(reason: str) -> 
         is_of_content = any(word in reason for word in words)
         assert (error.kind, error.http_status) == ("blocked" if is_of_content else "garbage", 200)
         assert error.message == f"answer withheld: {reason} because"
-        assert (error.input_tokens, error.output_tokens) == (5, 13)
+        assert (error.tokens.input, error.tokens.output) == (5, 13)
 
 
 def test_a_blocked_prompt_has_the_block_reason() -> None:
     error = refusal(response(promptFeedback={"blockReason": "SAFETY", "blockReasonMessage": "No."}))
-    assert (error.kind, error.message, error.input_tokens) == ("blocked", "prompt blocked: SAFETY No.", 5)
+    assert (error.kind, error.message, error.tokens.input) == ("blocked", "prompt blocked: SAFETY No.", 5)
     assert error.category == "SAFETY"
 
 
@@ -437,7 +436,7 @@ def test_a_prompt_is_answered(sandbox: Sandbox, model: GeminiModel) -> None:
     assert (reply.finish_reason, reply.model) == ("stop", "gemini-3.5-flash-lite")
     (record,) = sandbox.requests
     assert record.prompt_sha256 == prompt_sha256("How tall is it?", "Be brief.")
-    assert (reply.input_tokens, reply.output_tokens) == (record.input_tokens, record.output_tokens)
+    assert (reply.tokens.input, reply.tokens.output) == (record.input_tokens, record.output_tokens)
 
 
 def test_a_structured_answer_satisfies_its_schema(model: GeminiModel) -> None:
@@ -447,7 +446,7 @@ def test_a_structured_answer_satisfies_its_schema(model: GeminiModel) -> None:
 
 def test_an_answer_above_the_maximum_length_has_finish_reason_max_tokens(developer: GeminiModel) -> None:
     (reply,) = ask(developer, Prompt("How tall?"), generation=Generation(max_output_tokens=2))
-    assert (reply.finish_reason, reply.output_tokens) == ("max_tokens", 2)
+    assert (reply.finish_reason, reply.tokens.output) == ("max_tokens", 2)
 
 
 def test_a_429_has_the_retry_delay_and_is_not_retried_by_the_backend(sandbox: Sandbox, model: GeminiModel) -> None:
@@ -517,7 +516,7 @@ def test_a_blocked_prompt_has_its_tokens(sandbox: Sandbox, model: GeminiModel) -
     (error,) = ask(model, Prompt("something [[block]]"))
     assert (error.kind, error.http_status) == ("blocked", 200)
     assert "SAFETY" in error.message
-    assert error.input_tokens > 0
+    assert error.tokens.input > 0
 
 
 def test_an_invalid_key_differs_from_a_bad_request(

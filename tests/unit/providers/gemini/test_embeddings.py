@@ -69,7 +69,7 @@ def test_a_request_as_large_as_the_api_takes_is_answered(
     texts = [f"text {number} ä漢" for number in range(most)]
     (replies,) = ask(model, texts)
     assert [reply.vector for reply in replies] == [vector(text, model=name, dimensions=5) for text in texts]
-    assert {(reply.finish_reason, reply.output_tokens, reply.model) for reply in replies} == {("stop", 0, name)}
+    assert {(reply.finish_reason, reply.tokens.output, reply.model) for reply in replies} == {("stop", 0, name)}
     (record,) = sandbox.requests
     assert (record.method, record.texts_sha256) == (method, tuple(map(prompt_sha256, texts)))
 
@@ -128,7 +128,7 @@ def test_only_parameters_that_are_set_are_sent() -> None:
 def test_vertex_ai_reports_tokens_and_truncation_of_each_text(sandbox: Sandbox) -> None:
     model = GeminiModel(name="text-embedding-005", base_url=sandbox.gemini_url, **VERTEX)
     (replies,) = ask(model, ["a" * 40, "b" * 4 * 2048, "c" * 4 * 2049])
-    assert [(reply.input_tokens, reply.finish_reason) for reply in replies] == [
+    assert [(reply.tokens.input, reply.finish_reason) for reply in replies] == [
         (10, "stop"),
         (2048, "stop"),
         (2048, "truncated"),
@@ -138,14 +138,14 @@ def test_vertex_ai_reports_tokens_and_truncation_of_each_text(sandbox: Sandbox) 
 def test_a_newer_model_on_vertex_ai_reports_them_too(sandbox: Sandbox) -> None:
     model = GeminiModel(name="gemini-embedding-2", base_url=sandbox.gemini_url, **VERTEX)
     (short,), (long,) = ask(model, ["a" * 40], ["c" * 4 * 2049])
-    assert (short.input_tokens, short.finish_reason) == (10, "stop")
-    assert (long.input_tokens, long.finish_reason) == (2048, "truncated")
+    assert (short.tokens.input, short.finish_reason) == (10, "stop")
+    assert (long.tokens.input, long.finish_reason) == (2048, "truncated")
 
 
 def test_the_developer_api_reports_no_tokens_so_they_are_estimated(sandbox: Sandbox) -> None:
     model = GeminiModel(name="gemini-embedding-001", base_url=sandbox.gemini_url)
     (replies,) = ask(model, ["a" * 40, "b" * 4])
-    assert [reply.input_tokens for reply in replies] == [10, 1]
+    assert [reply.tokens.input for reply in replies] == [10, 1]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_an_invalid_vector_is_left_to_the_parser(way: int, body: dict[str, Any])
     name, place, *_ = WAYS[way]
     method = _method(GeminiModel(name=name, **place), EMBEDDING)
     (reply,) = _replies(body, json.dumps(body).encode(), [Prompt("a" * 40)], method, name, UsageReader(name))
-    assert (reply.vector, reply.input_tokens) == (None, 10)
+    assert (reply.vector, reply.tokens.input) == (None, 10)
 
 
 @pytest.mark.parametrize(("way", "is_news"), [(0, False), (2, True)], ids=["documents no usage", "documents one"])

@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.prompt import Prompt, Turn
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.providers.openai.client import (
     ChatBackend,
     OpenAIBackend,
@@ -69,9 +70,7 @@ def read(content: Any) -> Reply:
 
 
 def test_an_answer_is_read() -> None:
-    assert read(body()) == Reply(
-        text="Hi.", finish_reason="stop", input_tokens=5, output_tokens=6, model="gemma-3"
-    )
+    assert read(body()) == Reply(text="Hi.", finish_reason="stop", tokens=Tokens(5, 6), model="gemma-3")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_tokens_of_thoughts_are_part_of_the_output(reported: Any, tokens: int) -
         "completion_tokens_details": {"reasoning_tokens": reported},
     }
     reply = read(body(usage=usage))
-    assert (reply.output_tokens, reply.reasoning_tokens) == (3, tokens)
+    assert (reply.tokens.output, reply.tokens.reasoning) == (3, tokens)
 
 
 @pytest.mark.parametrize(
@@ -104,17 +103,17 @@ def test_tokens_of_thoughts_are_part_of_the_output(reported: Any, tokens: int) -
 )
 def test_tokens_from_the_cache_are_part_of_the_input(details: Any, cached: int) -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 6, "prompt_tokens_details": details}
-    assert read(body(usage=usage)).cached_tokens == cached
+    assert read(body(usage=usage)).tokens.cached == cached
     with pytest.raises(RequestError) as caught:
         read(body(usage=usage, finish_reason="content_filter"))
-    assert caught.value.cached_tokens == cached
+    assert caught.value.tokens.cached == cached
 
 
 @pytest.mark.parametrize(("reported", "audio"), [(3, 3), (9, 4), (None, 0), ("3", 0)])
 def test_tokens_of_audio_are_part_of_the_input_that_is_not_from_the_cache(reported: Any, audio: int) -> None:
     details = {"cached_tokens": 1, "audio_tokens": reported}
     usage = {"prompt_tokens": 5, "completion_tokens": 6, "prompt_tokens_details": details}
-    assert read(body(usage=usage)).audio_tokens == audio
+    assert read(body(usage=usage)).tokens.audio == audio
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_tokens_of_audio_are_part_of_the_input_that_is_not_from_the_cache(report
     ],
 )
 def test_thoughts_that_only_the_total_counts_are_output(usage: Any, output: int) -> None:
-    assert read(body(usage=usage)).output_tokens == output
+    assert read(body(usage=usage)).tokens.output == output
 
 
 def test_an_answer_without_content_is_empty() -> None:
@@ -147,7 +146,7 @@ def test_a_withheld_answer_is_blocked_and_was_billed(changes: dict[str, Any], ca
     with pytest.raises(RequestError) as caught:
         read(body(**changes))
     error = caught.value
-    assert (error.kind, error.http_status, error.input_tokens, error.output_tokens) == ("blocked", 200, 5, 6)
+    assert (error.kind, error.http_status, error.tokens.input, error.tokens.output) == ("blocked", 200, 5, 6)
     assert "I cannot." in error.message or "content_filter" in error.message
     assert error.category == category
 
@@ -157,7 +156,7 @@ def test_an_answer_that_the_server_breaks_off_is_no_answer_and_was_billed(reason
     with pytest.raises(RequestError, match=f"broken off \\(finish reason '{reason}'\\)") as caught:
         read(body(message={"content": "The contract ends on 3"}, finish_reason=reason))
     error = caught.value
-    assert (error.kind, error.http_status, error.input_tokens, error.output_tokens) == ("garbage", 200, 5, 6)
+    assert (error.kind, error.http_status, error.tokens.input, error.tokens.output) == ("garbage", 200, 5, 6)
 
 
 def test_a_prompt_that_a_content_filter_refuses_is_blocked() -> None:
@@ -305,12 +304,12 @@ def test_a_prompt_is_answered(sandbox: Sandbox) -> None:
     assert reply.model == "gemma"
     (record,) = sandbox.requests
     assert record.prompt_sha256 == prompt_sha256("How tall is it?", "Be brief.")
-    assert (reply.input_tokens, reply.output_tokens) == (record.input_tokens, record.output_tokens)
+    assert (reply.tokens.input, reply.tokens.output) == (record.input_tokens, record.output_tokens)
 
 
 def test_an_answer_above_the_maximum_length_has_finish_reason_max_tokens(sandbox: Sandbox) -> None:
     (reply,) = ask(sandbox.openai_url, Prompt("How tall?"), generation=Generation(max_output_tokens=2))
-    assert (reply.finish_reason, reply.output_tokens) == ("max_tokens", 2)
+    assert (reply.finish_reason, reply.tokens.output) == ("max_tokens", 2)
 
 
 def test_a_structured_answer_satisfies_its_schema(sandbox: Sandbox) -> None:
@@ -426,13 +425,13 @@ def test_reasoning_alone_is_no_answer_and_is_named(message: dict[str, Any]) -> N
     reply = read(body(message=message))
     with pytest.raises(RequestError, match="2 characters of reasoning alone") as caught:
         OutputParser(None).parse(reply)
-    assert (caught.value.kind, caught.value.output_tokens) == ("garbage", 6)
+    assert (caught.value.kind, caught.value.tokens.output) == ("garbage", 6)
 
 
 def test_a_reply_of_another_shape_was_billed() -> None:
     with pytest.raises(RequestError) as caught:
         read(body(message={"content": 5}))
-    assert (caught.value.kind, caught.value.input_tokens, caught.value.output_tokens) == ("garbage", 5, 6)
+    assert (caught.value.kind, caught.value.tokens.input, caught.value.tokens.output) == ("garbage", 5, 6)
 
 
 def test_the_field_for_the_length_is_learned_from_one_refusal() -> None:

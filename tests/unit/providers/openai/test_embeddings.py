@@ -11,6 +11,7 @@ from llmbeam_sandbox.models.embedding.base import vector
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.providers.embeddings import NO_VECTORS
 from airflow_provider_llmbeam.providers.openai.client import error_of
 from airflow_provider_llmbeam.providers.openai.embeddings import OpenAIEmbeddings, _replies
@@ -51,12 +52,8 @@ def body(*vectors: Any, **changes: Any) -> bytes:
 
 def test_vectors_are_read_and_the_tokens_shared_out_by_length() -> None:
     assert replies(body([1.0, 0.5], [0.25, 0]), PROMPTS, "nomic", UsageReader("m")) == [
-        Reply(
-            text="", finish_reason="stop", input_tokens=20, output_tokens=0, model="nomic-1.5", vector=[1.0, 0.5]
-        ),
-        Reply(
-            text="", finish_reason="stop", input_tokens=10, output_tokens=0, model="nomic-1.5", vector=[0.25, 0]
-        ),
+        Reply(text="", finish_reason="stop", tokens=Tokens(20), model="nomic-1.5", vector=[1.0, 0.5]),
+        Reply(text="", finish_reason="stop", tokens=Tokens(10), model="nomic-1.5", vector=[0.25, 0]),
     ]
 
 
@@ -73,7 +70,7 @@ def test_vectors_without_an_index_are_assigned_in_order() -> None:
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, [1]])
 def test_tokens_that_the_server_does_not_report_are_estimated(usage: Any) -> None:
     found = replies(body([1.0], [2.0], usage=usage, model=None), PROMPTS, "nomic", UsageReader("m"))
-    assert [(reply.input_tokens, reply.model) for reply in found] == [(10, "nomic"), (5, "nomic")]
+    assert [(reply.tokens.input, reply.model) for reply in found] == [(10, "nomic"), (5, "nomic")]
 
 
 def test_an_invalid_vector_affects_only_its_text() -> None:
@@ -108,7 +105,7 @@ def test_many_texts_are_embedded_by_one_request(sandbox: Sandbox) -> None:
     (record,) = sandbox.requests
     assert record.method == METHOD
     assert record.texts_sha256 == tuple(map(prompt_sha256, texts))
-    assert sum(reply.input_tokens for reply in replies) == record.input_tokens
+    assert sum(reply.tokens.input for reply in replies) == record.input_tokens
 
 
 def test_dimensions_are_those_of_the_model_by_default(sandbox: Sandbox) -> None:

@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.engine.output import OutputParser
 from airflow_provider_llmbeam.engine.pacing.governor import Governor
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError, RetryPolicy
+from airflow_provider_llmbeam.engine.token_counts import Tokens
 from airflow_provider_llmbeam.providers.reported import UsageReader
 from airflow_provider_llmbeam.providers.vertex_endpoint.client import (
     VertexInstances,
@@ -122,7 +123,7 @@ def google_error(http_status: int, message: str, **headers: str) -> web.Response
 def test_a_chat_is_sent_below_the_endpoints_name_without_a_model() -> None:
     seen: list[Any] = []
     (reply,) = ask(lambda *request: seen.append(request) or chat(), Prompt("Hello", system="Be brief."))
-    assert reply == Reply(text="Hi.", finish_reason="stop", input_tokens=5, output_tokens=2, model="gemma")
+    assert reply == Reply(text="Hi.", finish_reason="stop", tokens=Tokens(5, 2), model="gemma")
     ((path, body),) = seen
     assert path == f"/v1/{ENDPOINT}/chat/completions"
     assert body["model"] == ""
@@ -139,7 +140,7 @@ def test_a_streamed_chat_needs_no_done_line(end: str) -> None:
     text = "".join(f"data: {json.dumps(piece)}\n\n" for piece in pieces) + end
     (reply,) = ask(lambda *_: web.Response(text=text), Prompt("Hello"), generation=Generation(stream=True))
     assert isinstance(reply, Reply)
-    assert (reply.text, reply.finish_reason, reply.output_tokens) == ("Hi.", "max_tokens", 2)
+    assert (reply.text, reply.finish_reason, reply.tokens.output) == ("Hi.", "max_tokens", 2)
     assert reply.first_token_seconds is not None
 
 
@@ -272,7 +273,7 @@ def test_a_prompt_larger_than_the_endpoint_takes_is_refused_before_it_is_sent() 
 def test_each_reply_format_of_a_raw_request_is_read(body: Any, text: str, tokens: tuple[int, int]) -> None:
     (reply,) = ask(lambda *_: body, Prompt("Hello"), request_format="raw")
     assert isinstance(reply, Reply)
-    assert (reply.text, (reply.input_tokens, reply.output_tokens)) == (text, tokens)
+    assert (reply.text, (reply.tokens.input, reply.tokens.output)) == (text, tokens)
 
 
 def test_a_raw_request_is_the_prompt_and_its_parameters() -> None:

@@ -22,7 +22,11 @@ TEXT = {"type": "string"}
         ({"seed": 1}, "seed", "must be left out: Anthropic does not take it"),
         ({"thinking_budget_tokens": 1023, "max_output_tokens": 4096}, "thinking_budget_tokens", "at least 1024"),
         ({"thinking_budget_tokens": 2048}, "thinking_budget_tokens", "less than `generation.max_output_tokens`"),
-        ({"reasoning_effort": "minimal"}, "reasoning_effort", "must be one of 'low', 'medium', 'high', 'xhigh'"),
+        (
+            {"reasoning_effort": "minimal"},
+            "reasoning_effort",
+            "must be one of 'low', 'medium', 'high', 'xhigh', 'max'",
+        ),
     ],
 )
 def test_a_parameter_that_the_api_refuses_is_refused_at_parse(
@@ -63,10 +67,10 @@ def test_a_schema_with_an_object_of_any_fields_is_refused_at_parse(job: Any) -> 
 
 
 @pytest.mark.parametrize("inference", [{"mode": "batch"}, {"mode": "auto", "finish_by": "PT6H"}])
-def test_batch_inference_is_refused_at_parse(job: Any, inference: dict[str, Any]) -> None:
-    (problem,) = JobSpec.problems(job(model=CLAUDE, inference=inference))
-    assert problem.field == "inference.mode"
-    assert problem.want.startswith("must be 'online' with a model of type 'anthropic': only Gemini and OpenAI")
+def test_claude_has_batch_inference_which_on_vertex_ai_reads_cloud_storage(job: Any, inference: Any) -> None:
+    assert JobSpec.problems(job(model=CLAUDE, inference=inference)) == ()
+    (problem,) = JobSpec.problems(job(model={**CLAUDE, "project": "p"}, inference=inference))
+    assert problem.field == "state_uri"
 
 
 def test_vectors_are_refused_at_parse(job: Any) -> None:

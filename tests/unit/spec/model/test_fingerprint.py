@@ -69,6 +69,7 @@ def test_every_generation_parameter_changes_the_fingerprint() -> None:
         "max_output_tokens": 7,
         "temperature": 0.5,
         "top_p": 0.5,
+        "top_k": 5,
         "seed": 1,
         "stop_sequences": ("END",),
         "thinking_budget_tokens": 0,

@@ -12,7 +12,6 @@ from airflow_provider_llmbeam.spec.model.media import (
     MediaError,
     guess_type,
     literal_ends,
-    media_rules,
     place_of,
     shortened,
     template_fault,
@@ -86,7 +85,7 @@ def test_the_type_does_not_depend_on_the_machine(monkeypatch: pytest.MonkeyPatch
 def test_an_address_is_sent_only_where_the_server_reads_it(
     model: str, uri: str, mime_type: str, by_address: bool
 ) -> None:
-    assert media_rules(MODELS[model]).is_sent_by_address(uri, mime_type) is by_address
+    assert MODELS[model].media.is_sent_by_address(uri, mime_type) is by_address
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,7 @@ def test_a_file_above_the_limit_is_refused_with_its_size(
     model: str, uri: str, mime_type: str, size_bytes: int, sentence: str
 ) -> None:
     with pytest.raises(MediaError) as refused:
-        media_rules(MODELS[model]).check_size(uri, mime_type, size_bytes)
+        MODELS[model].media.check_size(uri, mime_type, size_bytes)
     assert str(refused.value) == sentence
 
 
@@ -136,7 +135,7 @@ def test_a_file_above_the_limit_is_refused_with_its_size(
     [("developer", 100 * MIB), ("vertex", 500 * MIB), ("openai", 50 * MIB), ("endpoint", 1_500_000)],
 )
 def test_the_size_of_a_request_is_limited(model: str, most: int) -> None:
-    rules = media_rules(MODELS[model])
+    rules = MODELS[model].media
     rules.check_request(most)
     with pytest.raises(MediaError, match="Expected fewer or smaller files"):
         rules.check_request(most + 1)
@@ -159,11 +158,11 @@ def test_the_size_of_a_request_is_limited(model: str, most: int) -> None:
 def test_the_largest_files_are_uploaded_until_the_rest_fits_into_the_request(
     model: str, sizes: list[int], text: int, uploaded: set[int]
 ) -> None:
-    assert media_rules(MODELS[model]).uploaded(sizes, text) == uploaded
+    assert MODELS[model].media.uploaded(sizes, text) == uploaded
 
 
 def test_a_server_of_ones_own_has_no_known_limit() -> None:
-    media_rules(MODELS["vllm"]).check_request(10**12)
+    MODELS["vllm"].media.check_request(10**12)
 
 
 def test_a_message_shows_neither_bytes_nor_a_signature() -> None:
@@ -209,7 +208,7 @@ def test_the_literal_ends_of_an_address(template: str, ends: tuple[str, str]) ->
 def test_a_template_that_is_wrong_for_every_row_is_refused_at_once(
     model: str, template: str, mime_type: str | None, fault: str | None
 ) -> None:
-    found = template_fault(template, mime_type, media_rules(MODELS[model]), reads_local=False)
+    found = template_fault(template, mime_type, MODELS[model].media, reads_local=False)
     assert found == fault if fault is None else str(found).startswith(fault)
 
 

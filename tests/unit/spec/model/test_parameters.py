@@ -38,6 +38,7 @@ VALUES: dict[str, Any] = {
     "max_output_tokens": 7,
     "temperature": 0.5,
     "top_p": 0.5,
+    "top_k": 5,
     "seed": 1,
     "stop_sequences": ["END"],
     "thinking_budget_tokens": 0,

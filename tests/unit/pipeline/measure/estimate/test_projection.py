@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import reduce
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.engine.outcome import Failure
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS, Tokens
 from airflow_provider_llmbeam.pipeline.measure.estimate.projection import input_share, mean_rates
 from airflow_provider_llmbeam.spec import Price
 
@@ -25,25 +25,18 @@ PRICE = Price.parse(
 tokens = st.integers(0, 400_000)
 
 
-def outcome(input_tokens: int, output_tokens: int, cached_tokens: int) -> Failure:
-    return Failure(
-        kind="blocked",
-        message="no",
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        cached_tokens=min(cached_tokens, input_tokens),
-    )
+def counted(input_tokens: int, output_tokens: int, cached_tokens: int) -> Tokens:
+    return Tokens(input_tokens, output_tokens, cached=min(cached_tokens, input_tokens))
 
 
-samples = st.lists(st.builds(outcome, tokens, tokens, tokens), max_size=8)
+samples = st.lists(st.builds(counted, tokens, tokens, tokens), max_size=8)
 
 
 @given(samples)
-def test_a_sample_costs_the_same_at_its_mean_price(sample: list[Failure]) -> None:
-    cost = sum(PRICE.cost_usd(each.input_tokens, each.output_tokens, each.cached_tokens) for each in sample)
-    names = ("input_tokens", "output_tokens", "cached_tokens")
-    read, written, cached = (sum(getattr(each, name) for each in sample) for name in names)
-    assert read * input_share(sample, "cached_tokens") == pytest.approx(cached)
+def test_a_sample_costs_the_same_at_its_mean_price(sample: list[Tokens]) -> None:
+    cost = sum(PRICE.cost_usd(*each.priced) for each in sample)
+    read, written, cached, *_ = reduce(Tokens.plus, sample, NO_TOKENS)
+    assert read * input_share(sample, "cached") == pytest.approx(cached)
     assert mean_rates(PRICE, sample).cost_usd(read, written, cached) == pytest.approx(cost)
 
 
@@ -52,14 +45,14 @@ def test_without_a_sample_no_prompt_is_long_and_none_is_cached() -> None:
 
 
 def test_the_mean_price_has_that_of_cached_tokens() -> None:
-    assert mean_rates(PRICE, [outcome(1_000_000, 0, 0)]).cost_usd(1e6, 0, 1e6) == pytest.approx(0.2)
+    assert mean_rates(PRICE, [counted(1_000_000, 0, 0)]).cost_usd(1e6, 0, 1e6) == pytest.approx(0.2)
     assert mean_rates(PRICE, []).cost_usd(1e6, 0, 1e6) == pytest.approx(0.1)
 
 
 def test_a_sample_with_audio_costs_the_same_at_its_mean_price() -> None:
     dear = PRICE.model_copy(update={"audio_input_usd_per_million_tokens": 3.0})
-    sample = [replace(outcome(100_000, 0, 0), audio_tokens=50_000), outcome(100_000, 0, 0)]
-    assert (input_share(sample, "audio_tokens"), input_share([], "audio_tokens")) == (0.25, 0.0)
+    sample = [Tokens(100_000, audio=50_000), Tokens(100_000)]
+    assert (input_share(sample, "audio"), input_share([], "audio")) == (0.25, 0.0)
     assert mean_rates(dear, sample).cost_usd(1e6, 0, 0, 0.25e6) == pytest.approx(1.5)
     assert mean_rates(dear, []).cost_usd(1e6, 0) == pytest.approx(1.0)
 

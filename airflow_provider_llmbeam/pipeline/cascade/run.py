@@ -1,0 +1,333 @@
+"""Calibrates the cascade of a run before its graph, or takes the calibration of an earlier run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import fmean
+from typing import Any, cast
+
+import apache_beam as beam
+
+from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.plan import prompt_tokens
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.exceptions import BudgetExceededError, PermanentFailureError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees
+from airflow_provider_llmbeam.pipeline.cascade.audit import contradicts
+from airflow_provider_llmbeam.pipeline.cascade.calibration import (
+    Costs,
+    Draw,
+    calibrate,
+    find_reason_against,
+)
+from airflow_provider_llmbeam.pipeline.cascade.report import ALL, paid_counts
+from airflow_provider_llmbeam.pipeline.cascade.sample import (
+    Sample,
+    SampledPrompt,
+    draw_prompts,
+    draws_of,
+    read_sample,
+)
+from airflow_provider_llmbeam.pipeline.cascade.stages import (
+    AnswerReader,
+    sample_fingerprint,
+    samples_of,
+    stage_jobs,
+)
+from airflow_provider_llmbeam.pipeline.cascade.state import (
+    RunCascade,
+    StoredCalibration,
+    calibration_uri,
+    read_calibration,
+    run_of,
+)
+from airflow_provider_llmbeam.pipeline.cascade.transform import StageHandler
+from airflow_provider_llmbeam.pipeline.context import RunContext
+from airflow_provider_llmbeam.pipeline.measure.answers import (
+    find_outcomes,
+    refuse_faults_of_the_server,
+    send,
+)
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.pipeline.transforms.account import add_outcome
+from airflow_provider_llmbeam.spec.cascade import Cascade
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model.price import price_of
+from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
+
+_log = logging.getLogger("llmbeam")
+
+#: Assumed output tokens of an answer, before any was seen.
+_OUTPUT_TOKENS = 50
+
+
+@dataclass(frozen=True)
+class BegunCascade:
+    """What the calibration of a run has left.
+
+    Attributes:
+        run: The cascade of the run.
+        tally: What was sent for the calibration.
+    """
+
+    run: RunCascade
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def spent_usd(self) -> float:
+        """Cost of the calibration in this run, in US dollars."""
+        return self.run.spent_usd
+
+    def with_remaining_budget(self, spec: JobSpec) -> JobSpec:
+        """Returns the job with what the calibration has left of its budget.
+
+        Raises:
+            BudgetExceededError: Nothing is left.
+        """
+        return _with_budget(spec, self.spent_usd)
+
+
+def begin_cascade(spec: JobSpec, new_pipeline: Callable[[], beam.Pipeline]) -> BegunCascade:
+    """Returns the cascade of a run, calibrated by this run or by an earlier one.
+
+    Args:
+        spec: The job, which has a cascade.
+        new_pipeline: Makes a pipeline that reads the source.
+
+    Raises:
+        JobSpecError: The rows are refused; nothing was sent.
+        JobFailedError: A server left prompts of the sample unanswered; a retry sends only these.
+        BudgetExceededError: The budget is spent.
+    """
+    cascade = cast("Cascade", spec.cascade)
+    stored = read_calibration(spec)
+    if stored is not None and contradicts(stored.audit, cascade.target_agreement):
+        audit = stored.audit
+        _log.warning(
+            "Cascade: %s of %s audited rows disagree with `model`, which contradicts `target_agreement` %g. It is "
+            "calibrated again.",
+            f"{audit.disagreements:,}",
+            f"{audit.audited:,}",
+            cascade.target_agreement,
+        )
+        stored = None
+    if stored is None:
+        begun = _calibrate(spec, cascade, new_pipeline)
+    else:
+        begun = BegunCascade(run_of(spec, cascade, stored))
+    for line in describe(spec, begun.run):
+        _log.info("%s", line)
+    return begun
+
+
+def describe(spec: JobSpec, run: RunCascade) -> Iterable[str]:
+    """Yields the cascade of a run as lines of text."""
+    cascade = cast("Cascade", spec.cascade)
+    calibration = run.calibration
+    if calibration is None or not run.asked:
+        again = "" if calibration is None else f" To calibrate again, delete {calibration_uri(spec)!r}."
+        yield f"Cascade: `model` answers every row: {run.reason.rstrip('.')}.{again}"
+        return
+    names = cascade.names(spec.model)
+    for number in run.asked:
+        yield (
+            f"Cascade: stage {number + 1}, {names[number]}, keeps scores from "
+            f"{calibration.thresholds[number]:.6g} on, {calibration.kept[number]:.1%} of the draws."
+        )
+    held = (
+        "guaranteed for these rows" if run.is_guaranteed else "monitored, not guaranteed: it is of an earlier run"
+    )
+    yield (
+        f"Cascade: {calibration.escalated:.1%} of the draws go to {names[-1]}; {calibration.agreement:.2%} of "
+        f"{calibration.tested:,} test draws agree, at least {calibration.low:.2%} with confidence "
+        f"{cascade.confidence:g} ({held})."
+    )
+    if calibration.not_guaranteed:
+        yield (
+            "Cascade: classes with too few draws, which escalate and whose agreement is not guaranteed: "
+            f"{', '.join(calibration.not_guaranteed)}."
+        )
+
+
+def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.Pipeline]) -> BegunCascade:
+    sample = _draw(spec, new_pipeline)
+    _log.info(
+        "Cascade: %s draws of %s rows, %s distinct prompts, are answered by each stage and by `model`.",
+        f"{cascade.draws:,}",
+        f"{sample.rows:,}",
+        f"{len(sample.prompts):,}",
+    )
+    if reason := _reason_against(spec, cascade, sample):
+        return BegunCascade(RunCascade(None, reason, rows=sample.rows))
+    answers = _Answers(spec, cascade, sample)
+    calibration = calibrate(
+        answers.draws(),
+        answers.costs(),
+        target_agreement=cascade.target_agreement,
+        confidence=cascade.confidence,
+        class_agreement=cascade.class_agreement,
+    )
+    stored = StoredCalibration(job=spec.name, made_at=time.time(), rows=sample.rows, calibration=calibration)
+    storage.replace(calibration_uri(spec), stored.model_dump_json(indent=1).encode())
+    run = replace(run_of(spec, cascade, stored), spent_usd=answers.tally.sums["cost_nano_usd"] / NANO)
+    return BegunCascade(run, answers.tally)
+
+
+def _draw(spec: JobSpec, new_pipeline: Callable[[], beam.Pipeline]) -> Sample:
+    """Draws the sample in a graph of its own, as batch inference prepares its files."""
+    uri = f"{spec.paths.staging_uri}cascade-sample.jsonl"
+    pipeline = new_pipeline()
+    draw_prompts(pipeline, spec, RunContext(started_at=time.time(), stop_uri=spec.paths.stop_uri), uri)
+    pipeline.run().wait_until_finish()
+    sample = read_sample(uri)
+    storage.delete([uri])
+    return sample
+
+
+def _reason_against(spec: JobSpec, cascade: Cascade, sample: Sample) -> str:
+    """Returns why the calibration would cost more than the cascade saves; empty if it may pay."""
+    if not sample.prompts:
+        return "no row is a prompt"
+    prices = [price_of(job.model, job.limits.price) for job in (*stage_jobs(spec, cascade), spec)]
+    if None in prices:
+        return ""
+    tokens = round(fmean(prompt_tokens(each.prompt) for each in sample.prompts))
+    *stages, model = (price.cost_usd(tokens, _OUTPUT_TOKENS) for price in prices if price is not None)
+    costs = Costs(tuple(cost * samples_of(each) for cost, each in zip(stages, cascade.stages, strict=True)), model)
+    return find_reason_against(costs, rows=sample.rows, sample_rows=len(sample.prompts))
+
+
+class _Answers:
+    """The answers of all stages and of `model` to the sample, from the journal or by requests.
+
+    Args:
+        spec: The job.
+        cascade: Its cascade.
+        sample: The sample.
+
+    Attributes:
+        tally: What was sent for them.
+    """
+
+    def __init__(self, spec: JobSpec, cascade: Cascade, sample: Sample) -> None:
+        self._spec, self._cascade, self._sample = spec, cascade, sample
+        self._reader = AnswerReader(spec)
+        self._names = cascade.names(spec.model)
+        self.tally = Tally()
+        rows = {each.fingerprint: each.row for each in sample.prompts}
+        #: Outcomes of each stage by the fingerprint of `model`, one for each sample of an answer.
+        self._stages: list[dict[str, list[Outcome]]] = []
+        for number, job in enumerate(stage_jobs(spec, cascade)):
+            found: dict[str, list[Outcome]] = {}
+            for again in range(samples_of(cascade.stages[number])):
+                asked = {
+                    each.fingerprint: (sample_fingerprint(stage[0], again), stage[1])
+                    for each in sample.prompts
+                    if (stage := each.stages[number]) is not None
+                }
+                for fingerprint, outcome in self._ask(job, self._names[number], asked, rows).items():
+                    found.setdefault(fingerprint, []).append(outcome)
+            self._stages.append(found)
+        asked = {each.fingerprint: (each.fingerprint, each.prompt) for each in sample.prompts}
+        self._model = self._ask(spec, self._names[-1], asked, rows, is_model=True)
+
+    def draws(self) -> list[Draw]:
+        """Returns the draws, in their order."""
+        by_prompt = {each.fingerprint: self._draw(each) for each in self._sample.prompts}
+        return [by_prompt[each.fingerprint] for each in draws_of(self._sample)]
+
+    def costs(self) -> Costs:
+        """Returns the mean costs of a row that is asked; 0 and 1 if a price is not known."""
+        stages = [_mean_cost(found.values()) for found in self._stages]
+        model = _mean_cost([each] for each in self._model.values())
+        if model is None or None in stages:
+            return Costs(tuple(0.0 for _ in stages), 1.0)
+        return Costs(tuple(cost or 0.0 for cost in stages), model)
+
+    def _draw(self, prompt: SampledPrompt) -> Draw:
+        expected = self._model[prompt.fingerprint]
+        stages = []
+        for stage, found in zip(self._cascade.stages, self._stages, strict=True):
+            outcomes = found.get(prompt.fingerprint)
+            answer = None if outcomes is None else self._reader.answer(stage, outcomes)
+            if answer is not None and outcomes is not None and isinstance(expected, Completion):
+                value = self._reader.value(cast("Completion", outcomes[0]))
+                is_equal = agrees(self._cascade.agreement, value, self._reader.value(expected))
+                answer = type(answer)(answer.score, is_equal, answer.label)
+            stages.append(answer)
+        if isinstance(expected, Failure):
+            return Draw(tuple(stages), is_answered=False)
+        return Draw(tuple(stages), label=self._reader.label(expected))
+
+    def _ask(
+        self,
+        job: JobSpec,
+        name: str,
+        asked: Mapping[str, tuple[str, Prompt]],
+        rows: Mapping[str, Mapping[str, Any]],
+        *,
+        is_model: bool = False,
+    ) -> dict[str, Outcome]:
+        """Returns the outcomes of prompts by the fingerprint of `model`.
+
+        Args:
+            job: Who is asked.
+            name: Its name.
+            asked: Fingerprint and prompt by the fingerprint of `model`.
+            rows: Key of a row by the same.
+            is_model: Whether it is `model`, without whose answers there is nothing to compare with.
+        """
+        wanted = dict(asked.values())
+        known, _ = find_outcomes(job, wanted)
+        of_prompt = {fingerprint: [dict(rows[of_model])] for of_model, (fingerprint, _) in asked.items()}
+        about: dict[str, list[str]] = {}
+        for of_model, (fingerprint, _) in asked.items():
+            if not is_model:
+                about.setdefault(fingerprint, []).append(of_model)
+        fresh = send(
+            _with_budget(job, self.tally.sums["cost_nano_usd"] / NANO),
+            {each: prompt for each, prompt in wanted.items() if each not in known},
+            of_prompt,
+            about,
+            make_handler=partial(StageHandler, name=name),
+        )
+        for outcome in fresh.values():
+            add_outcome(self.tally, outcome)
+            self.tally.cascade.update(paid_counts(name, outcome))
+            self.tally.cascade.update(Counter({(ALL, "sample_nano_usd"): outcome.cost_nano_usd or 0}))
+        outcomes = known | fresh
+        if is_model:
+            refuse_faults_of_the_server(job, outcomes)
+        lost = [each for each in outcomes.values() if isinstance(each, Failure) and each.kind in OF_EVERY_PROMPT]
+        if lost:
+            raise PermanentFailureError(
+                f"`cascade`: {name!r} answers nothing: {lost[0].message.rstrip('.')}. The answers so far are in "
+                "the journal; a retry pays for none of them again."
+            )
+        return {of_model: outcomes[fingerprint] for of_model, (fingerprint, _) in asked.items()}
+
+
+def _mean_cost(found: Iterable[Sequence[Outcome]]) -> float | None:
+    costs = [[each.cost_nano_usd for each in outcomes] for outcomes in found]
+    if any(None in each for each in costs):
+        return None
+    return fmean(sum(filter(None, each)) for each in costs) / NANO if costs else 0.0
+
+
+def _with_budget(spec: JobSpec, spent_usd: float) -> JobSpec:
+    budget = spec.limits.budget_usd
+    if budget is None or not spent_usd:
+        return spec
+    if spent_usd >= budget:
+        raise BudgetExceededError(
+            f"The calibration of the cascade has cost {usd(spent_usd)}, and `limits.budget_usd` allows "
+            f"{usd(budget)}. The journal has the answers so far: another run, with a new budget, continues from "
+            "there."
+        )
+    return spec.model_copy(update={"limits": spec.limits.model_copy(update={"budget_usd": budget - spent_usd})})
