@@ -131,6 +131,7 @@ class AuditTrail:
 
     def open_writer(self) -> SegmentWriter:
         """Opens what writes records."""
+
         def new_segment() -> tuple[str, array[int]]:
             return self.new_uri(), array("q")
 

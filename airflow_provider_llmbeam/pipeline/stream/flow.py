@@ -45,7 +45,12 @@ def parts_to_pause(
 
 
 def seconds_to_commit(
-    ready: int, first_at: float | None, committed_at: float, cost_seconds: float, options: StreamOptions, now: float
+    ready: int,
+    first_at: float | None,
+    committed_at: float,
+    cost_seconds: float,
+    options: StreamOptions,
+    now: float,
 ) -> float:
     """Returns the time until the next transaction, in seconds; 0 if it is due, infinity without an answer.
 

@@ -121,7 +121,10 @@ class Member:
 
     def close(self) -> None:
         """Closes the clients; the group keeps the place of the member until its session ends."""
-        for close in (self._consumer and self._consumer.close, self._producer and self._producer.abort_transaction):
+        for close in (
+            self._consumer and self._consumer.close,
+            self._producer and self._producer.abort_transaction,
+        ):
             if close is not None:
                 with contextlib.suppress(Exception):  # a fenced client, or no transaction
                     close()
@@ -250,7 +253,9 @@ class Member:
             "auto.offset.reset": "earliest",  # compaction may have removed the offset
         }
         journals = {place: PartitionJournal(known_until=high) for place, _, _, high in begun}
-        first = {number: min(begin for place, _, begin, _ in begun if place[1] == number) for (_, number), *_ in begun}
+        first = {
+            number: min(begin for place, _, begin, _ in begun if place[1] == number) for (_, number), *_ in begun
+        }
         asked = [self._kafka.TopicPartition(self._topics.journal, *each) for each in first.items()]
         with self._errors("reading the journal"):
             # The watermarks follow the isolation level: those of `read_committed` end at an open transaction.
@@ -260,7 +265,10 @@ class Member:
             reader = self._kafka.Consumer({**settings, "isolation.level": "read_committed"})
             try:
                 reader.assign(asked)
-                left, deadline = {number for number in first if high[number] > 0}, time.monotonic() + _READ_BACK_SECONDS
+                left, deadline = (
+                    {number for number in first if high[number] > 0},
+                    time.monotonic() + _READ_BACK_SECONDS,
+                )
                 while left:
                     if time.monotonic() > deadline:
                         raise RestartError("the journal could not be read to its end")

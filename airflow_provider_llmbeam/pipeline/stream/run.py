@@ -89,7 +89,8 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
             workers.append(StreamWorker(spec, source, run, member, topics, answers, max_bytes, state))
             await workers[0].run()
 
-        ended = _open_engine(spec, context).start(work)
+        engine_thread = _open_engine(spec, context)  # it ends with its last reference
+        ended = engine_thread.start(work)
         with stopped_at_signal(
             lambda: [worker.stop() for worker in workers], spec.stream.drain_seconds + _END_SECONDS
         ):

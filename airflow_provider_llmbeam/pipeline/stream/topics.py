@@ -107,7 +107,9 @@ def check_topics(topics: Topics, client: Client, *, creates: bool) -> int:
         try:
             configs[resource.name] = described.result(TIMEOUT_SECONDS)
         except Exception as error:  # noqa: BLE001 - an account may use a topic without the right to describe it
-            _log.warning("The settings of topic %r cannot be read, and are taken for right: %s", resource.name, error)
+            _log.warning(
+                "The settings of topic %r cannot be read, and are taken for right: %s", resource.name, error
+            )
     policy = configs.get(topics.journal, {}).get(_POLICY)
     if policy is not None and policy.value != "compact":
         raise JobSpecError(

@@ -11,14 +11,13 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
-from airflow_provider_llmbeam.pipeline.elements import FailedRow, RowPrompt
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.sources.kafka import columns_of
 from airflow_provider_llmbeam.pipeline.sources.messages import row_of_message
@@ -31,7 +30,6 @@ from airflow_provider_llmbeam.pipeline.stream.partition import (
     Message,
     Partition,
     Place,
-    Result,
     finish,
     prepare,
 )
