@@ -87,7 +87,7 @@ def test_of_metadata_that_is_not_ours_the_whole_journal_is_read(metadata):
 def test_whatever_is_killed_when_the_next_owner_knows_every_answer_that_is_paid_and_not_committed(steps):
     """Each step is a message that is answered, or the commit of the oldest one; the owner may end after any."""
     topic: list[tuple[str, bytes | None]] = []
-    journal, messages, metadata, position = PartitionJournal(), [], None, 0
+    journal, messages, metadata, position = PartitionJournal(), list[str](), None, 0
     for name, is_commit in steps:
         if is_commit and messages:
             used = [messages.pop(0)]

@@ -44,7 +44,7 @@ def test_what_is_ready_and_not_committed_is_ready_again():
 
 @given(st.permutations(range(7)), st.integers(1, 7))
 def test_in_whatever_order_answers_arrive_they_are_committed_in_that_of_the_messages(arrivals, most):
-    order, committed = order_of(*range(7)), []
+    order, committed = order_of(*range(7)), list[int]()
     for offset in arrivals:
         order.settle(offset, str(offset), 1)
         settled = {*arrivals[: arrivals.index(offset) + 1]}
