@@ -149,6 +149,10 @@ def _check(spec: JobSpec) -> None:
     Raises:
         JobSpecError: It cannot start; nothing was sent.
     """
+    if spec.sinks:
+        raise JobSpecError(
+            "`sinks`: a job that is run has one sink; further ones are for `llmbeam stream`."
+        )
     check_reachable(spec)
     check_keys(spec)
     check_bucket_keys(spec)

@@ -192,7 +192,8 @@ class Member:
             producer.begin_transaction()
             for commit in commits:
                 for result in commit.results:
-                    self._produce(result.topic, result.value, result.key)
+                    if result.topic is not None:
+                        self._produce(result.topic, result.value, result.key)
                 topic, number = commit.partition.place
                 for name, state in commit.states.items():
                     assert self._topics.history is not None

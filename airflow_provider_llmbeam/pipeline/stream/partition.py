@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from airflow_provider_llmbeam.engine.outcome import Outcome
-from airflow_provider_llmbeam.pipeline.elements import FailedRow, RowPrompt
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, RowPrompt
 from airflow_provider_llmbeam.pipeline.stream.histories import Talk
 from airflow_provider_llmbeam.pipeline.stream.journal import Paid, PartitionJournal
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
@@ -50,17 +50,19 @@ class Result:
 
     Attributes:
         message: The message.
-        topic: Topic of its record.
+        topic: Topic of its record; `None` for an answer that is stored outside Kafka alone.
         key: Key of the record.
         value: Value of the record.
+        row: The answered row, if it is stored outside Kafka, too.
         is_answered: Whether it is an answer, and not a record of the dead letter.
     """
 
     message: Message
-    topic: str
+    topic: str | None
     key: bytes | None
     value: bytes
     is_answered: bool
+    row: AnsweredRow | None = None
 
 
 @dataclass(eq=False, slots=True)

@@ -17,7 +17,8 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline import sinks, storage
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
 from airflow_provider_llmbeam.pipeline.features import features_of
@@ -29,7 +30,9 @@ from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
+from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
+from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
 from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -61,15 +64,18 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
         JobSpecError: The job cannot be a stream, or a topic is missing; nothing was sent.
         LLMBeamError: Nothing can be answered any more. What was answered is committed.
     """
-    source, sink = check_stream(spec)
+    source, jobs = check_stream(spec)
     client = Client(source, "source")
-    of_sink = Client(sink, "sink").settings()["bootstrap.servers"]
-    if of_sink != client.settings()["bootstrap.servers"]:
+    sink = next((job.sink for job in jobs if isinstance(job.sink, KafkaSink)), None)
+    stores = [job for job in jobs if job.sink != sink]
+    if sink is not None and not _is_same_cluster(client, Client(sink, "sink")):
         raise JobSpecError(
             "`sink.bootstrap_servers`: a stream has source and sink in one cluster, as one transaction has both; "
             f"got {source.shown_servers} and {sink.shown_servers}. Copy the answers to the other cluster, e.g. "
             "with MirrorMaker."
         )
+    for job in stores:
+        sinks.check_here(job)
     for feature in features_of(spec):
         feature.check_keys()
     topics = Topics.of(spec, source, sink)
@@ -93,7 +99,13 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
             ask_guard = None if guard is None else guard.submit
             answers = Answers(spec, engine, writer, state.counts, histories, ask_guard)
             member = partial(Member, source, client, topics, name, histories)
-            workers.append(StreamWorker(spec, source, run, member, topics, answers, histories, max_bytes, state))
+            columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
+            outputs = Outputs(columns, topics, max_bytes, has_stores=bool(stores))
+            workers.append(
+                StreamWorker(
+                    spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state
+                )
+            )
             await workers[0].run()
 
         engine_thread = _open_engine(spec, context)  # it ends with its last reference
@@ -110,17 +122,25 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
     return state.plain()
 
 
-def check_stream(spec: JobSpec) -> tuple[KafkaSource, KafkaSink]:
-    """Returns source and sink of a job that can be a stream.
+def _is_same_cluster(source: Client, sink: Client) -> bool:
+    servers = "bootstrap.servers"
+    return bool(source.settings()[servers] == sink.settings()[servers])
+
+
+def check_stream(spec: JobSpec) -> tuple[KafkaSource, list[JobSpec]]:
+    """Returns the source of a job that can be a stream, and the job with each of its sinks.
 
     Raises:
         JobSpecError: It cannot.
     """
-    source, sink = spec.source, spec.sink
+    source = spec.source
     if not isinstance(source, KafkaSource) or source.window is not None:
         raise JobSpecError("`source`: a stream reads a source of type 'kafka', without a time range.")
-    if not isinstance(sink, KafkaSink):
-        raise JobSpecError(f"`sink`: a stream writes to a sink of type 'kafka'; got type {sink.type!r}.")
+    types = [sink.type for sink in (spec.sink, *spec.sinks)]
+    if not {*types} <= {"kafka", "milvus", "postgres"} or types.count("kafka") > 1:
+        raise JobSpecError(
+            f"`sinks`: a stream has sinks of types 'kafka', at most one, 'milvus' and 'postgres'; got {types!r}."
+        )
     privacy, audit = spec.safety.privacy, spec.safety.audit
     for field, value, expected in (
         ("inference.mode", spec.inference.mode if spec.inference.mode != "online" else None, "must be 'online'"),
@@ -142,7 +162,11 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource, KafkaSink]:
             raise JobSpecError(f"`{field}` {expected} in a stream.")
     if audit is not None and not (isinstance(audit, FilesAudit) and storage.is_local(audit.uri)):
         raise JobSpecError("`safety.audit`: a stream writes its records to files of a disk; copy them from there.")
-    return source, sink
+    # A sink has rules on other parts of the job.
+    fields = spec.model_dump(mode="json", exclude={"sink", "sinks"})
+    return source, [
+        JobSpec.parse({**fields, "sink": sink.model_dump(mode="json")}) for sink in (spec.sink, *spec.sinks)
+    ]
 
 
 def _open_engine(spec: JobSpec, context: RunContext) -> EngineThread:

@@ -32,7 +32,7 @@ class Topics:
 
     Attributes:
         source: Topics of the messages.
-        answers: Topic of the answers.
+        answers: Topic of the answers; `None` if they are stored outside Kafka alone.
         dead_letter: Topic of the messages without an answer.
         journal: Topic of what is paid and not committed.
         history: Topic of the conversations; `None` without any.
@@ -40,19 +40,19 @@ class Topics:
     """
 
     source: tuple[str, ...]
-    answers: str
+    answers: str | None
     dead_letter: str
     journal: str
     history: str | None
     group: str
 
     @classmethod
-    def of(cls, spec: JobSpec, source: KafkaSource, sink: KafkaSink) -> Topics:
+    def of(cls, spec: JobSpec, source: KafkaSource, sink: KafkaSink | None) -> Topics:
         """Returns those of a job."""
         name, options = f"llmbeam-{job_identity(spec)}", spec.stream
         return cls(
             source=source.topic,
-            answers=sink.topic,
+            answers=None if sink is None else sink.topic,
             dead_letter=options.dead_letter_topic or f"{name}-dead-letter",
             journal=options.journal_topic or f"{name}-journal",
             history=None if spec.conversation is None else options.history_topic or f"{name}-history",
@@ -90,7 +90,8 @@ def check_topics(topics: Topics, client: Client, *, creates: bool, ttl_days: flo
     if topics.history is not None:
         # A conversation without a new turn for that time has none that is in a history.
         own[topics.history] = {_POLICY: "compact,delete", "retention.ms": str(int(ttl_days * _DAY_MILLISECONDS))}
-    wanted = {topics.answers: {}, topics.dead_letter: {}, **own}
+    answers: dict[str, dict[str, str]] = {} if topics.answers is None else {topics.answers: {}}
+    wanted = {**answers, topics.dead_letter: {}, **own}
     lacking = {topic: config for topic, config in wanted.items() if topic not in found}
     if lacking and not creates:
         raise JobSpecError(

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
-from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.sources.kafka import columns_of
 from airflow_provider_llmbeam.pipeline.sources.messages import row_of_message
@@ -36,7 +35,7 @@ from airflow_provider_llmbeam.pipeline.stream.partition import (
     prepare,
 )
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
-from airflow_provider_llmbeam.pipeline.stream.topics import Topics
+from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import KafkaSource
 from airflow_provider_llmbeam.spec.stream import StreamRun
@@ -67,10 +66,10 @@ class StreamWorker:
         source: Its source.
         run: The process.
         open_member: Opens the member of the group, with what takes new, revoked and lost partitions.
-        topics: The topics.
         answers: Answers messages.
         histories: The conversations; `None` without any.
-        max_bytes: Size of the largest record, in bytes.
+        outputs: Makes the records of messages.
+        stores: Sinks outside Kafka.
         state: What the worker shows.
     """
 
@@ -80,16 +79,16 @@ class StreamWorker:
         source: KafkaSource,
         run: StreamRun,
         open_member: Callable[..., Member],
-        topics: Topics,
         answers: Answers,
         histories: Histories | None,
-        max_bytes: int,
+        outputs: Outputs,
+        stores: Stores,
         state: StreamState,
     ) -> None:
         self._spec, self._source, self._run, self._options = spec, source, run, spec.stream
         self._histories = histories
         self._answers, self._state, self._counts = answers, state, state.counts
-        self._outputs = Outputs(OutputColumns.of(spec), topics, max_bytes)
+        self._outputs, self._stores = outputs, stores
         self._prompts = RowPrompts(spec)
         self._member = open_member(self._on_assigned, self._on_revoked, self._on_lost)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llmbeam-kafka")
@@ -241,6 +240,7 @@ class StreamWorker:
             return False
         is_committed = False
         try:
+            commits = self._stores.put(commits)
             is_committed = self._member.commit(commits)
         finally:
             self._on_loop(self._finish, commits, is_committed, time.monotonic() - began_at)

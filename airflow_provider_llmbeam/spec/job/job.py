@@ -73,6 +73,8 @@ class JobSpec(SpecModel):
         limits: Rates, retries, timeouts and budget.
         batching: Size of batches and length buckets.
         sink: Sink of the answers.
+        sinks: Further sinks of the same answers, for `llmbeam stream` alone: of types `kafka`, `milvus` and
+            `postgres`, at most one of them `kafka`.
         alerts: What raises an alert while the job runs, and when it has ended.
         traces: Which rows are spans of the job's trace.
         stream: Latency, limits and topics of a resident worker, see `llmbeam stream`.
@@ -104,6 +106,7 @@ class JobSpec(SpecModel):
     limits: Limits = Limits()
     batching: Batching = Batching()
     sink: Sink
+    sinks: Annotated[tuple[Sink, ...], Field(max_length=10)] = ()
     alerts: Alerts = Alerts()
     traces: Traces = Traces()
     stream: StreamOptions = StreamOptions()
@@ -196,13 +199,14 @@ class JobSpec(SpecModel):
         names = (*keys, *(() if privacy is None else (privacy.key_env,)))
         if isinstance(self.source, KafkaSource):
             names = (*names, self.source.config_env)
-        match self.sink:
-            case PostgresSink():
-                return (*names, self.sink.dsn_env)
-            case MilvusSink():
-                return (*names, self.sink.token_env)
-            case KafkaSink():
-                return (*names, self.sink.config_env)
+        for sink in (self.sink, *self.sinks):
+            match sink:
+                case PostgresSink():
+                    names = (*names, sink.dsn_env)
+                case MilvusSink():
+                    names = (*names, sink.token_env)
+                case KafkaSink():
+                    names = (*names, sink.config_env)
         return names
 
     @classmethod
