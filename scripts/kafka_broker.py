@@ -7,7 +7,7 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -139,22 +139,19 @@ class Broker:
         return ["java", *memory, *log, "-cp", f"{self._jars}/*", name, *arguments]
 
 
-def create_topics(servers: str, partitions: int, *topics: str, compacted: Sequence[str] = ()) -> None:
-    """Creates topics, and waits until they have leaders.
+def create_topics(servers: str, partitions: int, *topics: str, config: Mapping[str, str] | None = None) -> None:
+    """Creates topics.
 
     Args:
         servers: Address of the broker.
         partitions: Number of their partitions.
         topics: Their names.
-        compacted: Names of further ones that are compacted.
+        config: Their settings.
     """
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-    new = [NewTopic(topic, num_partitions=partitions) for topic in topics]
-    new += [
-        NewTopic(topic, num_partitions=partitions, config={"cleanup.policy": "compact"}) for topic in compacted
-    ]
+    new = [NewTopic(topic, num_partitions=partitions, config={**(config or {})}) for topic in topics]
     for created in admin.create_topics(new).values():
         created.result(30)
 
