@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-#: `kill`: kill -9 of a worker, which is started again. `leave`: SIGTERM, and another start after the session's end,
-#: so that its partitions go to the other and back. `join`: a further worker for some time. `broker`: kill -9 of the
+#: `kill`: kill -9 of a worker, which is started again. `leave`: SIGTERM, and a start after the end of its session, so
+#: that its partitions go to the other and back. `join`: a further worker for some time. `broker`: kill -9 of the
 #: broker, and its start.
 Deed = Literal["kill", "leave", "join", "broker"]
 #: Beyond the session of a member, after which its partitions are given away.
@@ -38,6 +38,5 @@ def steps(seed: int, kills: int, *, leaves: int = 0, joins: int = 0, brokers: in
     deeds: list[Deed] = ["kill"] * kills + ["leave"] * leaves + ["join"] * joins + ["broker"] * brokers
     chance.shuffle(deeds)
     for deed in deeds:
-        yield Step(
-            chance.uniform(1, 7), deed, chance.randrange(2), chance.choice((0.0, 0.0, chance.uniform(0, 2)))
-        )
+        down = chance.choice((0.0, chance.uniform(0, 2)))
+        yield Step(chance.uniform(1, 7), deed, chance.randrange(2), down)

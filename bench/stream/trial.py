@@ -49,7 +49,7 @@ class Setting:
     partitions: int = 4
     keys: int = 40
     rate: float = 60.0
-    latency: Latency = Latency(mean_seconds=0.2, sigma=0.4)
+    latency: Latency = field(default_factory=lambda: Latency(mean_seconds=0.2, sigma=0.4))
     program: Sequence[str] = ("-m", "airflow_provider_llmbeam.pipeline")
     seed: int = 0
 

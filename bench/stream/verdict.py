@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +92,7 @@ def judge(evidence: Evidence) -> Verdict:
     disturbances = sorted(evidence.disturbances)
     paid_twice = paid_though_journaled = paid_without_cause = 0
     for number, sent in evidence.requests.items():
-        for before, again in zip(sent, sent[1:], strict=False):
+        for before, again in pairwise(sent):
             paid_twice += 1
             paid_though_journaled += evidence.journaled.get(number, again) < again
             paid_without_cause += bisect_left(disturbances, before) == bisect_left(disturbances, again)
@@ -110,11 +111,8 @@ def judge(evidence: Evidence) -> Verdict:
 
 def _unrecorded_at(evidence: Evidence, kill: float) -> int:
     # Of a message that was sent again later, too, the first record counts.
-    return sum(
-        sent[0] < kill <= evidence.journaled.get(number, kill)
-        for number, sent in evidence.requests.items()
-        if sent
-    )
+    recorded = evidence.journaled
+    return sum(sent[0] < kill <= recorded.get(number, kill) for number, sent in evidence.requests.items())
 
 
 def _recoveries(evidence: Evidence) -> list[float]:
@@ -123,9 +121,7 @@ def _recoveries(evidence: Evidence) -> list[float]:
         by_partition[each.partition].append(each.at)
     found = []
     for kill in evidence.kills:
-        following = [bisect_left(times, kill) for times in by_partition.values()]
-        if all(place < len(times) for place, times in zip(following, by_partition.values(), strict=True)):
-            found.append(
-                max(times[place] - kill for place, times in zip(following, by_partition.values(), strict=True))
-            )
+        nexts = [times[bisect_left(times, kill) :][:1] for times in by_partition.values()]
+        if all(nexts):
+            found.append(max(at - kill for (at,) in nexts))
     return found
