@@ -68,6 +68,7 @@ from airflow_provider_llmbeam.spec.source import (
     Source,
     SqlSource,
 )
+from airflow_provider_llmbeam.spec.stream import StreamOptions, StreamRun
 from airflow_provider_llmbeam.spec.traces import Traces
 
 __all__ = [
@@ -131,6 +132,8 @@ __all__ = [
     "Source",
     "SqlSource",
     "Stage",
+    "StreamOptions",
+    "StreamRun",
     "Traces",
     "VertexEndpoint",
     "VertexEndpointModel",

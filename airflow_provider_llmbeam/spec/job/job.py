@@ -38,6 +38,7 @@ from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, R
 from airflow_provider_llmbeam.spec.safety import AirflowRun, Safety
 from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS, KafkaSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import KafkaSource, Source
+from airflow_provider_llmbeam.spec.stream import StreamOptions
 from airflow_provider_llmbeam.spec.traces import Traces
 
 
@@ -74,6 +75,7 @@ class JobSpec(SpecModel):
         sink: Sink of the answers.
         alerts: What raises an alert while the job runs, and when it has ended.
         traces: Which rows are spans of the job's trace.
+        stream: Latency, limits and topics of a resident worker, see `llmbeam stream`.
         safety: What protects the people whose data is sent, and records who sent it.
         cache: Cache shared with other jobs. `None`: only runs of this job share their answers.
         runner: Runner of the pipeline; by default a process on this machine.
@@ -104,6 +106,7 @@ class JobSpec(SpecModel):
     sink: Sink
     alerts: Alerts = Alerts()
     traces: Traces = Traces()
+    stream: StreamOptions = StreamOptions()
     safety: Safety = Safety()
     cache: Cache | None = None
     runner: Runner = DirectRunner()

@@ -1,0 +1,153 @@
+"""The step `stream`: checks a job, and runs its resident worker in this process."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import re
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import wait
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_llmbeam.engine.engine import Engine
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.pipeline.context import RunContext
+from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
+from airflow_provider_llmbeam.pipeline.features import features_of
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
+from airflow_provider_llmbeam.pipeline.launch.interruption import stopped_at_signal
+from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
+from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
+from airflow_provider_llmbeam.pipeline.stream.answers import Answers
+from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
+from airflow_provider_llmbeam.pipeline.stream.member import Member
+from airflow_provider_llmbeam.pipeline.stream.state import StreamState
+from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
+from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.safety import FilesAudit
+from airflow_provider_llmbeam.spec.sink import KafkaSink
+from airflow_provider_llmbeam.spec.source import KafkaSource
+from airflow_provider_llmbeam.spec.stream import StreamRun
+
+_log = logging.getLogger("llmbeam")
+
+_POLL_SECONDS = 0.5
+#: Time beyond `stream.drain_seconds` in which the last transaction is committed and the group is told.
+_END_SECONDS = 30.0
+#: Number of processes of a host that can be members of one group.
+_SLOTS = 1000
+
+
+def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
+    """Answers messages until a signal, the end of its time, or of what there is to drain.
+
+    Args:
+        spec: The job.
+        run: The process.
+
+    Returns:
+        The counts.
+
+    Raises:
+        JobSpecError: The job cannot be a stream, or a topic is missing; nothing was sent.
+        LLMBeamError: Nothing can be answered any more. What was answered is committed.
+    """
+    source, sink = check_stream(spec)
+    client = Client(source, "source")
+    of_sink = Client(sink, "sink").settings()["bootstrap.servers"]
+    if of_sink != client.settings()["bootstrap.servers"]:
+        raise JobSpecError(
+            f"`sink.bootstrap_servers`: a stream has source and sink in one cluster, as one transaction has both; "
+            f"got {source.shown_servers} and {sink.shown_servers}. Copy the answers to the other cluster, e.g. with "
+            "MirrorMaker."
+        )
+    for feature in features_of(spec):
+        feature.check_keys()
+    topics = Topics.of(spec, source, sink)
+    max_bytes = check_topics(topics, client, creates=spec.stream.create_topics)
+    state, context = StreamState(), RunContext(started_at=time.time())
+    with ExitStack() as until_end:
+        name = run.member or until_end.enter_context(_slot(topics.group))
+        _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
+        writer = JournalWriter(client, topics.journal, max_bytes)
+        until_end.callback(writer.close)
+        moderation = spec.safety.moderation
+        guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context)
+        workers: list[StreamWorker] = []
+
+        async def work(engine: Engine) -> None:
+            answers = Answers(spec, engine, writer, state.counts, None if guard is None else guard.submit)
+            member = partial(Member, source, client, topics, name)
+            workers.append(StreamWorker(spec, source, run, member, topics, answers, max_bytes, state))
+            await workers[0].run()
+
+        engine_thread = _open_engine(spec, context)  # it ends with its last reference
+        ended = engine_thread.start(work)
+        with stopped_at_signal(
+            lambda: [worker.stop() for worker in workers], spec.stream.drain_seconds + _END_SECONDS
+        ):
+            while not wait([ended], timeout=_POLL_SECONDS).done:
+                pass
+        ended.result()
+    return state.plain()
+
+
+def check_stream(spec: JobSpec) -> tuple[KafkaSource, KafkaSink]:
+    """Returns source and sink of a job that can be a stream.
+
+    Raises:
+        JobSpecError: It cannot.
+    """
+    source, sink = spec.source, spec.sink
+    if not isinstance(source, KafkaSource) or source.window is not None:
+        raise JobSpecError("`source`: a stream reads a source of type 'kafka', without a time range.")
+    if not isinstance(sink, KafkaSink):
+        raise JobSpecError(f"`sink`: a stream writes to a sink of type 'kafka'; got type {sink.type!r}.")
+    privacy, audit = spec.safety.privacy, spec.safety.audit
+    for field, value, expected in (
+        ("inference.mode", spec.inference.mode if spec.inference.mode != "online" else None, "must be 'online'"),
+        ("cascade", spec.cascade, "must be left out"),
+        ("conversation", spec.conversation, "must be left out"),
+        ("prompt.media", spec.prompt.media or None, "must be left out"),
+        ("source.on_duplicate_key", None, ""),
+        ("safety.privacy.dlp", privacy and privacy.dlp, "must be left out"),
+        (
+            "safety.privacy.on_altered",
+            privacy and privacy.on_altered if privacy and privacy.on_altered == "repair" else None,
+            "must be 'keep' or 'fail'",
+        ),
+    ):
+        if value is not None:
+            raise JobSpecError(f"`{field}` {expected} in a stream.")
+    if audit is not None and not (isinstance(audit, FilesAudit) and storage.is_local(audit.uri)):
+        raise JobSpecError("`safety.audit`: a stream writes its records to files of a disk; copy them from there.")
+    return source, sink
+
+
+def _open_engine(spec: JobSpec, context: RunContext) -> EngineThread:
+    handler: JobHandler[Any] = JobHandler(spec, context)
+    handler.journal_uri = None  # the journal is a topic
+    return handler.load_model()
+
+
+@contextmanager
+def _slot(group: str) -> Iterator[str]:
+    """Provides a name that no other process of this host has, the same one for the next process."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:80]
+    for number in range(_SLOTS):
+        with (Path(tempfile.gettempdir()) / f"{group}-{number}.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield f"{host}-{number}"
+            return
+    raise JobSpecError(f"{_SLOTS} processes of this host are members of group {group!r}.")
