@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-#: `kill`: kill -9 of a worker, which is started again. `leave`: SIGTERM, and a start after the end of its session, so
+#: `kill`: kill -9 of a worker, which is started again. `leave`: SIGTERM, and a start after its session's end, so
 #: that its partitions go to the other and back. `join`: a further worker for some time. `broker`: kill -9 of the
 #: broker, and its start.
 Deed = Literal["kill", "leave", "join", "broker"]
