@@ -20,12 +20,14 @@ class Step:
     """One step of a trial.
 
     Attributes:
-        pause: Time before it, in seconds.
+        awaits_answers: Whether it waits until all partitions have answers again, or comes while workers start.
+        pause: Further time before it, in seconds.
         deed: What is done.
         member: Number of the worker that it happens to.
         down: Time until a killed worker is started again, in seconds.
     """
 
+    awaits_answers: bool
     pause: float
     deed: Deed
     member: int
@@ -39,4 +41,4 @@ def steps(seed: int, kills: int, *, leaves: int = 0, joins: int = 0, brokers: in
     chance.shuffle(deeds)
     for deed in deeds:
         down = chance.choice((0.0, chance.uniform(0, 2)))
-        yield Step(chance.uniform(1, 7), deed, chance.randrange(2), down)
+        yield Step(chance.random() < 0.8, chance.uniform(0, 4), deed, chance.randrange(2), down)

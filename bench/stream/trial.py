@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +100,10 @@ class Trial:
         """
         for member in (0, 1):
             self.start(member)
-        until(lambda: self.seen, partial(self.logs), 90)
+        self._await_partitions()
         for step in steps:
+            if step.awaits_answers:
+                self._await_partitions()
             time.sleep(step.pause)
             self._do(step)
         time.sleep(seconds_after)
@@ -201,6 +202,17 @@ class Trial:
 
     def _note(self, deed: str) -> None:
         self.done.append((time.time(), deed))
+
+    def _await_partitions(self) -> None:
+        """Waits until all partitions have answers after the last step."""
+        begun = self.done[-1][0] if self.done else 0.0
+        until(
+            lambda: (
+                len({each.partition for each in self.seen[-2000:] if each.at > begun}) == self.setting.partitions
+            ),
+            self.logs,
+            90,
+        )
 
     def _await_answers(self) -> None:
         """Waits until all messages are answered, or there is no progress."""
