@@ -20,7 +20,8 @@ class Step:
     """One step of a trial.
 
     Attributes:
-        awaits_answers: Whether it waits until all partitions have answers again, or comes while workers start.
+        awaits_answers: Whether it waits until all partitions have answers again, or comes while workers start,
+            as some kills do.
         pause: Further time before it, in seconds.
         deed: What is done.
         member: Number of the worker that it happens to.
@@ -41,4 +42,4 @@ def steps(seed: int, kills: int, *, leaves: int = 0, joins: int = 0, brokers: in
     chance.shuffle(deeds)
     for deed in deeds:
         down = chance.choice((0.0, chance.uniform(0, 2)))
-        yield Step(chance.random() < 0.8, chance.uniform(0, 4), deed, chance.randrange(2), down)
+        yield Step(deed != "kill" or chance.random() < 0.8, chance.uniform(0, 4), deed, chance.randrange(2), down)
