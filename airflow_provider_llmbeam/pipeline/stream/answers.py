@@ -30,6 +30,7 @@ from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partitio
 from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.safety import Moderation
 
 #: Failures that every other message would meet, too: the worker ends, and the messages stay in the topic.
 _OF_THE_JOB: frozenset[FailureKind] = frozenset({"unauthorized", "not_found", "quota_exhausted", "not_sent"})
@@ -60,11 +61,11 @@ class Answers:
     ) -> None:
         self._spec, self._writer, self._counts = spec, writer, counts
         self._ask_guard, self._moderation = ask_guard, spec.safety.moderation
-        self._questions = self._moderation and Questions(guard_job(spec, self._moderation), self._moderation)
+        self._questions = None if spec.safety.moderation is None else _questions(spec, spec.safety.moderation)
         self._masker = masker_of(spec)
         self._requests = _Requests(engine, spec.stream.batch_wait_ms / 1000)
         self._trail = AuditTrail.of(spec)
-        self._records = self._trail and self._trail.open_writer()
+        self._records = None if self._trail is None else self._trail.open_writer()
 
     async def answer(self, partition: Partition, message: Message, now: float) -> AnsweredRow | FailedRow:
         """Answers a message.
@@ -182,6 +183,10 @@ class Answers:
             offset = await self._writer.write(partition.place, fingerprint, entry)
             if offset is not None:
                 partition.journal.record(fingerprint, outcome, offset)
+
+
+def _questions(spec: JobSpec, moderation: Moderation) -> Questions:
+    return Questions(guard_job(spec, moderation), moderation)
 
 
 class _Requests:

@@ -28,8 +28,8 @@ from airflow_provider_llmbeam.spec.source import KafkaSource
 
 _log = logging.getLogger("llmbeam")
 
-#: With "rebootstrap", the default of librdkafka 2.16, `send_offsets_to_transaction` hung beyond its timeout when all
-#: brokers had been down, and static members were fenced for good (tried with Apache Kafka 4.4).
+#: With "rebootstrap", the default of librdkafka 2.16, `send_offsets_to_transaction` hung beyond its timeout when
+#: all brokers had been down, and static members were fenced for good (tried with Apache Kafka 4.4).
 RECOVERY = {"metadata.recovery.strategy": "none"}
 #: A dead member's open transaction hides later records from `read_committed` for this time.
 _TRANSACTION_MILLISECONDS = 10_000

@@ -65,9 +65,9 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
     of_sink = Client(sink, "sink").settings()["bootstrap.servers"]
     if of_sink != client.settings()["bootstrap.servers"]:
         raise JobSpecError(
-            f"`sink.bootstrap_servers`: a stream has source and sink in one cluster, as one transaction has both; "
-            f"got {source.shown_servers} and {sink.shown_servers}. Copy the answers to the other cluster, e.g. with "
-            "MirrorMaker."
+            "`sink.bootstrap_servers`: a stream has source and sink in one cluster, as one transaction has both; "
+            f"got {source.shown_servers} and {sink.shown_servers}. Copy the answers to the other cluster, e.g. "
+            "with MirrorMaker."
         )
     for feature in features_of(spec):
         feature.check_keys()
@@ -91,9 +91,12 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
 
         engine_thread = _open_engine(spec, context)  # it ends with its last reference
         ended = engine_thread.start(work)
-        with stopped_at_signal(
-            lambda: [worker.stop() for worker in workers], spec.stream.drain_seconds + _END_SECONDS
-        ):
+
+        def stop() -> None:
+            for worker in workers:
+                worker.stop()
+
+        with stopped_at_signal(stop, spec.stream.drain_seconds + _END_SECONDS):
             while not wait([ended], timeout=_POLL_SECONDS).done:
                 pass
         ended.result()

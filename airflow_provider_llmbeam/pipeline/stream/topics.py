@@ -113,8 +113,8 @@ def check_topics(topics: Topics, client: Client, *, creates: bool) -> int:
     policy = configs.get(topics.journal, {}).get(_POLICY)
     if policy is not None and policy.value != "compact":
         raise JobSpecError(
-            f"`stream.journal_topic` {topics.journal!r} has `cleanup.policy` {policy.value!r}. Expected 'compact': "
-            "Kafka would delete answers that are paid and not committed."
+            f"`stream.journal_topic` {topics.journal!r} has `cleanup.policy` {policy.value!r}. Expected "
+            "'compact': Kafka would delete answers that are paid and not committed."
         )
     sizes = [int(config[_SIZE].value) for config in configs.values() if _SIZE in config]
     return min([int(given.get("message.max.bytes", _MESSAGE_BYTES)), *sizes]) - _OVERHEAD_BYTES

@@ -192,13 +192,14 @@ class StreamWorker:
         state.unsettled = sum(each.order.unsettled for each in every)
         state.held = sum(each.order.held for each in every)
         state.held_bytes = sum(each.order.held_bytes for each in every)
-        print(json.dumps({"at": round(now, 3), **state.plain()}), flush=True)
+        print(json.dumps({"at": round(now, 3), **state.plain()}), flush=True)  # noqa: T201 - for who started it
 
     # On the thread of the client:
 
     def _poll(self, most: int, seconds: float) -> None:
         """Reads messages, and makes their prompts."""
-        now, found = time.time(), []
+        now = time.time()
+        found: list[tuple[Place, Message | None]] = []
         for record in self._member.poll(most, seconds):
             place = record.topic(), record.partition()
             if record.error() is not None:
