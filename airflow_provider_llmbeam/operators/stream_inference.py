@@ -29,8 +29,8 @@ class StreamInferenceOperator(InProcessOperator):
     The worker is `llmbeam stream`, a member of the consumer group of the job, in a process of this Airflow worker:
     answers and positions are committed in one transaction. Several tasks, processes and pods of one job share its
     partitions. A worker that fails is started again, and goes on where it was; what is paid is asked no more. A
-    task that is killed drains first: what is in flight for longer than the four seconds that Airflow leaves is asked
-    again by the next worker. In a Dag with `schedule="@continuous"`, each run takes over from the last one.
+    task that is killed drains first: what takes longer than the four seconds that Airflow leaves is asked again by
+    the next worker. In a Dag with `schedule="@continuous"`, each run takes over from the last one.
 
     Args:
         stream: Latency, limits and topics of the worker, see `spec.StreamOptions`.
@@ -45,7 +45,7 @@ class StreamInferenceOperator(InProcessOperator):
         The fields of `RunInferenceOperator`, and `stream`.
 
     XCom:
-        The counts of the last worker: messages, requests, answers, tokens, cost and latency, and `restarts_of_task`.
+        The counts of the last worker: messages, requests, answers, tokens, cost and latency; `task_restarts`.
 
     Raises:
         JobSpecError: A literal argument is invalid; raised when the Dag is parsed.
@@ -104,7 +104,7 @@ class StreamInferenceOperator(InProcessOperator):
                     )
                     time.sleep(delay)
                 else:
-                    return {**found, "restarts_of_task": restarts}
+                    return {**found, "task_restarts": restarts}
 
     def on_kill(self) -> None:
         """Has the worker drain and end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -79,6 +80,8 @@ class Trial:
         config = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
         create_topics(self.broker.servers, self.setting.partitions, JOURNAL, config=config)
         self.workers: dict[int, sessions.Leader] = {}
+        self._logs: dict[int, Path] = {}
+        self._starts = itertools.count()
         self._stack.callback(lambda: sessions.kill(self.workers.values()))
         self._is_over, self._is_produced = threading.Event(), threading.Event()
         for run in (self._produce, self._read):
@@ -119,7 +122,9 @@ class Trial:
         spec.write_text(json.dumps(self.spec()))
         given.write_text(json.dumps({"member": f"w{member}"}))
         command = [sys.executable, *self.setting.program, "--spec", spec, "--step", "stream", "--input", given]
-        with (self.directory / f"worker-{member}.log").open("ab") as log:
+        path = self.directory / f"worker-{member}-{next(self._starts)}.log"
+        self._logs[member] = path
+        with path.open("wb") as log:
             self.workers[member] = sessions.start(command, stdout=log, stderr=log, env=environment())
 
     def kill(self, member: int) -> None:
@@ -175,7 +180,7 @@ class Trial:
 
     def logs(self) -> str:
         """Returns the last lines of the workers."""
-        paths = sorted(self.directory.glob("worker-*.log"))
+        paths = [*self._logs.values()]
         return "\n".join(f"{path.name}:\n{path.read_text(errors='replace')[-2000:]}" for path in paths)
 
     def _do(self, step: Step) -> None:
@@ -204,15 +209,16 @@ class Trial:
         self.done.append((time.time(), deed))
 
     def _await_partitions(self) -> None:
-        """Waits until all partitions have answers after the last step."""
+        """Waits until all workers have joined, and all partitions have answers after the last step."""
         begun = self.done[-1][0] if self.done else 0.0
-        until(
-            lambda: (
-                len({each.partition for each in self.seen[-2000:] if each.at > begun}) == self.setting.partitions
-            ),
-            self.logs,
-            90,
-        )
+
+        def are_answered() -> bool:
+            answered = {each.partition for each in self.seen[-2000:] if each.at > begun}
+            return len(answered) == self.setting.partitions and all(
+                "assigned" in self._logs[member].read_text() for member in self.workers
+            )
+
+        until(are_answered, self.logs, 90)
 
     def _await_answers(self) -> None:
         """Waits until all messages are answered, or there is no progress."""

@@ -26,6 +26,7 @@ from airflow_provider_llmbeam.pipeline.launch.interruption import stopped_at_sig
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
+from airflow_provider_llmbeam.pipeline.stream.http import served
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
@@ -87,7 +88,8 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
             answers = Answers(spec, engine, writer, state.counts, None if guard is None else guard.submit)
             member = partial(Member, source, client, topics, name)
             workers.append(StreamWorker(spec, source, run, member, topics, answers, max_bytes, state))
-            await workers[0].run()
+            async with served(state, run.http):
+                await workers[0].run()
 
         engine_thread = _open_engine(spec, context)  # it ends with its last reference
         ended = engine_thread.start(work)
