@@ -25,7 +25,7 @@ from llmbeam_sandbox.models.answers import prompt_sha256
 from waiting import scaled, until
 
 from bench.stream.plan import AWAY_SECONDS, Step
-from bench.stream.verdict import Evidence, Seen
+from bench.stream.verdict import Evidence, Seen, Sent
 
 QUESTIONS, ANSWERS, JOURNAL, DEAD_LETTER = "questions", "answers", "journal", "dead-letter"
 _NUMBER = re.compile(r"message (\d+)")
@@ -42,6 +42,7 @@ class Setting:
         keys: Number of different keys.
         rate: Messages per second.
         latency: Latency of the model server.
+        commit_interval_ms: `stream.commit_interval_ms`.
         program: What a worker runs, before `--spec`.
         seed: Seed of the keys.
     """
@@ -50,6 +51,7 @@ class Setting:
     keys: int = 40
     rate: float = 60.0
     latency: Latency = field(default_factory=lambda: Latency(mean_seconds=0.2, sigma=0.4))
+    commit_interval_ms: int = 200
     program: Sequence[str] = ("-m", "airflow_provider_llmbeam.pipeline")
     seed: int = 0
 
@@ -159,20 +161,26 @@ class Trial:
             "limits": {"max_in_flight": 64},
             "sink": {"type": "kafka", "topic": ANSWERS, "bootstrap_servers": servers},
             "state_uri": str(self.directory / "state"),
-            "stream": {"journal_topic": JOURNAL, "dead_letter_topic": DEAD_LETTER, "group_id": "trial"},
+            "stream": {
+                "journal_topic": JOURNAL,
+                "dead_letter_topic": DEAD_LETTER,
+                "group_id": "trial",
+                "commit_interval_ms": self.setting.commit_interval_ms,
+            },
         }
 
     def evidence(self) -> Evidence:
         """Returns what reader, server and journal have seen."""
         hashes = {prompt_sha256(text_of(number, key)): number for number, key in self.keys.items()}
-        requests: dict[int, list[float]] = {}
+        requests: dict[int, list[Sent]] = {}
         for record in self._sandbox.requests:
             if record.prompt_sha256 in hashes:
-                requests.setdefault(hashes[record.prompt_sha256], []).append(record.received_at)
+                sent = Sent(record.received_at, record.answered_at)
+                requests.setdefault(hashes[record.prompt_sha256], []).append(sent)
         return Evidence(
             keys=self.keys,
             seen=self.seen,
-            requests={number: sorted(times) for number, times in requests.items()},
+            requests={number: sorted(sent, key=lambda each: each.at) for number, sent in requests.items()},
             journaled=self._journaled(),
             disturbances=[at for at, _ in self.done],
             kills=[at for at, deed in self.done if deed == "kill"],

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.stream.plan import steps
-from bench.stream.verdict import Evidence, Seen, judge
+from bench.stream.verdict import Evidence, Seen, Sent, judge
 
 
 def seen(at, number, key="a", partition=0):
@@ -16,7 +16,7 @@ def seen(at, number, key="a", partition=0):
 RIGHT = Evidence(
     keys={0: "a", 1: "a", 2: "b"},
     seen=[seen(2.0, 0), seen(5.0, 1), seen(5.5, 2, "b", 1)],
-    requests={0: [1.0], 1: [2.5, 4.0], 2: [4.5]},
+    requests={0: [Sent(1.0, 1.4)], 1: [Sent(2.5), Sent(4.0, 4.4)], 2: [Sent(4.5, 4.9)]},
     journaled={0: 1.5, 1: 4.5, 2: 5.0},
     disturbances=[3.0],
     kills=[3.0],
@@ -40,7 +40,8 @@ def test_the_recovery_from_a_kill_is_over_when_all_partitions_have_an_answer():
         ({"seen": RIGHT.seen[:-1]}, "missing"),
         ({"seen": [*RIGHT.seen, seen(6.0, 2, "b", 1)]}, "repeated"),
         ({"seen": [RIGHT.seen[1], RIGHT.seen[0], RIGHT.seen[2]]}, "disordered"),
-        ({"journaled": {0: 1.5, 1: 2.9, 2: 5.0}}, "paid_though_journaled"),
+        ({"journaled": {0: 1.5, 1: 2.9, 2: 5.0}}, "paid_though_recorded"),
+        ({"requests": {1: [Sent(1.0, 1.4), Sent(4.0, 4.4)]}}, "paid_though_answered"),
         ({"disturbances": [2.0]}, "paid_without_cause"),
     ],
 )
