@@ -71,12 +71,14 @@ class Trial:
     directory: Path
     seen: list[Seen] = field(default_factory=list)
     keys: dict[int, str] = field(default_factory=dict)
+    produced: dict[int, float] = field(default_factory=dict)
     done: list[tuple[float, str]] = field(default_factory=list)
 
     def __enter__(self) -> Trial:
         self._stack = ExitStack()
         latency = self.setting.latency
         self._sandbox = self._stack.enter_context(Sandbox(models=ModelSettings(latency=latency)))
+        self.url = self._sandbox.url
         create_topics(self.broker.servers, self.setting.partitions, QUESTIONS, ANSWERS, DEAD_LETTER)
         # The broker's own time: that of a producer is earlier than the moment from which others see the record.
         config = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
@@ -105,28 +107,36 @@ class Trial:
         """
         for member in (0, 1):
             self.start(member)
-        self._await_partitions()
+        self.await_partitions()
         for step in steps:
             if step.awaits_answers:
-                self._await_partitions()
+                self.await_partitions()
             time.sleep(step.pause)
             self._do(step)
         time.sleep(seconds_after)
-        self._is_produced.set()
-        self._await_answers()
+        self.finish()
         for member in [*self.workers]:
             self.end(member)
         return self.evidence()
+
+    def finish(self) -> None:
+        """Ends the messages, and waits until all are answered, or there is no progress."""
+        self._is_produced.set()
+        self._await_answers()
 
     def start(self, member: int) -> None:
         """Starts a worker."""
         spec, given = self.directory / "job.json", self.directory / f"input-{member}.json"
         spec.write_text(json.dumps(self.spec()))
         given.write_text(json.dumps({"member": f"w{member}"}))
-        command = [sys.executable, *self.setting.program, "--spec", spec, "--step", "stream", "--input", given]
+        self.launch(member, [*self.setting.program, "--spec", spec, "--step", "stream", "--input", given])
+
+    def launch(self, member: int, arguments: Sequence[str | Path]) -> None:
+        """Starts a program of Python as a worker; its output has the word `assigned` once it has joined."""
         path = self.directory / f"worker-{member}-{next(self._starts)}.log"
         self._logs[member] = path
         with path.open("wb") as log:
+            command = [sys.executable, *arguments]
             self.workers[member] = sessions.start(command, stdout=log, stderr=log, env=environment())
 
     def kill(self, member: int) -> None:
@@ -157,7 +167,7 @@ class Trial:
             "name": "trial",
             "source": {"type": "kafka", "topic": QUESTIONS, "bootstrap_servers": servers},
             "prompt": "{{ row.text }}",
-            "model": {"type": "openai", "name": "sandbox-model", "base_url": f"{self._sandbox.url}/v1"},
+            "model": {"type": "openai", "name": "sandbox-model", "base_url": f"{self.url}/v1"},
             "limits": {"max_in_flight": 64},
             "sink": {"type": "kafka", "topic": ANSWERS, "bootstrap_servers": servers},
             "state_uri": str(self.directory / "state"),
@@ -216,7 +226,7 @@ class Trial:
     def _note(self, deed: str) -> None:
         self.done.append((time.time(), deed))
 
-    def _await_partitions(self) -> None:
+    def await_partitions(self) -> None:
         """Waits until all workers have joined, and all partitions have answers after the last step."""
         begun = self.done[-1][0] if self.done else 0.0
 
@@ -229,7 +239,6 @@ class Trial:
         until(are_answered, self.logs, 90)
 
     def _await_answers(self) -> None:
-        """Waits until all messages are answered, or there is no progress."""
         numbers = set(self.keys)
         moved_at, count = time.monotonic(), 0
         while numbers - {each.number for each in self.seen}:
@@ -249,6 +258,7 @@ class Trial:
         while not self._is_produced.is_set() and not self._is_over.is_set():
             key = f"user {chance.randrange(self.setting.keys)}"
             self.keys[number] = key
+            self.produced[number] = time.time()
             producer.produce(QUESTIONS, json.dumps({"text": text_of(number, key)}), key)
             producer.poll(0)
             number += 1

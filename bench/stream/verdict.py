@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-
 #: What must be nought in a `Verdict`.
 _FAULTS = (
     "missing",
