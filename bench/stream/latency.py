@@ -1,7 +1,7 @@
 """Latency of the stream worker beside a plain consumer loop on the same messages, and what an answer waits for.
 
-For each message four moments are known: produced, received by the model server, answered by it, and seen by a reader
-with `read_committed`. The latency without the model is seen - produced - (answered - received).
+For each message four moments are known: produced, received by the model server, answered by it, and seen by a
+reader with `read_committed`. The latency without the model is seen - produced - (answered - received).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a plain consumer loop does: polls, asks with `asyncio.gather`, sends the answers, and moves its positions.
 
-`python -m bench.stream.plain_loop SERVERS GROUP URL` runs until SIGTERM. It has no transactions and no journal, and
-waits for the slowest message of each poll.
+`python -m bench.stream.plain_loop SERVERS GROUP URL` runs until SIGTERM. It has no transactions and no journal,
+and waits for the slowest message of each poll.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def run(servers: str, group: str, url: str) -> None:
         }
     )
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 1, **RECOVERY})
-    consumer.subscribe([QUESTIONS], on_assign=lambda *_: print("assigned", flush=True))
+    consumer.subscribe([QUESTIONS], on_assign=lambda *_: sys.stderr.write("assigned\n"))
     is_over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, is_over.set)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
