@@ -142,7 +142,7 @@ class Answers:
     async def _ask(
         self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt, send: _Send
     ) -> tuple[Outcome, Origin]:
-        """Returns the outcome of a prompt, which is asked unless another message of its partition has its answer."""
+        """Returns the outcome of a prompt, asked unless another message of its partition has its answer."""
         journal = partition.journal
         while (ending := journal.ending.get(fingerprint)) is not None:
             await asyncio.wait([ending])

@@ -37,10 +37,14 @@ _TRANSACTION_MILLISECONDS = 10_000
 _SESSION_MILLISECONDS = 10_000
 #: Fetched messages that wait in the client.
 _QUEUED_KILOBYTES = 16_384
+#: A partition that is resumed waits for the fetch under way.
+_FETCH_MILLISECONDS = 100
 #: Time to commit, in seconds: beyond it the cluster has aborted the transaction.
 _COMMIT_SECONDS = 20.0
 #: Time to read the journals of new partitions, in seconds; a dead member's transaction delays it by ten.
 _READ_BACK_SECONDS = 120.0
+#: Interval between two questions for the ends of a partition that has no leader, in seconds.
+_LEADER_SECONDS = 0.2
 _SEPARATOR = ":"  # no name of a topic has one
 
 
@@ -102,6 +106,7 @@ class Member:
                     "partition.assignment.strategy": "cooperative-sticky",
                     "session.timeout.ms": _SESSION_MILLISECONDS,
                     "queued.max.messages.kbytes": _QUEUED_KILOBYTES,
+                    "fetch.wait.max.ms": _FETCH_MILLISECONDS,
                     **RECOVERY,
                     **given,
                     "group.id": self._topics.group,
@@ -232,7 +237,7 @@ class Member:
 
     def _begin(self, consumer: Any, part: Any) -> tuple[Place, int, int, int]:
         """Returns a place, its position, the offset at which its journal begins, and its end."""
-        low, high = consumer.get_watermark_offsets(part, TIMEOUT_SECONDS)
+        low, high = self._watermarks(consumer, part)
         if part.offset >= 0:
             return (part.topic, part.partition), part.offset, begin_of(part.metadata), high
         offset = low if self._source.first_run == "earliest" else high
@@ -241,6 +246,19 @@ class Member:
                 offsets=[self._kafka.TopicPartition(part.topic, part.partition, offset)], asynchronous=False
             )
         return (part.topic, part.partition), offset, 0, high
+
+    def _watermarks(self, consumer: Any, part: Any) -> tuple[int, int]:
+        """Returns the first offset of a partition, and the next one; a topic may have no leader at first."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            try:
+                low, high = consumer.get_watermark_offsets(part, TIMEOUT_SECONDS)
+            except self._kafka.KafkaException as raised:
+                if is_permanent(raised.args[0]) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_LEADER_SECONDS)
+            else:
+                return low, high
 
     def _read_back(self, begun: Sequence[tuple[Place, int, int, int]]) -> list[Partition]:
         """Reads the journals of partitions."""
@@ -260,7 +278,7 @@ class Member:
         with self._errors("reading the journal"):
             # The watermarks follow the isolation level: those of `read_committed` end at an open transaction.
             ends = self._kafka.Consumer({**settings, "isolation.level": "read_uncommitted"})
-            high = {part.partition: ends.get_watermark_offsets(part, TIMEOUT_SECONDS)[1] for part in asked}
+            high = {part.partition: self._watermarks(ends, part)[1] for part in asked}
             ends.close()
             reader = self._kafka.Consumer({**settings, "isolation.level": "read_committed"})
             try:

@@ -7,6 +7,7 @@ callbacks ask the loop for what they change.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -44,6 +45,9 @@ ResultT = TypeVar("ResultT")
 
 #: Longest time for which the thread of the client waits for a message, in seconds.
 _POLL_SECONDS = 0.1
+#: Time without room after which partitions are paused, in seconds: the client drops what it has fetched of them.
+#: Paused at once, a worker with 128 messages under way answered 256 messages per second.
+_PAUSE_SECONDS = 1.0
 #: Messages that are taken from the client at once.
 _POLL_MESSAGES = 500
 #: Time after which a member without partitions has nothing to drain, in seconds.
@@ -90,6 +94,7 @@ class StreamWorker:
         self._paused: frozenset[Place] = frozenset()
         self._error: BaseException | None = None
         self._is_stopping = False
+        self._has_settled = asyncio.Event()
         self._joined_at = self._began_at = time.time()
         self._committed_at = self._reported_at = 0.0
         self._cost_seconds = 0.0
@@ -122,12 +127,15 @@ class StreamWorker:
 
     async def _work(self) -> None:
         while self._error is None and not self._is_over(now := time.time()):
-            await self._pause_or_resume()
-            unsettled = sum(each.order.unsettled for each in self._partitions.values())
-            most = min(_POLL_MESSAGES, room(unsettled, self._spec.limits.max_in_flight))
             wait = min(_POLL_SECONDS, self._options.commit_interval_ms / 1000, self._seconds_to_commit(now))
-            await self._in_thread(self._poll, most, wait)
-            self._state.polled_at = now = time.time()
+            most = min(_POLL_MESSAGES, self._room())
+            if most == 0 and now - self._state.polled_at < _PAUSE_SECONDS:
+                await self._wait_for_room(wait)
+            else:
+                await self._pause_or_resume()
+                await self._in_thread(self._poll, most, wait)
+                self._state.polled_at = time.time()
+            now = time.time()
             if self._seconds_to_commit(now) == 0:
                 await self._in_thread(self._commit, [*self._partitions])
             if now - self._reported_at >= self._options.report_seconds:
@@ -157,12 +165,19 @@ class StreamWorker:
                     first_at = min(first_at, result.message.produced_at)
         return seconds_to_commit(ready, first_at, self._committed_at, self._cost_seconds, self._options, now)
 
-    async def _pause_or_resume(self) -> None:
+    def _room(self) -> int:
         unsettled = sum(each.order.unsettled for each in self._partitions.values())
-        most = self._spec.limits.max_in_flight
+        return room(unsettled, self._spec.limits.max_in_flight)
+
+    async def _wait_for_room(self, seconds: float) -> None:
+        self._has_settled.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._has_settled.wait()
+
+    async def _pause_or_resume(self) -> None:
         # With a little room it would stop and go with each message.
-        needed = most if self._state.is_paused else 1
-        has_room = room(unsettled, most) >= needed
+        has_room = self._room() >= (self._spec.limits.max_in_flight if self._state.is_paused else 1)
         held = {place: (each.order.held, each.order.held_bytes) for place, each in self._partitions.items()}
         paused = parts_to_pause(held, self._paused, has_room=has_room, options=self._options)
         self._state.is_paused = not has_room
@@ -292,6 +307,7 @@ class StreamWorker:
             answered = await self._answers.answer(partition, message, time.time())
             result = self._outputs.result(message, answered)
             partition.order.settle(message.offset, result, len(result.value))
+            self._has_settled.set()
         except Exception as error:  # noqa: BLE001 - ends the worker, and the positions stay
             self._error = self._error or error
         finally:
