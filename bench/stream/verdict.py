@@ -16,6 +16,7 @@ _FAULTS = (
     "paid_though_recorded",
     "paid_though_answered",
     "paid_without_cause",
+    "undrained",
 )
 #: Time in which a record of an answer is with the broker, on a machine with much to do, in seconds.
 RECORD_SECONDS = 1.0
@@ -62,6 +63,7 @@ class Evidence:
         journaled: Time at which the broker took the journal's record of each message.
         disturbances: Times at which a worker or the broker was killed, or members came and went.
         kills: Those of the disturbances at which a worker was killed.
+        undrained: What workers say that did not end in order after SIGTERM.
     """
 
     keys: Mapping[int, str]
@@ -70,6 +72,7 @@ class Evidence:
     journaled: Mapping[int, float]
     disturbances: Sequence[float]
     kills: Sequence[float]
+    undrained: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,7 @@ class Verdict:
         paid_though_answered: Those whose answer had come long before the next disturbance, so that it should have
             had a record.
         paid_without_cause: Those without a disturbance since the request before.
+        undrained: Workers that did not end in order after SIGTERM.
         unrecorded: Messages that were sent and of which the broker had no record, at all kills together.
         recoveries: Seconds from each kill until all partitions had another answer.
     """
@@ -98,6 +102,7 @@ class Verdict:
     paid_though_recorded: int
     paid_though_answered: int
     paid_without_cause: int
+    undrained: int
     unrecorded: int
     recoveries: tuple[float, ...]
 
@@ -134,6 +139,7 @@ def judge(evidence: Evidence) -> Verdict:
         paid_though_recorded=paid_though_recorded,
         paid_though_answered=paid_though_answered,
         paid_without_cause=paid_without_cause,
+        undrained=len(evidence.undrained),
         unrecorded=sum(_unrecorded_at(evidence, kill) for kill in evidence.kills),
         recoveries=tuple(_recoveries(evidence)),
     )

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.pipeline.stream.member import Member
 from airflow_provider_llmbeam.pipeline.stream.partition import Commit
 
 #: Time between the two halves of what should be one transaction, in seconds.
-PAUSE_SECONDS = 1.0
+PAUSE_SECONDS = 2.0
 
 
 def _produce(self: Any, commits: Sequence[Commit]) -> None:

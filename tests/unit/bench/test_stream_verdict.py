@@ -43,6 +43,7 @@ def test_the_recovery_from_a_kill_is_over_when_all_partitions_have_an_answer():
         ({"journaled": {0: 1.5, 1: 2.9, 2: 5.0}}, "paid_though_recorded"),
         ({"requests": {1: [Sent(1.0, 1.4), Sent(4.0, 4.4)]}}, "paid_though_answered"),
         ({"disturbances": [2.0]}, "paid_without_cause"),
+        ({"undrained": ["worker 0 ended with 1"]}, "undrained"),
     ],
 )
 def test_each_fault_is_seen(wrong, fault):
