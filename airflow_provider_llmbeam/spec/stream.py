@@ -33,10 +33,11 @@ class StreamOptions(SpecModel):
         max_held_bytes: Size of held answers at which the worker reads no more messages, in bytes.
         drain_seconds: Longest time for which requests in flight are awaited when the worker ends, or gives
             partitions away, in seconds.
-        create_topics: Whether missing topics are created, with as many partitions as the source. The journal is
-            compacted, and needs at least as many.
+        create_topics: Whether missing topics are created, with as many partitions as the source. Those of the
+            journal and of conversations are compacted, and need at least as many.
         group_id: Consumer group. `None`: named after the job.
         journal_topic: Topic of the answers that are paid for and not committed yet. `None`: named after the job.
+        history_topic: Topic of the turns of conversations. `None`: named after the job.
         dead_letter_topic: Topic of the messages without an answer. `None`: named after the job.
         report_seconds: Interval between two lines of counts, in seconds.
     """
@@ -52,6 +53,7 @@ class StreamOptions(SpecModel):
     create_topics: bool = False
     group_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     journal_topic: KafkaTopic | None = None
+    history_topic: KafkaTopic | None = None
     dead_letter_topic: KafkaTopic | None = None
     report_seconds: Annotated[float, Field(gt=0)] = 10.0
 

@@ -17,14 +17,17 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.audit.record import key_hashes
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail, was_sent
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Origin, RowPrompt
+from airflow_provider_llmbeam.pipeline.conversation.order import conversation_of, fault_of, turn_name
+from airflow_provider_llmbeam.pipeline.conversation.turns import Dialogue, RowTurn
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Origin, Row, RowPrompt, failed_row
 from airflow_provider_llmbeam.pipeline.moderation.feature import judged_row, replaced_row, with_published_text
 from airflow_provider_llmbeam.pipeline.moderation.guard import Questions, guard_job
 from airflow_provider_llmbeam.pipeline.moderation.verdict import decide, refusal
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
 from airflow_provider_llmbeam.pipeline.privacy.repair import altered_row
-from airflow_provider_llmbeam.pipeline.privacy.vault import masked_in, returned_of
+from airflow_provider_llmbeam.pipeline.privacy.vault import add_sealed, masked_in, returned_of
 from airflow_provider_llmbeam.pipeline.stream.flow import seconds_to_send
+from airflow_provider_llmbeam.pipeline.stream.histories import Histories, Talk
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partition
 from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
@@ -48,6 +51,7 @@ class Answers:
         engine: The engine.
         writer: Writer of the journal.
         counts: What is counted.
+        histories: The conversations; `None` without any.
         ask_guard: Sends prompts to the guard; `None` without one.
     """
 
@@ -57,9 +61,11 @@ class Answers:
         engine: Engine,
         writer: JournalWriter,
         counts: StreamCounts,
+        histories: Histories | None,
         ask_guard: AskGuard | None,
     ) -> None:
         self._spec, self._writer, self._counts = spec, writer, counts
+        self._histories, self._conversation = histories, spec.conversation
         self._ask_guard, self._moderation = ask_guard, spec.safety.moderation
         self._questions = None if spec.safety.moderation is None else _questions(spec, spec.safety.moderation)
         self._masker = masker_of(spec)
@@ -79,7 +85,7 @@ class Answers:
             LLMBeamError: Nothing more is sent, e.g. as the server is down or the budget is spent.
         """
         found = message.prompt
-        answered = found if isinstance(found, FailedRow) else await self._answer(partition, message, found, now)
+        answered = found if isinstance(found, FailedRow) else await self._take_turn(partition, message, found, now)
         if self._masker is None:
             return answered
         if isinstance(answered, FailedRow):
@@ -90,6 +96,20 @@ class Answers:
         """Closes the records of the audit."""
         if self._records is not None:
             self._records.close()
+
+    async def _take_turn(
+        self, partition: Partition, message: Message, found: RowPrompt, now: float
+    ) -> AnsweredRow | FailedRow:
+        """Answers a message, after those before it in its conversation."""
+        if self._conversation is None:
+            return await self._answer(partition, message, found, now)
+        if (fault := fault_of(found.row, self._conversation, self._spec.source.key)) is not None:
+            return failed_row(found.row, "no_turn", fault)
+        message.conversation = conversation_of(found.row, self._conversation)
+        talk = partition.talks.setdefault(message.conversation, Talk())
+        talk.messages += 1
+        async with talk.lock:
+            return await self._answer(partition, message, found, now)
 
     async def _answer(
         self, partition: Partition, message: Message, found: RowPrompt, now: float
@@ -107,9 +127,15 @@ class Answers:
                 case "flag":
                     flag = decision.category
         left = seconds_to_send(message.produced_at, self._spec.stream, now)
+        dialogue = self._begin_turn(partition, message, found, now)
+        if dialogue is not None:
+            prompt = dialogue.next_prompt() or prompt
+            fingerprint = dialogue.fingerprint
         outcome, origin = await self._ask(
             partition, message, fingerprint, prompt, lambda prompt: self._requests.send(prompt, message, left)
         )
+        if dialogue is not None:
+            row = self._finish_turn(partition, message, row, dialogue, outcome)
         if isinstance(outcome, Failure):
             if outcome.kind in _OF_THE_JOB:
                 raise JobFailedError(
@@ -125,6 +151,24 @@ class Answers:
             return answered
         text, _ = with_published_text(answered, self._spec.generation.keep_reasoning)
         return judged_row(answered, decide(await self._judge(partition, message, text), moderation), moderation)
+
+    def _begin_turn(self, partition: Partition, message: Message, found: RowPrompt, now: float) -> Dialogue | None:
+        if self._histories is None or message.conversation is None:
+            return None
+        row, _, prompt = found
+        turn = RowTurn(turn_name(row, self._spec.source.key), (message.offset,), row, prompt.text, prompt.system)
+        talk = partition.talks[message.conversation]
+        return self._histories.begin(partition.place, talk, message.conversation, turn, now)
+
+    def _finish_turn(
+        self, partition: Partition, message: Message, row: Row, dialogue: Dialogue, outcome: Outcome
+    ) -> Row:
+        """Adds a turn to its conversation; returns its row, with the values of the placeholders before it."""
+        assert self._histories is not None
+        assert message.conversation is not None
+        talk = partition.talks[message.conversation]
+        asked, message.state = self._histories.finish(talk, dialogue, outcome)
+        return add_sealed(row, asked.values, outcome.text) if isinstance(outcome, Completion) else row
 
     async def _judge(self, partition: Partition, message: Message, text: str) -> Outcome:
         assert self._questions is not None

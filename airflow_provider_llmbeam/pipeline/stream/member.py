@@ -20,6 +20,7 @@ from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
     client_package,
     is_permanent,
 )
+from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal, begin_of
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
 from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Partition, Place
@@ -60,6 +61,7 @@ class Member:
         client: The cluster.
         topics: The topics.
         name: Name of the member, the same after its restart.
+        histories: The conversations; `None` without any.
         on_assigned: Takes new partitions.
         on_revoked: Takes the places of partitions that go to another member; may commit.
         on_lost: Takes the places of partitions that another member has already.
@@ -71,6 +73,7 @@ class Member:
         client: Client,
         topics: Topics,
         name: str,
+        histories: Histories | None,
         on_assigned: Callable[[Sequence[Partition]], None],
         on_revoked: Callable[[Collection[Place]], None],
         on_lost: Callable[[Collection[Place]], None],
@@ -78,6 +81,7 @@ class Member:
         self._kafka = client_package("source")
         self._source, self._client, self._topics = source, client, topics
         self._name = f"{topics.group}-{name}"
+        self._histories = histories
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._paused: frozenset[Place] = frozenset()
         self._producer: Any = None
@@ -190,6 +194,9 @@ class Member:
                 for result in commit.results:
                     self._produce(result.topic, result.value, result.key)
                 topic, number = commit.partition.place
+                for name, state in commit.states.items():
+                    assert self._topics.history is not None
+                    self._produce(self._topics.history, state, journal_key(topic, name), number)
                 for fingerprint in commit.ended:
                     self._produce(self._topics.journal, None, journal_key(topic, fingerprint), number)
             positions = [
@@ -261,7 +268,7 @@ class Member:
                 return low, high
 
     def _read_back(self, begun: Sequence[tuple[Place, int, int, int]]) -> list[Partition]:
-        """Reads the journals of partitions."""
+        """Reads the journals of partitions, and their conversations."""
         settings = {
             **RECOVERY,
             **self._client.settings(),
@@ -275,16 +282,18 @@ class Member:
             number: min(begin for place, _, begin, _ in begun if place[1] == number) for (_, number), *_ in begun
         }
         asked = [self._kafka.TopicPartition(self._topics.journal, *each) for each in first.items()]
+        if self._topics.history is not None:
+            asked += [self._kafka.TopicPartition(self._topics.history, number, 0) for number in first]
         with self._errors("reading the journal"):
             # The watermarks follow the isolation level: those of `read_committed` end at an open transaction.
             ends = self._kafka.Consumer({**settings, "isolation.level": "read_uncommitted"})
-            high = {part.partition: self._watermarks(ends, part)[1] for part in asked}
+            high = {(part.topic, part.partition): self._watermarks(ends, part)[1] for part in asked}
             ends.close()
             reader = self._kafka.Consumer({**settings, "isolation.level": "read_committed"})
             try:
                 reader.assign(asked)
                 left, deadline = (
-                    {number for number in first if high[number] > 0},
+                    {place for place, end in high.items() if end > 0},
                     time.monotonic() + _READ_BACK_SECONDS,
                 )
                 while left:
@@ -292,13 +301,13 @@ class Member:
                         raise RestartError("the journal could not be read to its end")
                     for record in reader.consume(1000, 0.05):
                         self._restore(record, journals)
-                        number, is_end = record.partition(), record.error() is not None
-                        if record.offset() + (not is_end) >= high[number]:
-                            left.discard(number)
+                        place, is_end = (record.topic(), record.partition()), record.error() is not None
+                        if record.offset() + (not is_end) >= high[place]:
+                            left.discard(place)
             finally:
                 reader.close()
         for (_, number), journal in journals.items():
-            journal.end = max(journal.end, high[number])
+            journal.end = max(journal.end, high[self._topics.journal, number])
         return [Partition(place, PartitionOrder(position), journals[place]) for place, position, _, _ in begun]
 
     def _restore(self, record: Any, journals: dict[Place, PartitionJournal]) -> None:
@@ -306,9 +315,14 @@ class Member:
             if error.code() != self._kafka.KafkaError._PARTITION_EOF and not error.retriable():
                 raise self._kafka.KafkaException(error)
             return
-        topic, _, fingerprint = (record.key() or b"").decode("utf-8", "replace").partition(_SEPARATOR)
-        if (journal := journals.get((topic, record.partition()))) is not None:
-            journal.restore(record.offset(), fingerprint, record.value())
+        topic, _, name = (record.key() or b"").decode("utf-8", "replace").partition(_SEPARATOR)
+        place = topic, record.partition()
+        if (journal := journals.get(place)) is None:
+            return
+        if record.topic() == self._topics.journal:
+            journal.restore(record.offset(), name, record.value())
+        elif self._histories is not None:
+            self._histories.put(place, [(name, record.value())])
 
     def _revoked(self, consumer: Any, parts: list[Any]) -> None:
         places = {(part.topic, part.partition) for part in parts}

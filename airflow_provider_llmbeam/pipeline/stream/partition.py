@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, RowPrompt
+from airflow_provider_llmbeam.pipeline.stream.histories import Talk
 from airflow_provider_llmbeam.pipeline.stream.journal import Paid, PartitionJournal
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
 
@@ -27,6 +28,8 @@ class Message:
         fingerprints: Fingerprints whose answers it uses so far.
         is_sent: Whether a request was sent for it.
         task: The task that answers it.
+        conversation: Name of its conversation; `None` for a message by itself.
+        state: Turns of the conversation with its own; `None` if it adds none.
     """
 
     offset: int
@@ -37,6 +40,8 @@ class Message:
     fingerprints: list[str] = field(default_factory=list)
     is_sent: bool = False
     task: asyncio.Task[None] | None = None
+    conversation: str | None = None
+    state: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class Partition:
         journal: What is paid and not committed.
         asked: Requests under way, by fingerprint.
         open: Messages without a result.
+        talks: Conversations with messages that are not committed, by name.
         is_at_end: Whether the last message was read.
     """
 
@@ -76,6 +82,7 @@ class Partition:
     journal: PartitionJournal
     asked: dict[str, asyncio.Future[Outcome]] = field(default_factory=dict)
     open: set[Message] = field(default_factory=set)
+    talks: dict[str, Talk] = field(default_factory=dict)
     is_at_end: bool = False
 
 
@@ -104,6 +111,12 @@ class Commit:
         """Fingerprints of its messages, one for each use."""
         return [fingerprint for result in self.results for fingerprint in result.message.fingerprints]
 
+    @property
+    def states(self) -> dict[str, bytes]:
+        """Turns of conversations after it, by name."""
+        messages = (result.message for result in self.results)
+        return {each.conversation: each.state for each in messages if each.conversation and each.state is not None}
+
 
 def prepare(partition: Partition, max_answers: int) -> Commit | None:
     """Takes what a transaction commits of a partition; `None` for nothing."""
@@ -124,6 +137,12 @@ def finish(commit: Commit, *, is_committed: bool) -> None:
     journal = commit.partition.journal
     if is_committed:
         commit.partition.order.commit(commit.position)
+        talks = commit.partition.talks
+        for name in (result.message.conversation for result in commit.results):
+            if name is not None:
+                talks[name].messages -= 1
+                if not talks[name].messages:
+                    del talks[name]
     else:
         journal.give_back(commit.fingerprints, commit.ended)
     journal.ending = {}

@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.pipeline.launch.interruption import stopped_at_sig
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
-from airflow_provider_llmbeam.pipeline.stream.http import served
+from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
@@ -73,23 +73,36 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
     for feature in features_of(spec):
         feature.check_keys()
     topics = Topics.of(spec, source, sink)
-    max_bytes = check_topics(topics, client, creates=spec.stream.create_topics)
+    ttl_days = 0.0 if spec.conversation is None else spec.conversation.ttl_days
+    max_bytes = check_topics(topics, client, creates=spec.stream.create_topics, ttl_days=ttl_days)
     state, context = StreamState(), RunContext(started_at=time.time())
     with ExitStack() as until_end:
         name = run.member or until_end.enter_context(_slot(topics.group))
         _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
         writer = JournalWriter(client, topics.journal, max_bytes)
         until_end.callback(writer.close)
+        histories = None
+        if spec.conversation is not None:
+            histories = Histories(spec.conversation, spec.fingerprinter())
+            until_end.callback(histories.close)
         moderation = spec.safety.moderation
         guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context)
         workers: list[StreamWorker] = []
 
         async def work(engine: Engine) -> None:
+<<<<<<< HEAD
             answers = Answers(spec, engine, writer, state.counts, None if guard is None else guard.submit)
             member = partial(Member, source, client, topics, name)
             workers.append(StreamWorker(spec, source, run, member, topics, answers, max_bytes, state))
             async with served(state, run.http):
                 await workers[0].run()
+=======
+            ask_guard = None if guard is None else guard.submit
+            answers = Answers(spec, engine, writer, state.counts, histories, ask_guard)
+            member = partial(Member, source, client, topics, name, histories)
+            workers.append(StreamWorker(spec, source, run, member, topics, answers, histories, max_bytes, state))
+            await workers[0].run()
+>>>>>>> 160566f4e2edbd9f1fbdaf8f8638221009f8d936
 
         engine_thread = _open_engine(spec, context)  # it ends with its last reference
         ended = engine_thread.start(work)
@@ -120,9 +133,12 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource, KafkaSink]:
     for field, value, expected in (
         ("inference.mode", spec.inference.mode if spec.inference.mode != "online" else None, "must be 'online'"),
         ("cascade", spec.cascade, "must be left out"),
-        ("conversation", spec.conversation, "must be left out"),
+        (
+            "conversation.order_by",
+            spec.conversation and spec.conversation.order_by,
+            "must be left out: the order of the topic counts",
+        ),
         ("prompt.media", spec.prompt.media or None, "must be left out"),
-        ("source.on_duplicate_key", None, ""),
         ("safety.privacy.dlp", privacy and privacy.dlp, "must be left out"),
         (
             "safety.privacy.on_altered",

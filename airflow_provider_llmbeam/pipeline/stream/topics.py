@@ -22,6 +22,7 @@ _log = logging.getLogger("llmbeam")
 
 #: Largest message of a topic and of a client by default, in bytes, and what a record has besides key and value.
 _MESSAGE_BYTES, _OVERHEAD_BYTES = 1_000_000, 1000
+_DAY_MILLISECONDS = 86_400_000
 _SIZE, _POLICY = "max.message.bytes", "cleanup.policy"
 
 
@@ -34,6 +35,7 @@ class Topics:
         answers: Topic of the answers.
         dead_letter: Topic of the messages without an answer.
         journal: Topic of what is paid and not committed.
+        history: Topic of the conversations; `None` without any.
         group: Consumer group.
     """
 
@@ -41,6 +43,7 @@ class Topics:
     answers: str
     dead_letter: str
     journal: str
+    history: str | None
     group: str
 
     @classmethod
@@ -52,17 +55,19 @@ class Topics:
             answers=sink.topic,
             dead_letter=options.dead_letter_topic or f"{name}-dead-letter",
             journal=options.journal_topic or f"{name}-journal",
+            history=None if spec.conversation is None else options.history_topic or f"{name}-history",
             group=options.group_id or name,
         )
 
 
-def check_topics(topics: Topics, client: Client, *, creates: bool) -> int:
+def check_topics(topics: Topics, client: Client, *, creates: bool, ttl_days: float) -> int:
     """Checks the topics, and creates missing ones if it may.
 
     Args:
         topics: The topics.
         client: The cluster.
         creates: Whether topics may be created.
+        ttl_days: Time for which turns of conversations are kept, in days.
 
     Returns:
         Size of the largest record that all of them take, in bytes.
@@ -81,14 +86,16 @@ def check_topics(topics: Topics, client: Client, *, creates: bool) -> int:
     if missing := [topic for topic in topics.source if topic not in found]:
         raise JobSpecError(f"`source.topic`: there is no topic {', '.join(map(repr, missing))}. Create it.")
     partitions = max(len(found[topic].partitions) for topic in topics.source)
-    compacted = {_POLICY: "compact"}
-    wanted = {topics.answers: {}, topics.dead_letter: {}, topics.journal: compacted}
+    own = {topics.journal: {_POLICY: "compact"}}
+    if topics.history is not None:
+        # A conversation without a new turn for that time has none that is in a history.
+        own[topics.history] = {_POLICY: "compact,delete", "retention.ms": str(int(ttl_days * _DAY_MILLISECONDS))}
+    wanted = {topics.answers: {}, topics.dead_letter: {}, **own}
     lacking = {topic: config for topic, config in wanted.items() if topic not in found}
     if lacking and not creates:
         raise JobSpecError(
             f"There is no topic {', '.join(map(repr, lacking))}. Create it, with {partitions} partitions as the "
-            f"source{', and the journal with `cleanup.policy=compact`' if topics.journal in lacking else ''}; or "
-            "set `stream.create_topics`."
+            f"source, and {' and '.join(own)} with `cleanup.policy=compact`; or set `stream.create_topics`."
         )
     if lacking:
         new = [NewTopic(topic, num_partitions=partitions, config=config) for topic, config in lacking.items()]
@@ -96,11 +103,12 @@ def check_topics(topics: Topics, client: Client, *, creates: bool) -> int:
             with client.errors(f"creating topic {topic!r}"):
                 created.result(TIMEOUT_SECONDS)
             _log.info("Created topic %r with %s partitions.", topic, partitions)
-    elif (there := len(found[topics.journal].partitions)) < partitions:
-        raise JobSpecError(
-            f"`stream.journal_topic` {topics.journal!r} has {there} partitions, and the source has {partitions}: "
-            "it needs as many. Add partitions to it; the entries that are there stay where they are."
-        )
+    for topic in own.keys() - lacking.keys():
+        if (there := len(found[topic].partitions)) < partitions:
+            raise JobSpecError(
+                f"Topic {topic!r} has {there} partitions, and the source has {partitions}: it needs as many. Add "
+                "partitions to it; what is there stays where it is."
+            )
     asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in wanted]
     configs: dict[str, dict[str, Any]] = {}
     for resource, described in admin.describe_configs(asked, request_timeout=TIMEOUT_SECONDS).items():
@@ -110,11 +118,12 @@ def check_topics(topics: Topics, client: Client, *, creates: bool) -> int:
             _log.warning(
                 "The settings of topic %r cannot be read, and are taken for right: %s", resource.name, error
             )
-    policy = configs.get(topics.journal, {}).get(_POLICY)
-    if policy is not None and policy.value != "compact":
-        raise JobSpecError(
-            f"`stream.journal_topic` {topics.journal!r} has `cleanup.policy` {policy.value!r}. Expected "
-            "'compact': Kafka would delete answers that are paid and not committed."
-        )
+    for topic in own:
+        policy = configs.get(topic, {}).get(_POLICY)
+        if policy is not None and policy.value not in ("compact", own[topic][_POLICY]):
+            raise JobSpecError(
+                f"Topic {topic!r} has `cleanup.policy` {policy.value!r}. Expected {own[topic][_POLICY]!r}: Kafka "
+                "would delete what is paid and not committed, or keep old conversations."
+            )
     sizes = [int(config[_SIZE].value) for config in configs.values() if _SIZE in config]
     return min([int(given.get("message.max.bytes", _MESSAGE_BYTES)), *sizes]) - _OVERHEAD_BYTES

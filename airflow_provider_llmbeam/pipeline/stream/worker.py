@@ -24,6 +24,7 @@ from airflow_provider_llmbeam.pipeline.sources.kafka import columns_of
 from airflow_provider_llmbeam.pipeline.sources.messages import row_of_message
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.flow import parts_to_pause, room, seconds_to_commit
+from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.member import Member, RestartError
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
 from airflow_provider_llmbeam.pipeline.stream.partition import (
@@ -68,6 +69,7 @@ class StreamWorker:
         open_member: Opens the member of the group, with what takes new, revoked and lost partitions.
         topics: The topics.
         answers: Answers messages.
+        histories: The conversations; `None` without any.
         max_bytes: Size of the largest record, in bytes.
         state: What the worker shows.
     """
@@ -80,10 +82,12 @@ class StreamWorker:
         open_member: Callable[..., Member],
         topics: Topics,
         answers: Answers,
+        histories: Histories | None,
         max_bytes: int,
         state: StreamState,
     ) -> None:
         self._spec, self._source, self._run, self._options = spec, source, run, spec.stream
+        self._histories = histories
         self._answers, self._state, self._counts = answers, state, state.counts
         self._outputs = Outputs(OutputColumns.of(spec), topics, max_bytes)
         self._prompts = RowPrompts(spec)
@@ -198,7 +202,7 @@ class StreamWorker:
         _log.warning("The member is closed, and joins again: %s", error)
         await self._drain([*self._partitions])  # what is paid meanwhile is in the journal
         await self._in_thread(self._member.close)
-        self._partitions.clear()
+        self._remove([*self._partitions])
         self._paused, self._state.assigned = frozenset(), None
         await asyncio.sleep(_RETRY_SECONDS)
 
@@ -286,6 +290,8 @@ class StreamWorker:
     def _remove(self, places: Collection[Place]) -> None:
         for place in places:
             self._partitions.pop(place, None)
+            if self._histories is not None:
+                self._histories.drop(place)
         self._paused -= frozenset(places)
         self._state.assigned = len(self._partitions)
 
@@ -339,6 +345,8 @@ class StreamWorker:
         self._committed_at = now
         for commit in commits:
             finish(commit, is_committed=is_committed)
+            if is_committed and self._histories is not None:
+                self._histories.put(commit.partition.place, commit.states.items())
         if not is_committed:
             self._counts.aborted += 1
             return
