@@ -90,19 +90,12 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
         workers: list[StreamWorker] = []
 
         async def work(engine: Engine) -> None:
-<<<<<<< HEAD
-            answers = Answers(spec, engine, writer, state.counts, None if guard is None else guard.submit)
-            member = partial(Member, source, client, topics, name)
-            workers.append(StreamWorker(spec, source, run, member, topics, answers, max_bytes, state))
-            async with served(state, run.http):
-                await workers[0].run()
-=======
             ask_guard = None if guard is None else guard.submit
             answers = Answers(spec, engine, writer, state.counts, histories, ask_guard)
             member = partial(Member, source, client, topics, name, histories)
             workers.append(StreamWorker(spec, source, run, member, topics, answers, histories, max_bytes, state))
-            await workers[0].run()
->>>>>>> 160566f4e2edbd9f1fbdaf8f8638221009f8d936
+            async with served(state, run.http):
+                await workers[0].run()
 
         engine_thread = _open_engine(spec, context)  # it ends with its last reference
         ended = engine_thread.start(work)
