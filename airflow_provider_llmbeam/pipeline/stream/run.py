@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
+from airflow_provider_llmbeam.pipeline.stream.http import served
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
