@@ -150,9 +150,7 @@ def _check(spec: JobSpec) -> None:
         JobSpecError: It cannot start; nothing was sent.
     """
     if spec.sinks:
-        raise JobSpecError(
-            "`sinks`: a job that is run has one sink; further ones are for `llmbeam stream`."
-        )
+        raise JobSpecError("`sinks`: a job that is run has one sink; further ones are for `llmbeam stream`.")
     check_reachable(spec)
     check_keys(spec)
     check_bucket_keys(spec)

@@ -28,6 +28,7 @@ from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
+from airflow_provider_llmbeam.pipeline.stream.http import served
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
@@ -106,7 +107,8 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
                     spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state
                 )
             )
-            await workers[0].run()
+            async with served(state, run.http):
+                await workers[0].run()
 
         engine_thread = _open_engine(spec, context)  # it ends with its last reference
         ended = engine_thread.start(work)

@@ -94,10 +94,12 @@ class StreamState:
         """Returns the line of counts as plain data."""
         counts = {name: getattr(self.counts, name) for name in StreamCounts.__slots__ if name != "cost_nano_usd"}
         now = {"assigned": self.assigned or 0, "lag": self.lag, "unsettled": self.unsettled, "held": self.held}
-        return {**counts, **now, "cost_usd": self.counts.cost_nano_usd / NANO, **self._latencies()}
+        latencies = {f"p{percent}_ms": round(1000 * each) for percent, each in self.latency_percentiles().items()}
+        return {**counts, **now, "cost_usd": self.counts.cost_nano_usd / NANO, **latencies}
 
-    def _latencies(self) -> dict[str, float]:
+    def latency_percentiles(self) -> dict[int, float]:
+        """Returns percentiles of the latency of the last answers, in seconds; none of fewer than two answers."""
         if len(self.latencies) < 2:
             return {}
         every = quantiles(self.latencies, n=100, method="inclusive")
-        return {f"p{percent}_ms": round(every[percent - 1] * 1000) for percent in (50, 95, 99)}
+        return {percent: every[percent - 1] for percent in (50, 95, 99)}
