@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.spec.endpoint import (
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import Architecture
 from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.limits import Batching, Limits, SharedBudget
+from airflow_provider_llmbeam.spec.limits import Batching, Limits, PerKey, SharedBudget
 from airflow_provider_llmbeam.spec.model import (
     AnthropicModel,
     Auth,
@@ -115,6 +115,7 @@ __all__ = [
     "Moderation",
     "NumericAgreement",
     "OpenAIModel",
+    "PerKey",
     "PortableRunner",
     "PostgresSink",
     "Price",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 
@@ -29,6 +30,7 @@ from airflow_provider_llmbeam.pipeline.privacy.vault import add_sealed, masked_i
 from airflow_provider_llmbeam.pipeline.stream.flow import seconds_to_send
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories, Talk
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
+from airflow_provider_llmbeam.pipeline.stream.key_limits import KeyLimits
 from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partition
 from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
@@ -69,23 +71,23 @@ class Answers:
         self._ask_guard, self._moderation = ask_guard, spec.safety.moderation
         self._questions = None if spec.safety.moderation is None else _questions(spec, spec.safety.moderation)
         self._masker = masker_of(spec)
+        self._keys = None if spec.limits.per_key is None else KeyLimits(spec.limits.per_key)
         self._requests = _Requests(engine, spec.stream.batch_wait_ms / 1000)
         self._trail = AuditTrail.of(spec)
         self._records = None if self._trail is None else self._trail.open_writer()
 
-    async def answer(self, partition: Partition, message: Message, now: float) -> AnsweredRow | FailedRow:
+    async def answer(self, partition: Partition, message: Message) -> AnsweredRow | FailedRow:
         """Answers a message.
 
         Args:
             partition: Its partition.
             message: The message.
-            now: Unix time.
 
         Raises:
             LLMBeamError: Nothing more is sent, e.g. as the server is down or the budget is spent.
         """
         found = message.prompt
-        answered = found if isinstance(found, FailedRow) else await self._take_turn(partition, message, found, now)
+        answered = found if isinstance(found, FailedRow) else await self._take_turn(partition, message, found)
         if self._masker is None:
             return answered
         if isinstance(answered, FailedRow):
@@ -98,22 +100,20 @@ class Answers:
             self._records.close()
 
     async def _take_turn(
-        self, partition: Partition, message: Message, found: RowPrompt, now: float
+        self, partition: Partition, message: Message, found: RowPrompt
     ) -> AnsweredRow | FailedRow:
         """Answers a message, after those before it in its conversation."""
         if self._conversation is None:
-            return await self._answer(partition, message, found, now)
+            return await self._answer(partition, message, found)
         if (fault := fault_of(found.row, self._conversation, self._spec.source.key)) is not None:
             return failed_row(found.row, "no_turn", fault)
         message.conversation = conversation_of(found.row, self._conversation)
         talk = partition.talks.setdefault(message.conversation, Talk())
         talk.messages += 1
         async with talk.lock:
-            return await self._answer(partition, message, found, now)
+            return await self._answer(partition, message, found)
 
-    async def _answer(
-        self, partition: Partition, message: Message, found: RowPrompt, now: float
-    ) -> AnsweredRow | FailedRow:
+    async def _answer(self, partition: Partition, message: Message, found: RowPrompt) -> AnsweredRow | FailedRow:
         row, fingerprint, prompt = found
         flag, moderation = None, self._moderation
         if moderation is not None and "input" in moderation.on:
@@ -126,13 +126,13 @@ class Answers:
                     return replaced_row(row, fingerprint, decision, moderation, verdict.answered_at)
                 case "flag":
                     flag = decision.category
-        left = seconds_to_send(message.produced_at, self._spec.stream, now)
-        dialogue = self._begin_turn(partition, message, found, now)
+        left = seconds_to_send(message.produced_at, self._spec.stream, time.time())
+        dialogue = self._begin_turn(partition, message, found)
         if dialogue is not None:
             prompt = dialogue.next_prompt() or prompt
             fingerprint = dialogue.fingerprint
         outcome, origin = await self._ask(
-            partition, message, fingerprint, prompt, lambda prompt: self._requests.send(prompt, message, left)
+            partition, message, fingerprint, prompt, lambda prompt: self._send(prompt, message, left)
         )
         if dialogue is not None:
             row = self._finish_turn(partition, message, row, dialogue, outcome)
@@ -152,13 +152,13 @@ class Answers:
         text, _ = with_published_text(answered, self._spec.generation.keep_reasoning)
         return judged_row(answered, decide(await self._judge(partition, message, text), moderation), moderation)
 
-    def _begin_turn(self, partition: Partition, message: Message, found: RowPrompt, now: float) -> Dialogue | None:
+    def _begin_turn(self, partition: Partition, message: Message, found: RowPrompt) -> Dialogue | None:
         if self._histories is None or message.conversation is None:
             return None
         row, _, prompt = found
         turn = RowTurn(turn_name(row, self._spec.source.key), (message.offset,), row, prompt.text, prompt.system)
         talk = partition.talks[message.conversation]
-        return self._histories.begin(partition.place, talk, message.conversation, turn, now)
+        return self._histories.begin(partition.place, talk, message.conversation, turn, time.time())
 
     def _finish_turn(
         self, partition: Partition, message: Message, row: Row, dialogue: Dialogue, outcome: Outcome
@@ -169,6 +169,17 @@ class Answers:
         talk = partition.talks[message.conversation]
         asked, message.state = self._histories.finish(talk, dialogue, outcome)
         return add_sealed(row, asked.values, outcome.text) if isinstance(outcome, Completion) else row
+
+    async def _send(self, prompt: Prompt, message: Message, left_seconds: float | None, now: float) -> Outcome:
+        """Sends the prompt of a message within the rate of its key."""
+        wait = 0.0 if self._keys is None else self._keys.admit(message.key or b"", time.time())
+        if wait is None:
+            return Failure(kind="throttled", message="its key has more messages than `limits.per_key` allows")
+        if wait > 0:
+            if left_seconds is not None and wait > left_seconds:
+                return _too_old()
+            await asyncio.sleep(wait)
+        return await self._requests.send(prompt, message, left_seconds and left_seconds - wait)
 
     async def _judge(self, partition: Partition, message: Message, text: str) -> Outcome:
         assert self._questions is not None

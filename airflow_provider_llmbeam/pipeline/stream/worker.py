@@ -310,7 +310,7 @@ class StreamWorker:
 
     async def _answer(self, partition: Partition, message: Message) -> None:
         try:
-            answered = await self._answers.answer(partition, message, time.time())
+            answered = await self._answers.answer(partition, message)
             result = self._outputs.result(message, answered)
             partition.order.settle(message.offset, result, len(result.value))
             self._has_settled.set()
