@@ -126,13 +126,12 @@ class Answers:
                     return replaced_row(row, fingerprint, decision, moderation, verdict.answered_at)
                 case "flag":
                     flag = decision.category
-        left = seconds_to_send(message.produced_at, self._spec.stream, time.time())
         dialogue = self._begin_turn(partition, message, found)
         if dialogue is not None:
             prompt = dialogue.next_prompt() or prompt
             fingerprint = dialogue.fingerprint
         outcome, origin = await self._ask(
-            partition, message, fingerprint, prompt, lambda prompt: self._send(prompt, message, left)
+            partition, message, fingerprint, prompt, lambda prompt: self._send(prompt, message)
         )
         if dialogue is not None:
             row = self._finish_turn(partition, message, row, dialogue, outcome)
@@ -170,16 +169,17 @@ class Answers:
         asked, message.state = self._histories.finish(talk, dialogue, outcome)
         return add_sealed(row, asked.values, outcome.text) if isinstance(outcome, Completion) else row
 
-    async def _send(self, prompt: Prompt, message: Message, left_seconds: float | None, now: float) -> Outcome:
-        """Sends the prompt of a message within the rate of its key."""
+    async def _send(self, prompt: Prompt, message: Message) -> Outcome:
+        """Sends the prompt of a message within the rate of its key and the age of the message."""
         wait = 0.0 if self._keys is None else self._keys.admit(message.key or b"", time.time())
         if wait is None:
             return Failure(kind="throttled", message="its key has more messages than `limits.per_key` allows")
+        left = seconds_to_send(message.produced_at, self._spec.stream, time.time() + wait)
+        if left is not None and left <= 0:
+            return _too_old()
         if wait > 0:
-            if left_seconds is not None and wait > left_seconds:
-                return _too_old()
             await asyncio.sleep(wait)
-        return await self._requests.send(prompt, message, left_seconds and left_seconds - wait)
+        return await self._requests.send(prompt, message, left)
 
     async def _judge(self, partition: Partition, message: Message, text: str) -> Outcome:
         assert self._questions is not None
@@ -203,7 +203,7 @@ class Answers:
             await asyncio.wait([ending])
         journal.use(fingerprint)
         message.fingerprints.append(fingerprint)
-        while (known := journal.outcome(fingerprint)) is None:
+        while (known := journal.paid(fingerprint)) is None:
             if (asked := partition.asked.get(fingerprint)) is not None:
                 await asyncio.wait([asked])
                 if not asked.cancelled():
@@ -219,8 +219,9 @@ class Answers:
                 del partition.asked[fingerprint]
                 asked.cancel()
             return outcome, "repaired" if isinstance(outcome, Completion) and outcome.repairs else "fresh"
-        self._counts.resumed += 1
-        return known, "resumed"
+        self._counts.resumed += known.was_read
+        self._counts.duplicates += not known.was_read
+        return known.outcome, "resumed" if known.was_read else "duplicate"
 
     async def _record(
         self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt, outcome: Outcome
@@ -260,8 +261,6 @@ class _Requests:
 
     async def send(self, prompt: Prompt, message: Message, left_seconds: float | None) -> Outcome:
         """Sends the prompt of a message, unless its time is over before it can be sent."""
-        if left_seconds is not None and left_seconds <= 0:
-            return _too_old()
         if self._engine.max_instances > 1:
             message.is_sent = True
             return await self._send_with_others(prompt)

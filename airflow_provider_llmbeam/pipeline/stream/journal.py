@@ -26,10 +26,12 @@ class Paid:
     Attributes:
         outcome: The answer, or the refused one.
         offset: Offset of its entry.
+        was_read: Whether an earlier owner of the partition paid it.
     """
 
     outcome: Outcome
     offset: int
+    was_read: bool = False
 
 
 @dataclass(slots=True)
@@ -61,7 +63,7 @@ class PartitionJournal:
         self._paid.pop(fingerprint, None)
         if value is not None:
             try:
-                self._paid[fingerprint] = Paid(decode_entry(value).outcome, offset)
+                self._paid[fingerprint] = Paid(decode_entry(value).outcome, offset, was_read=True)
             except ValueError:
                 return
 
@@ -69,10 +71,9 @@ class PartitionJournal:
         """Counts a message that needs the answer of a fingerprint."""
         self._uses[fingerprint] = self._uses.get(fingerprint, 0) + 1
 
-    def outcome(self, fingerprint: str) -> Outcome | None:
+    def paid(self, fingerprint: str) -> Paid | None:
         """Returns the answer of a fingerprint if it is paid."""
-        paid = self._paid.get(fingerprint)
-        return None if paid is None else paid.outcome
+        return self._paid.get(fingerprint)
 
     def record(self, fingerprint: str, outcome: Outcome, offset: int) -> None:
         """Takes an answer whose entry the topic has acknowledged."""

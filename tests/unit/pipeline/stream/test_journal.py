@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_llmbeam.engine.journal.entry import encode_entry
-from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
 from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal, begin_of
 
@@ -27,15 +27,20 @@ def answer(text: str) -> Completion:
     )
 
 
+def outcome_of(journal: PartitionJournal, fingerprint: str) -> Outcome | None:
+    paid = journal.paid(fingerprint)
+    return None if paid is None else paid.outcome
+
+
 def test_the_last_message_of_a_fingerprint_ends_its_entry_and_no_earlier_one():
     journal = PartitionJournal()
     journal.use("a")
     journal.use("a")
     journal.record("a", answer("x"), 5)
     assert journal.take_ended(["a"], 1) == {}
-    assert journal.outcome("a") == answer("x")
+    assert outcome_of(journal, "a") == answer("x")
     assert [*journal.take_ended(["a"], 2)] == ["a"]
-    assert journal.outcome("a") is None
+    assert journal.paid("a") is None
 
 
 def test_an_aborted_transaction_gives_its_entries_back():
@@ -45,7 +50,7 @@ def test_an_aborted_transaction_gives_its_entries_back():
     before = journal.metadata
     ended = journal.take_ended(["a"], 1)
     journal.give_back(["a"], ended)
-    assert (journal.outcome("a"), journal.metadata) == (answer("x"), before)
+    assert (outcome_of(journal, "a"), journal.metadata) == (answer("x"), before)
     assert [*journal.take_ended(["a"], 1)] == ["a"]
 
 
@@ -72,10 +77,10 @@ def test_an_entry_that_no_message_uses_ends_once_the_messages_of_its_time_are_co
 def test_a_tombstone_ends_an_entry_and_what_cannot_be_read_is_none():
     journal = PartitionJournal()
     journal.restore(0, "a", encode_entry("a", "job", answer("x")))
-    assert journal.outcome("a") == answer("x")
+    assert outcome_of(journal, "a") == answer("x")
     journal.restore(1, "a", None)
     journal.restore(2, "b", b"{")
-    assert (journal.outcome("a"), journal.outcome("b"), begin_of(journal.metadata)) == (None, None, 3)
+    assert (journal.paid("a"), journal.paid("b"), begin_of(journal.metadata)) == (None, None, 3)
 
 
 @pytest.mark.parametrize("metadata", [None, "", "x", "[]", '{"journal": "x"}', '{"journal": -1}', "{}", "7"])
@@ -98,12 +103,12 @@ def test_whatever_is_killed_when_the_next_owner_knows_every_answer_that_is_paid_
         else:
             journal.use(name)
             messages.append(name)
-            if journal.outcome(name) is None:
+            if journal.paid(name) is None:
                 topic.append((name, encode_entry(name, "job", answer(name))))
                 journal.record(name, answer(name), len(topic) - 1)
         owner = PartitionJournal()
         for offset in range(begin_of(metadata), len(topic)):
             owner.restore(offset, *topic[offset])
-        assert {each for each in "abc" if owner.outcome(each)} == {*messages}
+        assert {each for each in "abc" if owner.paid(each)} == {*messages}
     if metadata is not None:
         assert json.loads(metadata)["journal"] <= len(topic)
