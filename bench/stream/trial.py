@@ -87,7 +87,7 @@ class Trial:
         self.workers: dict[int, sessions.Leader] = {}
         self._logs: dict[int, Path] = {}
         self._starts = itertools.count()
-        self._stack.callback(lambda: [self._remove(member) for member in [*self.workers]])
+        self._stack.callback(self._remove_all)
         self._is_over, self._is_produced = threading.Event(), threading.Event()
         for run in (self._produce, self._read):
             thread = threading.Thread(target=run, name=run.__name__)
@@ -155,6 +155,10 @@ class Trial:
         if worker.returncode != 0:
             self.undrained.append(f"worker {member} ended with {worker.returncode} after SIGTERM\n{self.logs()}")
         self._remove(member)
+
+    def _remove_all(self) -> None:
+        for member in [*self.workers]:
+            self._remove(member)
 
     def _remove(self, member: int) -> None:
         worker = self.workers.pop(member)
