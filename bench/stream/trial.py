@@ -29,8 +29,8 @@ from bench.stream.verdict import Evidence, Seen, Sent
 
 QUESTIONS, ANSWERS, JOURNAL, DEAD_LETTER = "questions", "answers", "journal", "dead-letter"
 _NUMBER = re.compile(r"message (\d+)")
-#: Longest time without another answer at the end, in seconds.
-_STALL_SECONDS = 60.0
+#: Longest time without another answer at the end, when all workers answer, in seconds.
+_STALL_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +114,7 @@ class Trial:
                 self.await_partitions()
             time.sleep(step.pause)
             self._do(step)
+        self.await_partitions()
         time.sleep(seconds_after)
         self.finish()
         for member in [*self.workers]:
@@ -250,7 +251,7 @@ class Trial:
         while numbers - {each.number for each in self.seen}:
             if len(self.seen) > count:
                 moved_at, count = time.monotonic(), len(self.seen)
-            if time.monotonic() - moved_at > scaled(_STALL_SECONDS):
+            if time.monotonic() - moved_at > _STALL_SECONDS:
                 return
             time.sleep(0.5)
         time.sleep(2)  # for repetitions
