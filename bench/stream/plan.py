@@ -38,7 +38,8 @@ class Step:
 def steps(seed: int, kills: int, *, leaves: int = 0, joins: int = 0, brokers: int = 0) -> Iterator[Step]:
     """Yields the steps of a trial, at random moments."""
     chance = random.Random(seed)
-    deeds: list[Deed] = ["kill"] * kills + ["leave"] * leaves + ["join"] * joins + ["broker"] * brokers
+    counts: dict[Deed, int] = {"kill": kills, "leave": leaves, "join": joins, "broker": brokers}
+    deeds = [deed for deed, count in counts.items() for _ in range(count)]
     chance.shuffle(deeds)
     for deed in deeds:
         down = chance.choice((0.0, chance.uniform(0, 2)))

@@ -29,8 +29,8 @@ from bench.stream.verdict import Evidence, Seen, Sent
 
 QUESTIONS, ANSWERS, JOURNAL, DEAD_LETTER = "questions", "answers", "journal", "dead-letter"
 _NUMBER = re.compile(r"message (\d+)")
-#: Longest time without another answer at the end, in seconds.
-_STALL_SECONDS = 60.0
+#: Longest time without another answer at the end, when all workers answer, in seconds.
+_STALL_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Trial:
         self.workers: dict[int, sessions.Leader] = {}
         self._logs: dict[int, Path] = {}
         self._starts = itertools.count()
-        self._stack.callback(lambda: [self._remove(member) for member in [*self.workers]])
+        self._stack.callback(self._remove_all)
         self._is_over, self._is_produced = threading.Event(), threading.Event()
         for run in (self._produce, self._read):
             thread = threading.Thread(target=run, name=run.__name__)
@@ -114,6 +114,7 @@ class Trial:
                 self.await_partitions()
             time.sleep(step.pause)
             self._do(step)
+        self.await_partitions()
         time.sleep(seconds_after)
         self.finish()
         for member in [*self.workers]:
@@ -155,6 +156,10 @@ class Trial:
         if worker.returncode != 0:
             self.undrained.append(f"worker {member} ended with {worker.returncode} after SIGTERM\n{self.logs()}")
         self._remove(member)
+
+    def _remove_all(self) -> None:
+        for member in [*self.workers]:
+            self._remove(member)
 
     def _remove(self, member: int) -> None:
         worker = self.workers.pop(member)
@@ -246,7 +251,7 @@ class Trial:
         while numbers - {each.number for each in self.seen}:
             if len(self.seen) > count:
                 moved_at, count = time.monotonic(), len(self.seen)
-            if time.monotonic() - moved_at > scaled(_STALL_SECONDS):
+            if time.monotonic() - moved_at > _STALL_SECONDS:
                 return
             time.sleep(0.5)
         time.sleep(2)  # for repetitions
