@@ -325,7 +325,7 @@ class Prober:
         headers = self._authenticate() if many and self._request is not None else {}
         # One connection for all requests. Over plain HTTP it is not kept for the next probe: a small server closes
         # it after some seconds, perhaps just when the next probe starts.
-        with with_shared_connections(session_with(lambda: headers, self._model.api.certificate)) as session:
+        with with_shared_connections(session_with(lambda: headers, self._model.api)) as session:
             http = RestClient(session, self._model.api.service)
             while len(replies) < many and not is_enough(replies):
                 if replies:
