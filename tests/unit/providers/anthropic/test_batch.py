@@ -13,6 +13,7 @@ from llmbeam_sandbox import Fault, ManualClock, Sandbox
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
 from airflow_provider_llmbeam.exceptions import JobRefusedError
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, open_provider
 from airflow_provider_llmbeam.providers.batch_format import batch_format
@@ -142,7 +143,7 @@ def test_a_line_has_the_name_and_the_request_without_a_stream(model: AnthropicMo
 def test_an_answer_is_read(model: AnthropicModel, line: dict[str, Any]) -> None:
     found = batch_format(model, GENERATION, None).decode(json.dumps({"custom_id": KEY, **line}).encode())
     assert isinstance(found.result, Reply)
-    assert (found.key, found.result.text, found.result.input_tokens) == (KEY, "Paris", 7)
+    assert (found.key, found.result.text, found.result.tokens.input) == (KEY, "Paris", 7)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_a_request_that_was_not_answered_is_an_error_that_bills_nothing(
 ) -> None:
     found = batch_format(model, GENERATION, None).decode(json.dumps({"custom_id": KEY, **line}).encode())
     assert isinstance(found.result, RequestError)
-    assert (found.result.kind, found.result.input_tokens, found.result.output_tokens) == (kind, 0, 0)
+    assert (found.result.kind, found.result.tokens) == (kind, NO_TOKENS)
 
 
 def test_a_line_without_a_name_is_none() -> None:
