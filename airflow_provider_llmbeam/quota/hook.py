@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError, JobSpecError
 from airflow_provider_llmbeam.hooks.google.base import GoogleHook
@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.hooks.google.rest import GoogleRest
 from airflow_provider_llmbeam.hooks.probe import Probe
 from airflow_provider_llmbeam.quota.cloud_quotas import UNLIMITED, QuotaLimit, accelerator_need, read_limits
 from airflow_provider_llmbeam.quota.evidence import (
+    SERVER,
     STATED,
     Accelerators,
     Allowance,
@@ -126,7 +127,8 @@ class QuotaHook(GoogleHook):
         queue = None
         if isinstance(model, OpenAIModel):
             queue = fetch_queue(model, self.gcp_conn_id, self.impersonation_chain)
-        return replace(found, allowances=self._read_stated(None), queue=queue)
+        allowances = (*self._read_stated(None), *_stated_by_server(probe))
+        return replace(found, allowances=allowances, queue=queue)
 
     def _of_publisher(self, model: Model, found: Evidence) -> Evidence:
         """Adds the evidence of a model that Google or a partner serves."""
@@ -222,6 +224,15 @@ class QuotaHook(GoogleHook):
 
     def _metrics(self, location: str) -> QuotaMetrics:
         return QuotaMetrics(MonitoringReader(self, self._rest), location, self._now())
+
+
+def _stated_by_server(probe: Probe | None) -> tuple[Allowance, ...]:
+    if probe is None:
+        return ()
+    return tuple(
+        Allowance(name=SERVER, unit=cast("Unit", unit), limit=limit, used=used, until=probe.at)
+        for unit, (limit, used) in probe.limits.items()
+    )
 
 
 def situation_of(model: Model) -> Situation:
