@@ -545,8 +545,8 @@ def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:
         files = [name for name in manifest.files if name not in manifest.harvested]
         submitted = [name for name in files if name in manifest.jobs or manifest.submits.get(name)]
         for name in submitted or files:
-            job = f"{manifest.jobs[name].name} ({name})" if name in manifest.jobs else name
-            _warn(job, manifest, error, provider)
+            named = f"{manifest.jobs[name].name} ({name})" if name in manifest.jobs else name
+            _warn(named, manifest, error, provider)
         return
     jobs = {job.name: job for job in manifest.jobs.values() if job.display_name not in manifest.harvested}
     for name, job in {**jobs, **listed}.items():

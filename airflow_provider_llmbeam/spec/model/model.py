@@ -391,7 +391,7 @@ class AnthropicModel(SpecModel):
         name: Name, e.g. `claude-haiku-5-5`; some on Vertex AI have a date, `claude-haiku-4-5@20251001`.
         project: Google Cloud project that is billed.
         location: Region of Vertex AI, or `global`, `us` or `eu`.
-        base_url: Another address of the same API, without `/v1`, e.g. of a gateway.
+        base_url: Another address of the same API, e.g. of a gateway, with or without `/v1`.
         headers: Further headers for a gateway, see `OpenAIModel`.
         api_key_env: Environment variable that holds the API key.
     """
@@ -471,7 +471,7 @@ class AnthropicModel(SpecModel):
         Names as in anthropic 2.14 (`lib.vertex._client`).
         """
         if not self.project:
-            return f"{self.base_url or 'https://api.anthropic.com'}/v1"
+            return f"{(self.base_url or 'https://api.anthropic.com').removesuffix('/v1')}/v1"
         place = f"projects/{self.project}/locations/{self.location}"
         origin = self.base_url or _vertex_origin(self.location)
         return f"{origin}/v1/{place}/publishers/anthropic/models/{self.name}"
@@ -643,7 +643,7 @@ def _by_name(value: Any) -> Any:
     if isinstance(value, str):
         raise ValueError(
             "is not the name of a Gemini model, so its server is not known: write {'type': 'openai', 'name': …, "
-            "'base_url': …}, or {'type': 'gemini', 'name': …}"
+            "'base_url': …}, or {'type': 'gemini' or 'anthropic', 'name': …}"
         )
     return value
 

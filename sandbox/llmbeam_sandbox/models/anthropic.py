@@ -202,7 +202,7 @@ class AnthropicDialect:
         self, call: ModelCall, limits: Mapping[str, tuple[int, int, float]], now: float
     ) -> Mapping[str, str]:
         """Returns the headers with the limits, which Vertex AI does not send."""
-        found = {}
+        found: dict[str, str] = {}
         for unit, (limit, left, seconds) in {} if self.vertex_model else limits.items():
             reset = datetime.fromtimestamp(now + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             values = {"limit": limit, "remaining": left, "reset": reset}

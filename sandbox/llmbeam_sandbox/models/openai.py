@@ -173,7 +173,7 @@ class OpenAIDialect:
         self, call: ModelCall, limits: Mapping[str, tuple[int, int, float]], now: float
     ) -> Mapping[str, str]:
         """Returns the headers with the limits, which servers with this API other than OpenAI rarely send."""
-        found = {}
+        found: dict[str, str] = {}
         for unit, (limit, left, seconds) in limits.items() if is_openai(call.model) else ():
             values = {"limit": limit, "remaining": left, "reset": f"{math.ceil(seconds * 1000)}ms"}
             found |= {f"x-ratelimit-{name}-{unit}": str(value) for name, value in values.items()}
