@@ -13,7 +13,6 @@ from llmbeam_sandbox import Fault, ManualClock, Sandbox
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
-from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
 from airflow_provider_llmbeam.exceptions import JobRefusedError
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, open_provider
 from airflow_provider_llmbeam.providers.batch_format import batch_format
@@ -164,7 +163,7 @@ def test_a_request_that_was_not_answered_is_an_error_that_bills_nothing(
 ) -> None:
     found = batch_format(model, GENERATION, None).decode(json.dumps({"custom_id": KEY, **line}).encode())
     assert isinstance(found.result, RequestError)
-    assert (found.result.kind, found.result.tokens) == (kind, NO_TOKENS)
+    assert (found.result.kind, found.result.tokens.input, found.result.tokens.output) == (kind, 0, 0)
 
 
 def test_a_line_without_a_name_is_none() -> None:
