@@ -29,20 +29,19 @@ def model_of_connection(key: str | None, fields: Mapping[str, Any]) -> Model:
     Raises:
         JobSpecError: A field of the connection does not fit.
     """
-    address, models = fields.get("base_url") or "", connected_models()
-    by_key = [each for each in models if each.api.key_prefix and (key or "").startswith(each.api.key_prefix)]
-    by_address = [each for each in models if is_below(address, each.api.domains)]
-    kind = "gemini"
-    if fields.get("project"):
-        pass  # of Google Cloud
-    elif by_key:
-        kind = max(by_key, key=lambda each: len(each.api.key_prefix)).type
-    elif urlsplit(address).path.strip("/"):
-        kind = "openai"
-    elif by_address:
-        kind = by_address[0].type
+    kind = "gemini" if fields.get("project") else _type_of(key or "", fields.get("base_url") or "")
     model = {"type": "gemini"} if kind == "gemini" else {"type": kind, "name": "any"}
     return parse_model(model | {name: fields[name] for name in connection_fields(model) if fields.get(name)})
+
+
+def _type_of(key: str, address: str) -> str:
+    models = connected_models()
+    by_key = [each for each in models if each.api.key_prefix and key.startswith(each.api.key_prefix)]
+    if by_key:
+        return max(by_key, key=lambda each: len(each.api.key_prefix)).type
+    if urlsplit(address).path.strip("/"):
+        return "openai"
+    return next((each.type for each in models if is_below(address, each.api.domains)), "gemini")
 
 
 def describe_access(model: Model, environment: Mapping[str, str]) -> str:
