@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(airflow_provider_llmbeam.__file__).parent
 BEAM = "apache-beam"
 #: `pymilvus` requires it for a server that is a local file, which no worker can open.
-LOCAL_ONLY = {"milvus-lite"}
+LOCAL_ONLY = {"milvus-lite", "prometheus-client"}
 #: fastavro imports it when it reads a file of the codec snappy.
 FASTAVRO_IMPORTS = {"cramjam"}
 
