@@ -237,7 +237,7 @@ class Trial:
         self.done.append((time.time(), deed))
 
     def await_partitions(self) -> None:
-        """Waits until all workers have partitions, when messages begin, and these have answers after the last step."""
+        """Waits until all workers have partitions, when messages begin, and all of these have another answer."""
         until(lambda: all(map(self._has_joined, self.workers)), self.logs, 90)
         self._is_begun.set()
         begun = self.done[-1][0] if self.done else 0.0
