@@ -33,7 +33,7 @@ async def run(servers: str, group: str, url: str) -> None:
         }
     )
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 1, **RECOVERY})
-    consumer.subscribe([QUESTIONS], on_assign=lambda *_: sys.stderr.write("assigned\n"))
+    consumer.subscribe([QUESTIONS], on_assign=lambda _, parts: sys.stderr.write(f"assigned {len(parts)}\n"))
     is_over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, is_over.set)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:

@@ -29,6 +29,8 @@ from bench.stream.verdict import Evidence, Seen, Sent
 
 QUESTIONS, ANSWERS, JOURNAL, DEAD_LETTER = "questions", "answers", "journal", "dead-letter"
 _NUMBER = re.compile(r"message (\d+)")
+#: What a worker prints once it has partitions.
+_JOINED = re.compile(r"assigned\W+[1-9]")
 #: Longest time without another answer at the end, when all workers answer, in seconds.
 _STALL_SECONDS = 20.0
 
@@ -88,12 +90,12 @@ class Trial:
         self._logs: dict[int, Path] = {}
         self._starts = itertools.count()
         self._stack.callback(self._remove_all)
-        self._is_over, self._is_produced = threading.Event(), threading.Event()
+        self._is_begun, self._is_produced, self._is_over = (threading.Event() for _ in range(3))
         for run in (self._produce, self._read):
             thread = threading.Thread(target=run, name=run.__name__)
             thread.start()
             self._stack.callback(thread.join)
-        self._stack.callback(self._is_over.set)
+        self._stack.callback(lambda: [event.set() for event in (self._is_over, self._is_begun)])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,7 +136,7 @@ class Trial:
         self.launch(member, [*self.setting.program, "--spec", spec, "--step", "stream", "--input", given])
 
     def launch(self, member: int, arguments: Sequence[str | Path]) -> None:
-        """Starts a program of Python as a worker; its output has the word `assigned` once it has joined."""
+        """Starts a program of Python as a worker; its output has `assigned 4` once it has partitions."""
         path = self.directory / f"worker-{member}-{next(self._starts)}.log"
         self._logs[member] = path
         with path.open("wb") as log:
@@ -181,6 +183,7 @@ class Trial:
                 "journal_topic": JOURNAL,
                 "dead_letter_topic": DEAD_LETTER,
                 "group_id": "trial",
+                "report_seconds": 1,
                 "commit_interval_ms": self.setting.commit_interval_ms,
             },
         }
@@ -234,16 +237,19 @@ class Trial:
         self.done.append((time.time(), deed))
 
     def await_partitions(self) -> None:
-        """Waits until all workers have joined, and all partitions have answers after the last step."""
+        """Waits until all workers have partitions, when messages begin, and all of these have another answer."""
+        until(lambda: all(map(self._has_joined, self.workers)), self.logs, 90)
+        self._is_begun.set()
         begun = self.done[-1][0] if self.done else 0.0
 
         def are_answered() -> bool:
             answered = {each.partition for each in self.seen[-2000:] if each.at > begun}
-            return len(answered) == self.setting.partitions and all(
-                "assigned" in self._logs[member].read_text() for member in self.workers
-            )
+            return len(answered) == self.setting.partitions
 
         until(are_answered, self.logs, 90)
+
+    def _has_joined(self, member: int) -> bool:
+        return _JOINED.search(self._logs[member].read_text()) is not None
 
     def _await_answers(self) -> None:
         numbers = set(self.keys)
@@ -261,6 +267,7 @@ class Trial:
 
         chance = random.Random(self.setting.seed)
         producer = Producer({"bootstrap.servers": self.broker.servers, "linger.ms": 1, "log_level": 0, **RECOVERY})
+        self._is_begun.wait()
         begun, number = time.monotonic(), 0
         while not self._is_produced.is_set() and not self._is_over.is_set():
             key = f"user {chance.randrange(self.setting.keys)}"
