@@ -23,7 +23,7 @@ from kafka_broker import Broker, fetch_jars  # noqa: E402
 from llmbeam_sandbox import Latency  # noqa: E402
 
 from bench.stream import __doc__ as description  # noqa: E402
-from bench.stream.latency import LOADS, measure, plot, save, table  # noqa: E402
+from bench.stream.latency import LOADS, measure, table  # noqa: E402
 from bench.stream.plan import steps  # noqa: E402
 from bench.stream.trial import Setting, Trial  # noqa: E402
 from bench.stream.verdict import judge  # noqa: E402
@@ -57,8 +57,7 @@ def latency(options: argparse.Namespace) -> bool:
                 _print(f"{load.name}: {contender}: {results[load.name][contender]}")
     _print(table(results))
     if options.out is not None:
-        save(results, options.out.with_suffix(".json"))
-        plot(results, options.out.with_suffix(".png"))
+        options.out.write_text(json.dumps(results, indent=1, ensure_ascii=False))
     return True
 
 
@@ -109,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--rate", type=float, default=200.0, help="messages per second, of memory and lag")
     parser.add_argument("--minutes", type=float, default=10.0, help="of memory")
-    parser.add_argument("--out", type=Path, help="file of latency without its suffix: OUT.json and OUT.png")
+    parser.add_argument("--out", type=Path, help="JSON file of latency, for bench.stream.plot")
     return parser
 
 

@@ -6,7 +6,6 @@ reader with `read_committed`. The latency without the model is seen - produced -
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -92,29 +91,3 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> str:
                 if isinstance(values, dict):
                     lines.append([load, contender, figure, *(f"{value:,.0f} ms" for value in values.values())])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def plot(results: Mapping[str, Any], path: Path) -> None:
-    """Draws the figures as bars, one panel for each load."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, len(results), figsize=(10, 3.2), squeeze=False, layout="constrained")
-    for axis, (load, by_contender) in zip(axes[0], results.items(), strict=True):
-        for number, (contender, figures) in enumerate(by_contender.items()):
-            values = figures["produced to visible, less the model"]
-            places = [place + number * 0.4 for place in range(len(values))]
-            axis.bar(places, values.values(), width=0.38, label=contender)
-        axis.set_xticks([place + 0.2 for place in range(len(PERCENTILES))], [f"p{each}" for each in PERCENTILES])
-        axis.set_title(load, loc="left", fontsize=9)
-        axis.set_ylabel("ms, produced to visible, less the model", fontsize=8)
-        axis.legend(fontsize=8, frameon=False)
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=120)
-
-
-def save(results: Mapping[str, Any], path: Path) -> None:
-    """Writes the results as JSON."""
-    path.write_text(json.dumps(results, indent=1, ensure_ascii=False))

@@ -95,7 +95,8 @@ class Trial:
             thread = threading.Thread(target=run, name=run.__name__)
             thread.start()
             self._stack.callback(thread.join)
-        self._stack.callback(lambda: [event.set() for event in (self._is_over, self._is_begun)])
+        self._stack.callback(self._is_begun.set)
+        self._stack.callback(self._is_over.set)
         return self
 
     def __exit__(self, *_: object) -> None:
