@@ -10,8 +10,8 @@ from airflow_provider_llmbeam.pipeline.queues.kafka_client import CONSUMER_SETTI
 from airflow_provider_llmbeam.pipeline.stream.member import RECOVERY, journal_key
 from airflow_provider_llmbeam.pipeline.stream.partition import Place
 
-#: Time after which an entry that no broker has taken fails, in milliseconds.
-_DELIVERY_MILLISECONDS = 120_000
+#: Time after which an entry that no broker has taken fails, in milliseconds: as long as the worker tries to join.
+_DELIVERY_MILLISECONDS = 300_000
 
 
 class JournalWriter:

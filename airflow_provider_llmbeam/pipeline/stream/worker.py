@@ -199,7 +199,8 @@ class StreamWorker:
             ) from error
         self._counts.restarts += 1
         _log.warning("The member is closed, and joins again: %s", error)
-        await self._drain([*self._partitions])  # what is paid meanwhile is in the journal
+        # What is paid meanwhile is in the journal before the new member reads it.
+        await self._drain([*self._partitions], _MAX_DOWN_SECONDS)
         await self._in_thread(self._member.close)
         self._remove([*self._partitions])
         self._paused, self._state.assigned = frozenset(), None
@@ -248,9 +249,13 @@ class StreamWorker:
 
     def _settle(self, places: Collection[Place]) -> None:
         """Awaits what is in flight of some partitions, and commits it."""
-        asyncio.run_coroutine_threadsafe(self._drain(places), self._loop).result()
+        self._await_drain(places)
         while self._commit(places):
             pass
+
+    def _await_drain(self, places: Collection[Place]) -> None:
+        draining = self._drain(places, self._options.drain_seconds)
+        asyncio.run_coroutine_threadsafe(draining, self._loop).result()
 
     def _measure_lag(self) -> None:
         self._state.lag = self._member.lag(
@@ -268,7 +273,7 @@ class StreamWorker:
 
     def _on_lost(self, places: Collection[Place]) -> None:
         _log.warning("Partitions were lost to another member, which answers their messages: %s", sorted(places))
-        asyncio.run_coroutine_threadsafe(self._drain(places), self._loop).result()
+        self._await_drain(places)
         self._on_loop(self._remove, places)
 
     def _on_loop(self, change: Callable[..., ResultT], *given: Any) -> ResultT:
@@ -319,7 +324,7 @@ class StreamWorker:
         finally:
             partition.open.discard(message)
 
-    async def _drain(self, places: Collection[Place]) -> None:
+    async def _drain(self, places: Collection[Place], seconds: float) -> None:
         """Awaits the answers to what was sent of some partitions; what was not is left to their next owner."""
         opened = [each for place in places if place in self._partitions for each in self._partitions[place].open]
         tasks = [each.task for each in opened if each.task is not None]
@@ -327,7 +332,7 @@ class StreamWorker:
             if not message.is_sent and message.task is not None:
                 message.task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=self._options.drain_seconds)
+            await asyncio.wait(tasks, timeout=seconds)
 
     def _prepare(self, places: Collection[Place]) -> list[Commit]:
         commits, left = [], self._options.max_answers

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,12 +81,12 @@ class FakeWriter:
 class Stream:
     """Answers of one partition."""
 
-    def __init__(self, engine: FakeEngine, **changes: Any) -> None:
+    def __init__(self, engine: FakeEngine, guard: Any = None, **changes: Any) -> None:
         self.spec = JobSpec.parse({**SPEC, **changes})
         self.engine, self.writer, self.counts = engine, FakeWriter(), StreamCounts()
         conversation = self.spec.conversation
         self.histories = None if conversation is None else Histories(conversation, self.spec.fingerprinter())
-        self.answers = Answers(self.spec, engine, self.writer, self.counts, self.histories, None)  # type: ignore[arg-type]
+        self.answers = Answers(self.spec, engine, self.writer, self.counts, self.histories, guard)  # type: ignore[arg-type]
         self.partition = Partition(("q", 0), PartitionOrder(0), PartitionJournal())
         self.prompts = RowPrompts(self.spec)
         self.offset = 0
@@ -212,5 +215,72 @@ def test_a_turn_that_failed_is_in_no_history():
         assert texts(await stream.ask(stream.message("b"))) == ["b"]
         assert stream.histories is not None
         stream.histories.close()
+
+    asyncio.run(main())
+
+
+def judged(unsafe: str) -> Any:
+    """A guard that calls texts unsafe that have a word."""
+
+    def ask(prompts) -> Future[list[Completion]]:
+        future: Future[list[Completion]] = Future()
+        verdicts = ["unsafe\nS1" if unsafe in prompt.text else "safe" for prompt in prompts]
+        future.set_result(
+            [
+                replace(FakeEngine._completion(prompt), text=verdict)
+                for prompt, verdict in zip(prompts, verdicts, strict=True)
+            ]
+        )
+        return future
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("on", "action", "expected"),
+    [
+        (["input"], "fail", ["fine", "moderated"]),
+        (["output"], "fail", ["fine", "moderated"]),
+        (["input"], "replace", ["fine", "no"]),
+        (["output"], "replace", ["fine", "no"]),
+    ],
+)
+def test_a_guard_judges_prompts_before_they_are_sent_and_answers_before_they_are_committed(on, action, expected):
+    moderation = {"model": {"type": "echo"}, "template": "{text}", "on": on, "action": action}
+    if action == "replace":
+        moderation["replacement"] = "no"
+
+    async def main() -> None:
+        stream = Stream(FakeEngine(), judged("bad"), safety={"moderation": moderation})
+        rows = await stream.ask(stream.message("fine"), stream.message("bad"))
+        assert texts(rows) == expected
+        assert stream.engine.asked == ([["fine"]] if on == ["input"] else [["fine"], ["bad"]])
+        assert len(stream.writer.entries) == len(stream.engine.asked) + 2  # verdicts are paid, too
+
+    asyncio.run(main())
+
+
+def test_personal_data_is_masked_for_the_model_and_restored_in_the_answer(monkeypatch):
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "k" * 32)
+
+    async def main() -> None:
+        stream = Stream(FakeEngine(), safety={"privacy": {}})
+        text = "write to ada@example.com"
+        assert texts(await stream.ask(stream.message(text))) == [text]
+        ((asked,),) = stream.engine.asked
+        assert "ada@example.com" not in asked
+
+    asyncio.run(main())
+
+
+def test_the_audit_has_a_record_of_each_request(tmp_path):
+    async def main() -> None:
+        stream = Stream(FakeEngine(), safety={"audit": {"uri": str(tmp_path)}})
+        await stream.ask(stream.message("a"), stream.message("a"))
+        (file,) = tmp_path.rglob("*.jsonl")
+        (record,) = map(json.loads, file.read_text().splitlines())  # there before the journal has the answer
+        assert record["model"] == "m"
+        assert len(record["row_key_hashes"]) == 1
+        stream.answers.close()
 
     asyncio.run(main())
