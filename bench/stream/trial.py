@@ -75,6 +75,7 @@ class Trial:
     keys: dict[int, str] = field(default_factory=dict)
     produced: dict[int, float] = field(default_factory=dict)
     done: list[tuple[float, str]] = field(default_factory=list)
+    outages: list[tuple[float, float]] = field(default_factory=list)
     undrained: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Trial:
@@ -204,6 +205,7 @@ class Trial:
             journaled=self._journaled(),
             disturbances=[at for at, _ in self.done],
             kills=[at for at, deed in self.done if deed == "kill"],
+            outages=self.outages,
             undrained=self.undrained,
         )
 
@@ -230,9 +232,12 @@ class Trial:
                 self.end(2)
             case "broker":
                 self._note("broker")
+                began_at = time.time()
                 self.broker.kill()
                 self.broker.start()
                 self._note("broker")
+                self.await_partitions()
+                self.outages.append((began_at, time.time() + AWAY_SECONDS))
 
     def _note(self, deed: str) -> None:
         self.done.append((time.time(), deed))
@@ -267,7 +272,9 @@ class Trial:
         from confluent_kafka import Producer
 
         chance = random.Random(self.setting.seed)
-        producer = Producer({"bootstrap.servers": self.broker.servers, "linger.ms": 1, "log_level": 0, **RECOVERY})
+        # Without idempotence a repeated request may change the order of messages.
+        own = {"linger.ms": 1, "enable.idempotence": True, "log_level": 0, **RECOVERY}
+        producer = Producer({"bootstrap.servers": self.broker.servers, **own})
         self._is_begun.wait()
         begun, number = time.monotonic(), 0
         while not self._is_produced.is_set() and not self._is_over.is_set():

@@ -63,6 +63,8 @@ class Evidence:
         journaled: Time at which the broker took the journal's record of each message.
         disturbances: Times at which a worker or the broker was killed, or members came and went.
         kills: Those of the disturbances at which a worker was killed.
+        outages: Begin and end of the times in which the broker was down, or members were not back yet: no record
+            could be written.
         undrained: What workers say that did not end in order after SIGTERM.
     """
 
@@ -72,6 +74,7 @@ class Evidence:
     journaled: Mapping[int, float]
     disturbances: Sequence[float]
     kills: Sequence[float]
+    outages: Sequence[tuple[float, float]] = ()
     undrained: Sequence[str] = ()
 
 
@@ -127,6 +130,8 @@ def judge(evidence: Evidence) -> Verdict:
         for before, again in pairwise(sent):
             paid_twice += 1
             paid_though_recorded += evidence.journaled.get(number, again.at) < again.at
+            if any(begin < again.at and before.at < end for begin, end in evidence.outages):
+                continue
             following = disturbances[bisect_left(disturbances, before.at) :][:1]
             paid_without_cause += following == [] or following[0] > again.at
             paid_though_answered += any((before.answered_at or at) + RECORD_SECONDS < at for at in following)

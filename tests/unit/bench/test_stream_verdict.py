@@ -50,6 +50,11 @@ def test_each_fault_is_seen(wrong, fault):
     assert judge(replace(RIGHT, **wrong)).faults == {fault: 1}
 
 
+def test_what_is_answered_while_the_broker_is_down_may_be_paid_twice():
+    evidence = replace(RIGHT, disturbances=[2.0], outages=[(2.4, 2.9)])
+    assert judge(evidence).faults == {}
+
+
 def test_a_plan_has_each_deed_as_often_as_asked_and_is_the_same_by_its_seed():
     plan = [*steps(7, 50, leaves=2, joins=1, brokers=1)]
     deeds = [step.deed for step in plan]
