@@ -50,6 +50,7 @@ from airflow_provider_llmbeam.pipeline.cascade.state import (
 from airflow_provider_llmbeam.pipeline.cascade.transform import StageHandler
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.measure.answers import (
+    check_models,
     find_outcomes,
     refuse_faults_of_the_server,
     send,
@@ -156,6 +157,7 @@ def describe(spec: JobSpec, run: RunCascade) -> Iterable[str]:
 
 
 def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.Pipeline]) -> BegunCascade:
+    check_models(spec)  # this process sends the sample, wherever the workers are
     sample = _draw(spec, new_pipeline)
     _log.info(
         "Cascade: %s draws of %s rows, %s distinct prompts, are answered by each stage and by `model`.",

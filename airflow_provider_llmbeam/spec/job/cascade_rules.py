@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
 from airflow_provider_llmbeam.spec.cascade import JudgeAgreement, LogprobScore
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS
-from airflow_provider_llmbeam.spec.runner import LocalRunner
 from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 
 if TYPE_CHECKING:
@@ -21,12 +20,6 @@ def cascade_fault(spec: JobSpec) -> FieldFaultError | None:
         return None
     moderation = spec.safety.moderation
     faults: tuple[tuple[bool, str, str, Any], ...] = (
-        (
-            not isinstance(spec.runner, LocalRunner),
-            "cascade",
-            f"must be left out with a runner of type {spec.runner.type!r}: the task sends the sample itself",
-            NOT_SHOWN,
-        ),
         (
             isinstance(spec.source, KafkaSource | PubSubSource),
             "cascade",
