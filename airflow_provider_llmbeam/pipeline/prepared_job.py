@@ -89,7 +89,8 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
             spec.paths.progress_uri if are_elsewhere else None, spec_digest(spec) if is_detached else None
         )
         with preparation(spec):
-            # Dataflow, and the submission to Flink, run one job of a name at a time; this process sends the sample.
+            # Dataflow, and the submission to Flink, run one job of a name at a time.
+            # This process sends the sample of a cascade, though.
             needs_lease = not is_detached or spec.cascade is not None
             launcher = until_end.enter_context(hold_lease(spec)) if needs_lease else None
             until_end.enter_context(load_audit_around(spec))

@@ -23,6 +23,7 @@ from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import Generation, Model
 from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
+from airflow_provider_llmbeam.spec.prompt.labels import find_label_fields
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job import JobSpec
@@ -42,7 +43,8 @@ class LogprobScore(SpecModel):
 
     Attributes:
         of: `mean` of the log-probabilities of the answer's tokens, their `minimum`, or that of the tokens of the
-            `label`: the value of the first field with an `enum`, or the whole answer without fields.
+            `label`: the value of the first field with an `enum` or of type boolean, or the whole answer without
+            fields.
     """
 
     type: Literal["logprob"] = "logprob"
@@ -279,11 +281,18 @@ class Cascade(SpecModel):
         return None
 
     def _score_fault(self, spec: JobSpec) -> FieldFaultError | None:
+        schema = spec.prompt.output_schema
         for index, stage in enumerate(self.stages):
             at, job = f"cascade.stages.{index}", self.stage_job(spec, index)
             match stage.score:
                 case FieldScore(field=path) if fault := field_fault(job.prompt.output_schema, path):
                     return FieldFaultError(f"{at}.score.field", fault, path)
+                case LogprobScore(of="label") if schema is not None and not find_label_fields(schema):
+                    return FieldFaultError(
+                        f"{at}.score.of",
+                        "must be 'mean' or 'minimum': no field of `prompt.output_schema` has an `enum`",
+                        "label",
+                    )
                 case RepeatsScore() if job.generation.temperature == 0:
                     return FieldFaultError(
                         f"{at}.score",
@@ -291,7 +300,7 @@ class Cascade(SpecModel):
                         "equal, and say nothing",
                         "repeats",
                     )
-            if job.prompt.output_schema != spec.prompt.output_schema:
+            if job.prompt.output_schema != schema:
                 return FieldFaultError(
                     f"{at}.prompt.output_schema",
                     "must be that of the job: the answers of all stages go into the same columns",
@@ -332,7 +341,8 @@ class Cascade(SpecModel):
             own["limits"] = spec.limits.model_copy(update={"price": None})
         if isinstance(stage.score, LogprobScore):
             generation = stage.generation or spec.generation
-            own["generation"] = generation.model_copy(update={"logprobs": True, "stream": False})
+            kept = True if stage.score.of == "mean" else stage.score.of
+            own["generation"] = generation.model_copy(update={"logprobs": kept, "stream": False})
         return spec.model_copy(update={**own, "cascade": None})
 
 

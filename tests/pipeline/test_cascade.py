@@ -263,6 +263,24 @@ def test_repeated_answers_are_a_score(tmp_path, sandbox):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("of", ["minimum", "label"])
+@pytest.mark.parametrize("api", ["openai", "gemini"])
+def test_single_tokens_are_a_score(tmp_path, sandbox, of, api):
+    score = {"type": "logprob", "of": of}
+    asked = stage(sandbox, "small", score=score)
+    if api == "gemini":
+        asked["model"] = {"type": "gemini", "name": "small", "base_url": sandbox.gemini_url}
+    job = make(tmp_path, sandbox, stages=[asked])
+    ended = job.run()
+    counts, _ = ended.report["cascade"]["stages"]
+    assert counts["answered"] > 100, ended.report["cascade"]["reason"]
+    assert agreement(ended.answers) >= 0.85
+    entries = [json.loads(line) for path in job.directory.rglob("journal*/*.jsonl") for line in path.open()]
+    assert {"score_logprob" in entry for entry in entries if entry["model"] == "small"} == {True}
+    assert {"score_logprob" in entry for entry in entries if entry["model"] == "large"} == {False}
+
+
+@pytest.mark.full
 def test_a_stage_has_a_prompt_of_its_own(tmp_path, sandbox):
     prompt = {"template": "Be quick.\n{{ row.text }}", "output_schema": SCHEMA}
     own = stage(sandbox, "small", prompt=prompt)

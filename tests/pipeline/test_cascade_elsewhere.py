@@ -24,7 +24,9 @@ SCHEMA = {
 
 @pytest.fixture(scope="module")
 def cloud():
-    with dataflow_cloud(400, latency_seconds=0.0, skills={SMALL: Skill(right_share=0.85), LARGE: Skill()}) as cloud:
+    with dataflow_cloud(
+        400, latency_seconds=0.0, skills={SMALL: Skill(right_share=0.85), LARGE: Skill()}
+    ) as cloud:
         yield cloud
 
 

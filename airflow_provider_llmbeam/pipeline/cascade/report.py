@@ -99,9 +99,7 @@ def audit_of(report: Report) -> Audit | None:
     if counts is None or counts.is_guaranteed:
         return None
     kept = sum(stage.answered for stage in counts.stages[:-1]) + counts.audited
-    return Audit(
-        rows=report.rows.answered, kept=kept, audited=counts.audited, disagreements=counts.disagreements
-    )
+    return Audit(rows=report.rows.answered, kept=kept, audited=counts.audited, disagreements=counts.disagreements)
 
 
 def _model_stage(names: tuple[str, ...], rows: int, tally: Tally) -> CascadeStage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
-from airflow_provider_llmbeam.spec.cascade import JudgeAgreement, LogprobScore
+from airflow_provider_llmbeam.spec.cascade import JudgeAgreement
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS
 from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 
@@ -73,11 +73,5 @@ def _stage_fault(spec: JobSpec) -> FieldFaultError | None:
                 f"cascade.stages.{index}.inference.{field}",
                 "must be left out: the requests to a stage are sent online, one stage after the other",
                 getattr(own, field),
-            )
-        if isinstance(stage.score, LogprobScore) and stage.score.of != "mean":
-            return FieldFaultError(
-                f"cascade.stages.{index}.score.of",
-                "must be 'mean': the log-probabilities of single tokens are not kept",
-                stage.score.of,
             )
     return None
