@@ -275,7 +275,8 @@ def test_single_tokens_are_a_score(tmp_path, sandbox, of, api):
     counts, _ = ended.report["cascade"]["stages"]
     assert counts["answered"] > 100, ended.report["cascade"]["reason"]
     assert agreement(ended.answers) >= 0.85
-    entries = [json.loads(line) for path in job.directory.rglob("journal*/*.jsonl") for line in path.open()]
+    segments = (path.read_text() for path in job.directory.rglob("journal*/*.jsonl"))
+    entries = [json.loads(line) for text in segments for line in text.splitlines()]
     assert {"score_logprob" in entry for entry in entries if entry["model"] == "small"} == {True}
     assert {"score_logprob" in entry for entry in entries if entry["model"] == "large"} == {False}
 

@@ -68,7 +68,7 @@ def test_on_dataflow_the_sample_is_sent_once_and_the_workers_send_the_rest(cloud
     counts = json.loads(cloud.text("tuesday/report.json"))["cascade"]
     assert not counts["is_guaranteed"]
     assert counts["audited"] > 10
-    (calibration,) = [blob for blob in cloud.bucket.list_blobs(prefix="state/cascades/")]
+    (calibration,) = cloud.bucket.list_blobs(prefix="state/cascades/")
     audits = json.loads(calibration.download_as_text())["audits"]
     assert audits["tuesday"]["audited"] == counts["audited"], "the worker that publishes has noted them"
 
