@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -351,7 +352,12 @@ def test_the_cascade_is_tried_with_the_sample_alone(job, sandbox):
     assert trial.cost_usd == pytest.approx(sandbox.token_bill.nano_usd / 1e9)
     estimate = run_step("estimate", JobSpec.parse(job.spec), EstimateSample(sample_size=0))
     assert 0 < estimate["result"]["cascade_cost_usd"] < 0.6 * estimate["result"]["cost_usd"]
-    assert any("with its stages" in line for line in estimate["log"])
+    (line,) = (line for line in estimate["log"] if line.startswith("Cascade "))
+    assert re.fullmatch(
+        r"Cascade   about \$0\.\d+ in \d.* with its stages, by its calibration; \$0\.\d+ in .* by `model` alone",
+        line,
+    )
+    assert estimate["result"]["cascade_seconds"] > 2
     job.run()
     assert set(paid(sandbox).values()) == {1}, "the run uses its answers and its calibration"
 
