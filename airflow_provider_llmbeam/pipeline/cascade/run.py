@@ -184,6 +184,7 @@ def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.
         calibration=calibration,
         paid=paid_by_name(answers.tally),
         latency_seconds=answers.latencies(),
+        output_tokens=answers.output_tokens,
     )
     storage.replace(calibration_uri(spec), stored.model_dump_json(indent=1).encode())
     run = replace(run_of(spec, cascade, stored), spent_usd=answers.tally.sums["cost_nano_usd"] / NANO)
@@ -266,6 +267,11 @@ class _Answers:
         firsts = [*([each[0] for each in found.values()] for found in self._stages), [*self._model.values()]]
         found = map(online_latencies, firsts)
         return tuple(fmean(each) if each else None for each in found)
+
+    @property
+    def output_tokens(self) -> float:
+        """Mean output tokens of an answer of `model`."""
+        return fmean(each.tokens.output for each in self._model.values())
 
     def _draw(self, prompt: SampledPrompt) -> Draw:
         expected = self._model[prompt.fingerprint]

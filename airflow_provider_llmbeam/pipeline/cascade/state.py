@@ -34,6 +34,7 @@ class StoredCalibration(BaseModel):
         calibration: The calibration.
         paid: What was sent for it, see `report.paid_by_name`: also a later try of that job reports it.
         latency_seconds: Mean latency of each stage and of `model`, in seconds; `None` for one without answers.
+        output_tokens: Mean output tokens of an answer of `model`.
         is_published: Whether that job has published: its rows alone are those of the guarantee.
         audits: What the audit of each later run has found, by name of the job; one that is run again counts once.
     """
@@ -47,6 +48,7 @@ class StoredCalibration(BaseModel):
     calibration: Calibration
     paid: dict[str, int] = {}
     latency_seconds: tuple[float | None, ...] = ()
+    output_tokens: float = 0.0
     is_published: bool = False
     audits: dict[str, Audit] = {}
 
