@@ -10,7 +10,7 @@ import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult, RunInference
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
-from airflow_provider_llmbeam.pipeline.cascade.transform import CompareAudited
+from airflow_provider_llmbeam.pipeline.cascade.transform import CompareAudited, PairAudited
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.conversation.store import WriteHistory
@@ -118,7 +118,9 @@ def build(
         sampled = Tally() if batch is not None and batch.cascade else cascade.tally
         tallied += [
             root | "Calibration" >> beam.Create([sampled]),
-            predictions | "CompareAudited" >> beam.ParDo(CompareAudited(spec, context)),
+            predictions
+            | "PairAudited" >> beam.ParDo(PairAudited(spec, context))
+            | "CompareAudited" >> CompareAudited(spec),
         ]
     every_tally = (*results.tallies, *masked, *tallied) | "Tallies" >> beam.Flatten()
     tally = every_tally | "AddUpTallies" >> beam.CombineGlobally(add_up).without_defaults()

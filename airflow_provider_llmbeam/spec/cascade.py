@@ -247,6 +247,13 @@ class Cascade(SpecModel):
         judges = (each.model for each in self.agreement.values() if isinstance(each, JudgeAgreement))
         return (*(stage.model for stage in self.stages), *judges)
 
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Templates that are rendered with the columns of a row: prompts of stages, and rubrics of judges."""
+        prompts = [stage.prompt for stage in self.stages if stage.prompt is not None]
+        rubrics = (each.rubric for each in self.agreement.values() if isinstance(each, JudgeAgreement))
+        return (*(text for each in prompts for text in (each.template, each.system or "")), *rubrics)
+
     def find_fault(self, spec: JobSpec) -> FieldFaultError | None:
         """Returns why the cascade of a job cannot work, or `None`."""
         faults: tuple[tuple[bool, str, str, Any], ...] = (

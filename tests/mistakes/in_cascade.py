@@ -115,12 +115,10 @@ MISTAKES = (
         ),
     ),
     Mistake(
-        changes=_changes(
-            agreement={"type": "judge", "rubric": "{{ row.answer }} {{ row.expected }}", "model": _SMALL}
-        ),
+        changes=_changes(agreement={"type": "judge", "rubric": "{{ row.answer }}", "model": _SMALL}),
         sentence=(
-            "`cascade.agreement`: must be 'exact', 'set_f1' or 'numeric': a judge is not implemented here. "
-            "Nothing was sent or billed."
+            "`cascade.agreement.rubric`: must show the judge what it judges: it lacks `{{ row.expected }}`; got "
+            "'{{ row.answer }}'. Nothing was sent or billed."
         ),
     ),
 )

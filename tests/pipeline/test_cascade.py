@@ -46,7 +46,7 @@ PRICES = {
     "middle": TokenPrice(input_usd=0.3, output_usd=1.2),
     "large": TokenPrice(input_usd=2.0, output_usd=8.0),
     BATCHED: TokenPrice(input_usd=2.0, output_usd=8.0),
-    **dict.fromkeys(("guess", "varying", SMALL_GEMINI), TokenPrice(input_usd=0.1, output_usd=0.4)),
+    **dict.fromkeys(("guess", "varying", "judge", SMALL_GEMINI), TokenPrice(input_usd=0.1, output_usd=0.4)),
 }
 SKILLS = {
     **dict.fromkeys(("small", SMALL_GEMINI), Skill(right_share=0.8)),
@@ -302,10 +302,39 @@ def test_single_tokens_are_a_score(tmp_path, sandbox, of, name):
 
 
 @pytest.mark.full
+def test_a_judge_is_asked_about_different_answers_alone_and_once(tmp_path, sandbox):
+    judge = stage(sandbox, "judge")
+    agreement = {"type": "judge", "rubric": "{{ row.note }} {{ row.answer }} {{ row.expected }}", **judge}
+    job = make(tmp_path, sandbox, stages=[stage(sandbox, "small")], agreement=agreement)
+    job.write([{**row, "note": f"note {row['id']}"} for row in ROWS])
+    ended = job.run()
+    counts = ended.report["cascade"]
+    sampled, asked = DRAWS, by_model(sandbox)["judge"]
+    assert 0.1 * sampled < asked < 0.3 * sampled, "the small model differs on a fifth of the rows"
+    assert set(paid(sandbox).values()) == {1}
+    assert {each["name"]: each["requests"] for each in counts["stages"]} == {
+        name: number for name, number in by_model(sandbox).items() if name != "judge"
+    }
+    bill = {charge.model: charge.nano_usd(PRICES[charge.model]) / 1e9 for charge in sandbox.token_bill.charges}
+    assert counts["judge_cost_usd"] == pytest.approx(bill["judge"], abs=1e-6)
+    assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+
+    later = job.run(name="tuesday", sink={"uri": str(job.out), "on_existing": "take_over"})
+    audited = later.report["cascade"]["audited"]
+    assert audited >= 20
+    fresh = by_model(sandbox)["judge"] - asked
+    assert fresh <= audited, "verdicts on the same answers are in the journal of their job alone"
+    assert later.report["cost_usd"] + ended.report["cost_usd"] == pytest.approx(
+        sandbox.token_bill.nano_usd / 1e9, abs=1e-6
+    )
+
+
+@pytest.mark.full
 def test_a_stage_has_a_prompt_of_its_own(tmp_path, sandbox):
-    prompt = {"template": "Be quick.\n{{ row.text }}", "output_schema": SCHEMA}
+    prompt = {"template": "{{ row.note }}\n{{ row.text }}", "output_schema": SCHEMA}
     own = stage(sandbox, "small", prompt=prompt)
-    ended = make(tmp_path, sandbox, stages=[own]).run()
+    job = make(tmp_path, sandbox, stages=[own])
+    ended = job.run([{**row, "note": "Be quick."} for row in ROWS])
     assert ended.report["cascade"]["stages"][0]["answered"] > 0
     assert set(paid(sandbox).values()) == {1}, "the sample and the rows have the same prompts"
     prompts = {name: {each for model, each in paid(sandbox) if model == name} for name in ("small", "large")}

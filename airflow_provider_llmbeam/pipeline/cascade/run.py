@@ -18,13 +18,13 @@ from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees
 from airflow_provider_llmbeam.pipeline.cascade.calibration import (
     Costs,
     Draw,
     calibrate,
     find_reason_against,
 )
+from airflow_provider_llmbeam.pipeline.cascade.comparer import Comparer
 from airflow_provider_llmbeam.pipeline.cascade.report import ALL, paid_by_name, paid_counts, paid_tally
 from airflow_provider_llmbeam.pipeline.cascade.sample import (
     Sample,
@@ -56,7 +56,7 @@ from airflow_provider_llmbeam.pipeline.measure.answers import (
     refuse_faults_of_the_server,
     send,
 )
-from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.transforms.account import add_outcome
 from airflow_provider_llmbeam.spec.cascade import Cascade
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -170,6 +170,7 @@ def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.
     if reason := _reason_against(spec, cascade, sample):
         return BegunCascade(RunCascade(None, reason, rows=sample.rows))
     answers = _Answers(spec, cascade, sample)
+    answers.ask_judges()
     calibration = calibrate(
         answers.draws(),
         answers.costs(),
@@ -229,7 +230,7 @@ class _Answers:
 
     def __init__(self, spec: JobSpec, cascade: Cascade, sample: Sample) -> None:
         self._spec, self._cascade, self._sample = spec, cascade, sample
-        self._reader = AnswerReader(spec)
+        self._reader, self._comparer = AnswerReader(spec), Comparer(spec)
         self._names = cascade.names(spec.model)
         self.tally = Tally()
         rows = {each.fingerprint: each.row for each in sample.prompts}
@@ -248,6 +249,13 @@ class _Answers:
             self._stages.append(found)
         asked = {each.fingerprint: (each.fingerprint, each.prompt) for each in sample.prompts}
         self._model = self._ask(spec, self._names[-1], asked, rows, is_model=True)
+
+    def ask_judges(self) -> None:
+        """Asks the judges of the agreement, as far as the draws need them."""
+        self.draws()
+        paid = self._comparer.ask()
+        paid.cascade[ALL, "sample_nano_usd"] += paid.sums["cost_nano_usd"]
+        self.tally = add_up([self.tally, paid])
 
     def draws(self) -> list[Draw]:
         """Returns the draws, in their order."""
@@ -281,7 +289,9 @@ class _Answers:
             answer = None if outcomes is None else self._reader.answer(stage, outcomes)
             if answer is not None and outcomes is not None and isinstance(expected, Completion):
                 value = self._reader.value(cast("Completion", outcomes[0]))
-                is_equal = agrees(self._cascade.agreement, value, self._reader.value(expected))
+                is_equal = self._comparer.agrees(
+                    prompt.fingerprint, prompt.row, value, self._reader.value(expected)
+                )
                 answer = type(answer)(answer.score, is_equal, answer.label)
             stages.append(answer)
         if isinstance(expected, Failure):

@@ -6,14 +6,16 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 
 def check_model(spec: JobSpec) -> None:
-    """Opens the clients of the model, and of the stages before it, once, which fails if a key is missing.
+    """Opens the clients of the model, and of the stages and judges of its cascade, which fails without a key.
 
     Raises:
         JobSpecError: The client cannot be opened.
     """
+    from airflow_provider_llmbeam.pipeline.cascade.comparer import judge_jobs
     from airflow_provider_llmbeam.pipeline.cascade.stages import stage_jobs
     from airflow_provider_llmbeam.providers.backends import open_backend
 
-    stages = () if spec.cascade is None else stage_jobs(spec, spec.cascade)
-    for job in (*stages, spec):
+    cascade = spec.cascade
+    others = () if cascade is None else (*stage_jobs(spec, cascade), *judge_jobs(spec, cascade))
+    for job in (*others, spec):
         open_backend(job.model, job.generation, job.prompt.output_schema, job.embedding)

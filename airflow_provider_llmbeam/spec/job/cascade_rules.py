@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
-from airflow_provider_llmbeam.spec.cascade import JudgeAgreement
 from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 
 if TYPE_CHECKING:
@@ -36,12 +35,6 @@ def cascade_fault(spec: JobSpec) -> FieldFaultError | None:
             "safety.moderation.on",
             "must be ['output'] with `cascade`: the sample is sent before a guard model judges prompts",
             None if moderation is None else moderation.on,
-        ),
-        (
-            any(isinstance(each, JudgeAgreement) for each in cascade.agreement.values()),
-            "cascade.agreement",
-            "must be 'exact', 'set_f1' or 'numeric': a judge is not implemented here",
-            NOT_SHOWN,
         ),
     )
     found = next((FieldFaultError(*fault) for is_met, *fault in faults if is_met), None)
