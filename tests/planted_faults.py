@@ -212,4 +212,12 @@ PLANTED_FAULTS = {
         new="fingerprint, prompt = request.fingerprint, made[1]",
         tests=("tests/pipeline/test_cascade.py",),
     ),
+    "class-without-draws-is-kept": PlantedFault(
+        area="cascade",
+        what="a stage's answers of a class that nothing is known of are kept, and the rare class is sacrificed",
+        file="pipeline/cascade/calibration.py",
+        old="math.isfinite(answer.score) and (guaranteed is None or answer.label in guaranteed)",
+        new="math.isfinite(answer.score)",
+        tests=("tests/unit/pipeline/cascade/test_choice.py", "tests/unit/pipeline/cascade/test_calibration.py"),
+    ),
 }

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
+import apache_beam as beam
+
+from airflow_provider_llmbeam.engine.outcome import Failure
 from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees, find_judged_parts
-from airflow_provider_llmbeam.pipeline.cascade.report import JUDGE, paid_counts
+from airflow_provider_llmbeam.pipeline.cascade.report import ALL, JUDGE, paid_counts
+from airflow_provider_llmbeam.pipeline.cascade.stages import AnswerReader
+from airflow_provider_llmbeam.pipeline.cascade.transform import AuditedPair
 from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.measure.answers import answer_rows, render_rows
 from airflow_provider_llmbeam.pipeline.measure.judge import grading_job
@@ -15,12 +21,6 @@ from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import add_outcome
 from airflow_provider_llmbeam.spec.cascade import Cascade, JudgeAgreement
 from airflow_provider_llmbeam.spec.job import JobSpec
-
-
-def judge_jobs(spec: JobSpec, cascade: Cascade) -> tuple[JobSpec, ...]:
-    """Returns the jobs that ask the judges of a cascade."""
-    judges = (each for each in cascade.agreement.values() if isinstance(each, JudgeAgreement))
-    return tuple(grading_job(spec, judge) for judge in judges)
 
 
 class Comparer:
@@ -67,9 +67,9 @@ class Comparer:
         """
         questions, tally = self._questions, Tally()
         self._questions = {}
-        for judge in self._agreement.values():
+        for judge in cast("Cascade", self._spec.cascade).judges:
             mine = {key: (row, about) for key, (each, row, about) in questions.items() if each is judge}
-            if not isinstance(judge, JudgeAgreement) or not mine:
+            if not mine:
                 continue
             job = grading_job(self._spec, judge)
             prompts = render_rows(job, {key: row for key, (row, _) in mine.items()})
@@ -81,3 +81,48 @@ class Comparer:
                 add_outcome(tally, outcome)
                 tally.cascade.update(paid_counts(JUDGE, outcome))
         return tally
+
+
+class CompareAudited(beam.PTransform):
+    """Compares the answers of `model` to audited rows with those that they would have kept; outputs `Tally`s.
+
+    All of them at once, as judges are asked side by side.
+
+    Args:
+        spec: The job.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        super().__init__()
+        self._spec = spec
+
+    def expand(self, pairs: beam.PCollection) -> beam.PCollection:
+        """Compares `AuditedPair`s."""
+        return (
+            pairs
+            | "Together" >> beam.Map(lambda pair: (None, pair))
+            | beam.GroupByKey()
+            | beam.ParDo(_Compare(self._spec))
+        )
+
+
+class _Compare(beam.DoFn):
+    def __init__(self, spec: JobSpec) -> None:
+        super().__init__()
+        self._spec = spec
+
+    def process(self, group: tuple[None, Iterable[AuditedPair]]) -> Iterator[Tally]:
+        """Compares all pairs."""
+        comparer, reader, found = Comparer(self._spec), AnswerReader(self._spec), [*group[1]]
+
+        def is_equal(pair: AuditedPair) -> bool:
+            if isinstance(pair.outcome, Failure):
+                return False
+            return comparer.agrees(pair.fingerprint, pair.row, pair.answer, reader.value(pair.outcome))
+
+        for pair in found:
+            is_equal(pair)
+        yield comparer.ask()
+        rows = sum(pair.rows for pair in found)
+        disagreements = sum(pair.rows for pair in found if not is_equal(pair))
+        yield Tally(cascade=Counter({(ALL, "audited"): rows, (ALL, "disagreements"): disagreements}))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,8 +17,7 @@ from airflow_provider_llmbeam.exceptions import PermanentFailureError
 from airflow_provider_llmbeam.pipeline.answer_form import answer_form
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.cascade.choice import is_kept
-from airflow_provider_llmbeam.pipeline.cascade.comparer import Comparer
-from airflow_provider_llmbeam.pipeline.cascade.report import ALL, paid_counts
+from airflow_provider_llmbeam.pipeline.cascade.report import paid_counts
 from airflow_provider_llmbeam.pipeline.cascade.stages import (
     AnswerReader,
     StagePrompts,
@@ -66,12 +64,14 @@ class Results:
         answered: `AnsweredRow`s: of a stage, or of `model` in the journal.
         failed: `FailedRow`s of the journal.
         tallies: `Tally`s.
+        audited: `AuditedPair`s of answers of `model` in the journal.
     """
 
     requests: beam.PCollection
     answered: list[beam.PCollection]
     failed: list[beam.PCollection]
     tallies: list[beam.PCollection]
+    audited: beam.PCollection
 
 
 def ask_stages(root: beam.Pipeline, prompts: Prompts, spec: JobSpec, context: RunContext) -> Results:
@@ -112,7 +112,8 @@ def ask_stages(root: beam.Pipeline, prompts: Prompts, spec: JobSpec, context: Ru
         finished["requests"],
         [*answered, finished[REUSED]],
         [found[FAILED]],
-        [*tallies, finished[PAIRS] | "CompareKnown" >> CompareAudited(spec)],
+        tallies,
+        finished[PAIRS],
     )
 
 
@@ -364,51 +365,6 @@ class AuditedPair:
     fingerprint: str
     answer: Any
     outcome: Outcome
-
-
-class CompareAudited(beam.PTransform):
-    """Compares the answers of `model` to audited rows with those that they would have kept; outputs `Tally`s.
-
-    All of them at once, as judges are asked side by side.
-
-    Args:
-        spec: The job.
-    """
-
-    def __init__(self, spec: JobSpec) -> None:
-        super().__init__()
-        self._spec = spec
-
-    def expand(self, pairs: beam.PCollection) -> beam.PCollection:
-        """Compares `AuditedPair`s."""
-        return (
-            pairs
-            | "Together" >> beam.Map(lambda pair: (None, pair))
-            | beam.GroupByKey()
-            | beam.ParDo(_Compare(self._spec))
-        )
-
-
-class _Compare(beam.DoFn):
-    def __init__(self, spec: JobSpec) -> None:
-        super().__init__()
-        self._spec = spec
-
-    def process(self, group: tuple[None, Iterable[AuditedPair]]) -> Iterator[Tally]:
-        """Compares all pairs."""
-        comparer, reader, found = Comparer(self._spec), AnswerReader(self._spec), [*group[1]]
-
-        def is_equal(pair: AuditedPair) -> bool:
-            if isinstance(pair.outcome, Failure):
-                return False
-            return comparer.agrees(pair.fingerprint, pair.row, pair.answer, reader.value(pair.outcome))
-
-        for pair in found:
-            is_equal(pair)
-        yield comparer.ask()
-        rows = sum(pair.rows for pair in found)
-        disagreements = sum(pair.rows for pair in found if not is_equal(pair))
-        yield Tally(cascade=Counter({(ALL, "audited"): rows, (ALL, "disagreements"): disagreements}))
 
 
 class PairAudited(beam.DoFn):

@@ -11,11 +11,12 @@ def check_model(spec: JobSpec) -> None:
     Raises:
         JobSpecError: The client cannot be opened.
     """
-    from airflow_provider_llmbeam.pipeline.cascade.comparer import judge_jobs
     from airflow_provider_llmbeam.pipeline.cascade.stages import stage_jobs
     from airflow_provider_llmbeam.providers.backends import open_backend
 
     cascade = spec.cascade
-    others = () if cascade is None else (*stage_jobs(spec, cascade), *judge_jobs(spec, cascade))
-    for job in (*others, spec):
+    stages = () if cascade is None else stage_jobs(spec, cascade)
+    for judge in () if cascade is None else cascade.judges:
+        open_backend(judge.model, judge.generation, None, None)
+    for job in (*stages, spec):
         open_backend(job.model, job.generation, job.prompt.output_schema, job.embedding)
