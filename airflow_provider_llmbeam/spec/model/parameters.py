@@ -17,6 +17,7 @@ from typing import Literal
 from airflow_provider_llmbeam.spec.model.generation import Generation
 from airflow_provider_llmbeam.spec.model.model import (
     AnthropicModel,
+    DistilledModel,
     EchoModel,
     GeminiModel,
     Model,
@@ -116,7 +117,7 @@ def parameter_column(model: Model, *, has_project: bool = False) -> ParameterCol
             return "anthropic"
         case VertexEndpointModel():
             return "endpoint" if model.request_format == "chat" else "plain"
-        case EchoModel():
+        case EchoModel() | DistilledModel():
             return "echo"
 
 
