@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ from airflow_provider_llmbeam.spec.distilled import HeadType, TfidfVectors, Vect
 #: Inverse strengths of the regularisation that are tried, for vectors of length 1.
 _STRENGTHS = (1.0, 10.0, 100.0)
 _FOLDS = 5
+_TOLERANCE = 1e-3
+#: Least number of prompts that have a hashed word for it to count.
+_LEAST_PROMPTS = 2
 #: Least number of different prompts to learn from.
 MIN_PROMPTS = 10
 #: Significant digits of a coefficient.
@@ -100,7 +103,7 @@ def learn(
     vectors, scale = lesson.vectors, 1.0
     if isinstance(embedding, TfidfVectors):
         numbers = np.bincount(vectors.indices, minlength=SIZE)
-        columns = np.flatnonzero(numbers)
+        columns = np.flatnonzero(numbers >= min(_LEAST_PROMPTS, numbers.max()))
         idf = _rounded(1 + np.log((1 + len(lesson)) / (1 + numbers[columns])))
         vectors = weigh(vectors, columns, idf)
     else:
@@ -182,7 +185,7 @@ def _learn_head(vectors: Any, targets: Floats, weights: Floats, is_many: bool) -
 
 
 def _solve_one(vectors: Any, targets: Floats, weights: Floats, strength: float) -> tuple[Floats, Floats]:
-    """Returns weights and intercepts of a multinomial regression; a label that no answer has is hardly possible."""
+    """Returns weights and intercepts of a multinomial regression; a label that no answer has is unlikely."""
     labels = targets.argmax(axis=1)
     present = np.unique(labels)
     found = np.zeros((targets.shape[1], vectors.shape[1]))
@@ -211,11 +214,13 @@ def _solve_many(vectors: Any, targets: Floats, weights: Floats, strength: float)
 def _regress(vectors: Any, labels: NDArray[Any], weights: Floats, strength: float) -> tuple[Floats, Floats]:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
 
-    with warnings.catch_warnings():
+    # One thread: on two busy cores, the threads of BLAS waited for each other for 30 times as long.
+    with threadpool_limits(1), warnings.catch_warnings():
         # Coefficients that are not quite the best ones are tested like others.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = LogisticRegression(C=strength, max_iter=300).fit(vectors, labels, sample_weight=weights)
+        model = LogisticRegression(C=strength, max_iter=300, tol=_TOLERANCE).fit(vectors, labels, sample_weight=weights)
     return model.coef_, model.intercept_
 
 
@@ -223,7 +228,3 @@ def _rounded(numbers: Floats) -> Floats:
     """Returns numbers with the digits that the JSON of a fit has."""
     shape, flat = numbers.shape, numbers.ravel()
     return np.array([float(f"{number:.{_DIGITS}g}") for number in flat]).reshape(shape)
-
-
-#: Makes a fit of some prompts.
-Learn = Callable[[Lesson], Learned]
