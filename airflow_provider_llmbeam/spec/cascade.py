@@ -24,6 +24,7 @@ from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import Generation, Model
 from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
+from airflow_provider_llmbeam.spec.prompt.labels import find_label_fields
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job import JobSpec
@@ -43,7 +44,8 @@ class LogprobScore(SpecModel):
 
     Attributes:
         of: `mean` of the log-probabilities of the answer's tokens, their `minimum`, or that of the tokens of the
-            `label`: the value of the first field with an `enum`, or the whole answer without fields.
+            `label`: the value of the first field with an `enum` or of type boolean, or the whole answer without
+            fields.
     """
 
     type: Literal["logprob"] = "logprob"
@@ -295,6 +297,7 @@ class Cascade(SpecModel):
         return None
 
     def _score_fault(self, spec: JobSpec) -> FieldFaultError | None:
+        schema = spec.prompt.output_schema
         for index, stage in enumerate(self.stages):
             at, job = f"cascade.stages.{index}", self.stage_job(spec, index)
             if isinstance(stage, DistilledStage):
@@ -304,6 +307,12 @@ class Cascade(SpecModel):
             match stage.score:
                 case FieldScore(field=path) if fault := field_fault(job.prompt.output_schema, path):
                     return FieldFaultError(f"{at}.score.field", fault, path)
+                case LogprobScore(of="label") if schema is not None and not find_label_fields(schema):
+                    return FieldFaultError(
+                        f"{at}.score.of",
+                        "must be 'mean' or 'minimum': no field of `prompt.output_schema` has an `enum`",
+                        "label",
+                    )
                 case RepeatsScore() if job.generation.temperature == 0:
                     return FieldFaultError(
                         f"{at}.score",
@@ -311,7 +320,7 @@ class Cascade(SpecModel):
                         "equal, and say nothing",
                         "repeats",
                     )
-            if job.prompt.output_schema != spec.prompt.output_schema:
+            if job.prompt.output_schema != schema:
                 return FieldFaultError(
                     f"{at}.prompt.output_schema",
                     "must be that of the job: the answers of all stages go into the same columns",
@@ -354,7 +363,8 @@ class Cascade(SpecModel):
             own["limits"] = spec.limits.model_copy(update={"price": None})
         if isinstance(stage, Stage) and isinstance(stage.score, LogprobScore):
             generation = stage.generation or spec.generation
-            own["generation"] = generation.model_copy(update={"logprobs": True, "stream": False})
+            kept = True if stage.score.of == "mean" else stage.score.of
+            own["generation"] = generation.model_copy(update={"logprobs": kept, "stream": False})
         return spec.model_copy(update={**own, "cascade": None})
 
 
@@ -376,11 +386,13 @@ def stage_fault(spec: JobSpec, job_fault: Callable[[JobSpec], ValueError | None]
                 "logprob",
                 *fault.related,
             )
-        if isinstance(spec.cascade.stages[index], DistilledStage) and isinstance(fault, FieldFaultError):
-            within = "embedding." if fault.field.startswith("model") else ""
-            return FieldFaultError(
-                f"cascade.stages.{index}.{within}{fault.field}", fault.want, fault.got, *fault.related
-            )
+        if isinstance(spec.cascade.stages[index], DistilledStage):
+            # Its job has vectors; whether the sink takes the answers was asked of the job itself.
+            if isinstance(fault, FieldFaultError) and fault.field.partition(".")[0] in (*_PARTS, "embedding"):
+                within = "embedding." if fault.field.startswith("model") else ""
+                field = f"cascade.stages.{index}.{within}{fault.field}"
+                return FieldFaultError(field, fault.want, fault.got, *fault.related)
+            continue
         if isinstance(fault, FieldFaultError) and fault.field.partition(".")[0] in _PARTS:
             return FieldFaultError(f"cascade.stages.{index}.{fault.field}", fault.want, fault.got, *fault.related)
         if fault is not None:

@@ -91,10 +91,13 @@ MISTAKES = (
         ),
     ),
     Mistake(
-        changes=_changes(stages=[{"model": _SMALL, "score": {"type": "logprob", "of": "minimum"}}]),
+        changes={
+            **_changes(stages=[{"model": _SMALL, "score": {"type": "logprob", "of": "label"}}]),
+            "prompt.output_schema": {"type": "object", "properties": {"reason": {"type": "string"}}},
+        },
         sentence=(
-            "`cascade.stages.0.score.of`: must be 'mean': the log-probabilities of single tokens are not kept; "
-            "got 'minimum'. Nothing was sent or billed."
+            "`cascade.stages.0.score.of`: must be 'mean' or 'minimum': no field of `prompt.output_schema` has an "
+            "`enum`; got 'label'. Nothing was sent or billed."
         ),
     ),
     Mistake(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import apache_beam as beam
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from llmbeam_sandbox import Fault, Latency, ModelSettings, Sandbox
 from llmbeam_sandbox.billing.tokens import TokenPrice, TokenPrices
 from llmbeam_sandbox.models.answers import answer_text
@@ -15,6 +18,7 @@ from llmbeam_sandbox.models.skill import RIGHT, Skill
 from waiting import until
 
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.pipeline.cascade.run import begin_cascade
 from airflow_provider_llmbeam.pipeline.cascade.state import read_calibration
 from airflow_provider_llmbeam.pipeline.cascade.trial import CascadeTrial
 from airflow_provider_llmbeam.pipeline.job import run
@@ -35,15 +39,17 @@ SCHEMA = {
     "properties": {"label": {"type": "string", "enum": ["a", "b"]}},
     "required": ["label"],
 }
+#: The small model by name of a model of Gemini.
+SMALL_GEMINI = "gemini-2.5-flash-lite"
 PRICES = {
     "small": TokenPrice(input_usd=0.1, output_usd=0.4),
     "middle": TokenPrice(input_usd=0.3, output_usd=1.2),
     "large": TokenPrice(input_usd=2.0, output_usd=8.0),
     BATCHED: TokenPrice(input_usd=2.0, output_usd=8.0),
-    **dict.fromkeys(("guess", "varying"), TokenPrice(input_usd=0.1, output_usd=0.4)),
+    **dict.fromkeys(("guess", "varying", SMALL_GEMINI), TokenPrice(input_usd=0.1, output_usd=0.4)),
 }
 SKILLS = {
-    "small": Skill(right_share=0.8),
+    **dict.fromkeys(("small", SMALL_GEMINI), Skill(right_share=0.8)),
     "middle": Skill(right_share=0.93),
     "large": Skill(),
     BATCHED: Skill(),
@@ -218,6 +224,21 @@ def test_a_calibration_that_its_audits_contradict_is_made_again(tmp_path, sandbo
     assert read_calibration(spec).audits == {}
 
 
+@pytest.mark.full
+def test_a_calibration_without_thresholds_is_made_again_after_twenty_rows_for_each_draw(tmp_path, sandbox):
+    job = make(tmp_path, sandbox, stages=[stage(sandbox, "guess")], target_agreement=0.95)
+    job.run()
+    (file,) = (tmp_path / "state" / "cascades").iterdir()
+    job.run(name="tuesday", sink={"uri": str(job.out), "on_existing": "take_over"})
+    stored = json.loads(file.read_text())
+    assert stored["job"] == "job"
+    assert stored["audits"]["tuesday"] == {"rows": len(ROWS), "kept": 0, "audited": 0, "disagreements": 0}
+    stored["audits"]["monday"] = {"rows": 20 * DRAWS - len(ROWS), "kept": 0, "audited": 0, "disagreements": 0}
+    file.write_text(json.dumps(stored))
+    job.run(name="wednesday", sink={"uri": str(job.out), "on_existing": "take_over"})
+    assert json.loads(file.read_text())["job"] == "wednesday"
+
+
 def test_scores_that_say_nothing_leave_every_row_to_model(tmp_path, sandbox):
     ended = make(tmp_path, sandbox, stages=[stage(sandbox, "guess")], target_agreement=0.95).run()
     report = ended.report["cascade"]
@@ -260,6 +281,24 @@ def test_repeated_answers_are_a_score(tmp_path, sandbox):
     assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
     assert report["stages"][0]["answered"] > 0, report["reason"]
     assert agreement(ended.answers) >= 0.85
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("of", ["minimum", "label"])
+@pytest.mark.parametrize("name", ["small", SMALL_GEMINI])
+def test_single_tokens_are_a_score(tmp_path, sandbox, of, name):
+    asked = stage(sandbox, name, score={"type": "logprob", "of": of})
+    if name == SMALL_GEMINI:
+        asked["model"] |= {"type": "gemini", "base_url": sandbox.gemini_url}
+    job = make(tmp_path, sandbox, stages=[asked])
+    ended = job.run()
+    counts, _ = ended.report["cascade"]["stages"]
+    assert counts["answered"] > 100, ended.report["cascade"]["reason"]
+    assert agreement(ended.answers) >= 0.85
+    segments = (path.read_text() for path in job.directory.rglob("journal*/*.jsonl"))
+    entries = [json.loads(line) for text in segments for line in text.splitlines()]
+    assert {"score_logprob" in entry for entry in entries if entry["model"] != "large"} == {True}
+    assert {"score_logprob" in entry for entry in entries if entry["model"] == "large"} == {False}
 
 
 @pytest.mark.full
@@ -313,9 +352,25 @@ def test_the_cascade_is_tried_with_the_sample_alone(job, sandbox):
     assert trial.cost_usd == pytest.approx(sandbox.token_bill.nano_usd / 1e9)
     estimate = run_step("estimate", JobSpec.parse(job.spec), EstimateSample(sample_size=0))
     assert 0 < estimate["result"]["cascade_cost_usd"] < 0.6 * estimate["result"]["cost_usd"]
-    assert any("with its stages" in line for line in estimate["log"])
+    (line,) = (line for line in estimate["log"] if line.startswith("Cascade "))
+    assert re.fullmatch(
+        r"Cascade   about \$0\.\d+ in \d.* with its stages, by its calibration; \$0\.\d+ in .* by `model` alone",
+        line,
+    )
+    assert estimate["result"]["cascade_seconds"] > 2
     job.run()
     assert set(paid(sandbox).values()) == {1}, "the run uses its answers and its calibration"
+
+
+def test_a_try_that_was_killed_after_the_calibration_leaves_its_cost_to_the_report_of_the_next(job, sandbox):
+    spec = JobSpec.parse(job.spec)
+    begin_cascade(spec, lambda: beam.Pipeline(runner=FnApiRunner()))  # what the killed try has left
+    sample_usd = sandbox.token_bill.nano_usd / 1e9
+    report = job.run().report
+    assert report["cascade"]["sample_cost_usd"] == pytest.approx(sample_usd, abs=1e-6)
+    assert report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+    assert {each["name"]: each["requests"] for each in report["cascade"]["stages"]} == by_model(sandbox)
+    assert job.run().report["cascade"]["sample_cost_usd"] == 0, "once"
 
 
 def test_rows_are_masked_before_any_stage_and_the_audit_names_the_stage(job, sandbox, monkeypatch):

@@ -13,6 +13,7 @@ from airflow_provider_llmbeam.pipeline.reporting.report import (
     CascadeCounts,
     CascadePoint,
     CascadeStage,
+    Report,
 )
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -92,15 +93,13 @@ def cascade_of(spec: JobSpec, run: RunCascade | None, tally: Tally) -> CascadeCo
     )
 
 
-def audit_of(counts: CascadeCounts, rows: int) -> Audit:
-    """Returns what the audit of a run has found, by its report.
-
-    Args:
-        counts: The part on the cascade.
-        rows: Number of answered rows.
-    """
+def audit_of(report: Report) -> Audit | None:
+    """Returns what the audit of a run has found, by its report; `None` for a run that has calibrated."""
+    counts = report.cascade
+    if counts is None or counts.is_guaranteed:
+        return None
     kept = sum(stage.answered for stage in counts.stages[:-1]) + counts.audited
-    return Audit(rows=rows, kept=kept, audited=counts.audited, disagreements=counts.disagreements)
+    return Audit(rows=report.rows.answered, kept=kept, audited=counts.audited, disagreements=counts.disagreements)
 
 
 def _model_stage(names: tuple[str, ...], rows: int, tally: Tally) -> CascadeStage:

@@ -19,14 +19,13 @@ from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees
-from airflow_provider_llmbeam.pipeline.cascade.audit import contradicts
 from airflow_provider_llmbeam.pipeline.cascade.calibration import (
     Costs,
     Draw,
     calibrate,
     find_reason_against,
 )
-from airflow_provider_llmbeam.pipeline.cascade.report import ALL, paid_counts
+from airflow_provider_llmbeam.pipeline.cascade.report import ALL, paid_by_name, paid_counts, paid_tally
 from airflow_provider_llmbeam.pipeline.cascade.sample import (
     Sample,
     SampledPrompt,
@@ -41,6 +40,7 @@ from airflow_provider_llmbeam.pipeline.cascade.stages import (
     stage_jobs,
 )
 from airflow_provider_llmbeam.pipeline.cascade.state import (
+    ROWS_PER_DRAW,
     RunCascade,
     StoredCalibration,
     calibration_uri,
@@ -50,7 +50,9 @@ from airflow_provider_llmbeam.pipeline.cascade.state import (
 from airflow_provider_llmbeam.pipeline.cascade.transform import StageHandler
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.measure.answers import (
+    check_models,
     find_outcomes,
+    online_latencies,
     refuse_faults_of_the_server,
     send,
 )
@@ -73,7 +75,7 @@ class BegunCascade:
 
     Attributes:
         run: The cascade of the run.
-        tally: What was sent for the calibration.
+        tally: What was sent for the calibration, by this try or by an earlier one of the job.
     """
 
     run: RunCascade
@@ -107,20 +109,14 @@ def begin_cascade(spec: JobSpec, new_pipeline: Callable[[], beam.Pipeline]) -> B
     """
     cascade = cast("Cascade", spec.cascade)
     stored = read_calibration(spec)
-    if stored is not None and contradicts(stored.audit, cascade.target_agreement):
-        audit = stored.audit
-        _log.warning(
-            "Cascade: %s of %s audited rows disagree with `model`, which contradicts `target_agreement` %g. It is "
-            "calibrated again.",
-            f"{audit.disagreements:,}",
-            f"{audit.audited:,}",
-            cascade.target_agreement,
-        )
+    if stored is not None and (reason := stored.find_reason_to_repeat(cascade.target_agreement)):
+        _log.warning("Cascade: it is calibrated again: %s.", reason)
         stored = None
     if stored is None:
         begun = _calibrate(spec, cascade, new_pipeline)
     else:
-        begun = BegunCascade(run_of(spec, cascade, stored))
+        paid = stored.paid if stored.is_of_try(spec) else {}
+        begun = BegunCascade(run_of(spec, cascade, stored), paid_tally(paid))
     for line in describe(spec, begun.run):
         _log.info("%s", line)
     return begun
@@ -131,7 +127,14 @@ def describe(spec: JobSpec, run: RunCascade) -> Iterable[str]:
     cascade = cast("Cascade", spec.cascade)
     calibration = run.calibration
     if calibration is None or not run.asked:
-        again = "" if calibration is None else f" To calibrate again, delete {calibration_uri(spec)!r}."
+        again = (
+            ""
+            if calibration is None
+            else (
+                f" It is calibrated again after {ROWS_PER_DRAW * calibration.draws:,} rows of later runs, or if "
+                f"{calibration_uri(spec)!r} is deleted."
+            )
+        )
         yield f"Cascade: `model` answers every row: {run.reason.rstrip('.')}.{again}"
         return
     names = cascade.names(spec.model)
@@ -156,6 +159,7 @@ def describe(spec: JobSpec, run: RunCascade) -> Iterable[str]:
 
 
 def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.Pipeline]) -> BegunCascade:
+    check_models(spec)  # this process sends the sample, wherever the workers are
     sample = _draw(spec, new_pipeline)
     _log.info(
         "Cascade: %s draws of %s rows, %s distinct prompts, are answered by each stage and by `model`.",
@@ -173,7 +177,14 @@ def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.
         confidence=cascade.confidence,
         class_agreement=cascade.class_agreement,
     )
-    stored = StoredCalibration(job=spec.name, made_at=time.time(), rows=sample.rows, calibration=calibration)
+    stored = StoredCalibration(
+        job=spec.name,
+        made_at=time.time(),
+        rows=sample.rows,
+        calibration=calibration,
+        paid=paid_by_name(answers.tally),
+        latency_seconds=answers.latencies(),
+    )
     storage.replace(calibration_uri(spec), stored.model_dump_json(indent=1).encode())
     run = replace(run_of(spec, cascade, stored), spent_usd=answers.tally.sums["cost_nano_usd"] / NANO)
     return BegunCascade(run, answers.tally)
@@ -249,6 +260,12 @@ class _Answers:
         if model is None or None in stages:
             return Costs(tuple(0.0 for _ in stages), 1.0)
         return Costs(tuple(cost or 0.0 for cost in stages), model)
+
+    def latencies(self) -> tuple[float | None, ...]:
+        """Returns the mean latency of each stage and of `model`, in seconds; `None` for one without answers."""
+        firsts = [*([each[0] for each in found.values()] for found in self._stages), [*self._model.values()]]
+        found = map(online_latencies, firsts)
+        return tuple(fmean(each) if each else None for each in found)
 
     def _draw(self, prompt: SampledPrompt) -> Draw:
         expected = self._model[prompt.fingerprint]

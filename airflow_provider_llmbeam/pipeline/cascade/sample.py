@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.pipeline.cascade.stages import StagePrompts, stage
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import RenderedRow
 from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.pipeline.transforms.check_rows import wait_for_row_check
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.pipeline.transforms.read_requests import read_prompts
 from airflow_provider_llmbeam.spec.cascade import Cascade
@@ -69,7 +70,7 @@ def draw_prompts(pipeline: beam.Pipeline, spec: JobSpec, context: RunContext, ur
         uri: Address of the file.
     """
     cascade = cast("Cascade", spec.cascade)
-    prompts, _ = read_prompts(pipeline, spec, context)
+    prompts, every_row = read_prompts(pipeline, spec, context)
     numbers = prompts.rendered | "Fingerprints" >> beam.Keys() | "CountRows" >> beam.combiners.Count.PerElement()
     groups = numbers | "Group" >> beam.Map(lambda each: (each[0][:_DIGITS], each)) | "ByGroup" >> beam.GroupByKey()
     sizes = groups | "Size" >> beam.Map(lambda group: (group[0], sum(rows for _, rows in group[1])))
@@ -83,11 +84,12 @@ def draw_prompts(pipeline: beam.Pipeline, spec: JobSpec, context: RunContext, ur
         | "ByFingerprint" >> beam.GroupByKey()
         | "Encode" >> beam.ParDo(_Encode(spec), *duplicates)
     )
+    # Not until the check of the sink, which this process may not reach.
+    (lines,) = wait_for_row_check([lines], every_row, spec)
     _ = (
         pipeline
         | "Once" >> beam.Impulse()
-        | "WriteSample"
-        >> beam.Map(_write, uri, beam.pvalue.AsDict(sizes), beam.pvalue.AsList(prompts.delay(lines)))
+        | "WriteSample" >> beam.Map(_write, uri, beam.pvalue.AsDict(sizes), beam.pvalue.AsList(lines))
     )
 
 

@@ -114,7 +114,7 @@ class AnswerReader:
     def _score(self, stage: Stage, first: Completion, outcomes: Sequence[Outcome]) -> float | None:
         match stage.score:
             case LogprobScore():
-                return first.mean_logprob
+                return first.mean_logprob if stage.score.of == "mean" else first.score_logprob
             case FieldScore():
                 return _number(_field(first.parsed, stage.score.field.split(".")))
             case RepeatsScore():

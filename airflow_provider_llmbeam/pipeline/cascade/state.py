@@ -19,6 +19,10 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")
 
+#: Rows of later runs for each draw of a calibration without thresholds, until it is made again: draws are then a
+#: twentieth of the rows, and `model` has to answer these in any case.
+ROWS_PER_DRAW = 20
+
 
 class StoredCalibration(BaseModel):
     """A calibration as later runs find it.
@@ -28,6 +32,8 @@ class StoredCalibration(BaseModel):
         made_at: Unix time.
         rows: Number of rows from which the sample was drawn.
         calibration: The calibration.
+        paid: What was sent for it, see `report.paid_by_name`: also a later try of that job reports it.
+        latency_seconds: Mean latency of each stage and of `model`, in seconds; `None` for one without answers.
         is_published: Whether that job has published: its rows alone are those of the guarantee.
         audits: What the audit of each later run has found, by name of the job; one that is run again counts once.
     """
@@ -39,6 +45,8 @@ class StoredCalibration(BaseModel):
     made_at: float
     rows: int
     calibration: Calibration
+    paid: dict[str, int] = {}
+    latency_seconds: tuple[float | None, ...] = ()
     is_published: bool = False
     audits: dict[str, Audit] = {}
 
@@ -46,6 +54,27 @@ class StoredCalibration(BaseModel):
     def audit(self) -> Audit:
         """All audits together."""
         return sum(self.audits.values(), Audit())
+
+    @property
+    def rows_to_next(self) -> int:
+        """Number of rows after which a calibration without thresholds is made again; 0 if it is due."""
+        return max(ROWS_PER_DRAW * self.calibration.draws - self.audit.rows, 0)
+
+    def is_of_try(self, spec: JobSpec) -> bool:
+        """Whether this job, which has not published since, has calibrated: its rows are those of the sample."""
+        return self.job == spec.name and not self.is_published
+
+    def find_reason_to_repeat(self, target_agreement: float) -> str:
+        """Returns why a run calibrates again; empty if it uses this calibration."""
+        audit = self.audit
+        if contradicts(audit, target_agreement):
+            return (
+                f"{audit.disagreements:,} of {audit.audited:,} audited rows disagree with `model`, which "
+                f"contradicts `target_agreement` {target_agreement:g}"
+            )
+        if not self.calibration.asked and not self.rows_to_next:
+            return f"it has no thresholds, and {audit.rows:,} rows were answered since"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -142,7 +171,7 @@ def end_cascade(spec: JobSpec, audit: Audit | None) -> None:
 def run_of(spec: JobSpec, cascade: Cascade, stored: StoredCalibration) -> RunCascade:
     """Returns the cascade of a run that uses a stored calibration."""
     calibration = stored.calibration
-    is_own = stored.job == spec.name and not stored.is_published
+    is_own = stored.is_of_try(spec)
     kept = round(stored.rows * sum(calibration.kept))
     audited = 0 if is_own else count_audit_rows(kept, cascade.audit_ratio)
     return RunCascade(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
-from airflow_provider_llmbeam.spec.cascade import JudgeAgreement, LogprobScore
+from airflow_provider_llmbeam.spec.cascade import JudgeAgreement
 from airflow_provider_llmbeam.spec.distilled import DistilledStage
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS
-from airflow_provider_llmbeam.spec.runner import LocalRunner
 from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 
 if TYPE_CHECKING:
@@ -22,12 +21,6 @@ def cascade_fault(spec: JobSpec) -> FieldFaultError | None:
         return None
     moderation = spec.safety.moderation
     faults: tuple[tuple[bool, str, str, Any], ...] = (
-        (
-            not isinstance(spec.runner, LocalRunner),
-            "cascade",
-            f"must be left out with a runner of type {spec.runner.type!r}: the task sends the sample itself",
-            NOT_SHOWN,
-        ),
         (
             isinstance(spec.source, KafkaSource | PubSubSource),
             "cascade",
@@ -83,11 +76,5 @@ def _stage_fault(spec: JobSpec) -> FieldFaultError | None:
                 f"cascade.stages.{index}.inference.{field}",
                 "must be left out: the requests to a stage are sent online, one stage after the other",
                 getattr(own, field),
-            )
-        if isinstance(stage.score, LogprobScore) and stage.score.of != "mean":
-            return FieldFaultError(
-                f"cascade.stages.{index}.score.of",
-                "must be 'mean': the log-probabilities of single tokens are not kept",
-                stage.score.of,
             )
     return None
