@@ -114,9 +114,7 @@ def _of_a_model(value: Any) -> Any:
     return {"type": "model", **value} if isinstance(value, Mapping) else value
 
 
-AnyStage = Annotated[
-    Annotated[Stage | DistilledStage, Field(discriminator="type")], BeforeValidator(_of_a_model)
-]
+AnyStage = Annotated[Annotated[Stage | DistilledStage, Field(discriminator="type")], BeforeValidator(_of_a_model)]
 
 
 def _some_stages(stages: tuple[AnyStage, ...]) -> tuple[AnyStage, ...]:
@@ -256,6 +254,11 @@ class Cascade(SpecModel):
         deviations = NormalDist().inv_cdf(self.confidence) / ((1 - _CERTIFIED_AT) * allowed)
         enough = 2 * deviations**2 * allowed * self.target_agreement
         return max(math.ceil(enough / _ROUND) * _ROUND, self.least_draws)
+
+    @property
+    def max_labels(self) -> int:
+        """Largest number of draws for more labels of distilled stages."""
+        return max((each.max_labels for each in self.stages if isinstance(each, DistilledStage)), default=0)
 
     @property
     def models(self) -> tuple[Model, ...]:

@@ -154,7 +154,9 @@ def _labels_of(head: HeadType, values: Sequence[Any]) -> tuple[tuple[str, ...], 
     return labels, np.array([[label in each for label in labels] for each in found], dtype=float)
 
 
-def _learn_head(vectors: Any, targets: Floats, weights: Floats, is_many: bool) -> tuple[tuple[Floats, Floats], Floats]:
+def _learn_head(
+    vectors: Any, targets: Floats, weights: Floats, is_many: bool
+) -> tuple[tuple[Floats, Floats], Floats]:
     """Returns the coefficients of a head, and its logits for each answer by fits without it."""
     from scipy.optimize import minimize_scalar
     from sklearn.model_selection import KFold
@@ -220,7 +222,9 @@ def _regress(vectors: Any, labels: NDArray[Any], weights: Floats, strength: floa
     with threadpool_limits(1), warnings.catch_warnings():
         # Coefficients that are not quite the best ones are tested like others.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = LogisticRegression(C=strength, max_iter=300, tol=_TOLERANCE).fit(vectors, labels, sample_weight=weights)
+        model = LogisticRegression(C=strength, max_iter=300, tol=_TOLERANCE).fit(
+            vectors, labels, sample_weight=weights
+        )
     return model.coef_, model.intercept_
 
 
