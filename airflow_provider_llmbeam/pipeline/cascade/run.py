@@ -336,9 +336,8 @@ class _Answers:
         """Teaches a distilled stage; test draws are answered by the fit that later answers the rows."""
 
         def ask(prompts: Sequence[SampledPrompt]) -> None:
-            if prompts:
-                self._ask_stage(number, [each for each in prompts if each.fingerprint not in self._stages[number]])
-                self._ask_model(prompts)
+            self._ask_stage(number, [each for each in prompts if each.fingerprint not in self._stages[number]])
+            self._ask_model([each for each in prompts if each.fingerprint not in self._model])
 
         vectors = self._stages[number]
         taught = Teacher(self._spec, stage, self._sample, ask, vectors, self._model, self._reader.value).teach()

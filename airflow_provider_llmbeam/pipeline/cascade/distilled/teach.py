@@ -72,7 +72,7 @@ class Teacher:
         chosen, more, curve = self._cascade.draws // 2, 0, list[LearningPoint]()
         while True:
             prompts = self._prompts(more)
-            self._ask([each for each in prompts if each.fingerprint not in self._answers])
+            self._ask(prompts)
             fingerprints, lesson = self._lesson(prompts, more)
             if len(lesson) < MIN_PROMPTS:
                 return Taught(curve=tuple(curve))
