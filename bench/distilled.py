@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist, fmean
@@ -117,7 +117,11 @@ def simulate(separation: float, has_small: bool, target: float, draws: int, seed
     texts = labels.tolist()
     distilled = teach(vectors, texts, drawn[: draws // 2], COLUMN)
     answers = np.array([answer for answer, _ in distilled.answers])
-    scores, agrees, predicted = [np.array([score for _, score in distilled.answers])], [answers == labels], [answers]
+    scores, agrees, predicted = (
+        [np.array([score for _, score in distilled.answers])],
+        [answers == labels],
+        [answers],
+    )
     costs = [0.0]
     if has_small:
         is_right = source.random(PROMPTS) < SMALL_RIGHT
@@ -237,17 +241,23 @@ def run_texts() -> int:
     model_usd = (tokens * MODEL_USD[0] + len(texts) * OUTPUT_TOKENS * MODEL_USD[1]) / 1e6
     embedding_usd = tokens * EMBEDDING_USD / 1e6
     for line in (
-        "| Vectors | Target | Labels | Agreement, cross-fitted | Kept | Agreement of all rows | Right, by the label "
+        "| Vectors | Target | Labels | Agreement, cross-fitted | Kept | Agreement of all rows | Right "
         "| By `model` | Cascade | Batch of all |",
         f"|{'---|' * 10}",
     ):
         sys.stdout.write(line + "\n")
     curves = []
-    for name, embedding, vectors in (("TF-IDF", TFIDF, hash_texts(texts)), ("256 dimensions", COLUMN, reduce_texts(texts))):
+    for name, embedding, vectors in (
+        ("TF-IDF", TFIDF, hash_texts(texts)),
+        ("256 dimensions", COLUMN, reduce_texts(texts)),
+    ):
         for target, draws in ((0.90, 500), (0.95, 1000)):
             learned = _Text(texts, answers, vectors, embedding, target, draws)
             kept = learned.kept
-            final = [mine if is_kept else answer for mine, is_kept, answer in zip(learned.mine, kept, answers, strict=True)]
+            final = [
+                mine if is_kept else answer
+                for mine, is_kept, answer in zip(learned.mine, kept, answers, strict=True)
+            ]
             asked = {row for row, is_kept in enumerate(kept) if not is_kept} | learned.labelled
             cascade = model_usd * len(asked) / len(texts) + (embedding_usd if embedding is COLUMN else 0)
             sys.stdout.write(
@@ -258,7 +268,9 @@ def run_texts() -> int:
             )
             sys.stdout.flush()
             curves.append((name, target, learned.curve))
-    sys.stdout.write("\n| Vectors | Target | Labels | Agreement, cross-fitted | Could keep |\n|---|---|---|---|---|\n")
+    sys.stdout.write(
+        "\n| Vectors | Target | Labels | Agreement, cross-fitted | Could keep |\n|---|---|---|---|---|\n"
+    )
     for name, target, curve in curves:
         for point in curve:
             sys.stdout.write(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +12,7 @@ from llmbeam_sandbox.models.answers import answer_text
 from llmbeam_sandbox.models.embedding.base import Separation
 from llmbeam_sandbox.models.skill import RIGHT
 
-from airflow_provider_llmbeam.spec import JobSpec
-from tests.pipeline.conftest import Job
-from tests.pipeline.test_cascade import ROWS, SCHEMA, agreement, by_model, make, models, paid, stage
+from tests.pipeline.test_cascade import SCHEMA, agreement, by_model, make, models, paid
 
 VECTORS = {"near": Separation(schema=SCHEMA, degree=0.8), "far": Separation(schema=SCHEMA, degree=0.0)}
 
@@ -72,4 +68,115 @@ def test_a_classifier_on_embeddings_keeps_rows_and_each_vector_is_paid_once(tmp_
     sent = len(sandbox.requests)
     again = job.run()
     assert len(sandbox.requests) == sent
-    assert {row["id"]: row["answer"] for row in again.answers} == {row["id"]: row["answer"] for row in ended.answers}
+    assert {row["id"]: row["answer"] for row in again.answers} == {
+        row["id"]: row["answer"] for row in ended.answers
+    }
+
+
+@pytest.mark.parametrize("kind", ["column", "tfidf"])
+def test_vectors_of_a_column_and_hashed_words_are_free(tmp_path, sandbox, kind):
+    rows = [
+        {**row, "vector": vector(row["text"]), "hint": f"{label(row['text'])} word {row['id'] % 7}"}
+        for row in ROWS
+    ]
+    embedding = {"type": "column", "column": "vector"} if kind == "column" else "tfidf"
+    prompt = {} if kind == "column" else {"prompt": "{{ row.hint }}"}
+    stages = [{"type": "distilled", "embedding": embedding, "max_labels": 0, **prompt}]
+    job = make(tmp_path, sandbox, stages=stages)
+    ended = job.run(rows)
+    report = ended.report["cascade"]
+    assert agreement(ended.answers) >= 0.85
+    assert report["stages"][0]["answered"] > 300
+    assert report["stages"][0]["requests"] == 0
+    assert report["stages"][0]["cost_usd"] == 0
+    assert set(by_model(sandbox)) == {"large"}
+    assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+    assert "beside" in Path(ended.manifest["report_html_uri"]).read_text()
+    if kind == "tfidf":
+        fit = report["stages"][0]["distilled"]["fit_uri"]
+        sent = len(sandbox.requests)
+        alone = job.run(
+            rows,
+            name="alone",
+            cascade=None,
+            model={"type": "distilled", "fit": fit},
+            prompt={"template": "{{ row.hint }}", "output_schema": SCHEMA},
+            limits={"price": None},
+            sink={"uri": str(tmp_path / "alone")},
+        )
+        assert len(sandbox.requests) == sent, "no model is asked"
+        assert agreement(alone.answers) >= 0.85
+
+
+def test_vectors_that_say_nothing_leave_every_row_to_model(tmp_path, sandbox):
+    ended = make(tmp_path, sandbox, stages=[distilled(sandbox, "far")], target_agreement=0.95).run()
+    assert ended.report["cascade"]["reason"]
+    assert Counter(row["llmbeam_answered_by"] for row in ended.answers) == {"large": 601}
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda content: content[: len(content) // 2], "EOF"),
+        (lambda content: content.replace(b'"intercepts":[', b'"intercepts":[0.0,'), "are not 2 rows"),
+        (lambda content: content.replace(b'"intercepts":[', b'"intercepts":[NaN,'), "finite number"),
+        (
+            lambda content: content.replace(b'"a"', b'"b"').replace(b'"b"', b'"a"', 1),
+            "not the one that was tested",
+        ),
+    ],
+    ids=["cut", "shape", "nan", "other"],
+)
+def test_a_damaged_fit_leaves_every_row_to_model_with_one_sentence(tmp_path, sandbox, caplog, damage, reason):
+    job = make(tmp_path, sandbox, stages=[distilled(sandbox)])
+    first = job.run()
+    path = Path(first.report["cascade"]["stages"][0]["distilled"]["fit_uri"])
+    path.write_bytes(damage(path.read_bytes()))
+    caplog.clear()
+    later = job.run(name="tuesday", sink={"uri": str(job.out), "on_existing": "take_over"})
+    assert {row["llmbeam_answered_by"] for row in later.answers} == {"large"}
+    said = [record.getMessage() for record in caplog.records if "the fit is damaged" in record.getMessage()]
+    assert len(said) == 1
+    assert reason in said[0]
+    assert "to learn it again, delete" in said[0]
+
+
+def test_rows_that_drift_make_the_next_run_learn_again(tmp_path, sandbox, caplog):
+    stages = [{"type": "distilled", "embedding": {"type": "column", "column": "vector"}, "max_labels": 0}]
+    job = make(tmp_path, sandbox, stages=stages)
+    rows = [{**row, "vector": vector(row["text"], noise=0.5)} for row in ROWS]
+    first = job.run(rows)
+    kept = first.report["cascade"]["stages"][0]["answered"]
+    assert kept > 300
+    drifted = [{**row, "id": row["id"] + 1000, "text": f"new {row['text']}", "vector": [0.5, 0.5]} for row in ROWS]
+    later = {"sink": {"uri": str(job.out), "on_existing": "take_over"}}
+    second = job.run(drifted, name="tuesday", **later)
+    assert second.report["cascade"]["stages"][0]["distilled"]["has_drifted"]
+    third = job.run(drifted, name="wednesday", **later)
+    assert third.report["cascade"]["is_guaranteed"], "it has a sample of these rows"
+    assert "distilled column kept another share of the rows" in caplog.text
+
+
+def test_more_labels_are_asked_for_while_they_pay(tmp_path, sandbox):
+    source = random.Random(0)
+    rows: list[dict[str, Any]] = []
+    for number in range(4000):
+        useless = [source.gauss(0, 1) for _ in range(40)]
+        rows.append({"id": number, "text": text(number), "vector": [*vector(text(number), 0.2), *useless]})
+    stages = [{"type": "distilled", "embedding": {"type": "column", "column": "vector"}, "max_labels": 1000}]
+    ended = make(tmp_path, sandbox, stages=stages, target_agreement=0.9).run(rows)
+    curve = ended.report["cascade"]["stages"][0]["distilled"]["learning_curve"]
+    assert len(curve) > 3
+    assert ended.report["cascade"]["draws"] == 200, "the draws that test are as many as before"
+    assert curve[-1]["labels"] <= 1100
+
+
+def test_examples_of_disagreements_are_masked_where_rows_are(tmp_path, sandbox, monkeypatch):
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "a secret of more than thirty-two characters")
+    job = make(tmp_path, sandbox, stages=[distilled(sandbox)])
+    rows = [{**row, "text": f"mail{row['id']}@example.com\n{row['text']}"} for row in ROWS]
+    ended = job.run(rows, safety={"privacy": {}})
+    facts = ended.report["cascade"]["stages"][0]["distilled"]
+    assert 0 < len(facts["uncertain"]) <= 10
+    assert 0 < len(facts["confident"]) <= 10
+    assert "@example.com" not in json.dumps(ended.report)

@@ -358,7 +358,7 @@ class _Answers:
         ]
 
     def _outcomes(self, number: int, prompt: SampledPrompt, half: int) -> Sequence[Outcome] | None:
-        """Returns the answers of a stage to a draw of the half that chooses (0) or tests (1); `None` without one."""
+        """Returns the answers of a stage to a draw of the half that chooses (0) or tests (1), or `None`."""
         if number not in self._distilled:
             return self._stages[number].get(prompt.fingerprint)
         found = self._distilled[number][half].get(prompt.fingerprint)

@@ -21,8 +21,8 @@ def require_sklearn() -> None:
     """
     if find_spec("sklearn") is None:
         raise JobSpecError(
-            "A distilled stage of a cascade needs scikit-learn, which is not installed where the job runs. Expected "
-            "`apache-airflow-providers-llmbeam[cascade]`. Nothing was sent or billed."
+            "A distilled classifier needs scikit-learn, which is not installed where the job runs. Expected "
+            "`airflow-provider-llmbeam[cascade]` there, and with `tfidf` on the workers. Nothing was sent or billed."
         )
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from llmbeam_sandbox.billing.tokens import TokenPrices
 from llmbeam_sandbox.models.answers import Tokenizer, count_bytes
-from llmbeam_sandbox.models.quota import Quota
 from llmbeam_sandbox.models.embedding.base import Separation
+from llmbeam_sandbox.models.quota import Quota
 from llmbeam_sandbox.models.skill import Skill
 
 DEFAULT_INPUT_TOKEN_LIMIT = 1_048_576

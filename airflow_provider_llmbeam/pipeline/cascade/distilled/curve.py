@@ -18,7 +18,7 @@ class LearningPoint(BaseModel):
     Attributes:
         labels: Number of different prompts whose label it has learned from.
         agreement: Share of the draws whose answer, by fits of other folds, is that of `model`.
-        kept: Share of the draws that it could keep at the target, with thresholds that are chosen on the same draws.
+        kept: Share of the draws that it could keep at the target, with a threshold that is chosen on these draws.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -50,8 +50,8 @@ def measure(
 def labels_pay(curve: Sequence[LearningPoint], *, rows: int, labels: int) -> bool:
     """Returns whether more labels save more requests to `model` than they are.
 
-    As many labels again are expected to add to the kept rows what the last doubling has added: no more, as learning
-    curves flatten.
+    As many labels again are expected to add to the kept rows what the last doubling has added, and not more:
+    learning curves flatten.
 
     Args:
         curve: The curve, the fewest labels first.

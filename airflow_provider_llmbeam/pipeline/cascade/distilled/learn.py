@@ -1,4 +1,4 @@
-"""Learns a classifier from answers of `model`: logistic regressions of scikit-learn, calibrated by cross-fitting. Pure.
+"""Learns a classifier from answers of `model`: logistic regressions, calibrated by cross-fitting. Pure.
 
 What is chosen here (strength of the regularisation, temperature) is chosen on answers of folds that were left out.
 """
@@ -202,7 +202,7 @@ def _solve_one(vectors: Any, targets: Floats, weights: Floats, strength: float) 
 
 
 def _solve_many(vectors: Any, targets: Floats, weights: Floats, strength: float) -> tuple[Floats, Floats]:
-    """Returns weights and intercepts of a regression for each label; one that all answers have, or none, has none."""
+    """Returns weights and intercepts of a regression for each label; one of all answers, or of none, has none."""
     found, intercepts = np.zeros((targets.shape[1], vectors.shape[1])), np.zeros(targets.shape[1])
     for index, has_label in enumerate(targets.T):
         number = has_label.sum()

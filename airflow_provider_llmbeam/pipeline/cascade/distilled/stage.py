@@ -100,8 +100,7 @@ def answer_block(classifier: Classifier, embedding: Vectors, outcomes: Sequence[
     """
     fit = classifier.fit
     positions, vectors = find_vectors(embedding, outcomes, fit.size)
-    answers = [each if isinstance(each, Failure) else _NO_VECTOR for each in outcomes]
-    found: list[Outcome] = list(answers)
+    found: list[Outcome] = [each if isinstance(each, Failure) else _NO_VECTOR for each in outcomes]
     if positions:
         for position, (value, score) in zip(
             positions, classifier.answer(weigh_vectors(fit, vectors)), strict=True

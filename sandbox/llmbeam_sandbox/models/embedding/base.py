@@ -56,7 +56,12 @@ def _separated(text: str, separation: Separation, model: str, dimensions: int | 
         return vector(right, model=model, dimensions=dimensions)
 
     other = (1 - separation.degree) * 2 * uniform("other", asked)
-    parts = zip(direction(asked), direction(f"other {asked}"), vector(asked, model=model, dimensions=dimensions), strict=True)
+    parts = zip(
+        direction(asked),
+        direction(f"other {asked}"),
+        vector(asked, model=model, dimensions=dimensions),
+        strict=True,
+    )
     numbers = [separation.degree * right + other * wrong + 0.1 * noise for right, wrong, noise in parts]
     norm = math.hypot(*numbers)
     return [round(number / norm, 8) for number in numbers]
