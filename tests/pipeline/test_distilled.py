@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from llmbeam_sandbox.models.answers import answer_text
 from llmbeam_sandbox.models.embedding.base import Separation
 from llmbeam_sandbox.models.skill import RIGHT
 
-from tests.pipeline.test_cascade import SCHEMA, agreement, by_model, make, models, paid
+from tests.pipeline.test_cascade import ROWS, SCHEMA, agreement, by_model, make, models, paid, text
+from tests.pipeline.test_no_answer_is_paid_for_twice import content
 
 VECTORS = {"near": Separation(schema=SCHEMA, degree=0.8), "far": Separation(schema=SCHEMA, degree=0.0)}
 
@@ -68,9 +71,7 @@ def test_a_classifier_on_embeddings_keeps_rows_and_each_vector_is_paid_once(tmp_
     sent = len(sandbox.requests)
     again = job.run()
     assert len(sandbox.requests) == sent
-    assert {row["id"]: row["answer"] for row in again.answers} == {
-        row["id"]: row["answer"] for row in ended.answers
-    }
+    assert content(again.answers) == content(ended.answers)
 
 
 @pytest.mark.parametrize("kind", ["column", "tfidf"])

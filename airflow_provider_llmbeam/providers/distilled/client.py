@@ -71,7 +71,7 @@ def open_backend(
         ) from error
     if classifier.fit.idf is None:
         raise JobSpecError(
-            "`model.fit`: must be of a stage with `tfidf`: others have vectors that this job does not ask for; got "
+            "`model.fit`: must be of a stage with `tfidf`: others need vectors, which this job has not; got "
             f"{model.fit!r}. Use it in a cascade. Nothing was sent or billed."
         )
     return DistilledBackend(model, classifier)

@@ -22,7 +22,8 @@ def require_sklearn() -> None:
     if find_spec("sklearn") is None:
         raise JobSpecError(
             "A distilled classifier needs scikit-learn, which is not installed where the job runs. Expected "
-            "`airflow-provider-llmbeam[cascade]` there, and with `tfidf` on the workers. Nothing was sent or billed."
+            "`airflow-provider-llmbeam[cascade]` there, and with `tfidf` on the workers, too. Nothing was sent or "
+            "billed."
         )
 
 
