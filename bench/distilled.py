@@ -201,7 +201,7 @@ def read_docstrings() -> tuple[list[str], list[str]]:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
                 text = ast.get_docstring(node)
                 if text and len(text) >= 40:
-                    found.setdefault(package, set()).add(text[:2000])
+                    found.setdefault(package, set()).add(text[:1000])
     largest = sorted(found, key=lambda package: (-len(found[package]), package))[:PACKAGES]
     names = re.compile("|".join(sorted(map(re.escape, found), key=len, reverse=True)), re.IGNORECASE)
     # A text of several packages has the first one as its label.
@@ -291,7 +291,7 @@ class _Text:
         embedding: Vectors,
         target: float,
         draws: int,
-        max_labels: int = 4000,
+        max_labels: int = 2000,
     ) -> None:
         weights = {f"{row:06d}": 1 for row in range(len(texts))}
         drawn = [int(each) for each in draw_sample(weights, 0, draws + max_labels)]

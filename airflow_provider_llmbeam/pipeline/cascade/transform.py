@@ -223,6 +223,8 @@ class _FindKnown(Reuse):
         """Processes one fingerprint."""
         fingerprint, found = group
         rows, journal = list(found["rows"]), list(found["journal"])
+        if not rows:  # an answer to another job, or a vector of a stage
+            return
         known = self._earlier.of(fingerprint, journal)
         ratio = 0.0 if self._context.cascade is None else self._context.cascade.audit_ratio
         if known is not None and not (

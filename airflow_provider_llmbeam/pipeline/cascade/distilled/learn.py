@@ -24,6 +24,8 @@ _FOLDS = 5
 _TOLERANCE = 1e-3
 #: Least number of prompts that have a hashed word for it to count.
 _LEAST_PROMPTS = 2
+#: Largest number of hashed words that count, the most frequent ones: 20 labels then are a fit of 4 MB.
+_MAX_COLUMNS = 20_000
 #: Least number of different prompts to learn from.
 MIN_PROMPTS = 10
 #: Significant digits of a coefficient.
@@ -103,9 +105,10 @@ def learn(
     vectors, scale = lesson.vectors, 1.0
     if isinstance(embedding, TfidfVectors):
         numbers = np.bincount(vectors.indices, minlength=SIZE)
-        columns = np.flatnonzero(numbers >= min(_LEAST_PROMPTS, numbers.max()))
+        frequent = np.argsort(-numbers, kind="stable")[:_MAX_COLUMNS]
+        columns = np.sort(frequent[numbers[frequent] >= min(_LEAST_PROMPTS, numbers.max())])
         idf = _rounded(1 + np.log((1 + len(lesson)) / (1 + numbers[columns])))
-        vectors = weigh(vectors, columns, idf)
+        vectors = weigh(vectors, columns, idf).astype(np.float32)
     else:
         scale = float(np.sqrt(np.mean(np.square(vectors).sum(axis=1)))) or 1.0
         vectors = vectors / scale
