@@ -1,8 +1,8 @@
-"""Distilled stages, simulated and on real texts: `python -m bench.distilled simulate` or `texts`.
+"""Distilled stages, simulated and on real texts: `python -m bench.distilled simulate`, `texts`, `rows`.
 
 `simulate`: vectors, labels and a small model are drawn at random; a job's own code learns, calibrates, and answers
 all rows. `texts`: docstrings of the installed packages, without the names of packages; the label is the package,
-and `model` is right on 97 % of them. Nothing is sent.
+and `model` is right on 97 % of them. `rows`: jobs with the echo model, and a free stage before it. Nothing is sent.
 """
 
 from __future__ import annotations
@@ -336,13 +336,77 @@ class _Text:
         ]
 
 
+def run_rows(rows: int) -> int:
+    """Prints rows per second and memory of a job with the echo model alone, and with a free stage before it."""
+    sys.stdout.write("| Job | Rows | Rows per s | CPU time per row | Peak memory |\n|---|---|---|---|---|\n")
+    for name, embedding in (("echo alone", None), ("column of 8 numbers", "column"), ("TF-IDF", "tfidf")):
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=_run_job, args=(name, embedding, rows))
+        process.start()
+        process.join()
+    return 0
+
+
+def _run_job(name: str, embedding: str | None, rows: int) -> None:
+    import json
+    import resource
+    import tempfile
+
+    from airflow_provider_llmbeam.pipeline.job import run
+    from airflow_provider_llmbeam.spec import JobSpec
+
+    source = random.Random(0)
+    with tempfile.TemporaryDirectory() as folder:
+        with Path(folder, "rows.jsonl").open("w") as file:
+            for number in range(rows):
+                label = source.choice("abcd")
+                words = " ".join(
+                    f"{label if source.random() < 0.5 else 'w'}{source.randrange(50)}" for _ in range(12)
+                )
+                vector = [round(source.gauss(2.5 * (place == "abcd".index(label)), 1), 3) for place in range(8)]
+                file.write(json.dumps({"id": number, "label": label, "text": words, "vector": vector}) + "\n")
+        schema = {"type": "object", "properties": {"label": {"type": "string", "enum": [*"abcd"]}}}
+        spec: dict[str, Any] = {
+            "name": "rows",
+            "source": {"uri": f"{folder}/rows.jsonl", "key": ["id"]},
+            # The echo model answers with the prompt.
+            "prompt": {
+                "template": '{"label": "{{ row.label }}", "x": "{{ row.text }}"}',
+                "output_schema": {**schema, "required": ["label"]},
+            },
+            "model": "echo",
+            "limits": {"price": {"input_usd_per_million_tokens": 1, "output_usd_per_million_tokens": 1}},
+            "sink": {"uri": f"{folder}/out"},
+            "state_uri": f"{folder}/state",
+        }
+        if embedding is not None:
+            stage: dict[str, Any] = {"type": "distilled", "embedding": "tfidf", "prompt": "{{ row.text }}"}
+            if embedding == "column":
+                stage = {"type": "distilled", "embedding": {"type": "column", "column": "vector"}}
+            spec["cascade"] = {"stages": [{**stage, "max_labels": 0}], "target_agreement": 0.9}
+        began, used = time.monotonic(), time.process_time()
+        manifest = run(JobSpec.parse(spec))
+        seconds, cpu = time.monotonic() - began, time.process_time() - used
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        sys.stdout.write(
+            f"| {name} | {manifest['rows']['answered']:,} | {rows / seconds:,.0f} | {cpu / rows * 1e6:.0f} µs "
+            f"| {peak:,.0f} MiB |\n"
+        )
+        sys.stdout.flush()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a table; returns 1 if a simulated setting misses its target more often than allowed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["simulate", "texts"])
+    parser.add_argument("what", choices=["simulate", "texts", "rows"])
+    parser.add_argument(
+        "--rows", type=int, default=1_000_000, metavar="N", help="rows of a job (default: 1,000,000)"
+    )
     parser.add_argument("--runs", type=int, default=400, metavar="N", help="runs of each setting (default: 400)")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="processes (default: 1)")
     options = parser.parse_args(arguments)
+    if options.what == "rows":
+        return run_rows(options.rows)
     return run_texts() if options.what == "texts" else run_simulation(options.runs, options.processes)
 
 

@@ -17,7 +17,8 @@ from llmbeam_sandbox.models.skill import RIGHT
 from tests.pipeline.test_cascade import ROWS, SCHEMA, agreement, by_model, make, models, paid, text
 from tests.pipeline.test_no_answer_is_paid_for_twice import content
 
-VECTORS = {"near": Separation(schema=SCHEMA, degree=0.8), "far": Separation(schema=SCHEMA, degree=0.0)}
+DEGREES = {"near": 0.8, "half": 0.5, "far": 0.0}
+VECTORS = {name: Separation(schema=SCHEMA, degree=degree) for name, degree in DEGREES.items()}
 
 
 @pytest.fixture(scope="module")
@@ -121,34 +122,30 @@ def test_vectors_that_say_nothing_leave_every_row_to_model(tmp_path, sandbox):
         (lambda content: content[: len(content) // 2], "EOF"),
         (lambda content: content.replace(b'"intercepts":[', b'"intercepts":[0.0,'), "are not 2 rows"),
         (lambda content: content.replace(b'"intercepts":[', b'"intercepts":[NaN,'), "finite number"),
-        (
-            lambda content: content.replace(b'"a"', b'"b"').replace(b'"b"', b'"a"', 1),
-            "not the one that was tested",
-        ),
+        (lambda content: content.replace(b'"size":16', b'"size": 16'), "not the one that was tested"),
     ],
     ids=["cut", "shape", "nan", "other"],
 )
-def test_a_damaged_fit_leaves_every_row_to_model_with_one_sentence(tmp_path, sandbox, caplog, damage, reason):
+def test_a_damaged_fit_leaves_every_row_to_model_with_one_sentence(tmp_path, sandbox, damage, reason):
     job = make(tmp_path, sandbox, stages=[distilled(sandbox)])
     first = job.run()
     path = Path(first.report["cascade"]["stages"][0]["distilled"]["fit_uri"])
     path.write_bytes(damage(path.read_bytes()))
-    caplog.clear()
     later = job.run(name="tuesday", sink={"uri": str(job.out), "on_existing": "take_over"})
     assert {row["llmbeam_answered_by"] for row in later.answers} == {"large"}
-    said = [record.getMessage() for record in caplog.records if "the fit is damaged" in record.getMessage()]
-    assert len(said) == 1
-    assert reason in said[0]
-    assert "to learn it again, delete" in said[0]
+    said = later.report["cascade"]["reason"]
+    assert said.startswith("the fit is damaged: ")
+    assert reason in said
+    assert "to learn it again, delete" in said
 
 
 def test_rows_that_drift_make_the_next_run_learn_again(tmp_path, sandbox, caplog):
     stages = [{"type": "distilled", "embedding": {"type": "column", "column": "vector"}, "max_labels": 0}]
-    job = make(tmp_path, sandbox, stages=stages)
+    job = make(tmp_path, sandbox, stages=stages, target_agreement=0.95)
     rows = [{**row, "vector": vector(row["text"], noise=0.5)} for row in ROWS]
     first = job.run(rows)
     kept = first.report["cascade"]["stages"][0]["answered"]
-    assert kept > 300
+    assert kept > 100
     drifted = [{**row, "id": row["id"] + 1000, "text": f"new {row['text']}", "vector": [0.5, 0.5]} for row in ROWS]
     later = {"sink": {"uri": str(job.out), "on_existing": "take_over"}}
     second = job.run(drifted, name="tuesday", **later)
@@ -174,7 +171,7 @@ def test_more_labels_are_asked_for_while_they_pay(tmp_path, sandbox):
 
 def test_examples_of_disagreements_are_masked_where_rows_are(tmp_path, sandbox, monkeypatch):
     monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "a secret of more than thirty-two characters")
-    job = make(tmp_path, sandbox, stages=[distilled(sandbox)])
+    job = make(tmp_path, sandbox, stages=[distilled(sandbox, "half")])
     rows = [{**row, "text": f"mail{row['id']}@example.com\n{row['text']}"} for row in ROWS]
     ended = job.run(rows, safety={"privacy": {}})
     facts = ended.report["cascade"]["stages"][0]["distilled"]
