@@ -2,7 +2,8 @@
 
 `simulate`: vectors, labels and a small model are drawn at random; a job's own code learns, calibrates, and answers
 all rows. `texts`: docstrings of the installed packages, without the names of packages; the label is the package,
-and `model` is right on 97 % of them. `rows`: jobs with the echo model, and a free stage before it. Nothing is sent.
+and `model` is right on 97 % of them. `rows`: jobs with the echo model, and a free stage
+before it. Nothing is sent.
 """
 
 from __future__ import annotations
