@@ -263,8 +263,19 @@ class Cascade(SpecModel):
     @property
     def models(self) -> tuple[Model, ...]:
         """Models of the stages and of the judges."""
-        judges = (each.model for each in self.agreement.values() if isinstance(each, JudgeAgreement))
-        return (*(stage.model for stage in self.stages), *judges)
+        return (*(stage.model for stage in self.stages), *(judge.model for judge in self.judges))
+
+    @property
+    def judges(self) -> tuple[JudgeAgreement, ...]:
+        """Judges of `agreement`."""
+        return tuple(each for each in self.agreement.values() if isinstance(each, JudgeAgreement))
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Templates that are rendered with the columns of a row: prompts of stages, and rubrics of judges."""
+        prompts = [stage.prompt for stage in self.stages if stage.prompt is not None]
+        rubrics = (judge.rubric for judge in self.judges)
+        return (*(text for each in prompts for text in (each.template, each.system or "")), *rubrics)
 
     def find_fault(self, spec: JobSpec) -> FieldFaultError | None:
         """Returns why the cascade of a job cannot work, or `None`."""

@@ -46,7 +46,7 @@ PRICES = {
     "middle": TokenPrice(input_usd=0.3, output_usd=1.2),
     "large": TokenPrice(input_usd=2.0, output_usd=8.0),
     BATCHED: TokenPrice(input_usd=2.0, output_usd=8.0),
-    **dict.fromkeys(("guess", "varying", SMALL_GEMINI), TokenPrice(input_usd=0.1, output_usd=0.4)),
+    **dict.fromkeys(("guess", "varying", "judge", SMALL_GEMINI), TokenPrice(input_usd=0.1, output_usd=0.4)),
 }
 SKILLS = {
     **dict.fromkeys(("small", SMALL_GEMINI), Skill(right_share=0.8)),
@@ -302,10 +302,39 @@ def test_single_tokens_are_a_score(tmp_path, sandbox, of, name):
 
 
 @pytest.mark.full
+def test_a_judge_is_asked_about_different_answers_alone_and_once(tmp_path, sandbox):
+    judge = stage(sandbox, "judge")
+    agreement = {"type": "judge", "rubric": "{{ row.note }} {{ row.answer }} {{ row.expected }}", **judge}
+    job = make(tmp_path, sandbox, stages=[stage(sandbox, "small")], agreement=agreement)
+    job.write([{**row, "note": f"note {row['id']}"} for row in ROWS])
+    ended = job.run()
+    counts = ended.report["cascade"]
+    sampled, asked = DRAWS, by_model(sandbox)["judge"]
+    assert 0.1 * sampled < asked < 0.3 * sampled, "the small model differs on a fifth of the rows"
+    assert set(paid(sandbox).values()) == {1}
+    assert {each["name"]: each["requests"] for each in counts["stages"]} == {
+        name: number for name, number in by_model(sandbox).items() if name != "judge"
+    }
+    bill = {charge.model: charge.nano_usd(PRICES[charge.model]) / 1e9 for charge in sandbox.token_bill.charges}
+    assert counts["judge_cost_usd"] == pytest.approx(bill["judge"], abs=1e-6)
+    assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+
+    later = job.run(name="tuesday", sink={"uri": str(job.out), "on_existing": "take_over"})
+    audited = later.report["cascade"]["audited"]
+    assert audited >= 20
+    fresh = by_model(sandbox)["judge"] - asked
+    assert fresh <= audited, "verdicts on the same answers are in the journal of their job alone"
+    assert later.report["cost_usd"] + ended.report["cost_usd"] == pytest.approx(
+        sandbox.token_bill.nano_usd / 1e9, abs=1e-6
+    )
+
+
+@pytest.mark.full
 def test_a_stage_has_a_prompt_of_its_own(tmp_path, sandbox):
-    prompt = {"template": "Be quick.\n{{ row.text }}", "output_schema": SCHEMA}
+    prompt = {"template": "{{ row.note }}\n{{ row.text }}", "output_schema": SCHEMA}
     own = stage(sandbox, "small", prompt=prompt)
-    ended = make(tmp_path, sandbox, stages=[own]).run()
+    job = make(tmp_path, sandbox, stages=[own])
+    ended = job.run([{**row, "note": "Be quick."} for row in ROWS])
     assert ended.report["cascade"]["stages"][0]["answered"] > 0
     assert set(paid(sandbox).values()) == {1}, "the sample and the rows have the same prompts"
     prompts = {name: {each for model, each in paid(sandbox) if model == name} for name in ("small", "large")}
@@ -353,10 +382,8 @@ def test_the_cascade_is_tried_with_the_sample_alone(job, sandbox):
     estimate = run_step("estimate", JobSpec.parse(job.spec), EstimateSample(sample_size=0))
     assert 0 < estimate["result"]["cascade_cost_usd"] < 0.6 * estimate["result"]["cost_usd"]
     (line,) = (line for line in estimate["log"] if line.startswith("Cascade "))
-    assert re.fullmatch(
-        r"Cascade   about \$0\.\d+ in \d.* with its stages, by its calibration; \$0\.\d+ in .* by `model` alone",
-        line,
-    )
+    figures = r"about \$0\.\d+ in \d.* with its stages, by its calibration; \$0\.\d+ in \d.* by `model` alone"
+    assert re.search(figures, line)
     assert estimate["result"]["cascade_seconds"] > 2
     job.run()
     assert set(paid(sandbox).values()) == {1}, "the run uses its answers and its calibration"
@@ -493,10 +520,44 @@ def test_what_the_stages_leave_goes_to_batch_inference(tmp_path, sandbox, quick_
     assert agreement(ended.answers) >= 0.92
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(("finish_by", "tier"), [("PT48H", "batch"), ("PT5M", "standard")])
+def test_auto_takes_the_cheapest_way_in_time_for_what_the_stages_leave(
+    tmp_path, sandbox, quick_batch_polls, caplog, finish_by, tier
+):
+    job = batch_job(tmp_path, sandbox)
+    job.spec["inference"] = {"mode": "auto", "finish_by": finish_by}
+    caplog.set_level("INFO", logger="llmbeam")
+    ended = job.run()
+    assert f"`inference.mode` 'auto': {tier} is the cheapest way" in caplog.text
+    assert ended.origins["batch"] == sum(
+        charge.answers for charge in sandbox.token_bill.charges if charge.tier == "batch"
+    )
+    assert (ended.origins["batch"] > 20) == (tier == "batch")
+    assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+    assert set(paid(sandbox).values()) == {1}
+
+
+@pytest.mark.full
+def test_what_the_stages_leave_is_sent_at_the_flex_tier_until_the_standard_one_is_needed(
+    tmp_path, sandbox, caplog
+):
+    job = batch_job(tmp_path, sandbox)
+    job.spec["inference"] = {"service_tier": "flex_then_standard", "finish_by": "PT6H"}
+    for each in job.spec["cascade"]["stages"]:
+        each["inference"] = {"service_tier": "standard"}
+    caplog.set_level("INFO", logger="llmbeam")
+    ended = job.run()
+    assert "Rows are sent at the flex tier until" in caplog.text
+    tiers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges if charge.model == BATCHED}
+    assert tiers["flex"] > 20
+    assert tiers["standard"] < DRAWS, "the sample alone"
+    assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"inference": {"mode": "auto", "finish_by": "PT6H"}}, "inference.mode"),
         ({"prompt": {"template": "x", "media": [{"uri": "{{ row.text }}"}]}}, "prompt.media"),
     ],
 )

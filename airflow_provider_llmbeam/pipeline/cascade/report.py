@@ -21,8 +21,9 @@ from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
-#: Name in the counts of a cascade of what is of no stage.
+#: Names in the counts of a cascade of what is of no stage, and of the judges of its agreement.
 ALL = "all"
+JUDGE = "judge"
 #: Number of points of the curve in the report.
 _POINTS = 100
 
@@ -77,6 +78,7 @@ def cascade_of(spec: JobSpec, run: RunCascade | None, tally: Tally) -> CascadeCo
         not_guaranteed=[*(() if calibration is None else calibration.not_guaranteed)],
         escalated_ratio=round(by_model / answered, 4) if answered else None,
         sample_cost_usd=round(counts[ALL, "sample_nano_usd"] / NANO, 6),
+        judge_cost_usd=round(counts[JUDGE, "cost_nano_usd"] / NANO, 6),
         all_by_model_usd=None
         if calibration is None or (spec.limits.price is None and not tally.sums["cost_nano_usd"])
         else round(calibration.cost_per_row_by_model * prompts, 6),
@@ -133,7 +135,7 @@ def _model_stage(names: tuple[str, ...], rows: int, tally: Tally) -> CascadeStag
     counts, sums = tally.cascade, tally.sums
 
     def rest(name: str, of_all: int) -> int:
-        return of_all - sum(counts[stage, name] for stage in names[:-1])
+        return of_all - sum(counts[other, name] for other in (*names[:-1], JUDGE))
 
     return CascadeStage(
         name=names[-1],

@@ -18,7 +18,6 @@ from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees
 from airflow_provider_llmbeam.pipeline.cascade.calibration import (
     Calibration,
     Costs,
@@ -28,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.cascade.calibration import (
     find_reason_against,
 )
 from airflow_provider_llmbeam.pipeline.cascade.choice import is_kept
+from airflow_provider_llmbeam.pipeline.cascade.comparer import Comparer
 from airflow_provider_llmbeam.pipeline.cascade.distilled.facts import Compared
 from airflow_provider_llmbeam.pipeline.cascade.distilled.facts import describe as describe_distilled
 from airflow_provider_llmbeam.pipeline.cascade.distilled.stage import (
@@ -70,7 +70,7 @@ from airflow_provider_llmbeam.pipeline.measure.answers import (
     send,
 )
 from airflow_provider_llmbeam.pipeline.reporting.report import DistilledCounts
-from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.transforms.account import add_outcome
 from airflow_provider_llmbeam.providers.distilled.fit import FitError
 from airflow_provider_llmbeam.providers.distilled.vectors import require_sklearn
@@ -193,6 +193,7 @@ def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.
     if reason := _reason_against(spec, cascade, sample):
         return BegunCascade(RunCascade(None, reason, rows=sample.rows))
     answers = _Answers(spec, cascade, sample)
+    answers.ask_judges()
     calibration = calibrate(
         answers.draws(),
         answers.costs(),
@@ -208,6 +209,7 @@ def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.
         paid=paid_by_name(answers.tally),
         latency_seconds=answers.latencies(),
         distilled=answers.distilled(calibration),
+        output_tokens=answers.output_tokens,
     )
     storage.replace(calibration_uri(spec), stored.model_dump_json(indent=1).encode())
     run = replace(run_of(spec, cascade, stored), spent_usd=answers.tally.sums["cost_nano_usd"] / NANO)
@@ -263,7 +265,7 @@ class _Answers:
 
     def __init__(self, spec: JobSpec, cascade: Cascade, sample: Sample) -> None:
         self._spec, self._cascade, self._sample = spec, cascade, sample
-        self._reader = AnswerReader(spec)
+        self._reader, self._comparer = AnswerReader(spec), Comparer(spec)
         self._names = cascade.names(spec.model)
         self.tally = Tally()
         self._rows = {each.fingerprint: each.row for each in sample.prompts}
@@ -283,6 +285,13 @@ class _Answers:
         for number, stage in enumerate(cascade.stages):
             if isinstance(stage, DistilledStage):
                 self._teach(number, stage)
+
+    def ask_judges(self) -> None:
+        """Asks the judges of the agreement, as far as the draws need them."""
+        self.draws()
+        paid = self._comparer.ask()
+        paid.cascade[ALL, "sample_nano_usd"] += paid.sums["cost_nano_usd"]
+        self.tally = add_up([self.tally, paid])
 
     def draws(self) -> list[Draw]:
         """Returns the draws, in their order."""
@@ -378,6 +387,11 @@ class _Answers:
         found = map(online_latencies, firsts)
         return tuple(fmean(each) if each else None for each in found)
 
+    @property
+    def output_tokens(self) -> float:
+        """Mean output tokens of an answer of `model`."""
+        return fmean(each.tokens.output for each in self._model.values())
+
     def _draw(self, prompt: SampledPrompt, half: int) -> Draw:
         expected = self._model[prompt.fingerprint]
         stages = []
@@ -386,7 +400,9 @@ class _Answers:
             answer = None if outcomes is None else self._reader.answer(stage, outcomes)
             if answer is not None and outcomes is not None and isinstance(expected, Completion):
                 value = self._reader.value(cast("Completion", outcomes[0]))
-                is_equal = agrees(self._cascade.agreement, value, self._reader.value(expected))
+                is_equal = self._comparer.agrees(
+                    prompt.fingerprint, prompt.row, value, self._reader.value(expected)
+                )
                 answer = type(answer)(answer.score, is_equal, answer.label)
             stages.append(answer)
         if isinstance(expected, Failure):

@@ -35,7 +35,7 @@ class SampledPrompt:
     Attributes:
         fingerprint: Its fingerprint for `model`.
         draws: Numbers of the draws that drew it, in order. From `Cascade.draws` on they are for more labels.
-        row: Key of one of its rows, for the audit.
+        row: One of its rows, for the audit and for judges.
         prompt: The prompt for `model`.
         stages: Fingerprint and prompt for each stage; `None` where a stage makes none of it.
     """
@@ -149,9 +149,8 @@ class _Encode(beam.DoFn):
             None if made is None else (made[0], made[1].text, made[1].system)
             for made in (stage.of(row, prompt) for stage in self._stages)
         ]
-        key = {column: row[column] for column in self._spec.source.key}
         yield encode_record(
-            {"fingerprint": fingerprint, "draws": draws, "row": key, "prompt": (text, system), "stages": stages}
+            {"fingerprint": fingerprint, "draws": draws, "row": row, "prompt": (text, system), "stages": stages}
         )
 
 

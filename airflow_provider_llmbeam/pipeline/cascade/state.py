@@ -36,6 +36,7 @@ class StoredCalibration(BaseModel):
         paid: What was sent for it, see `report.paid_by_name`: also a later try of that job reports it.
         latency_seconds: Mean latency of each stage and of `model`, in seconds; `None` for one without answers.
         distilled: What its distilled stages have learned, by number.
+        output_tokens: Mean output tokens of an answer of `model`.
         is_published: Whether that job has published: its rows alone are those of the guarantee.
         drifted: Names of distilled stages that keep another share of the rows of a later run.
         audits: What the audit of each later run has found, by name of the job; one that is run again counts once.
@@ -51,6 +52,7 @@ class StoredCalibration(BaseModel):
     paid: dict[str, int] = {}
     latency_seconds: tuple[float | None, ...] = ()
     distilled: dict[int, DistilledCounts] = {}
+    output_tokens: float = 0.0
     is_published: bool = False
     drifted: tuple[str, ...] = ()
     audits: dict[str, Audit] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -13,13 +12,13 @@ from apache_beam.ml.inference.base import PredictionResult
 from apache_beam.transforms.window import GlobalWindows
 
 from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.value import value
 from airflow_provider_llmbeam.exceptions import PermanentFailureError
 from airflow_provider_llmbeam.pipeline.answer_form import answer_form
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
-from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees
 from airflow_provider_llmbeam.pipeline.cascade.choice import is_kept
 from airflow_provider_llmbeam.pipeline.cascade.distilled.stage import AnswerVectors, hand_on
-from airflow_provider_llmbeam.pipeline.cascade.report import ALL, paid_counts
+from airflow_provider_llmbeam.pipeline.cascade.report import paid_counts
 from airflow_provider_llmbeam.pipeline.cascade.stages import (
     AnswerReader,
     StagePrompts,
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.pipeline.cascade.calibration import Calibration
     from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
 
-KEPT, ESCALATED, TALLIES = "kept", "escalated", "tallies"
+KEPT, ESCALATED, TALLIES, PAIRS = "kept", "escalated", "tallies", "pairs"
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,14 @@ class Results:
         answered: `AnsweredRow`s: of a stage, or of `model` in the journal.
         failed: `FailedRow`s of the journal.
         tallies: `Tally`s.
+        audited: `AuditedPair`s of answers of `model` in the journal.
     """
 
     requests: beam.PCollection
     answered: list[beam.PCollection]
     failed: list[beam.PCollection]
     tallies: list[beam.PCollection]
+    audited: beam.PCollection
 
 
 def ask_stages(root: beam.Pipeline, prompts: Prompts, spec: JobSpec, context: RunContext) -> Results:
@@ -107,13 +108,14 @@ def ask_stages(root: beam.Pipeline, prompts: Prompts, spec: JobSpec, context: Ru
     finished = (
         (*settled, escalations)
         | "Unkept" >> beam.Flatten()
-        | "Finish" >> beam.ParDo(_Finish(spec, context)).with_outputs(REUSED, TALLIES, main="requests")
+        | "Finish" >> beam.ParDo(_Finish(spec, context)).with_outputs(REUSED, PAIRS, main="requests")
     )
     return Results(
         finished["requests"],
         [*answered, finished[REUSED]],
         [found[FAILED]],
-        [*tallies, finished[TALLIES]],
+        tallies,
+        finished[PAIRS],
     )
 
 
@@ -357,11 +359,7 @@ class _Finish(CountingDoFn):
 
     def __init__(self, spec: JobSpec, context: RunContext) -> None:
         super().__init__(context)
-        self._spec = spec
-
-    def setup(self) -> None:
-        """Makes what compares, once per worker."""
-        self._audit = AuditedRows(self._spec, self._context)
+        self._pairs = PairAudited(spec, context)
 
     def process(self, escalation: Escalation) -> Iterator[Any]:
         """Finishes one request."""
@@ -370,50 +368,46 @@ class _Finish(CountingDoFn):
             yield request
             return
         answer, origin = known
-        if (tally := self._audit.tally(request, answer)) is not None:
-            yield beam.pvalue.TaggedOutput(TALLIES, tally)
+        for pair in self._pairs.pair(request, answer):
+            yield beam.pvalue.TaggedOutput(PAIRS, pair)
         self.count("resumed", len(request.rows))
         for row in request.rows:
             yield beam.pvalue.TaggedOutput(REUSED, AnsweredRow(row, request.fingerprint, answer, origin))
 
 
-class CompareAudited(beam.DoFn):
-    """Compares the answers of `model` to audited rows with those that they would have kept; outputs `Tally`s."""
+@value()
+class AuditedPair:
+    """An answer of a stage to audited rows, and that of `model`.
+
+    Attributes:
+        rows: Number of the rows.
+        row: One of them.
+        fingerprint: Fingerprint of their prompt.
+        answer: Answer of the stage.
+        outcome: Outcome of `model`.
+    """
+
+    rows: int
+    row: Row
+    fingerprint: str
+    answer: Any
+    outcome: Outcome
+
+
+class PairAudited(beam.DoFn):
+    """Makes an `AuditedPair` of each prediction for audited rows."""
 
     def __init__(self, spec: JobSpec, context: RunContext) -> None:
         super().__init__()
-        self._spec, self._context = spec, context
-
-    def setup(self) -> None:
-        """Makes what compares, once per worker."""
-        self._audit = AuditedRows(self._spec, self._context)
-
-    def process(self, result: PredictionResult) -> Iterator[Tally]:
-        """Compares one prediction."""
-        if (tally := self._audit.tally(result.example, result.inference)) is not None:
-            yield tally
-
-
-class AuditedRows:
-    """Compares answers of `model` with those of stages that rows would have kept.
-
-    Args:
-        spec: The job.
-        context: Its run.
-    """
-
-    def __init__(self, spec: JobSpec, context: RunContext) -> None:
         self._key = spec.source.key
-        self._reader = AnswerReader(spec)
-        self._agreement = cast("Cascade", spec.cascade).agreement
         self._ratio = 0.0 if context.cascade is None else context.cascade.audit_ratio
 
-    def tally(self, request: Request, outcome: Outcome) -> Tally | None:
-        """Returns what the audit of the rows of a request adds to the sums; `None` if there is none."""
-        if request.audited is None:
-            return None
-        rows = sum(is_of_audit(row, self._key, self._ratio) for row in request.rows)
-        is_equal = isinstance(outcome, Completion) and agrees(
-            self._agreement, request.audited.value, self._reader.value(outcome)
-        )
-        return Tally(cascade=Counter({(ALL, "audited"): rows, (ALL, "disagreements"): 0 if is_equal else rows}))
+    def process(self, result: PredictionResult) -> Iterator[AuditedPair]:
+        """Makes one pair, if its rows are audited."""
+        yield from self.pair(result.example, result.inference)
+
+    def pair(self, request: Request, outcome: Outcome) -> Iterator[AuditedPair]:
+        """Makes the pair of a request to `model`, if its rows are audited."""
+        if request.audited is not None:
+            rows = sum(is_of_audit(row, self._key, self._ratio) for row in request.rows)
+            yield AuditedPair(rows, request.rows[0], request.fingerprint, request.audited.value, outcome)

@@ -452,6 +452,7 @@ class CascadeCounts(Part):
         not_guaranteed: Classes that escalate, as they have too few draws.
         escalated_ratio: Share of the answered rows that have the answer of `model`.
         sample_cost_usd: Cost of the calibration in this run.
+        judge_cost_usd: Cost of the judges of `agreement` in this run.
         all_by_model_usd: Cost if `model` had answered every prompt of this run, as the sample has cost; `None`
             without a calibration.
         audited: Rows of the audit sample of this run.
@@ -475,6 +476,7 @@ class CascadeCounts(Part):
     not_guaranteed: list[str]
     escalated_ratio: float | None
     sample_cost_usd: float
+    judge_cost_usd: float = 0.0
     all_by_model_usd: float | None
     audited: int
     disagreements: int

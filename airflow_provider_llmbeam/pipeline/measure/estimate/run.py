@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
 from airflow_provider_llmbeam.engine.outcome import PERMANENT, Completion, Failure, Outcome
@@ -21,7 +21,6 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.pipeline.batch_inference.ways import Work
-from airflow_provider_llmbeam.pipeline.cascade.stages import samples_of
 from airflow_provider_llmbeam.pipeline.cascade.state import read_calibration
 from airflow_provider_llmbeam.pipeline.measure.answers import find_outcomes, online_latencies, send
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import (
@@ -38,6 +37,12 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.projection import (
     sending_seconds,
 )
 from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import SourceSample, sample_source
+from airflow_provider_llmbeam.pipeline.measure.estimate.stages import (
+    NOT_CALIBRATED,
+    WithStages,
+    estimate_stages,
+    find_learned_rate,
+)
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
     auto_way,
     planned_cost_usd,
@@ -45,18 +50,16 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
     with_head,
 )
 from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES, spread_over
-from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
 from airflow_provider_llmbeam.pipeline.reporting.history import mean_output
 from airflow_provider_llmbeam.pipeline.shared_budget import read_left_usd
-from airflow_provider_llmbeam.spec.demand import Demand, EarlierRate
+from airflow_provider_llmbeam.spec.demand import Demand
 from airflow_provider_llmbeam.spec.facts import TIER_RATIOS
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
-from airflow_provider_llmbeam.spec.protocol.counts import duration as duration_text
 from airflow_provider_llmbeam.spec.protocol.kept import QUERY_RAN, keeper_of
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, workers_of
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, workers_of
 from airflow_provider_llmbeam.spec.usage_tier import seconds_by_tier
 
 _log = logging.getLogger("llmbeam")
@@ -229,7 +232,7 @@ def _extrapolate(
     error = projection.error_ratio()
     latencies = online_latencies(outcome for _, outcome in observed)
     latency = fmean(latencies) if latencies else None
-    learned = _learned_rate(spec)
+    learned = find_learned_rate(spec)
     has_tiers = spec.inference.service_tier == "standard"
     by_tier = seconds_by_tier(spec.model, spec.limits, input_tokens + output_tokens) if has_tiers else {}
     seconds, limited_by = sending_seconds(
@@ -261,7 +264,7 @@ def _extrapolate(
     ways = ways_of_job(spec, work, rates, duration, now)
     planned, left = planned_cost_usd(spec, work, rates, ways), read_left_usd(spec)
     budget = min((each for each in (spec.limits.budget_usd, left) if each is not None), default=None)
-    staged = _estimate_stages(spec, sent, input_tokens + output_tokens, start, (planned, duration))
+    staged = _with_stages(spec, work, start, (planned, duration))
     expected = planned if staged.cost_usd is None else staged.cost_usd
     return Estimate(
         name=spec.name,
@@ -309,75 +312,15 @@ def _extrapolate(
     )
 
 
-@dataclass(frozen=True)
-class _WithStages:
-    """What a job costs and takes with the stages of its cascade, by its calibration.
-
-    Attributes:
-        text: This as a sentence, beside `model` alone; empty for a job without a cascade.
-        cost_usd: Cost in US dollars; `None` if it is not known.
-        seconds: Duration with the start, in seconds; `None` if it is not known.
-    """
-
-    text: str = ""
-    cost_usd: float | None = None
-    seconds: float | None = None
-
-
-def _estimate_stages(
-    spec: JobSpec, requests: int, tokens: float, start: float, alone: tuple[float | None, float | None]
-) -> _WithStages:
-    """Estimates a job with the stages of its cascade, which are asked one after the other.
-
-    Args:
-        spec: The job.
-        requests: Number of prompts.
-        tokens: Input and output tokens of all prompts at `model`, which the stages are taken to have, too.
-        start: Time of the start, in seconds.
-        alone: Cost and duration by `model` alone.
-    """
-    cascade = spec.cascade
-    if cascade is None:
-        return _WithStages()
+def _with_stages(
+    spec: JobSpec, work: Work, start_seconds: float, alone: tuple[float | None, float | None]
+) -> WithStages:
+    """Returns what the stages of a cascade change, see `estimate_stages`."""
+    if spec.cascade is None:
+        return WithStages()
     if (stored := read_calibration(spec)) is None:
-        return _WithStages("not calibrated: these are figures of `model` alone; see `llmbeam cascade`")
-    calibration, count = stored.calibration, len(cascade.stages)
-    latencies = (*stored.latency_seconds, *[None] * (count + 1))
-
-    def seconds_of(job: JobSpec, number: int, share: float) -> float | None:
-        learned, workers = _learned_rate(job), workers_of(spec.runner, job.limits)
-        by_rate = None if learned is None else learned.seconds(share * requests, share * tokens)
-        return sending_seconds(share * requests, share * tokens, job.limits, workers, latencies[number], by_rate)[
-            0
-        ]
-
-    share, found = 1.0, []
-    for number in calibration.asked:
-        job, samples = cascade.stage_job(spec, number), samples_of(cascade.stages[number])
-        found.append(seconds_of(job, number, share * samples))
-        share -= calibration.kept[number]
-    found.append(seconds_of(spec, count, share))
-    seconds = None if None in found else start + sum(filter(None, found))
-    cost_usd, alone_seconds = alone
-    if alone_seconds is None and (by_model := seconds_of(spec, count, 1.0)) is not None:
-        alone_seconds = start + by_model
-    cost = None if cost_usd is None else calibration.cost_per_row * requests
-    ours, theirs = (
-        f"{'an unknown cost' if amount is None else usd(amount)} in "
-        f"{'an unknown time' if time_ is None else duration_text(time_)}"
-        for amount, time_ in ((cost, seconds), (cost_usd, alone_seconds))
-    )
-    return _WithStages(
-        f"about {ours} with its stages, by its calibration; {theirs} by `model` alone", cost, seconds
-    )
-
-
-def _learned_rate(job: JobSpec) -> EarlierRate | None:
-    """Returns the rate that an earlier run has learned; `None` without one, or with several machines."""
-    # Machines share a quota, and how many there will be is not known.
-    if not isinstance(job.runner, LocalRunner):
-        return None
-    return learned_rate(job.model, job.limits, job.paths.rates_uri)
+        return NOT_CALIBRATED
+    return estimate_stages(spec, spec.cascade, stored, work, start_seconds=start_seconds, alone=alone)
 
 
 def _rounded(amount: float | None) -> float | None:
