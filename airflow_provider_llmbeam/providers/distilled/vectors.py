@@ -30,7 +30,7 @@ def require_sklearn() -> None:
 def hash_texts(texts: Sequence[str]) -> Any:
     """Returns a sparse matrix: for each text, 1 + log of the number of each word, word pair and part of a word."""
     import numpy as np
-    from scipy.sparse import hstack
+    from scipy.sparse import hstack  # type: ignore[import-untyped]
     from sklearn.feature_extraction.text import HashingVectorizer
 
     plain: dict[str, Any] = {"norm": None, "alternate_sign": False}

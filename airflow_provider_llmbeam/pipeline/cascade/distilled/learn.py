@@ -161,7 +161,7 @@ def _learn_head(
     vectors: Any, targets: Floats, weights: Floats, is_many: bool
 ) -> tuple[tuple[Floats, Floats], Floats]:
     """Returns the coefficients of a head, and its logits for each answer by fits without it."""
-    from scipy.optimize import minimize_scalar
+    from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]
     from sklearn.model_selection import KFold
 
     solve = _solve_many if is_many else _solve_one
@@ -219,7 +219,7 @@ def _solve_many(vectors: Any, targets: Floats, weights: Floats, strength: float)
 def _regress(vectors: Any, labels: NDArray[Any], weights: Floats, strength: float) -> tuple[Floats, Floats]:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     # One thread: on two busy cores, the threads of BLAS waited for each other for 30 times as long.
     with threadpool_limits(1), warnings.catch_warnings():
