@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.spec.cascade import (
 )
 from airflow_provider_llmbeam.spec.conversation import Conversation
 from airflow_provider_llmbeam.spec.demand import Demand, EarlierRate
+from airflow_provider_llmbeam.spec.distilled import ColumnVectors, DistilledStage, ModelVectors, TfidfVectors
 from airflow_provider_llmbeam.spec.endpoint import (
     Canary,
     CloudRunEndpoint,
@@ -29,6 +30,7 @@ from airflow_provider_llmbeam.spec.limits import Batching, Limits, SharedBudget
 from airflow_provider_llmbeam.spec.model import (
     AnthropicModel,
     Auth,
+    DistilledModel,
     EchoModel,
     Embedding,
     GeminiModel,
@@ -84,11 +86,14 @@ __all__ = [
     "Canary",
     "Cascade",
     "CloudRunEndpoint",
+    "ColumnVectors",
     "Conversation",
     "CsvOptions",
     "DataflowRunner",
     "Demand",
     "DirectRunner",
+    "DistilledModel",
+    "DistilledStage",
     "EarlierRate",
     "EchoModel",
     "Embedding",
@@ -111,6 +116,7 @@ __all__ = [
     "Media",
     "MilvusSink",
     "Model",
+    "ModelVectors",
     "Moderation",
     "NumericAgreement",
     "OpenAIModel",
@@ -131,6 +137,7 @@ __all__ = [
     "Source",
     "SqlSource",
     "Stage",
+    "TfidfVectors",
     "Traces",
     "VertexEndpoint",
     "VertexEndpointModel",

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.pipeline.cascade.audit import Audit
+from airflow_provider_llmbeam.pipeline.cascade.distilled.curve import has_drifted
 from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
 from airflow_provider_llmbeam.pipeline.reporting.report import (
     CascadeClass,
     CascadeCounts,
     CascadePoint,
     CascadeStage,
+    DistilledCounts,
     Report,
 )
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
@@ -53,6 +55,7 @@ def cascade_of(spec: JobSpec, run: RunCascade | None, tally: Tally) -> CascadeCo
             input_tokens=counts[name, "input_tokens"],
             output_tokens=counts[name, "output_tokens"],
             cost_usd=None if counts[name, "unpriced"] else round(counts[name, "cost_nano_usd"] / NANO, 6),
+            distilled=_distilled(run, number, counts, name),
         )
         for number, name in enumerate(names[:-1])
     ]
@@ -93,6 +96,29 @@ def cascade_of(spec: JobSpec, run: RunCascade | None, tally: Tally) -> CascadeCo
             for each in curve[:: max(1, -(-len(curve) // _POINTS))]
         ],
     )
+
+
+def drifted_stages(report: Report) -> tuple[str, ...]:
+    """Returns the names of the distilled stages whose rows have drifted since they have learned."""
+    stages = [] if report.cascade is None else report.cascade.stages
+    return tuple(each.name for each in stages if each.distilled is not None and each.distilled.has_drifted)
+
+
+def _distilled(
+    run: RunCascade, number: int, counts: Mapping[tuple[str, str], int], name: str
+) -> DistilledCounts | None:
+    """Returns what a distilled stage has learned, and whether the rows have drifted; `None` for a model."""
+    found, calibration = run.distilled.get(number), run.calibration
+    if found is None or calibration is None or run.is_guaranteed:
+        return found
+    asked = 1 - sum(calibration.kept[:number])
+    drifted = has_drifted(
+        kept=calibration.kept[number] / asked if asked else 0.0,
+        tested=round(calibration.tested * asked),
+        rows=counts[name, "rows"],
+        kept_rows=counts[name, "kept"] + counts[name, "audited"],
+    )
+    return found.model_copy(update={"has_drifted": drifted})
 
 
 def audit_of(report: Report) -> Audit | None:

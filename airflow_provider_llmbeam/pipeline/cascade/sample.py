@@ -34,7 +34,7 @@ class SampledPrompt:
 
     Attributes:
         fingerprint: Its fingerprint for `model`.
-        draws: Numbers of the draws that drew it.
+        draws: Numbers of the draws that drew it, in order. From `Cascade.draws` on they are for more labels.
         row: One of its rows, for the audit and for judges.
         prompt: The prompt for `model`.
         stages: Fingerprint and prompt for each stage; `None` where a stage makes none of it.
@@ -59,6 +59,10 @@ class Sample:
     rows: int
     prompts: tuple[SampledPrompt, ...]
 
+    def of_draws(self, count: int) -> list[SampledPrompt]:
+        """Returns the prompts of the first draws."""
+        return [each for each in self.prompts if each.draws[0] < count]
+
 
 def draw_prompts(pipeline: beam.Pipeline, spec: JobSpec, context: RunContext, uri: str) -> None:
     """Adds the steps that draw the sample of a job, and write it to a file; see `draw.draw_sample`.
@@ -75,7 +79,7 @@ def draw_prompts(pipeline: beam.Pipeline, spec: JobSpec, context: RunContext, ur
     groups = numbers | "Group" >> beam.Map(lambda each: (each[0][:_DIGITS], each)) | "ByGroup" >> beam.GroupByKey()
     sizes = groups | "Size" >> beam.Map(lambda group: (group[0], sum(rows for _, rows in group[1])))
     drawn = groups | "Draw" >> beam.FlatMap(
-        _draw, beam.pvalue.AsDict(sizes), seed=cascade.seed, count=cascade.draws
+        _draw, beam.pvalue.AsDict(sizes), seed=cascade.seed, count=cascade.draws + cascade.max_labels
     )
     duplicates = () if prompts.duplicate_keys is None else (prompts.duplicate_keys,)
     lines = (
@@ -166,7 +170,7 @@ def _write(_: bytes, uri: str, sizes: Mapping[str, int], lines: list[bytes]) -> 
         file.writelines((head, *sorted(lines)))
 
 
-def draws_of(sample: Sample) -> list[SampledPrompt]:
-    """Returns the prompt of each draw, in the order of the draws."""
+def draws_of(sample: Sample, count: int) -> list[SampledPrompt]:
+    """Returns the prompt of each of the first draws, in the order of the draws."""
     by_number = {number: prompt for prompt in sample.prompts for number in prompt.draws}
-    return [by_number[number] for number in sorted(by_number)]
+    return [by_number[number] for number in sorted(by_number)[:count]]

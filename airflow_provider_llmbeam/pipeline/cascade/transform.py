@@ -17,6 +17,7 @@ from airflow_provider_llmbeam.exceptions import PermanentFailureError
 from airflow_provider_llmbeam.pipeline.answer_form import answer_form
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
 from airflow_provider_llmbeam.pipeline.cascade.choice import is_kept
+from airflow_provider_llmbeam.pipeline.cascade.distilled.stage import AnswerVectors, hand_on
 from airflow_provider_llmbeam.pipeline.cascade.report import paid_counts
 from airflow_provider_llmbeam.pipeline.cascade.stages import (
     AnswerReader,
@@ -44,7 +45,8 @@ from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import add_outcome
 from airflow_provider_llmbeam.pipeline.transforms.reuse import REUSED, MakeRequest, Reuse, read_journal
-from airflow_provider_llmbeam.spec.cascade import Cascade
+from airflow_provider_llmbeam.spec.cascade import AnyStage, Cascade
+from airflow_provider_llmbeam.spec.distilled import DistilledStage
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
@@ -128,6 +130,8 @@ class _AskStage(beam.PTransform):
         """Asks for each sample of an answer, one after the other."""
         cascade = cast("Cascade", self._spec.cascade)
         stage = cascade.stages[self._number]
+        if isinstance(stage, DistilledStage) and stage.is_free:
+            return self._decide(*self._hand_on(escalations), stage)
         of_stage = stage_context(self._context, self._number)
         handler = StageHandler(self._job, of_stage, cascade.names(self._spec.model)[self._number])
         unasked = []
@@ -140,6 +144,22 @@ class _AskStage(beam.PTransform):
                 handler, self._prompts.delay, self._prompts.duplicate_keys, is_verdict=True
             )
             escalations = answers | f"Collect{sample}" >> beam.Map(_collect)
+        return self._decide(escalations, unasked, stage)
+
+    def _hand_on(self, escalations: beam.PCollection) -> tuple[beam.PCollection, list[beam.PCollection]]:
+        """Returns the texts as answers, where no server is asked, and what has no text."""
+        questions = escalations | "Question" >> beam.ParDo(
+            _MakeQuestions(self._spec, self._number, 0)
+        ).with_outputs(ESCALATED, main="questions")
+        return questions["questions"] | "HandOn" >> beam.Map(_hand_on), [questions[ESCALATED]]
+
+    def _decide(
+        self, escalations: beam.PCollection, unasked: list[beam.PCollection], stage: AnyStage
+    ) -> dict[str, beam.PCollection]:
+        """Decides on the answers, which a distilled stage first makes of vectors."""
+        if isinstance(stage, DistilledStage):
+            run = cast("RunCascade", self._context.cascade)
+            escalations = escalations | AnswerVectors(stage, run.distilled[self._number].fit_uri)
         decided = escalations | "Decide" >> beam.ParDo(
             _Decide(self._spec, self._number, self._context)
         ).with_outputs(KEPT, ESCALATED, TALLIES, main="settled")
@@ -205,6 +225,8 @@ class _FindKnown(Reuse):
         """Processes one fingerprint."""
         fingerprint, found = group
         rows, journal = list(found["rows"]), list(found["journal"])
+        if not rows:  # an answer to another job, or a vector of a stage
+            return
         known = self._earlier.of(fingerprint, journal)
         ratio = 0.0 if self._context.cascade is None else self._context.cascade.audit_ratio
         if known is not None and not (
@@ -237,6 +259,11 @@ class _MakeQuestions(beam.DoFn):
             return
         fingerprint, prompt = made
         yield sample_fingerprint(fingerprint, self._sample), (prompt.text, prompt.system, escalation)
+
+
+def _hand_on(question: tuple[str, tuple[str, str | None, Escalation]]) -> Escalation:
+    _, (text, _, escalation) = question
+    return replace(escalation, samples=((hand_on(text), True),))
 
 
 def _collect(asked: Asked) -> Escalation:

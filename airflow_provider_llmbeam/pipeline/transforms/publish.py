@@ -22,7 +22,7 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.pipeline import sinks, storage
-from airflow_provider_llmbeam.pipeline.cascade.report import audit_of
+from airflow_provider_llmbeam.pipeline.cascade.report import audit_of, drifted_stages
 from airflow_provider_llmbeam.pipeline.cascade.state import end_cascade
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.conversation.store import publish_history
@@ -147,7 +147,8 @@ class Publish(beam.DoFn):
             ):
                 storage.delete([uri])
         if spec.cascade is not None:
-            end_cascade(spec, audit_of(Report.model_validate_json(published)))
+            report = Report.model_validate_json(published)
+            end_cascade(spec, audit_of(report), drifted_stages(report))
         self._clean_up()
         return published
 

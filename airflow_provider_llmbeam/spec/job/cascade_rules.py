@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
+from airflow_provider_llmbeam.spec.distilled import DistilledStage
 from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def cascade_fault(spec: JobSpec) -> FieldFaultError | None:
 
 def _stage_fault(spec: JobSpec) -> FieldFaultError | None:
     for index, stage in enumerate(() if spec.cascade is None else spec.cascade.stages):
+        if isinstance(stage, DistilledStage):
+            continue
         own = stage.inference
         if own is not None and (own.mode != "online" or own.finish_by is not None):
             field = "mode" if own.mode != "online" else "finish_by"
