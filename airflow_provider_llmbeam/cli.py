@@ -150,6 +150,23 @@ def cascade(job: str, points: int, as_json: bool, **task: Any) -> None:
 
 
 @llmbeam.command()
+@_JOB
+@click.option("--run-for", "run_for_seconds", type=click.FloatRange(0, min_open=True), help="Seconds to run.")
+@click.option("--drain", is_flag=True, help="End as soon as no message is left.")
+@click.option("--http", metavar="HOST:PORT", help="Serve /healthz, /readyz and /metrics here.")
+@click.option("--member", help="Name of this process in the group. Default: by host and free number.")
+@_of_task
+def stream(job: str, when: str | None, map_index: int | None, **run: Any) -> None:
+    """Answer the messages of a Kafka topic as they come, each paid once.
+
+    Prints a line of counts as JSON every ten seconds. SIGTERM ends it when what is in flight is answered and
+    committed; the same command continues from there, on as many machines as there are partitions.
+    """
+    code, _ = _execute(spec=job, step="stream", given=run, when=when, map_index=map_index)
+    sys.exit(code)
+
+
+@llmbeam.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="[OLD.json] JOB")
 @_of_task
 @_AS_JSON

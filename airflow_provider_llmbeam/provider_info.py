@@ -47,6 +47,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.retry_failed_rows",
             "operators.review_answers",
             "operators.run_inference",
+            "operators.stream_inference",
             "operators.sweep",
             "operators.sweep_batch_inference",
         ),
