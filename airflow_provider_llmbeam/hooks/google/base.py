@@ -82,6 +82,11 @@ class GoogleHook(GoogleBaseHook):
         return self._project
 
     @property
+    def account(self) -> str:
+        """Email of the account of the credentials."""
+        return str(self._get_credentials_email)
+
+    @property
     def kms_key_name(self) -> str | None:
         """Key of Cloud KMS in the extra fields of the connection, which encrypts what this package makes."""
         with usable_connection(self.gcp_conn_id):
