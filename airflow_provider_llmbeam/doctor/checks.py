@@ -25,14 +25,18 @@ from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.safety import FilesAudit, PatternsDetector
 
-ResourceKind = Literal["project", "bucket", "dataset", "table", "secret", "service_account", "topic", "subscription"]
+ResourceKind = Literal[
+    "project", "bucket", "dataset", "table", "secret", "service_account", "topic", "subscription"
+]
 
 # Permissions of the roles that docs/dataflow.md and docs/composer.md ask for.
 # Source: docs.cloud.google.com/iam/docs/roles-permissions (2026-11)
 _READ = ("storage.objects.get", "storage.objects.list")
 _WRITE = ("storage.objects.create", "storage.objects.delete", *_READ)
 _SUBMIT = tuple(f"dataflow.{name}" for name in ("jobs.cancel", "jobs.create", "jobs.get", "jobs.list"))
-_WORK = tuple(f"dataflow.{name}" for name in ("shuffle.read", "shuffle.write", "workItems.lease", "workItems.update"))
+_WORK = tuple(
+    f"dataflow.{name}" for name in ("shuffle.read", "shuffle.write", "workItems.lease", "workItems.update")
+)
 _BATCHES = tuple(f"aiplatform.batchPredictionJobs.{verb}" for verb in ("cancel", "create", "get", "list"))
 
 
@@ -175,7 +179,7 @@ def cloud_checks(spec: JobSpec, project: str, workers: str) -> tuple[Check, ...]
         found += _permissions(spec, project, account)
     found += _places(spec)
     found += [QuotaCheck(model=model, limits=spec.limits) for model in spec.models if model.project]
-    return tuple(dict.fromkeys(found))
+    return tuple(each for index, each in enumerate(found) if each not in found[:index])  # specs have no hash
 
 
 def _extras(spec: JobSpec) -> Iterator[str]:
@@ -199,7 +203,12 @@ def _services(spec: JobSpec, project: str) -> Iterator[Check]:
     if _buckets(spec):
         need(project, "storage")
     if isinstance(runner, DataflowRunner):
-        need(runner.project or project, "dataflow", "compute", *(["secretmanager"] * bool(runner.environment_secrets)))
+        need(
+            runner.project or project,
+            "dataflow",
+            "compute",
+            *(["secretmanager"] * bool(runner.environment_secrets)),
+        )
     for part in (spec.source, spec.sink):
         if isinstance(part, BigQuerySource | BigQuerySink):
             need(_payer(part, project), "bigquery")
@@ -282,7 +291,9 @@ def _places(spec: JobSpec) -> Iterator[Check]:
     """Yields where buckets and datasets must be, and the table that is read."""
     region = spec.runner.location if isinstance(spec.runner, DataflowRunner) else ""
     for bucket in _buckets(spec):
-        yield LocationCheck(resource=Resource(kind="bucket", name=bucket), location=region, field="runner.location")
+        yield LocationCheck(
+            resource=Resource(kind="bucket", name=bucket), location=region, field="runner.location"
+        )
     for field, part in (("source", spec.source), ("sink", spec.sink)):
         if isinstance(part, BigQuerySource | BigQuerySink) and part.table is not None:
             dataset = Resource(kind="dataset", name=part.table.rpartition(".")[0])

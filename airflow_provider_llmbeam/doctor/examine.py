@@ -148,7 +148,9 @@ def _guarded(check: Check, find: Callable[[], list[Finding]]) -> list[Finding]:
         return find()
     except LLMBeamError as error:
         verdict: str = "unknown" if isinstance(error, AccessDeniedError) else "fault"
-        return [Finding(subject=_subject(check), verdict=verdict, sentence=str(error), remedy=_remedy(check, error))]  # type: ignore[arg-type]
+        return [
+            Finding(subject=_subject(check), verdict=verdict, sentence=str(error), remedy=_remedy(check, error))
+        ]  # type: ignore[arg-type]
 
 
 def _subject(check: Check) -> str:
@@ -176,7 +178,9 @@ def _remedy(check: Check, error: LLMBeamError) -> str:
     match check:
         case ModelCheck(model=model) if isinstance(error, ApiNotFoundError):
             return f"set `model.name` and `model.location` to a model of {model.api.service} in that location"
-        case ModelCheck(model=model) if model.api.authentication == "api_key" and isinstance(error, ApiDeniedError):
+        case ModelCheck(model=model) if model.api.authentication == "api_key" and isinstance(
+            error, ApiDeniedError
+        ):
             return "airflow connections add llmbeam_default --conn-type llmbeam --conn-password KEY"
         case ModelCheck(model=model):
             origin = urlsplit(model.address)
@@ -241,9 +245,7 @@ def _wrong_packages(extras: Sequence[str]) -> list[str]:
     return wrong
 
 
-def _examine_cloud(
-    check: Check, patient: Patient, clouds: Mapping[str, Cloud], account: str
-) -> list[Finding]:
+def _examine_cloud(check: Check, patient: Patient, clouds: Mapping[str, Cloud], account: str) -> list[Finding]:
     cloud = clouds[""]
     match check:
         case ServicesCheck():
@@ -253,9 +255,8 @@ def _examine_cloud(
             return [judge_permissions(check, check.account or account, held)]
         case ExistsCheck() | LocationCheck():
             found = cloud.find(check.resource)
-            findings = [judge_existence(check, exists=found is not None)]
             if found is None or isinstance(check, ExistsCheck):
-                return findings
+                return [judge_existence(check, exists=found is not None)]
             return [judge_location(check, str(found.get("location", "")))]
         case RegionCheck():
             hook = DataflowJobHook(check.location, check.project, patient.gcp_conn_id, patient.impersonation_chain)

@@ -50,13 +50,16 @@ class Diagnosis:
         return {"findings": [{**asdict(each), "sentence": redact(each.sentence)} for each in self.findings]}
 
     def __str__(self) -> str:
-        width = max((len(each.subject) for each in self.findings), default=0)
         lines = []
         for each in self.findings:
-            lines.append(f"{_SIGNS[each.verdict]:<5}  {each.subject:<{width}}  {redact(each.sentence)}")
+            lines.append(f"{_SIGNS[each.verdict]:<6} {each.subject}: {redact(each.sentence)}")
             if each.remedy:
-                lines.append(f"{'':<5}  {'':<{width}}  → {each.remedy}")
+                lines.append(f"       → {each.remedy}")
         count = Counter(each.verdict for each in self.findings)
         return "\n".join(
-            [*lines, "", f"{count['holds']} hold, {count['fault']} do not, {count['unknown']} cannot be seen from here."]
+            [
+                *lines,
+                "",
+                f"{count['holds']} hold, {count['fault']} do not, {count['unknown']} cannot be seen from here.",
+            ]
         )

@@ -35,7 +35,9 @@ def judge_clock(offset_seconds: float) -> Finding:
     if abs(offset_seconds) <= MAX_CLOCK_SECONDS:
         return Finding(subject="clock", verdict="holds", sentence=f"differs by {abs(offset_seconds):.0f} s")
     way = "slow" if offset_seconds > 0 else "fast"
-    sentence = f"is {abs(offset_seconds):,.0f} s {way}: Google refuses the tokens of a key that are signed with it."
+    sentence = (
+        f"is {abs(offset_seconds):,.0f} s {way}: Google refuses the tokens of a key that are signed with it."
+    )
     return Finding(subject="clock", verdict="fault", sentence=sentence, remedy="sudo timedatectl set-ntp true")
 
 
@@ -118,8 +120,10 @@ def judge_existence(check: ExistsCheck | LocationCheck, *, exists: bool) -> Find
 def judge_location(check: LocationCheck, location: str) -> Finding:
     """Judges the location of a bucket or a dataset; that of a bucket in several regions always fits."""
     subject, wanted, found = f"location of {check.resource}", check.location.lower(), location.lower()
-    is_other = wanted not in ("", found) if check.resource.kind == "dataset" else _is_region(found) and (
+    is_other = (
         wanted not in ("", found)
+        if check.resource.kind == "dataset"
+        else _is_region(found) and (wanted not in ("", found))
     )
     if not is_other:
         return Finding(subject=subject, verdict="holds", sentence=found or "not shown to this account")
@@ -181,27 +185,27 @@ def judge_models(model: Model, names: Collection[str] | None) -> Finding:
         sentence = f"{model.api.service} does not list its models; `--send` asks it."
         return Finding(subject=subject, verdict="unknown", sentence=sentence)
     if model.name.rpartition("/")[2] in {name.rpartition("/")[2] for name in names}:
-        return Finding(subject=subject, verdict="holds", sentence=f"{model.api.service} has it, and accepts the key")
+        return Finding(
+            subject=subject, verdict="holds", sentence=f"{model.api.service} has it, and accepts the key"
+        )
     known = ", ".join(sorted(names)[:5])
     sentence = f"{model.api.service} has no such model; it has {known or 'none'}."
-    return Finding(subject=subject, verdict="fault", sentence=sentence, remedy="set `model.name` to one that it has")
+    return Finding(
+        subject=subject, verdict="fault", sentence=sentence, remedy="set `model.name` to one that it has"
+    )
 
 
 def judge_quota(check: QuotaCheck, health: QuotaHealth) -> list[Finding]:
     """Judges quota and usage tier of a model."""
     model = check.model
-    is_unknown = health.verdict == "unknown"
-    remedy = (
-        "gcloud services enable cloudquotas.googleapis.com monitoring.googleapis.com "
-        f"--project={model.project}; roles/monitoring.viewer, roles/cloudquotas.viewer"
-        if is_unknown
-        else f"ask for quota: console.cloud.google.com/iam-admin/quotas?project={model.project}"
-    )
+    is_exhausted = health.verdict == "exhausted"
     quota = Finding(
         subject=f"quota of {model.name}",
-        verdict="unknown" if is_unknown else "fault" if health.verdict == "exhausted" else "holds",
+        verdict="unknown" if health.verdict == "unknown" else "fault" if is_exhausted else "holds",
         sentence=health.sentence,
-        remedy="" if health.verdict in ("healthy", "degraded") else remedy,
+        remedy=f"ask for quota: console.cloud.google.com/iam-admin/quotas?project={model.project}"
+        if is_exhausted
+        else "",
     )
     if not (tiers := thresholds_of(model)):
         return [quota]
@@ -228,7 +232,9 @@ def judge_packages(wrong: Sequence[str], extras: Sequence[str], release: str) ->
         release: Version of this package.
     """
     if not wrong:
-        return Finding(subject="packages", verdict="holds", sentence=f"{_DISTRIBUTION} {release} has what it requires")
+        return Finding(
+            subject="packages", verdict="holds", sentence=f"{_DISTRIBUTION} {release} has what it requires"
+        )
     names = f"[{','.join(extras)}]" if extras else ""
     sentence = f"{_DISTRIBUTION} {release} requires {'; '.join(wrong)}."
     return Finding(

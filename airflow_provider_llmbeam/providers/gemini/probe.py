@@ -42,7 +42,9 @@ def count_request(model: GeminiModel) -> ProbeRequest | None:
     """
     if "embedding" in model.name:
         return None
-    return make_request(f"{model.address}:countTokens", {"contents": [{"role": "user", **_CONTENT}]}, "totalTokens")
+    return make_request(
+        f"{model.address}:countTokens", {"contents": [{"role": "user", **_CONTENT}]}, "totalTokens"
+    )
 
 
 def _embedding(model: GeminiModel) -> ProbeRequest:
