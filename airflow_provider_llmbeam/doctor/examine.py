@@ -48,7 +48,7 @@ from airflow_provider_llmbeam.hooks.dataflow import DataflowJobHook
 from airflow_provider_llmbeam.hooks.google.authentication import ModelAuthentication, uses_google
 from airflow_provider_llmbeam.hooks.model_list import read_models
 from airflow_provider_llmbeam.hooks.storage import StorageHook
-from airflow_provider_llmbeam.providers.errors import ApiDeniedError, ApiNotFoundError
+from airflow_provider_llmbeam.providers.errors import ApiNotFoundError, ApiUnavailableError
 from airflow_provider_llmbeam.providers.registry import part_of
 from airflow_provider_llmbeam.providers.rest import RestClient, session_with
 from airflow_provider_llmbeam.quota.hook import QuotaHook
@@ -178,9 +178,7 @@ def _remedy(check: Check, error: LLMBeamError) -> str:
     match check:
         case ModelCheck(model=model) if isinstance(error, ApiNotFoundError):
             return f"set `model.name` and `model.location` to a model of {model.api.service} in that location"
-        case ModelCheck(model=model) if model.api.authentication == "api_key" and isinstance(
-            error, ApiDeniedError
-        ):
+        case ModelCheck(model=model) if _is_about_the_key(model, error):
             return "airflow connections add llmbeam_default --conn-type llmbeam --conn-password KEY"
         case ModelCheck(model=model):
             origin = urlsplit(model.address)
@@ -194,6 +192,11 @@ def _remedy(check: Check, error: LLMBeamError) -> str:
         case PermissionCheck() if check.account and isinstance(error, AccessDeniedError):
             return f"{grant_to_impersonate(check.account)}  # lets the doctor see it"
     return ""
+
+
+def _is_about_the_key(model: Model, error: LLMBeamError) -> bool:
+    """Whether a server refused a request with a key, or there is none; the key of Google is refused with a 400."""
+    return model.api.authentication == "api_key" and not isinstance(error, ApiUnavailableError)
 
 
 def grant_to_impersonate(account: str) -> str:
@@ -214,7 +217,10 @@ def _examine_here(check: Check, patient: Patient) -> list[Finding]:
 
 def _ask(model: Model, patient: Patient) -> Finding:
     """Counts the tokens of three words, or lists the models: both are free."""
-    part = part_of(model, "probe")
+    part, secrets = part_of(model, "probe"), patient.spec.environment_secrets if patient.spec else {}
+    if model.api.key(secrets) and not model.api.key(patient.secrets, os.environ):
+        sentence = "its key is in Secret Manager, and not on this machine; `--send` asks it."
+        return Finding(subject=f"model {model.name}", verdict="unknown", sentence=sentence)
     authenticate = ModelAuthentication(
         model, patient.secrets, gcp_conn_id=patient.gcp_conn_id, impersonation_chain=patient.impersonation_chain
     )
