@@ -244,9 +244,9 @@ def doctor(
 ) -> None:
     """Check what a job needs: account, APIs, permissions, quota, buckets, tables, network, packages.
 
-    Prints what holds, what does not, and the command that mends it. Without JOB, only this machine and the account.
-    Needs Airflow, for its connections. Changes nothing, and sends nothing that is billed without --send.
-    Exits with 1 if something does not hold.
+    Prints what holds, what does not, and the command that mends it; without JOB, of this machine and the account.
+    Changes nothing, and sends nothing that is billed without --send. Needs Airflow, for its connections. Exits
+    with 1 if something does not hold.
     """
     # The log of Airflow, which goes to the standard output.
     with contextlib.redirect_stdout(sys.stderr):

@@ -36,7 +36,7 @@ def model_list(model: GeminiModel) -> ModelList:
 
 
 def count_request(model: GeminiModel) -> ProbeRequest | None:
-    """Returns a request that counts tokens: it is free, and shows whether an account may use a model in a location.
+    """Returns a request that counts tokens: it is free, and fails as a job would without the model or the right.
 
     `None` for an embedding model, whose method on Vertex AI is another one.
     """

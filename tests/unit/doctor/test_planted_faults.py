@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.spec import JobSpec
 from tests.clouds import authorized, for_one_test
 
 PROJECT = "llmbeam-sandbox"
+SUBMITTER = f"sandbox@{PROJECT}.iam.gserviceaccount.com"
 WORKERS = f"workers@{PROJECT}.iam.gserviceaccount.com"
 SECRET = f"projects/{PROJECT}/secrets/key"
 JOB: dict[str, Any] = {
@@ -81,9 +82,8 @@ def served():
 @pytest.fixture
 def world(served, monkeypatch):
     """A project where everything holds."""
-    sandbox, proxy = served
     for running in for_one_test(served, monkeypatch):
-        found = World(running, proxy, monkeypatch, json.loads(json.dumps(JOB)))
+        found = World(running, served[1], monkeypatch, json.loads(json.dumps(JOB)))
         dataset = {"datasetReference": {"projectId": PROJECT, "datasetId": "shop"}}
         found.call("POST", f"/bigquery/v2/projects/{PROJECT}/datasets", dataset)
         table = {"tableReference": {"projectId": PROJECT, "datasetId": "shop", "tableId": "reviews"}}
@@ -218,8 +218,8 @@ FAULTS: dict[str, tuple[Callable[[World], None], str, str]] = {
     ),
     "role of the submitter missing": (
         deny("dataflow.jobs.create"),
-        "sandbox@llmbeam-sandbox.iam.gserviceaccount.com lacks dataflow.jobs.create",
-        f"{GRANT} --member=serviceAccount:sandbox@{PROJECT}.iam.gserviceaccount.com --role=roles/dataflow.developer",
+        f"{SUBMITTER} lacks dataflow.jobs.create",
+        f"{GRANT} --member=serviceAccount:{SUBMITTER} --role=roles/dataflow.developer",
     ),
     "role of the workers missing": (
         deny("dataflow.workItems.lease"),
@@ -304,7 +304,7 @@ FAULTS: dict[str, tuple[Callable[[World], None], str, str]] = {
         "gcloud compute networks subnets list",
     ),
     "unknown model": (
-        change(model={"name": "text-bison"}),
+        change(model={"type": "gemini", "name": "text-bison", "project": PROJECT}),
         "text-bison",
         "set `model.name` and `model.location`",
     ),
@@ -379,7 +379,7 @@ def test_a_dataset_that_names_the_account_may_be_written(world):
     deny("bigquery.tables.updateData")(world)
     access = [
         {"role": "WRITER", "userByEmail": email}
-        for email in (WORKERS, f"sandbox@{PROJECT}.iam.gserviceaccount.com")
+        for email in (WORKERS, SUBMITTER)
     ]
     world.call("PATCH", f"/bigquery/v2/projects/{PROJECT}/datasets/shop", {"access": access})
     assert not Diagnosis(world.findings()).has_fault
