@@ -74,5 +74,5 @@ def send(spec: JobSpec, token: str, environment: Mapping[str, str]) -> Iterator[
             remedy = f"its files are in {trial.paths.output_uri}"
             yield Finding(subject=what, verdict="fault", sentence=last, remedy=remedy)
             continue
-        sentence = f"{json.loads(ended.stdout)['rows_succeeded']} answered; below {trial.paths.output_uri}"
+        sentence = f"{json.loads(ended.stdout)['rows']['answered']} answered; below {trial.paths.output_uri}"
         yield Finding(subject=what, verdict="holds", sentence=sentence)

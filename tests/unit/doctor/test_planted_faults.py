@@ -377,10 +377,7 @@ def test_what_the_account_may_not_see_is_unknown(world):
 
 def test_a_dataset_that_names_the_account_may_be_written(world):
     deny("bigquery.tables.updateData")(world)
-    access = [
-        {"role": "WRITER", "userByEmail": email}
-        for email in (WORKERS, SUBMITTER)
-    ]
+    access = [{"role": "WRITER", "userByEmail": email} for email in (WORKERS, SUBMITTER)]
     world.call("PATCH", f"/bigquery/v2/projects/{PROJECT}/datasets/shop", {"access": access})
     assert not Diagnosis(world.findings()).has_fault
 
