@@ -10,7 +10,7 @@ from pathlib import Path
 from airflow_provider_llmbeam.doctor.examine import Patient, examine
 from airflow_provider_llmbeam.doctor.finding import Diagnosis, Finding
 from airflow_provider_llmbeam.doctor.send import send
-from airflow_provider_llmbeam.exceptions import LLMBeamError
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.hooks.google.authentication import google_credentials
 from airflow_provider_llmbeam.hooks.llmbeam import LLMBeamHook
 from airflow_provider_llmbeam.operators.dag_task import Question, airflow_of_tasks, rendered_task
@@ -73,4 +73,8 @@ def _patient(job: str | None, when: str | None, map_index: int | None, gcp_conn_
             LLMBeamHook().get_conn()
             yield Patient(gcp_conn_id=gcp_conn_id)
             return
-        yield Patient(spec=JobSpec.from_json(Path(job).read_bytes()), gcp_conn_id=gcp_conn_id)
+        try:
+            content = Path(job).read_bytes()
+        except OSError as error:
+            raise JobSpecError(f"{job!r} cannot be read: {error.strerror}.") from error
+        yield Patient(spec=JobSpec.from_json(content), gcp_conn_id=gcp_conn_id)
