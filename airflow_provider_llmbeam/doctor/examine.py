@@ -29,7 +29,7 @@ from airflow_provider_llmbeam.doctor.checks import (
     local_checks,
 )
 from airflow_provider_llmbeam.doctor.cloud import Cloud
-from airflow_provider_llmbeam.doctor.finding import Finding
+from airflow_provider_llmbeam.doctor.finding import Finding, Verdict
 from airflow_provider_llmbeam.doctor.judge import (
     grant,
     judge_clock,
@@ -147,10 +147,10 @@ def _guarded(check: Check, find: Callable[[], list[Finding]]) -> list[Finding]:
     try:
         return find()
     except LLMBeamError as error:
-        verdict: str = "unknown" if isinstance(error, AccessDeniedError) else "fault"
+        verdict: Verdict = "unknown" if isinstance(error, AccessDeniedError) else "fault"
         return [
             Finding(subject=_subject(check), verdict=verdict, sentence=str(error), remedy=_remedy(check, error))
-        ]  # type: ignore[arg-type]
+        ]
 
 
 def _subject(check: Check) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.doctor.finding import Finding
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
@@ -38,7 +39,7 @@ def trials_of(spec: JobSpec, token: str) -> Iterator[tuple[str, JobSpec]]:
 def _trial(spec: JobSpec, name: str, rows: int, **others: Any) -> JobSpec:
     base = spec.state_uri or (spec.sink.uri.rstrip("/") + "/" if isinstance(spec.sink, FilesSink) else ".llmbeam/")
     data = spec.model_dump(mode="json", include={"task", "model", "generation", "embedding", "kms_key_name"})
-    priced = spec.model.api.price_list is not None
+    price = spec.limits.price
     return JobSpec.parse(
         {
             **data,
@@ -47,7 +48,7 @@ def _trial(spec: JobSpec, name: str, rows: int, **others: Any) -> JobSpec:
             "deployment": spec.deployment,
             "source": {"type": "rows", "key": ["id"], "rows": [{"id": number} for number in range(rows)]},
             "prompt": {"template": "Say OK. {{ row.id }}"},
-            "limits": {"budget_usd": _BUDGET_USD} if priced else {},
+            "limits": {"budget_usd": _BUDGET_USD, "price": price} if price_of(spec.model, price) else {},
             "sink": {"type": "files", "uri": f"{base}doctor/{name}/"},
         }
     )

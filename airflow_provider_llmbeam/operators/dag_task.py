@@ -162,7 +162,8 @@ def rendered_task(question: Question) -> Iterator[RenderedTask]:
                 f"Task {task.task_id!r} cannot be rendered for run {run.run_id!r}: {type(error).__name__}: {error}"
             ) from error
         rendered: Any = context["task"]  # of a mapped task, its instance
-        yield RenderedTask(rendered, *rendered.resolve_job(context), run.run_id, is_known)
+        spec, secrets, given = rendered.resolve_job(context)
+        yield RenderedTask(rendered, spec, secrets, given, run.run_id, is_known)
 
 
 @contextmanager

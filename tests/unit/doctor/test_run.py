@@ -24,7 +24,12 @@ from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperato
 
 with DAG("shop", schedule=None):
     RunInferenceOperator(
-        task_id="classify", source={source}, prompt="{{{{ row.text }}}}", model={{"type": "echo"}}, sink={sink}
+        task_id="classify",
+        llmbeam_conn_id={conn_id!r},
+        source={source},
+        prompt="{{{{ row.text }}}}",
+        model={{"type": "echo"}},
+        sink={sink!r},
     )
 """
 
@@ -42,9 +47,10 @@ def test_a_job_of_a_file_that_needs_no_cloud_is_examined_here(tmp_path):
 def test_a_task_of_a_dag_is_examined_and_its_missing_connection_is_a_fault(tmp_path):
     dag = tmp_path / "shop.py"
     rows = {"type": "rows", "rows": [{"id": 1, "text": "a"}], "key": "id"}
-    dag.write_text(DAG.format(source=rows, sink=repr(str(tmp_path / "moods"))))
+    sink = str(tmp_path / "moods")
+    dag.write_text(DAG.format(source=rows, sink=sink, conn_id="llmbeam_default"))
     assert not diagnose(f"{dag}::classify").has_fault
-    dag.write_text(DAG.format(source=rows, sink={"table": "moods", "type": "postgres", "conn_id": "no_such"}))
+    dag.write_text(DAG.format(source=rows, sink=sink, conn_id="no_such"))
     (found,) = diagnose(f"{dag}::classify").findings
     assert (found.verdict, found.remedy) == ("fault", "airflow connections add CONN_ID --conn-type TYPE …")
     assert "there is no connection 'no_such'" in found.sentence
