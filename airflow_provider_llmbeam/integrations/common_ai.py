@@ -28,6 +28,7 @@ from airflow.providers.common.ai.batch.output_schema import OutputSpec
 from airflow.providers.common.ai.exceptions import LLMBatchInputError, LLMBatchLimitExceededError
 from pydantic import ValidationError
 
+from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.access import open_access
@@ -266,8 +267,8 @@ def _display_name(idempotency_key: str, input_fingerprint: str) -> str:
     return f"llm-batch-{idempotency_key}-{input_fingerprint[:16]}"
 
 
-def _item(key: str, index: int, result: Any) -> RawResultItem:
-    usage = {"input_tokens": result.input_tokens, "output_tokens": result.output_tokens}
+def _item(key: str, index: int, result: Reply | RequestError) -> RawResultItem:
+    usage = {"input_tokens": result.tokens.input, "output_tokens": result.tokens.output}
     if isinstance(result, RequestError):
         error = {
             "type": "provider_error",
