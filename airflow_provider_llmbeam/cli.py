@@ -260,10 +260,10 @@ def doctor(
 
 @llmbeam.command()
 def schema() -> None:
-    """Print the JSON Schema of a spec, for editors and validators."""
+    """Print the JSON Schema of JOB.json, for editors and validators."""
     from airflow_provider_llmbeam.spec import JobSpec
 
-    _print(JobSpec.model_json_schema())
+    _print(JobSpec.json_schema())
 
 
 @llmbeam.command()

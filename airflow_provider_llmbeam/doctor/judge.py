@@ -184,6 +184,7 @@ def judge_models(model: Model, names: Collection[str] | None) -> Finding:
     if names is None:
         sentence = f"{model.api.service} does not list its models; `--send` asks it."
         return Finding(subject=subject, verdict="unknown", sentence=sentence)
+    by = "key" if model.api.authentication == "api_key" else "account"
     if model.name.rpartition("/")[2] in {name.rpartition("/")[2] for name in names}:
         return Finding(
             subject=subject, verdict="holds", sentence=f"{model.api.service} has it, and accepts the key"

@@ -45,7 +45,7 @@ def test_a_trial_is_sent_and_its_failure_is_a_finding(google, sandbox):
     broken = JOB | {"model": JOB["model"] | {"name": "text-bison"}}
     (found,) = send(JobSpec.parse(broken), "2", {})
     assert found.verdict == "fault"
-    assert "text-bison" in found.sentence
+    assert "no such model there" in found.sentence
 
 
 @pytest.mark.full
