@@ -187,7 +187,7 @@ def judge_models(model: Model, names: Collection[str] | None) -> Finding:
     by = "key" if model.api.authentication == "api_key" else "account"
     if model.name.rpartition("/")[2] in {name.rpartition("/")[2] for name in names}:
         return Finding(
-            subject=subject, verdict="holds", sentence=f"{model.api.service} has it, and accepts the key"
+            subject=subject, verdict="holds", sentence=f"{model.api.service} has it, and accepts the {by}"
         )
     known = ", ".join(sorted(names)[:5])
     sentence = f"{model.api.service} has no such model; it has {known or 'none'}."
