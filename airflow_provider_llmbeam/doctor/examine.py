@@ -225,7 +225,7 @@ def _ask(model: Model, patient: Patient) -> Finding:
         model, patient.secrets, gcp_conn_id=patient.gcp_conn_id, impersonation_chain=patient.impersonation_chain
     )
     if hasattr(part, "count_request") and (count := part.count_request(model)) is not None:
-        with session_with(authenticate, model.api.certificate) as session:
+        with session_with(authenticate, model.api) as session:
             RestClient(session, model.api.service).send("POST", count.url, count.body)
         return judge_models(model, [model.name])
     page = read_models(model, authenticate) if hasattr(part, "model_list") else None
