@@ -243,12 +243,11 @@ def _of_runner(spec: JobSpec, project: str, workers: str) -> Iterator[Check]:
     for version in runner.environment_secrets.values():
         secret = Resource(kind="secret", name=version.partition("/versions/")[0])
         yield ExistsCheck(resource=secret, field="runner.environment_secrets")
-        yield PermissionCheck(
-            account=workers,
-            resource=secret,
-            permissions=("secretmanager.versions.access",),
-            role="roles/secretmanager.secretAccessor",
-        )
+        if workers:
+            may_read = ("secretmanager.versions.access",)
+            yield PermissionCheck(
+                account=workers, resource=secret, permissions=may_read, role="roles/secretmanager.secretAccessor"
+            )
     if runner.flex_template is not None:
         yield TemplateCheck(uri=runner.flex_template)
     if runner.subnetwork is not None and not runner.use_public_ips:

@@ -50,7 +50,7 @@ class Cloud:
         """Renews the token, and returns the email of the account."""
         with usable_connection(self._hook.gcp_conn_id):
             self._hook.get_credentials().refresh(token_request())  # type: ignore[no-untyped-call]
-            return str(self._hook.account)
+            return self._hook.account
 
     def workers_account(self, project: str) -> str:
         """Returns the account of workers for which none is named: the default one of Compute Engine."""

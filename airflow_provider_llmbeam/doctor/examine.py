@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.doctor.checks import (
     PermissionCheck,
     QuotaCheck,
     RegionCheck,
+    Resource,
     ServicesCheck,
     SubnetworkCheck,
     TemplateCheck,
@@ -125,6 +126,16 @@ def _examine_google(patient: Patient, now: Callable[[], float]) -> Iterator[Find
     if patient.spec is None:
         return
     workers = _workers_account(patient.spec, cloud)
+    if not workers and isinstance(patient.spec.runner, DataflowRunner):
+        sentence = (
+            "is the default one of Compute Engine, which this account may not see; its rights are not checked."
+        )
+        yield Finding(
+            subject="account of the workers",
+            verdict="unknown",
+            sentence=sentence,
+            remedy="set `runner.service_account`",
+        )
     clouds = {"": cloud, workers: Cloud(patient.gcp_conn_id, workers) if workers else cloud}
     for check in cloud_checks(patient.spec, project, workers):
         yield from _guarded(check, lambda check=check: _examine_cloud(check, patient, clouds, account))  # type: ignore[misc]
@@ -201,8 +212,6 @@ def _is_about_the_key(model: Model, error: LLMBeamError) -> bool:
 
 def grant_to_impersonate(account: str) -> str:
     """Returns the command that lets the account of the connection impersonate another one."""
-    from airflow_provider_llmbeam.doctor.checks import Resource
-
     return grant(Resource(kind="service_account", name=account), "ACCOUNT", "roles/iam.serviceAccountTokenCreator")
 
 

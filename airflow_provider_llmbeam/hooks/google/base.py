@@ -83,8 +83,10 @@ class GoogleHook(GoogleBaseHook):
 
     @property
     def account(self) -> str:
-        """Email of the account of the credentials."""
-        return str(self._get_credentials_email)
+        """Email of the account of the credentials; "ACCOUNT" if they do not name it, e.g. those of gcloud's login."""
+        credentials = self.get_credentials()
+        names = ("service_account_email", "account")
+        return next(filter(None, (getattr(credentials, name, None) for name in names)), "ACCOUNT")
 
     @property
     def kms_key_name(self) -> str | None:

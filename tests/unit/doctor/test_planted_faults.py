@@ -368,6 +368,16 @@ def test_an_unknown_usage_tier_is_no_fault_and_is_named(world):
     assert "`usage_tier` in the extra of the connection" in found.remedy
 
 
+def test_the_default_account_of_the_workers_is_examined(world):
+    del world.job["runner"]["service_account"]
+    default = {each.sentence for each in world.findings() if "roles/dataflow.worker" in each.subject}
+    assert len(default) == 1
+    assert "-compute@developer.gserviceaccount.com has its permissions" in default.pop()
+    world.sandbox.faults.queue("cloudresourcemanager.projects.get", Fault(kind="error", http_status=403))
+    (found,) = [each for each in world.findings() if each.verdict != "holds"]
+    assert (found.verdict, found.remedy) == ("unknown", "set `runner.service_account`")
+
+
 def test_what_the_account_may_not_see_is_unknown(world):
     world.sandbox.faults.queue("serviceusage.services.batchGet", Fault(kind="error", http_status=403))
     (found,) = [each for each in world.findings() if each.verdict != "holds"]
