@@ -83,7 +83,7 @@ class GoogleHook(GoogleBaseHook):
 
     @property
     def account(self) -> str:
-        """Email of the account of the credentials; "ACCOUNT" if they do not name it, e.g. those of gcloud's login."""
+        """Email of the account of the credentials; "ACCOUNT" if they name none, as those of gcloud's login."""
         credentials = self.get_credentials()
         names = ("service_account_email", "account")
         return next(filter(None, (getattr(credentials, name, None) for name in names)), "ACCOUNT")
