@@ -96,6 +96,7 @@ def examine(patient: Patient, now: Callable[[], float] = time.time) -> Iterator[
 
 def _examine_google(patient: Patient, now: Callable[[], float]) -> Iterator[Finding]:
     """Yields what concerns Google Cloud; without network or credentials no more than that."""
+    unmet: Verdict = "unknown" if patient.spec is None else "fault"  # not every job needs Google Cloud
     try:
         reply = requests.head(_CLOCK_HOST, timeout=_TIMEOUT_SECONDS, allow_redirects=False)
     except requests.RequestException as error:
@@ -103,7 +104,7 @@ def _examine_google(patient: Patient, now: Callable[[], float]) -> Iterator[Find
         way = "through the proxy of HTTPS_PROXY" if proxy else "without a proxy"
         sentence = f"{_CLOCK_HOST} does not answer {way}: {type(error).__name__}."
         remedy = f"curl -sSI {_CLOCK_HOST}; correct HTTPS_PROXY of the worker, or its firewall"
-        yield Finding(subject="network", verdict="fault", sentence=sentence, remedy=remedy)
+        yield Finding(subject="network", verdict=unmet, sentence=sentence, remedy=remedy)
         return
     yield Finding(subject="network", verdict="holds", sentence=f"{_CLOCK_HOST} answers")
     if date := reply.headers.get("Date"):
@@ -112,12 +113,11 @@ def _examine_google(patient: Patient, now: Callable[[], float]) -> Iterator[Find
         cloud = Cloud(patient.gcp_conn_id, patient.impersonation_chain)
         account, project = cloud.account(), cloud.project
     except LLMBeamError as error:
-        is_needed = patient.spec is not None
         exists = "there is no connection" not in str(error)
         add = f"airflow connections add {patient.gcp_conn_id} --conn-type google_cloud_platform --conn-extra …"
         yield Finding(
             subject=f"credentials of {patient.gcp_conn_id}",
-            verdict="fault" if is_needed else "unknown",
+            verdict=unmet,
             sentence=str(error),
             remedy=_LOGIN if exists else add,
         )

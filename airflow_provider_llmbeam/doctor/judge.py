@@ -22,9 +22,8 @@ from airflow_provider_llmbeam.quota.health import QuotaHealth
 from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.usage_tier import thresholds_of
 
-#: Google refuses an assertion whose times differ from its own by more.
-#: Source: developers.google.com/identity/protocols/oauth2/service-account ("in a reasonable timeframe"); 5 minutes
-#: are observed, of which this is a part.
+#: Google refuses an assertion whose times are not "in a reasonable timeframe", as its message says, and does not
+#: document how much that is; a clock that NTP keeps differs by less than this.
 MAX_CLOCK_SECONDS = 60.0
 _DISTRIBUTION = "airflow-provider-llmbeam"
 _VERSION = re.compile(r"\bVersion (\d[\w.]*\w)\.")
