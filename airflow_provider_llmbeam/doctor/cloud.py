@@ -21,7 +21,8 @@ _SECRETS = "https://secretmanager.googleapis.com/v1"
 _ACCOUNTS = "https://iam.googleapis.com/v1/projects/-/serviceAccounts"
 _PUBSUB = "https://pubsub.googleapis.com/v1"
 _COMPUTE = "https://compute.googleapis.com/compute/v1/projects"
-#: Roles of a dataset that may write its tables. Source: cloud.google.com/bigquery/docs/access-control (2026-11)
+#: Roles of a dataset that may write its tables. Data Editor is shown as WRITER.
+#: Source: docs.cloud.google.com/iam/docs/roles-permissions/bigquery (2026-11-29)
 _WRITERS = frozenset(
     {"OWNER", "WRITER", *(f"roles/bigquery.{name}" for name in ("admin", "dataEditor", "dataOwner"))}
 )
