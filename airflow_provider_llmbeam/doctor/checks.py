@@ -30,7 +30,7 @@ ResourceKind = Literal[
 ]
 
 # Permissions of the roles that docs/dataflow.md and docs/composer.md ask for.
-# Source of those of Dataflow: cloud.google.com/dataflow/docs/concepts/access-control (2026-11-29); the others were not
+# Source of Dataflow's: cloud.google.com/dataflow/docs/concepts/access-control (2026-11-29); the others were not
 # compared with docs.cloud.google.com/iam/docs/roles-permissions.
 _READ = ("storage.objects.get", "storage.objects.list")
 _WRITE = ("storage.objects.create", "storage.objects.delete", *_READ)
