@@ -6,7 +6,9 @@ of their classes are text without a link.
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -145,6 +147,15 @@ def _how_to_page(dag: Path) -> str:
     return f"# {title}\n\n{docstring.strip()}\n\n{source}\n"
 
 
+def write_files_for_assistants(app: Sphinx, error: Exception | None) -> None:
+    """Publishes llms.txt, the skill, and the JSON Schema of a spec beside the pages."""
+    if error is None and app.builder.format == "html":
+        output = Path(app.outdir)
+        shutil.copy(Path(app.srcdir, "llms.txt"), output)
+        shutil.copytree(ROOT / "skills", output / "skills", dirs_exist_ok=True)
+        (output / "job.schema.json").write_text(json.dumps(spec.JobSpec.json_schema(), indent=1) + "\n")
+
+
 def link_guide_of_source(app: Sphinx, page: str, content: list[str]) -> None:
     """Links the guide of a Dag where a page links its file."""
     to_docs = "../" * page.count("/")
@@ -167,3 +178,4 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-signature", process_signature)
     app.connect("source-read", link_guide_of_source)
     app.connect("include-read", link_guide_of_include)
+    app.connect("build-finished", write_files_for_assistants)
