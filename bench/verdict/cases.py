@@ -1,0 +1,98 @@
+"""The plan: the cases of a seed, with their kills at numbers of billed answers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import Literal, get_args
+
+Runner = Literal["process", "dataflow", "prism"]
+Provider = Literal["gemini", "vertex", "openai", "anthropic", "batch"]
+SinkKind = Literal["jsonl", "parquet", "bigquery", "postgres"]
+Endpoint = Literal["garden", "cloud_run"]
+RUNNERS: tuple[Runner, ...] = get_args(Runner)
+PROVIDERS: tuple[Provider, ...] = get_args(Provider)
+SINKS: tuple[SinkKind, ...] = get_args(SinkKind)
+ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
+ROWS = 60
+#: A twelfth of the rows each: those that the server refuses, and those that repeat the text of an earlier row.
+SPECIAL_ROWS = ROWS // 12
+#: Text of the rows that the server refuses.
+REFUSED = "refuse"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One job.
+
+    Attributes:
+        name: Name of the case and of its job.
+        runner: Where it runs.
+        provider: Whom it asks.
+        sink: Where its answers go.
+        texts: Text of each row.
+        kills: Numbers of billed answers after which it is killed.
+        kills_worker: Whether a kill on Dataflow hits a worker; otherwise the job is cancelled and submitted again.
+        max_in_flight: Window of requests.
+        max_batch_size: Largest batch of prompts.
+        failing: Number of requests that the server answers with a 503 first.
+    """
+
+    name: str
+    runner: Runner
+    provider: Provider
+    sink: SinkKind
+    texts: tuple[str, ...]
+    kills: tuple[int, ...]
+    kills_worker: bool
+    max_in_flight: int
+    max_batch_size: int
+    failing: int
+
+
+def make_plan(seed: int) -> list[Case]:
+    """Returns the cases of a seed: each runner with each provider and each sink."""
+    random_ = random.Random(seed)
+    return [
+        _make_case(random_, *axes)
+        for axes in itertools.product(RUNNERS, PROVIDERS, SINKS)
+        # Its job is prepared and awaited by the task, which runs on no worker of Dataflow.
+        if axes[:2] != ("dataflow", "batch")
+    ]
+
+
+def _make_case(random_: random.Random, runner: Runner, provider: Provider, sink: SinkKind) -> Case:
+    texts = make_texts(random_)
+    answers = len({text for text in texts if REFUSED not in text})
+    # The answers of a batch arrive at one stroke: what comes before them is the pilot.
+    moments = range(1, 33) if provider == "batch" else range(1, answers + 1)
+    return Case(
+        name=f"{runner}-{provider}-{sink}",
+        runner=runner,
+        provider=provider,
+        sink=sink,
+        texts=texts,
+        kills=tuple(sorted(random_.sample(moments, random_.choice((1, 1, 2))))),
+        kills_worker=random_.random() < 0.5,
+        max_in_flight=random_.randint(2, 8),
+        max_batch_size=random_.randint(5, ROWS),
+        failing=random_.randint(0, 4),
+    )
+
+
+def make_texts(random_: random.Random) -> tuple[str, ...]:
+    """Returns the texts of the rows, some of which are refused and some of which repeat another one."""
+    marks = [*[REFUSED] * SPECIAL_ROWS, *["row"] * (ROWS - 2 * SPECIAL_ROWS)]
+    texts = [f"{mark} {number} of {random_.randrange(10**6)}" for number, mark in enumerate(marks)]
+    texts += random_.sample(texts[SPECIAL_ROWS:], SPECIAL_ROWS)
+    random_.shuffle(texts)
+    return tuple(texts)
+
+
+def digest_of(plan: Sequence[Case]) -> str:
+    """Returns a digest of a plan, which is equal for equal plans."""
+    return sha256(json.dumps([asdict(case) for case in plan]).encode()).hexdigest()[:12]
