@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.machine import facts
 from bench.verdict import __doc__ as description
-from bench.verdict.cases import Case, digest_of, make_plan
+from bench.verdict.cases import ENDPOINTS, Case, digest_of, make_plan
 from bench.verdict.checker import check, paid_again
 from bench.verdict.gpu import record_endpoints
 from bench.verdict.history import History
@@ -57,7 +57,8 @@ def _run(plan: Sequence[Case], home: Path, prism: str, options: argparse.Namespa
     from tests.postgres_server import postgres_server
 
     with postgres_server() as dsn, ThreadPoolExecutor(options.at_once) as pool:
-        endpoints = pool.submit(record_endpoints, options.seed, home) if "endpoint".startswith(options.cases) else None
+        kinds = [kind for kind in ENDPOINTS if options.cases in f"endpoint-{kind}"]
+        endpoints = pool.submit(record_endpoints, options.seed, kinds, home) if kinds else None
         found = list(pool.map(partial(_record, home=home, dsn=dsn, prism=prism), plan))
         return [*found, *(endpoints.result() if endpoints else ())]
 
@@ -104,7 +105,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--page", action="store_true", help=f"write {PAGE}")
     parser.add_argument(
-        "--out", type=Path, default=Path("bench/results/verdict"), metavar="DIRECTORY", help="folder of the histories"
+        "--out",
+        type=Path,
+        default=Path("bench/results/verdict"),
+        metavar="DIRECTORY",
+        help="folder of the histories",
     )
     return parser
 

@@ -69,7 +69,9 @@ def _misplaced(history: History) -> Iterator[str]:
     for key in sorted(sources | answered | failed):
         if (places := answered[key] + failed[key]) != sources[key]:
             found = f"{answered[key]} times in the output and {failed[key]} times in the dead letter"
-            yield f"row {key} is {sources[key]} times in the source, and {found}" if places else f"row {key} is lost"
+            yield (
+                f"row {key} is {sources[key]} times in the source, and {found}" if places else f"row {key} is lost"
+            )
 
 
 def _wrong_answers(history: History) -> Iterator[str]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -57,12 +58,15 @@ def record(case: Case, directory: Path, dsn: str, prism: str = "") -> History:
     ):
         (directory / "data").mkdir()
         place: Place = Bucket(sandbox) if case.runner == "dataflow" else Folder(directory / "data")
-        place.write("in.jsonl", "".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(case.texts)))
+        place.write(
+            "in.jsonl", "".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(case.texts))
+        )
         output = make_output(case.sink, place, sandbox, database)
         spec = _spec_of(case, place, output, sandbox, prism)
         keys = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "LLMBEAM_POSTGRES_DSN": database}
         environment = environment_of({**proxy.environment(), **keys, "AIRFLOW__LLMBEAM__ALLOWED_PROGRAMS": prism})
-        sandbox.job_environments.append({**proxy.environment(), **keys})
+        if case.runner == "dataflow":
+            spec["runner"]["environment_secrets"] = _make_secrets(case, keys | {"GOOGLE_API_KEY": "k"}, sandbox)
         if case.provider != "batch":
             method = METHODS[case.provider]
             sandbox.faults.when(method, HEAD + REFUSED, Fault(kind="error", http_status=400, message="refused"))
@@ -155,6 +159,20 @@ def _spec_of(case: Case, place: Place, output: Output, sandbox: Sandbox, prism: 
     }
 
 
+def _make_secrets(case: Case, values: Mapping[str, str], sandbox: Sandbox) -> dict[str, str]:
+    """Puts what the workers of a case need into Secret Manager; returns the secrets by variable."""
+    needed = {"gemini": "GOOGLE_API_KEY", "openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+    names = [needed[case.provider]] if case.provider in needed else []
+    names += ["LLMBEAM_POSTGRES_DSN"] if case.sink == "postgres" else []
+    address = f"{sandbox.authorized_url}/v1/projects/{PROJECT}/secrets"
+    for name in names:
+        made = httpx.post(address, params={"secretId": name}, json={"replication": {"automatic": {}}})
+        made.raise_for_status()
+        data = b64encode(values[name].encode()).decode()
+        httpx.post(f"{address}/{name}:addVersion", json={"payload": {"data": data}}).raise_for_status()
+    return {name: f"projects/{PROJECT}/secrets/{name}/versions/latest" for name in names}
+
+
 class _Job(Protocol):
     """A job that can be killed and goes on."""
 
@@ -191,7 +209,12 @@ class _Process:
         self._start()
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={self._directory}/spec.json"]
+        command = [
+            sys.executable,
+            "-m",
+            "airflow_provider_llmbeam.pipeline",
+            f"--spec={self._directory}/spec.json",
+        ]
         with (self._directory / "output.txt").open("wb") as output:
             self._process = subprocess.Popen(
                 command,
