@@ -1,9 +1,8 @@
-"""Kills jobs at seeded moments, and has a checker of histories judge what is left: `scripts/bench verdict --seed 1`.
+"""Kills jobs at seeded moments, and judges what they leave: `scripts/bench verdict --seed 1`.
 
-Each case is a job of its own: a runner, a kind of provider, a sink, and the moments of its kills, counted in answers
-that the server has billed. The same seed gives the same cases, and the same verdict. What each job read, paid for
-and published is recorded as a history (JSON), which `bench.verdict.checker` reads again without the job:
-`python -m bench.verdict.checker HISTORY.json …`.
+Each case is a job of its own: a runner, a provider, a sink, and the moments of its kills, counted in answers that
+the server has billed. Equal seeds give equal cases and an equal verdict. What a job read, paid for and published is
+recorded as a history (JSON), which `python -m bench.verdict.checker HISTORY.json …` judges again without the job.
 
 file      purpose
 cases     the plan: the cases of a seed

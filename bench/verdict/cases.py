@@ -55,7 +55,7 @@ class Case:
 
 
 def make_plan(seed: int) -> list[Case]:
-    """Returns the cases of a seed: each pair of a runner, a provider and a sink; three seeds in a row have all triples.
+    """Returns the cases of a seed: each pair of runner, provider and sink; three seeds in a row have each triple.
 
     Batch inference on Dataflow is left out: the task prepares and awaits it, and no worker of Dataflow.
     """

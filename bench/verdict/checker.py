@@ -19,7 +19,7 @@ from bench.verdict.history import History
 #: What a history has to keep.
 RULES = {
     "ended": "the job ended well after its last kill",
-    "every row once": "each row of the source is in the output once, or in the dead letter once, and no other row is",
+    "every row once": "each row of the source is once in the output or in the dead letter, and no other row is",
     "answer of its row": "each answer is one that the server computed for the prompt of its row",
     "paid once": "no prompt is paid for twice, except where a kill lies between and its requests were in flight",
     "paid for a row": "each paid request asked the prompt of a row",

@@ -98,7 +98,7 @@ class History:
         dead_letter: Keys of its failed rows.
         kills: The kills, in their order.
         rents: The accelerators that were billed.
-        probes: Number of paid requests that may belong to no row: those of an endpoint that is asked whether it serves.
+        probes: Number of paid requests that may belong to no row: an endpoint is asked whether it serves.
     """
 
     case: str

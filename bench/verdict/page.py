@@ -14,8 +14,9 @@ from bench.verdict.history import History
 
 _PAGE = """# Evidence: killed jobs, judged by their bill
 
-For whoever has to decide whether to trust a release. `scripts/bench verdict --seed {seed} --page` has written this page: it kills jobs at
-seeded moments, and a checker that shares no code with the package compares source, output, dead letter and bill.
+For whoever has to decide whether to trust a release. `scripts/bench verdict --seed {seed} --page` has written this
+page: it kills jobs at seeded moments, and a checker that shares no code with the package compares source, output,
+dead letter and bill.
 
 {date}, commit `{commit}`; {system}, Python {python}, {cores} cores ({speed}); {minutes:.1f} min.
 
@@ -24,7 +25,7 @@ seeded moments, and a checker that shares no code with the package compares sour
 | cases | {cases}: {axes} |
 | kills | {kills}, each after a drawn number of billed answers |
 | rows | {rows:,}, of which {refused:,} were refused by the server and are in the dead letter |
-| paid requests | {paid:,}; {again} prompts were paid for again after a kill, where {in_flight:,} requests may have been in flight |
+| paid requests | {paid:,}, of them {again} again after a kill, when up to {in_flight:,} were in flight |
 | seconds of accelerators | {gpu_seconds:.1f}, all inside their run |
 | plan, verdict | `{plan}`, `{verdict}`: equal for the same seed |
 
@@ -32,10 +33,13 @@ seeded moments, and a checker that shares no code with the package compares sour
 |---|---|
 {rules}
 
-`{out}` keeps the history of each case; `python -m bench.verdict.checker HISTORY.json` judges it again. Left out: batch inference on
-Dataflow, as the task prepares and awaits it, and Prism where `scripts/build-prism` has not run.
-The tests plant faults in the code, each found: answers joined by position, an answer that is not recorded and so paid for again, a
-teardown that is skipped (`tests/pipeline/test_verdict.py`).
+A seed has each pair of runner, provider and sink, and three seeds in a row have each triple. Left out: batch
+inference on Dataflow, as the task prepares and awaits it, and Prism where `scripts/build-prism` has not run.
+
+`{out}` keeps the history of each case, and
+`python -m bench.verdict.checker HISTORY.json` judges it again. `tests/pipeline/test_verdict.py` plants faults in
+the code, each of which is found: answers joined by position, answers that are not recorded and so paid for again,
+a teardown that is skipped.
 """
 
 

@@ -181,7 +181,7 @@ class _Job(Protocol):
         """Whether the job has ended by itself."""
 
     def kill(self) -> int:
-        """Kills the job or a worker, and starts it again unless that happens by itself; returns what may be in flight."""
+        """Kills the job or a worker, and has it go on; returns how many requests may have been in flight."""
 
     def finish(self) -> str:
         """Waits for the end; returns what failed, or ""."""
