@@ -1,8 +1,8 @@
 """Kills jobs at seeded moments, and judges what they leave: `scripts/bench verdict --seed 1`.
 
 Each case is a job of its own: a runner, a provider, a sink, and the moments of its kills, counted in answers that
-the server has billed. Equal seeds give equal cases and an equal verdict. What a job read, paid for and published is
-recorded as a history (JSON), which `python -m bench.verdict.checker HISTORY.json …` judges again without the job.
+the server has billed. Equal seeds give equal cases and an equal verdict. What a job read, paid for and published
+is recorded as a history (JSON), which `python -m bench.verdict.checker HISTORY.json …` judges again.
 
 file      purpose
 cases     the plan: the cases of a seed
