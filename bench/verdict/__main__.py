@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.machine import facts
 from bench.verdict import __doc__ as description
-from bench.verdict.cases import ENDPOINTS, Case, digest_of, make_plan
+from bench.verdict.cases import Case, EndpointCase, digest_of, make_endpoint_plan, make_plan
 from bench.verdict.checker import check, paid_again
 from bench.verdict.gpu import record_endpoints
 from bench.verdict.history import History
@@ -37,14 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prism = str(options.prism or "")
     plan = [case for case in make_plan(options.seed) if prism or case.runner != "prism"]
     plan = [case for case in plan if options.cases in case.name]
+    endpoints = [case for case in make_endpoint_plan(options.seed) if options.cases in case.name]
     began_at = time.monotonic()
     histories = options.out / "histories"
     histories.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="llmbeam-verdict-") as home:
-        found = list(_run(plan, Path(home), prism, options))
+        found = _run(plan, endpoints, Path(home), prism, options.at_once)
     for history in found:
         (histories / f"{history.case}.json").write_text(json.dumps(history.fields(), indent=1) + "\n")
-    plan_digest, verdict = digest_of(plan), verdict_of(found)
+    plan_digest, verdict = digest_of([*plan, *endpoints]), verdict_of(found)
     _print(f"plan {plan_digest} of seed {options.seed}, verdict {verdict.digest}, {len(found)} cases")
     for line in verdict.lines:
         _print(line)
@@ -53,14 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(not verdict.is_passed)
 
 
-def _run(plan: Sequence[Case], home: Path, prism: str, options: argparse.Namespace) -> list[History]:
+def _run(
+    plan: Sequence[Case], endpoints: Sequence[EndpointCase], home: Path, prism: str, at_once: int
+) -> list[History]:
     from tests.postgres_server import postgres_server
 
-    with postgres_server() as dsn, ThreadPoolExecutor(options.at_once) as pool:
-        kinds = [kind for kind in ENDPOINTS if options.cases in f"endpoint-{kind}"]
-        endpoints = pool.submit(record_endpoints, options.seed, kinds, home) if kinds else None
+    with postgres_server() as dsn, ThreadPoolExecutor(at_once) as pool:
+        of_endpoints = pool.submit(record_endpoints, endpoints, home) if endpoints else None
         found = list(pool.map(partial(_record, home=home, dsn=dsn, prism=prism), plan))
-        return [*found, *(endpoints.result() if endpoints else ())]
+        return [*found, *(of_endpoints.result() if of_endpoints else ())]
 
 
 def _record(case: Case, home: Path, dsn: str, prism: str) -> History:

@@ -54,6 +54,23 @@ class Case:
     failing: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class EndpointCase:
+    """One Dag with an endpoint of its own.
+
+    Attributes:
+        name: Name of the case.
+        kind: Kind of the endpoint.
+        texts: Text of each row.
+        kill: Number of billed answers after which its job is killed.
+    """
+
+    name: str
+    kind: Endpoint
+    texts: tuple[str, ...]
+    kill: int
+
+
 def make_plan(seed: int) -> list[Case]:
     """Returns the cases of a seed: each pair of runner, provider and sink; three seeds in a row have each triple.
 
@@ -86,6 +103,16 @@ def _make_case(random_: random.Random, runner: Runner, provider: Provider, sink:
     )
 
 
+def make_endpoint_plan(seed: int) -> list[EndpointCase]:
+    """Returns the cases of a seed with an endpoint: one of each kind."""
+    random_ = random.Random(seed)
+    made = [(kind, make_texts(random_)) for kind in ENDPOINTS]
+    return [
+        EndpointCase(name=f"endpoint-{kind}", kind=kind, texts=texts, kill=random_.randint(1, len(set(texts))))
+        for kind, texts in made
+    ]
+
+
 def make_texts(random_: random.Random) -> tuple[str, ...]:
     """Returns the texts of the rows, some of which are refused and some of which repeat another one."""
     marks = [*[REFUSED] * SPECIAL_ROWS, *["row"] * (ROWS - 2 * SPECIAL_ROWS)]
@@ -95,6 +122,6 @@ def make_texts(random_: random.Random) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def digest_of(plan: Sequence[Case]) -> str:
+def digest_of(plan: Sequence[Case | EndpointCase]) -> str:
     """Returns a digest of a plan, which is equal for equal plans."""
     return sha256(json.dumps([asdict(case) for case in plan]).encode()).hexdigest()[:12]

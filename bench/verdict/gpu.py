@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ import psutil
 from llmbeam_sandbox import Latency, ModelSettings, Proxy, Sandbox
 
 from bench.run import environment_of
-from bench.verdict.cases import ENDPOINTS, Endpoint, make_texts
+from bench.verdict.cases import ENDPOINTS, Endpoint, EndpointCase
 from bench.verdict.history import History, Kill
 from bench.verdict.places import BUCKET, PROJECT, Folder, dead_letter_of, make_output
 from bench.verdict.record import HEAD, LATENCY_SECONDS, MAX_SECONDS, rents_of, requests_of, rows_of
@@ -33,14 +32,13 @@ _SPECS: dict[Endpoint, dict[str, Any]] = {
 }
 
 
-def record_endpoints(seed: int, kinds: Sequence[Endpoint], home: Path) -> list[History]:
-    """Runs a Dag with each of some kinds of endpoint, and kills its job once; the retry of the task resumes it."""
-    random_ = random.Random(seed)
+def record_endpoints(plan: Sequence[EndpointCase], home: Path) -> list[History]:
+    """Runs the Dag of each case, and kills its job once; the retry of the task resumes it."""
     database = home / "airflow"
     database.mkdir()
     code = "from airflow.utils import db; db.initdb()"
     subprocess.run([sys.executable, "-c", code], env=_environment(database, {}), check=True, capture_output=True)
-    return [_record(kind, random_, home / f"endpoint-{kind}", database) for kind in kinds]
+    return [_record(case, home / case.name, database) for case in plan]
 
 
 def _environment(database: Path, added: dict[str, str]) -> dict[str, str]:
@@ -55,16 +53,15 @@ def _environment(database: Path, added: dict[str, str]) -> dict[str, str]:
     return environment_of({**airflow, **added})
 
 
-def _record(kind: Endpoint, random_: random.Random, directory: Path, database: Path) -> History:
-    texts = make_texts(random_)
-    moment = random_.randint(1, len(set(texts)))
+def _record(case: EndpointCase, directory: Path, database: Path) -> History:
+    texts = case.texts
     (directory / "data").mkdir(parents=True)
     place = Folder(directory / "data")
     place.write("in.jsonl", "".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(texts)))
     models = ModelSettings(latency=Latency(mean_seconds=LATENCY_SECONDS))
     with Sandbox(buckets=(BUCKET,), models=models) as sandbox, Proxy(sandbox) as proxy:
         output = make_output("jsonl", place, sandbox, "")
-        command = [sys.executable, "-m", "bench.verdict.gpu", kind, str(directory / "data")]
+        command = [sys.executable, "-m", "bench.verdict.gpu", case.kind, str(directory / "data")]
         began_at = time.time()
         with (directory / "output.txt").open("wb") as log:
             process = subprocess.Popen(
@@ -74,7 +71,7 @@ def _record(kind: Endpoint, random_: random.Random, directory: Path, database: P
         while process.poll() is None and time.time() < began_at + MAX_SECONDS:
             time.sleep(0.005)
             # The endpoint was asked once whether it serves.
-            if not kills and sandbox.requests.paid().total() - 1 >= moment:
+            if not kills and sandbox.requests.paid().total() - 1 >= case.kill:
                 since = time.time()
                 for job in _jobs_of(process.pid):
                     job.kill()
@@ -86,7 +83,7 @@ def _record(kind: Endpoint, random_: random.Random, directory: Path, database: P
             process.kill()
             process.wait()
         return History(
-            case=f"endpoint-{kind}",
+            case=case.name,
             began_at=began_at,
             ended_at=time.time(),
             failure=failure,

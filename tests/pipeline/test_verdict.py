@@ -49,10 +49,10 @@ FAULTS = {
         "no GPU outside its run",
         PlantedFault(
             area="verdict",
-            what="teardown looks at the endpoint, and leaves it",
+            what="teardown looks for the endpoint in no location, and leaves it",
             file="operators/endpoint.py",
-            old="            for one, platform in sites:\n                location = platform.location",
-            new="            for one, platform in ():\n                location = platform.location",
+            old="sites = [(one, platform) for one in found for platform in self._platforms(one.endpoint)]",
+            new="sites = []",
             tests=(),
         ),
     ),
