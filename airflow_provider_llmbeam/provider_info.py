@@ -114,7 +114,7 @@ def get_provider_info() -> dict[str, Any]:
                     "placeholders": {
                         "host": "https://… (empty: Google's own address)",
                         "login": "for OAuth alone, whose secret is the API key",
-                        "password": "of Gemini, Anthropic, or an OpenAI-compatible server",
+                        "password": "of the provider or the server of the model",
                     },
                 },
                 "conn-fields": {

@@ -47,7 +47,7 @@ with DAG(
             },
         },
         cascade={"stages": [{"model": "gemini-3.5-flash-lite"}], "target_agreement": 0.95},
-        model="gemini-3.5-pro",
+        model="gemini-3.5-flash",
         inference="batch",  # of what is left for `model`, at half the price
         limits={"budget_usd": 20},
         sink={"uri": f"{DATA}/sorted/{DAY}"},

@@ -52,6 +52,7 @@ def _fork_server() -> ForkServer:
 def _accept(listener: socket.socket) -> None:
     while True:
         connection, _ = listener.accept()
+        connection.settimeout(None)  # Beam's authentication sets a default of 60 s for all sockets of a process
         Thread(target=_run, args=(connection,), name="forked-job", daemon=True).start()
 
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from waiting import until
@@ -34,3 +35,19 @@ def test_a_job_is_a_fork_that_ends_with_its_process(tmp_path):
         assert process.poll() is None
         process.kill()
         until(lambda: has_ended(fork.pid), "the end of the fork")
+
+
+def test_a_job_outlives_the_default_timeout_of_sockets_that_beam_sets(tmp_path):
+    before_all = socket.getdefaulttimeout()
+    os.mkfifo(tmp_path / "spec.json")
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", f"--spec={tmp_path}/spec.json"]
+    before = set(forked_jobs())
+    socket.setdefaulttimeout(0.2)
+    try:
+        with subprocess.Popen(command) as process:
+            (fork,) = until(lambda: set(forked_jobs()) - before, "a fork")
+            time.sleep(0.6)
+            assert not has_ended(fork.pid)
+            process.kill()
+    finally:
+        socket.setdefaulttimeout(before_all)

@@ -11,15 +11,16 @@ from airflow_provider_llmbeam.providers.errors import ApiNotFoundError
 from airflow_provider_llmbeam.providers.probe import ModelList
 from airflow_provider_llmbeam.providers.registry import part_of
 from airflow_provider_llmbeam.providers.rest import RestClient, session_with
-from airflow_provider_llmbeam.spec.model import Model, connection_fields, parse_model
+from airflow_provider_llmbeam.spec.model import Model, connected_models, connection_fields, parse_model
+from airflow_provider_llmbeam.spec.model.server import is_below
 from airflow_provider_llmbeam.transport.server_reply import list_of
 
 
 def model_of_connection(key: str | None, fields: Mapping[str, Any]) -> Model:
     """Returns a model whose requests would go where the key of a connection belongs.
 
-    The address of a server with the OpenAI API has a path, such as `/v1`; that of Gemini has none. Without an
-    address, a key of OpenAI begins with `sk-`, and one of Anthropic with `sk-ant-`.
+    The prefix of a key tells its provider. With another key, the address of a server with the OpenAI API has a
+    path, such as `/v1`; those of Gemini and Anthropic have none, and are told apart by their domains.
 
     Args:
         key: Its key.
@@ -28,14 +29,19 @@ def model_of_connection(key: str | None, fields: Mapping[str, Any]) -> Model:
     Raises:
         JobSpecError: A field of the connection does not fit.
     """
-    host = fields.get("base_url")
-    is_anthropic = (urlsplit(host or "").hostname or "").endswith("anthropic.com") or (key or "").startswith(
-        "sk-ant-"
-    )
-    is_openai = urlsplit(host or "").path.strip("/") or (not host and (key or "").startswith("sk-"))
-    kind = "anthropic" if is_anthropic else "openai" if is_openai else "gemini"
-    model = {"type": "gemini"} if kind == "gemini" or fields.get("project") else {"type": kind, "name": "any"}
+    kind = "gemini" if fields.get("project") else _type_of(key or "", fields.get("base_url") or "")
+    model = {"type": "gemini"} if kind == "gemini" else {"type": kind, "name": "any"}
     return parse_model(model | {name: fields[name] for name in connection_fields(model) if fields.get(name)})
+
+
+def _type_of(key: str, address: str) -> str:
+    models = connected_models()
+    by_key = [each for each in models if each.api.key_prefix and key.startswith(each.api.key_prefix)]
+    if by_key:
+        return max(by_key, key=lambda each: len(each.api.key_prefix)).type
+    if urlsplit(address).path.strip("/"):
+        return "openai"
+    return next((each.type for each in models if is_below(address, each.api.domains)), "gemini")
 
 
 def describe_access(model: Model, environment: Mapping[str, str]) -> str:
@@ -49,7 +55,7 @@ def describe_access(model: Model, environment: Mapping[str, str]) -> str:
         LLMBeamError: There is no key or token; or the server refuses it, or does not answer.
     """
     authenticate = ModelAuthentication(model, environment)
-    with session_with(authenticate, model.api.certificate) as session:
+    with session_with(authenticate, model.api) as session:
         client = RestClient(session, model.api.service)
         wanted: ModelList = part_of(model, "probe").model_list(model)
         try:

@@ -28,6 +28,7 @@ from airflow.providers.common.ai.batch.output_schema import OutputSpec
 from airflow.providers.common.ai.exceptions import LLMBatchInputError, LLMBatchLimitExceededError
 from pydantic import ValidationError
 
+from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.access import open_access
@@ -37,7 +38,7 @@ from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches
 from airflow_provider_llmbeam.providers.gemini.batch_format import DeveloperFormat
 from airflow_provider_llmbeam.providers.rest import open_client, session_with
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
-from airflow_provider_llmbeam.spec.model.parameters import given, parameter_column, refusal
+from airflow_provider_llmbeam.spec.model.parameters import given
 
 _log = logging.getLogger(__name__)
 
@@ -252,7 +253,7 @@ def _generation(params: Mapping[str, Any], index: int, model: GeminiModel) -> Ge
             raise ValueError(f"unknown {', '.join(map(repr, sorted(unknown)))}")
         generation = Generation.model_validate(params)
         for name in given(generation):
-            if why := refusal(name, generation, model, parameter_column(model)):
+            if why := model.parameters.find_fault(name, generation):
                 raise ValueError(f"`{name}` {why}")
         return generation
     except (ValueError, ValidationError) as error:
@@ -266,8 +267,8 @@ def _display_name(idempotency_key: str, input_fingerprint: str) -> str:
     return f"llm-batch-{idempotency_key}-{input_fingerprint[:16]}"
 
 
-def _item(key: str, index: int, result: Any) -> RawResultItem:
-    usage = {"input_tokens": result.input_tokens, "output_tokens": result.output_tokens}
+def _item(key: str, index: int, result: Reply | RequestError) -> RawResultItem:
+    usage = {"input_tokens": result.tokens.input, "output_tokens": result.tokens.output}
     if isinstance(result, RequestError):
         error = {
             "type": "provider_error",

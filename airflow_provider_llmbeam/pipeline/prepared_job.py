@@ -39,7 +39,6 @@ from airflow_provider_llmbeam.pipeline.shared_budget import check_budget
 from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
 from airflow_provider_llmbeam.spec.identity import spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.parameters import ignored
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner, workers_have_keys
 
 _log = logging.getLogger("llmbeam")
@@ -130,7 +129,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
             )
             build(pipeline, spec, context, manifest, cache, cascade)
             (refuse_other_owner if is_detached else claim)(spec)
-        for name in ignored(spec.generation, spec.model):
+        for name in spec.model.parameters.find_ignored(spec.generation):
             _log.warning("%s %s ignores `generation.%s`.", spec.model.type, spec.model.name, name)
         _log.info(
             "Job %r: %s %s, server %s, journal %s",

@@ -88,6 +88,7 @@ def test_only_models_metrics_and_statistics_need_no_token(sandbox: Sandbox) -> N
         "/v1/projects/{project}/locations/global/services/{service}/quotaInfos{tail}",
         "/v1/embeddings",
         "/v1/messages",
+        "/v1/messages/batches{tail}",
         "/sandbox/token-bill",
         # Batches and files of callers with an API key: prompts in memory, and no code.
         "/v1/batches{tail}",

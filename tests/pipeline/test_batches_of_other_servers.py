@@ -17,9 +17,10 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import Sums
 from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
+from airflow_provider_llmbeam.providers.batch import BatchProvider
 from airflow_provider_llmbeam.providers.openai.batch import OpenAIBatches
 from airflow_provider_llmbeam.spec import JobSpec
-from tests.pipeline.test_batch_inference import KILLED_AT, Killed, VertexAIBatches, report_of
+from tests.pipeline.test_batch_inference import KILLED_AT, Killed, report_of
 from tests.unit.pipeline.batch_inference.moments import KILLS
 
 pytestmark = [pytest.mark.promise(2), pytest.mark.promise(4), pytest.mark.usefixtures("quick_batch_polls")]
@@ -76,7 +77,7 @@ def test_a_try_that_ends_at_any_moment_is_continued_where_batches_have_no_metada
         sandbox.batches.settings = BatchSettings(outcome="stuck", without=["metadata"])
         end_when_submitted(monkeypatch, sandbox)
     owner, name, is_done = KILLED_AT[moment]
-    owner = OpenAIBatches if owner is VertexAIBatches else owner
+    owner = OpenAIBatches if owner is BatchProvider else owner
     spec, call = JobSpec.parse(job), getattr(owner, name)
 
     def killed(*args, **options):

@@ -254,12 +254,12 @@ def test_a_row_that_fails_in_a_stage_escalates_and_one_that_fails_in_model_is_in
 @pytest.mark.full
 def test_repeated_answers_are_a_score(tmp_path, sandbox):
     varying = stage(sandbox, "varying", score={"type": "repeats", "samples": 3})
-    ended = make(tmp_path, sandbox, stages=[varying]).run()
+    ended = make(tmp_path, sandbox, stages=[varying], target_agreement=0.7, class_agreement=0.4).run()
     report = ended.report["cascade"]
     assert by_model(sandbox)["varying"] == 3 * 600
     assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
     assert report["stages"][0]["answered"] > 0, report["reason"]
-    assert agreement(ended.answers) >= 0.85
+    assert agreement(ended.answers) >= 0.7
 
 
 @pytest.mark.full

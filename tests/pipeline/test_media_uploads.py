@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.pipeline.media.stored import StoredMedia
 from airflow_provider_llmbeam.pipeline.media.uploads import open_uploads
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
-from airflow_provider_llmbeam.spec.model import media
+from airflow_provider_llmbeam.spec.model import model
 from tests.pipeline.test_no_answer_is_paid_for_twice import start_command
 from tests.processes import until_job
 
@@ -26,7 +26,7 @@ SMALL = {"c.png": b"image" * 200, "d.mp4": b"third" * 200}
 @pytest.fixture
 def large_job(job, tmp_path, monkeypatch):
     """A job whose rows name small and large files, against the Developer API."""
-    monkeypatch.setattr(media, "MIB", 2**10)
+    monkeypatch.setattr(model, "MIB", 2**10)
     folder = tmp_path / "files"
     folder.mkdir()
     for name, content in (LARGE | SMALL).items():

@@ -17,7 +17,7 @@ from airflow_provider_llmbeam.pipeline.build import build
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.privacy.detection import detection_of
 from airflow_provider_llmbeam.spec import JobSpec
-from airflow_provider_llmbeam.spec.model import media
+from airflow_provider_llmbeam.spec.model import model
 
 PARENT = "projects/llmbeam-sandbox"
 KEYS = ("GOOGLE_API_KEY", "LLMBEAM_POSTGRES_DSN", "LLMBEAM_PRIVACY_KEY")
@@ -115,7 +115,7 @@ def test_workers_that_cannot_mask_personal_data_fail_the_job_before_any_request(
 
 
 def test_the_last_step_deletes_what_the_workers_have_uploaded(spec, sandbox, monkeypatch):
-    monkeypatch.setattr(media, "MIB", 2**10)
+    monkeypatch.setattr(model, "MIB", 2**10)
     bucket = storage.Client().bucket("rows")
     for number in range(5):
         bucket.blob(f"{number}.mp4").upload_from_string(f"{number % 2}" * 100_000)

@@ -142,7 +142,7 @@ def test_a_line_has_the_name_and_the_request_without_a_stream(model: AnthropicMo
 def test_an_answer_is_read(model: AnthropicModel, line: dict[str, Any]) -> None:
     found = batch_format(model, GENERATION, None).decode(json.dumps({"custom_id": KEY, **line}).encode())
     assert isinstance(found.result, Reply)
-    assert (found.key, found.result.text, found.result.input_tokens) == (KEY, "Paris", 7)
+    assert (found.key, found.result.text, found.result.tokens.input) == (KEY, "Paris", 7)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_request_that_was_not_answered_is_an_error_that_bills_nothing(
 ) -> None:
     found = batch_format(model, GENERATION, None).decode(json.dumps({"custom_id": KEY, **line}).encode())
     assert isinstance(found.result, RequestError)
-    assert (found.result.kind, found.result.input_tokens, found.result.output_tokens) == (kind, 0, 0)
+    assert (found.result.kind, found.result.tokens.input, found.result.tokens.output) == (kind, 0, 0)
 
 
 def test_a_line_without_a_name_is_none() -> None:
