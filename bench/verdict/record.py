@@ -209,17 +209,14 @@ class _Process:
         self._start()
 
     def _start(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "airflow_provider_llmbeam.pipeline",
-            f"--spec={self._directory}/spec.json",
-        ]
+        # As a task starts it: it ends when its standard input closes, that is, with this process.
+        command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--child"]
+        command.append(f"--spec={self._directory}/spec.json")
         with (self._directory / "output.txt").open("wb") as output:
             self._process = subprocess.Popen(
                 command,
                 env=self._environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -243,12 +240,13 @@ class _Process:
         except subprocess.TimeoutExpired:
             self._end()
             return f"the job did not end within {MAX_SECONDS:g} s: {self._quote()}"
+        self._process.communicate()
         return f"exit status {status}: {self._quote()}" if status else ""
 
     def _end(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._process.communicate()
 
     def _quote(self) -> str:
         return (self._directory / "output.txt").read_text(errors="replace")[-_QUOTED_CHARACTERS:]
