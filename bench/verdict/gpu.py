@@ -67,7 +67,7 @@ def _record(case: EndpointCase, directory: Path, database: Path) -> History:
             process = subprocess.Popen(
                 command, env=_environment(database, proxy.environment()), stdout=log, stderr=subprocess.STDOUT
             )
-        kills = []
+        kills: list[Kill] = []
         while process.poll() is None and time.time() < began_at + MAX_SECONDS:
             time.sleep(0.005)
             # The endpoint was asked once whether it serves.
@@ -106,7 +106,7 @@ def _jobs_of(pid: int) -> Iterator[psutil.Process]:
 
 def run_dag(kind: Endpoint, directory: Path) -> bool:
     """Runs the Dag of a kind of endpoint in this process; returns whether it succeeded."""
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.bundles import manager
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
     from airflow.sdk import DAG
 
@@ -137,7 +137,8 @@ def run_dag(kind: Endpoint, directory: Path) -> bool:
             retries=1,
             retry_delay=soon,
         )
-    DagBundlesManager().sync_bundles_to_db()
+    bundles: Any = manager  # untyped
+    bundles.DagBundlesManager().sync_bundles_to_db()
     bag = DagBag(os.devnull, bundle_path=Path(os.environ["AIRFLOW_HOME"], "dags"))
     bag.bag_dag(dag)
     sync_bag_to_db(bag, "dags-folder", None)

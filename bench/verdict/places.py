@@ -123,7 +123,7 @@ def dead_letter_of(place: Place) -> tuple[int, ...]:
 
 
 def _rows_of_files(place: Place) -> tuple[PublishedRow, ...]:
-    found = []
+    found: list[dict[str, Any]] = []
     for name, data in place.find("answers-").items():
         if name.startswith("out/answers-"):  # and not what is staged below it
             is_parquet = name.endswith(".parquet")
