@@ -32,9 +32,18 @@ def postgres_server() -> Iterator[str]:
         as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         for path in (home, *home.rglob("*")):
             os.chown(path, user.pw_uid, user.pw_gid)
-    make = ["-D", data, "-U", "llmbeam", "-A", "scram-sha-256", f"--pwfile={home}/password", "--no-sync"]
+    make: list[Any] = [
+        "-D",
+        data,
+        "-U",
+        "llmbeam",
+        "-A",
+        "scram-sha-256",
+        f"--pwfile={home}/password",
+        "--no-sync",
+    ]
     subprocess.run(
-        [programs / "initdb", *make, "--locale=C", "--encoding=UTF8"],
+        [str(programs / "initdb"), *make, "--locale=C", "--encoding=UTF8"],
         check=True,
         cwd=home,
         stdout=subprocess.DEVNULL,
@@ -43,7 +52,12 @@ def postgres_server() -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
-    serve = [programs / "postgres", "-D", data, *(f"--{name}={value}" for name, value in settings.items())]
+    serve: list[Any] = [
+        programs / "postgres",
+        "-D",
+        data,
+        *(f"--{name}={value}" for name, value in settings.items()),
+    ]
     # The shell ends the server, by its id, when the pipe closes: also when this process is killed with -9.
     guard = '"$@" </dev/null & read -r _; kill -QUIT $!; wait $!; rm -rf "$0"'
     with log.open("wb") as lines:
