@@ -251,6 +251,39 @@ _add_command(
 
 
 @llmbeam.command()
+@click.argument("job", metavar="[JOB]", required=False)
+@click.option("--send", "sends", is_flag=True, help="Also run trial jobs of 1 to 10 rows, which are billed.")
+@click.option("--gcp-conn-id", default="google_cloud_default", show_default=True, help="Of JOB.json.")
+@_of_task
+@_AS_JSON
+def doctor(
+    job: str | None, sends: bool, gcp_conn_id: str, when: str | None, map_index: int | None, as_json: bool
+) -> None:
+    """Check what a job needs: account, APIs, permissions, quota, buckets, tables, network, packages.
+
+    Prints what holds, what does not, and the command that mends it; without JOB, of this machine and the account.
+    Changes nothing, and sends nothing that is billed without --send. Needs Airflow, for its connections. Exits
+    with 1 if something does not hold.
+    """
+    # The log of Airflow, which goes to the standard output.
+    with contextlib.redirect_stdout(sys.stderr):
+        from airflow_provider_llmbeam.doctor.run import diagnose
+
+        logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+        found = diagnose(job, when=when, map_index=map_index, gcp_conn_id=gcp_conn_id, sends=sends)
+    _print(found.plain(), None if as_json else str(found))
+    sys.exit(1 if found.has_fault else 0)
+
+
+@llmbeam.command()
+def schema() -> None:
+    """Print the JSON Schema of JOB.json, for editors and validators."""
+    from airflow_provider_llmbeam.spec import JobSpec
+
+    _print(JobSpec.json_schema())
+
+
+@llmbeam.command()
 @click.option("--location", "locations", multiple=True, required=True, help="A region; may be repeated.")
 @click.option("--project", help="Google Cloud project; by default that of the credentials.")
 @click.option("--deployment", "deployments", multiple=True, help="An Airflow; may be repeated. Default: this one.")

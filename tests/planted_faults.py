@@ -196,4 +196,28 @@ PLANTED_FAULTS = {
         new="move_in({failed: spec.paths.dead_letter_uri})",
         tests=("tests/unit/pipeline/transforms/test_publish.py", "tests/pipeline/test_no_row_is_lost.py"),
     ),
+    "tested-on-what-chose": PlantedFault(
+        area="cascade",
+        what="thresholds are tested on the draws that chose them, and miss their target more often than promised",
+        file="pipeline/cascade/calibration.py",
+        old="outcomes = search.count(testing)",
+        new="outcomes = search.count(choosing)",
+        tests=("tests/unit/pipeline/cascade/test_calibration.py",),
+    ),
+    "cheap-answer-of-model": PlantedFault(
+        area="cascade",
+        what="the answer of a stage is kept as that of `model`, which later jobs and the shared cache believe",
+        file="pipeline/cascade/transform.py",
+        old="fingerprint, prompt = made",
+        new="fingerprint, prompt = request.fingerprint, made[1]",
+        tests=("tests/pipeline/test_cascade.py",),
+    ),
+    "class-without-draws-is-kept": PlantedFault(
+        area="cascade",
+        what="a stage's answers of a class that nothing is known of are kept, and the rare class is sacrificed",
+        file="pipeline/cascade/calibration.py",
+        old="math.isfinite(answer.score) and (guaranteed is None or answer.label in guaranteed)",
+        new="math.isfinite(answer.score)",
+        tests=("tests/unit/pipeline/cascade/test_choice.py", "tests/unit/pipeline/cascade/test_calibration.py"),
+    ),
 }

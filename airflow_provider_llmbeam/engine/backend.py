@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from airflow_provider_llmbeam.engine.logprobs import TokenLogprob
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.token_counts import Tokens
@@ -28,6 +29,8 @@ class Reply:
         first_token_seconds: Time from the request to the first text, in seconds, for a streamed answer.
         vector: The embedding, as sent by the server.
         mean_logprob: Mean natural logarithm of the probabilities of the tokens, if it was asked for.
+        token_logprobs: The tokens, each with the natural logarithm of its probability, as far as they were sent.
+        score_logprob: See `Completion`.
         reasoning: What the model wrote before the text, as far as the server sends it.
         mended: 1 if its text was mended without another request, see `engine.mending`.
         citations: Pages that a search found and the answer uses, see `Completion`.
@@ -41,6 +44,8 @@ class Reply:
     first_token_seconds: float | None = None
     vector: Sequence[float] | None = None
     mean_logprob: float | None = None
+    token_logprobs: Sequence[TokenLogprob] = ()
+    score_logprob: float | None = None
     reasoning: str = ""
     mended: int = 0
     citations: list[dict[str, Any]] | None = None
@@ -54,6 +59,7 @@ class Reply:
             "first_token_seconds": self.first_token_seconds,
             "service_tier": self.service_tier,
             "mean_logprob": self.mean_logprob,
+            "score_logprob": self.score_logprob,
             "citations": self.citations,
             "reasoning": self.reasoning or None,
             "mended": self.mended,

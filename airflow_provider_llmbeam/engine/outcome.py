@@ -61,6 +61,7 @@ class Completion:
         answered_at: Unix time of the answer.
         service_tier: Tier at which it was served.
         mean_logprob: Mean natural logarithm of the probabilities of its tokens, with `generation.logprobs`.
+        score_logprob: What `generation.logprobs` names in its place: the minimum, or the sum over the label.
         mended: 1 if its text was mended without another request.
         reasoning: With `generation.keep_reasoning`, what the model wrote before the text; `None` for nothing.
         citations: With `generation.google_search`, the pages that it uses: `uri`, `title`, and in `texts` the
@@ -87,6 +88,7 @@ class Completion:
     answered_at: float
     service_tier: ServiceTier = "standard"
     mean_logprob: float | None = None
+    score_logprob: float | None = None
     citations: list[dict[str, Any]] | None = None
     reasoning: str | None = None
 

@@ -8,9 +8,10 @@ import math
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_llmbeam.engine.backend import Reply
+from airflow_provider_llmbeam.engine.logprobs import score_logprob
 from airflow_provider_llmbeam.engine.mending import decoded_twice, mended_json, read_json, without_reasoning
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
@@ -36,6 +37,7 @@ class OutputParser:
         choices: The only valid texts; empty for any text.
         strips_reasoning: Whether reasoning before an answer is no part of it.
         keeps_reasoning: Whether a reply with an answer keeps its reasoning.
+        score: Which log-probability a reply keeps beside the mean; `None` for no other one.
     """
 
     def __init__(
@@ -45,11 +47,13 @@ class OutputParser:
         *,
         strips_reasoning: bool = True,
         keeps_reasoning: bool = False,
+        score: Literal["minimum", "label"] | None = None,
     ) -> None:
         self._output_schema = output_schema
         self._choices = choices
         self._strips_reasoning = strips_reasoning
         self._keeps_reasoning = keeps_reasoning
+        self._score = score
         self._schema: AnswerSchema | None = None
         if output_schema is not None:
             from airflow_provider_llmbeam.spec.prompt.answer_schema import AnswerSchema  # see `checked_schema`
@@ -58,7 +62,10 @@ class OutputParser:
         self._thread = asyncio.Lock()
 
     def mended(self, reply: Reply) -> Reply:
-        """Returns a reply without reasoning in its text, and with its JSON alone, see `engine.mending`."""
+        """Returns a reply with its score, without reasoning in its text, and with its JSON alone."""
+        if self._score is not None:
+            score = score_logprob(reply.token_logprobs, self._score, self._output_schema)
+            reply = replace(reply, score_logprob=score)
         text, block = without_reasoning(reply.text) if self._strips_reasoning else (reply.text, "")
         reasoning = "\n".join(filter(None, (reply.reasoning, block)))
         if text.strip() and not self._keeps_reasoning:  # the error of an empty answer says how much there is
@@ -202,6 +209,7 @@ def open_parser(
         generation.choices,
         strips_reasoning=generation.strip_reasoning,
         keeps_reasoning=generation.keep_reasoning,
+        score=None if isinstance(generation.logprobs, bool) else generation.logprobs,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -55,15 +56,41 @@ def describe_access(model: Model, environment: Mapping[str, str]) -> str:
         LLMBeamError: There is no key or token; or the server refuses it, or does not answer.
     """
     authenticate = ModelAuthentication(model, environment)
+    page = read_models(model, authenticate)
+    if page is None:
+        url = part_of(model, "probe").model_list(model).url
+        return f"{model.api.service} at {url} lists no models, so the key was not checked"
+    by = "key" if model.api.authentication == "api_key" else "account"
+    by = by if authenticate() else "request without a key"
+    return f"{by} accepted, {'' if page.is_whole else 'more than '}{len(page.names):,} models"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModels:
+    """The models of a server.
+
+    Attributes:
+        names: Their names, of the first page.
+        is_whole: Whether there is no further page.
+    """
+
+    names: tuple[str, ...]
+    is_whole: bool
+
+
+def read_models(model: Model, authenticate: ModelAuthentication) -> ListedModels | None:
+    """Asks a server for its models, once; `None` if it lists none.
+
+    Raises:
+        LLMBeamError: There is no key or token; or the server refuses it, or does not answer.
+    """
     with session_with(authenticate, model.api) as session:
         client = RestClient(session, model.api.service)
         wanted: ModelList = part_of(model, "probe").model_list(model)
         try:
             page = client.json_object(client.request("GET", wanted.url, params=wanted.params))
         except ApiNotFoundError:
-            return f"{model.api.service} at {wanted.url} lists no models, so the key was not checked"
-    models = list_of(page.get(wanted.models_field))
-    many = "more than " if page.get("nextPageToken") or page.get("has_more") else ""
-    by = "key" if model.api.authentication == "api_key" else "account"
-    by = by if authenticate() else "request without a key"
-    return f"{by} accepted, {many}{len(models):,} models"
+            return None
+    models = [each for each in list_of(page.get(wanted.models_field)) if isinstance(each, Mapping)]
+    names = tuple(str(each.get("id") or each.get("name") or "") for each in models)
+    return ListedModels(names, not (page.get("nextPageToken") or page.get("has_more")))

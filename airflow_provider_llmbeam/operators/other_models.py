@@ -85,8 +85,16 @@ class OtherModels:
             return cascade
         return {
             **found,
-            "stages": [
-                {**stage, "model": self.completed(stage.get("model"))} if isinstance(stage, Mapping) else stage
-                for stage in stages
-            ],
+            "stages": [self._completed_stage(from_text(stage)) for stage in stages],
         }
+
+    def _completed_stage(self, stage: Any) -> Any:
+        """Returns a stage, or the embedding of one that is distilled, with its model."""
+        if not isinstance(stage, Mapping):
+            return stage
+        if stage.get("type") != "distilled":
+            return {**stage, "model": self.completed(stage.get("model"))}
+        embedding = from_text(stage.get("embedding"))
+        if not isinstance(embedding, Mapping) or "model" not in embedding:
+            return stage
+        return {**stage, "embedding": {**embedding, "model": self.completed(embedding["model"])}}

@@ -10,7 +10,8 @@ import apache_beam as beam
 from apache_beam.ml.inference.base import PredictionResult, RunInference
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
-from airflow_provider_llmbeam.pipeline.cascade.transform import CompareAudited
+from airflow_provider_llmbeam.pipeline.cascade.comparer import CompareAudited
+from airflow_provider_llmbeam.pipeline.cascade.transform import PairAudited
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.conversation.store import WriteHistory
@@ -67,6 +68,7 @@ def build(
     deadline = batch.deadline_at if batch is not None else deadline_at(spec, context.started_at)
     features = features_of(spec)
     requests, replaced, results = read_requests(root, spec, context, features)
+    audited = results.audited
     handler = (JobHandler[Request] if spec.conversation is None else ConversationHandler)(spec, context)
     fan_out = FanOut() if spec.conversation is None else FanOutTurns()
     predictions = wait_for_sink_check(root, requests, spec, context) | "RunInference" >> RunInference(handler)
@@ -118,7 +120,9 @@ def build(
         sampled = Tally() if batch is not None and batch.cascade else cascade.tally
         tallied += [
             root | "Calibration" >> beam.Create([sampled]),
-            predictions | "CompareAudited" >> beam.ParDo(CompareAudited(spec, context)),
+            (*audited, predictions | "PairAudited" >> beam.ParDo(PairAudited(spec, context)))
+            | "Audited" >> beam.Flatten()
+            | "CompareAudited" >> CompareAudited(spec),
         ]
     every_tally = (*results.tallies, *masked, *tallied) | "Tallies" >> beam.Flatten()
     tally = every_tally | "AddUpTallies" >> beam.CombineGlobally(add_up).without_defaults()

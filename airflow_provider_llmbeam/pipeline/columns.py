@@ -40,8 +40,9 @@ def named_columns(spec: JobSpec) -> frozenset[str]:
 
 
 def _templates(spec: JobSpec) -> tuple[str, ...]:
-    prompt = spec.prompt
-    return (prompt.template, prompt.system or "", *(media.uri for media in prompt.media))
+    prompt, cascade = spec.prompt, spec.cascade
+    further = () if cascade is None else cascade.templates
+    return (prompt.template, prompt.system or "", *(media.uri for media in prompt.media), *further)
 
 
 def wanted_columns(spec: JobSpec) -> dict[str, str]:

@@ -47,11 +47,13 @@ class Results:
         answered: `AnsweredRow`s.
         failed: `FailedRow`s.
         tallies: `Tally`s.
+        audited: `AuditedPair`s of a cascade, see `cascade.transform`.
     """
 
     answered: Sequence[beam.PCollection]
     failed: Sequence[beam.PCollection]
     tallies: Sequence[beam.PCollection]
+    audited: Sequence[beam.PCollection] = ()
 
 
 class Feature(Generic[PartT]):

@@ -15,8 +15,6 @@ from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.alerts import RaisedAlerts, RunFacts, watch_for_alerts
 from airflow_provider_llmbeam.pipeline.batch_inference.run import BatchInference
-from airflow_provider_llmbeam.pipeline.cascade.report import audit_of
-from airflow_provider_llmbeam.pipeline.cascade.state import end_cascade
 from airflow_provider_llmbeam.pipeline.launch.failure import errors_of_job
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import deadline_at
 from airflow_provider_llmbeam.pipeline.prepared_job import PreparedJob, prepared_job
@@ -61,8 +59,6 @@ def run(
             batch.clean_up()
         uri = spec.paths.skipped_uri if storage.exists(spec.paths.skipped_uri) else spec.paths.report_uri
     report = Report.model_validate_json(storage.read(uri))
-    if (cascade := report.cascade) is not None:
-        end_cascade(spec, None if cascade.is_guaranteed else audit_of(cascade, report.rows.answered))
     manifest = report.manifest()
     raised.raise_new(report.alerts)
     raised.forget()

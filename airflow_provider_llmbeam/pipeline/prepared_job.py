@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import apache_beam as beam
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import sinks, storage
@@ -87,8 +88,10 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
             spec.paths.progress_uri if are_elsewhere else None, spec_digest(spec) if is_detached else None
         )
         with preparation(spec):
-            # Dataflow, and the submission to Flink, run one job of a name at a time
-            launcher = None if is_detached else until_end.enter_context(hold_lease(spec))
+            # Dataflow, and the submission to Flink, run one job of a name at a time.
+            # This process sends the sample of a cascade, though.
+            needs_lease = not is_detached or spec.cascade is not None
+            launcher = until_end.enter_context(hold_lease(spec)) if needs_lease else None
             until_end.enter_context(load_audit_around(spec))
             paths = spec.paths
             for uri in (paths.stop_uri, paths.skipped_uri, paths.failed_uri, paths.failed_html_uri):
@@ -99,8 +102,10 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
         cascade = None
         if spec.cascade is not None:
             refuse_other_owner(spec)
+            # In this process where the job of the name is the one that is submitted.
+            drawn_by = (FnApiRunner(), None) if is_detached else (runner, options)
             with errors_of_job(spec):
-                cascade = begin_cascade(spec, lambda: beam.Pipeline(runner=runner, options=options))
+                cascade = begin_cascade(spec, lambda: beam.Pipeline(*drawn_by))
             spec = cascade.with_remaining_budget(spec)
         batch, manifest = None, None
         if begins:
@@ -120,7 +125,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
                 started_at=now,
                 batch_since=None if manifest is None else manifest.created_at,
                 progress_prefix=workers.prefix,
-                launcher=launcher if are_elsewhere else None,
+                launcher=launcher if are_elsewhere and not is_detached else None,
                 mark=LaunchMark.of(spec),
                 cached_head=marked_head(spec) if cache is None else cache.cached_head,
                 flex_until=_end_of_flex(spec, manifest, now),

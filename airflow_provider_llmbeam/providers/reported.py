@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NotRequired, TypedDict
 
+from airflow_provider_llmbeam.engine.logprobs import TokenLogprob
 from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
@@ -18,7 +19,7 @@ from airflow_provider_llmbeam.engine.tokens import BYTES_PER_TOKEN
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.facts import REPORTED_TIERS
 from airflow_provider_llmbeam.spec.model.tier import AskedTier, ServiceTier
-from airflow_provider_llmbeam.transport.server_reply import body_error, mapping_of, parse_json
+from airflow_provider_llmbeam.transport.server_reply import body_error, list_of, mapping_of, parse_json, str_of
 
 #: Description of a chunk of a stream that is none, see `json_object`.
 NO_CHUNK = "streamed, with a chunk that is no JSON object"
@@ -172,6 +173,18 @@ def finish_reason_of(reported: Any) -> str:
 def logprob_of(reported: Any) -> float | None:
     """Returns the natural logarithm of a probability, or a mean of them; `None` for a value that is none."""
     return float(reported) if type(reported) in (int, float) and _LEAST_LOGPROB <= reported <= 0 else None
+
+
+def token_logprobs_of(tokens: Any, text: str, logprob: str) -> tuple[TokenLogprob, ...]:
+    """Returns the tokens of an answer with their log-probabilities, without those that have none.
+
+    Args:
+        tokens: What a server reports of each token.
+        text: Name of the field with the token.
+        logprob: Name of the field with the natural logarithm of its probability.
+    """
+    found = ((str_of(each.get(text)), logprob_of(each.get(logprob))) for each in map(mapping_of, list_of(tokens)))
+    return tuple((token, value) for token, value in found if value is not None)
 
 
 def _shown(reported: Any) -> str:

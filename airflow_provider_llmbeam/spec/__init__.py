@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.spec.cascade import (
 )
 from airflow_provider_llmbeam.spec.conversation import Conversation
 from airflow_provider_llmbeam.spec.demand import Demand, EarlierRate
+from airflow_provider_llmbeam.spec.distilled import ColumnVectors, DistilledStage, ModelVectors, TfidfVectors
 from airflow_provider_llmbeam.spec.endpoint import (
     Canary,
     CloudRunEndpoint,
@@ -29,6 +30,7 @@ from airflow_provider_llmbeam.spec.limits import Batching, Limits, PerKey, Share
 from airflow_provider_llmbeam.spec.model import (
     AnthropicModel,
     Auth,
+    DistilledModel,
     EchoModel,
     Embedding,
     GeminiModel,
@@ -85,11 +87,14 @@ __all__ = [
     "Canary",
     "Cascade",
     "CloudRunEndpoint",
+    "ColumnVectors",
     "Conversation",
     "CsvOptions",
     "DataflowRunner",
     "Demand",
     "DirectRunner",
+    "DistilledModel",
+    "DistilledStage",
     "EarlierRate",
     "EchoModel",
     "Embedding",
@@ -112,6 +117,7 @@ __all__ = [
     "Media",
     "MilvusSink",
     "Model",
+    "ModelVectors",
     "Moderation",
     "NumericAgreement",
     "OpenAIModel",
@@ -135,6 +141,7 @@ __all__ = [
     "Stage",
     "StreamOptions",
     "StreamRun",
+    "TfidfVectors",
     "Traces",
     "VertexEndpoint",
     "VertexEndpointModel",

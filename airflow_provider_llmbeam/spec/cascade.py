@@ -17,12 +17,14 @@ from airflow_provider_llmbeam.spec.answer_comparison import (
     rubric_fault,
 )
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError, SpecModel
+from airflow_provider_llmbeam.spec.distilled import DistilledStage
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.limits import Limits
 from airflow_provider_llmbeam.spec.model import Generation, Model
 from airflow_provider_llmbeam.spec.prompt import Prompt
 from airflow_provider_llmbeam.spec.prompt.answer_type import AnswerType, answer_type
+from airflow_provider_llmbeam.spec.prompt.labels import find_label_fields
 
 if TYPE_CHECKING:
     from airflow_provider_llmbeam.spec.job import JobSpec
@@ -42,7 +44,8 @@ class LogprobScore(SpecModel):
 
     Attributes:
         of: `mean` of the log-probabilities of the answer's tokens, their `minimum`, or that of the tokens of the
-            `label`: the value of the first field with an `enum`, or the whole answer without fields.
+            `label`: the value of the first field with an `enum` or of type boolean, or the whole answer without
+            fields.
     """
 
     type: Literal["logprob"] = "logprob"
@@ -91,6 +94,7 @@ class Stage(SpecModel):
         score: What orders its answers by how much they can be trusted. A text is its `type`.
     """
 
+    type: Literal["model"] = "model"
     model: Model
     prompt: Prompt | None = None
     generation: Generation | None = None
@@ -98,19 +102,31 @@ class Stage(SpecModel):
     limits: Limits | None = None
     score: Score = LogprobScore()
 
-    @field_validator("limits")
-    @classmethod
-    def _no_own_budget(cls, limits: Limits | None) -> Limits | None:
-        if limits is not None and (field := limits.budget_field) is not None:
-            raise FieldFaultError(
-                field, "belongs into `limits` of the job: one budget is over all stages", NOT_SHOWN
-            )
-        return limits
+    @property
+    def name(self) -> str:
+        """Its name in reports and in `llmbeam_answered_by`."""
+        return self.model.name
 
 
-def _some_stages(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+def _of_a_model(value: Any) -> Any:
+    """Returns a stage, as plain data, with its type, which is `model` by default."""
+    value = from_text(value)
+    return {"type": "model", **value} if isinstance(value, Mapping) else value
+
+
+AnyStage = Annotated[Annotated[Stage | DistilledStage, Field(discriminator="type")], BeforeValidator(_of_a_model)]
+
+
+def _some_stages(stages: tuple[AnyStage, ...]) -> tuple[AnyStage, ...]:
     if not 1 <= len(stages) <= _MAX_STAGES:
         raise ValueError(f"must have 1 to {_MAX_STAGES} stages; `model` is not one of them")
+    for index, stage in enumerate(stages):
+        if stage.limits is not None and (field := stage.limits.budget_field) is not None:
+            raise FieldFaultError(
+                f"{index}.limits.{field}",
+                "belongs into `limits` of the job: one budget is over all stages",
+                NOT_SHOWN,
+            )
     return stages
 
 
@@ -188,7 +204,7 @@ class Cascade(SpecModel):
         seed: Seed of the draws.
     """
 
-    stages: Annotated[tuple[Stage, ...], AfterValidator(_some_stages)]
+    stages: Annotated[tuple[AnyStage, ...], AfterValidator(_some_stages)]
     target_agreement: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     sample_rows: Annotated[int, Field(ge=1)] | None = None
@@ -240,10 +256,26 @@ class Cascade(SpecModel):
         return max(math.ceil(enough / _ROUND) * _ROUND, self.least_draws)
 
     @property
+    def max_labels(self) -> int:
+        """Largest number of draws for more labels of distilled stages."""
+        return max((each.max_labels for each in self.stages if isinstance(each, DistilledStage)), default=0)
+
+    @property
     def models(self) -> tuple[Model, ...]:
         """Models of the stages and of the judges."""
-        judges = (each.model for each in self.agreement.values() if isinstance(each, JudgeAgreement))
-        return (*(stage.model for stage in self.stages), *judges)
+        return (*(stage.model for stage in self.stages), *(judge.model for judge in self.judges))
+
+    @property
+    def judges(self) -> tuple[JudgeAgreement, ...]:
+        """Judges of `agreement`."""
+        return tuple(each for each in self.agreement.values() if isinstance(each, JudgeAgreement))
+
+    @property
+    def templates(self) -> tuple[str, ...]:
+        """Templates that are rendered with the columns of a row: prompts of stages, and rubrics of judges."""
+        prompts = [stage.prompt for stage in self.stages if stage.prompt is not None]
+        rubrics = (judge.rubric for judge in self.judges)
+        return (*(text for each in prompts for text in (each.template, each.system or "")), *rubrics)
 
     def find_fault(self, spec: JobSpec) -> FieldFaultError | None:
         """Returns why the cascade of a job cannot work, or `None`."""
@@ -279,11 +311,22 @@ class Cascade(SpecModel):
         return None
 
     def _score_fault(self, spec: JobSpec) -> FieldFaultError | None:
+        schema = spec.prompt.output_schema
         for index, stage in enumerate(self.stages):
             at, job = f"cascade.stages.{index}", self.stage_job(spec, index)
+            if isinstance(stage, DistilledStage):
+                if (found := stage.find_fault(spec, at)) is not None:
+                    return found
+                continue
             match stage.score:
                 case FieldScore(field=path) if fault := field_fault(job.prompt.output_schema, path):
                     return FieldFaultError(f"{at}.score.field", fault, path)
+                case LogprobScore(of="label") if schema is not None and not find_label_fields(schema):
+                    return FieldFaultError(
+                        f"{at}.score.of",
+                        "must be 'mean' or 'minimum': no field of `prompt.output_schema` has an `enum`",
+                        "label",
+                    )
                 case RepeatsScore() if job.generation.temperature == 0:
                     return FieldFaultError(
                         f"{at}.score",
@@ -291,7 +334,7 @@ class Cascade(SpecModel):
                         "equal, and say nothing",
                         "repeats",
                     )
-            if job.prompt.output_schema != spec.prompt.output_schema:
+            if job.prompt.output_schema != schema:
                 return FieldFaultError(
                     f"{at}.prompt.output_schema",
                     "must be that of the job: the answers of all stages go into the same columns",
@@ -309,7 +352,7 @@ class Cascade(SpecModel):
 
     def names(self, model: Model) -> tuple[str, ...]:
         """Returns the names of the stages and of `model`, which differ even for one model."""
-        found = [*(stage.model.name for stage in self.stages), model.name]
+        found = [*(stage.name for stage in self.stages), model.name]
         places = [*(f"stage {number}" for number in range(1, len(found))), "model"]
         return tuple(
             name if found.count(name) == 1 else f"{name} ({place})"
@@ -323,6 +366,8 @@ class Cascade(SpecModel):
         """
         stage = self.stages[index]
         own = {part: value for part in _PARTS if (value := getattr(stage, part)) is not None}
+        if isinstance(stage, DistilledStage):
+            own |= stage.job_parts(spec)
         own.setdefault("inference", Inference(service_tier=spec.inference.service_tier))
         if stage.limits is not None:
             own["limits"] = stage.limits.model_copy(
@@ -330,9 +375,10 @@ class Cascade(SpecModel):
             )
         elif stage.model != spec.model:
             own["limits"] = spec.limits.model_copy(update={"price": None})
-        if isinstance(stage.score, LogprobScore):
+        if isinstance(stage, Stage) and isinstance(stage.score, LogprobScore):
             generation = stage.generation or spec.generation
-            own["generation"] = generation.model_copy(update={"logprobs": True, "stream": False})
+            kept = True if stage.score.of == "mean" else stage.score.of
+            own["generation"] = generation.model_copy(update={"logprobs": kept, "stream": False})
         return spec.model_copy(update={**own, "cascade": None})
 
 
@@ -354,6 +400,13 @@ def stage_fault(spec: JobSpec, job_fault: Callable[[JobSpec], ValueError | None]
                 "logprob",
                 *fault.related,
             )
+        if isinstance(spec.cascade.stages[index], DistilledStage):
+            # Its job has vectors; whether the sink takes the answers was asked of the job itself.
+            if isinstance(fault, FieldFaultError) and fault.field.partition(".")[0] in (*_PARTS, "embedding"):
+                within = "embedding." if fault.field.startswith("model") else ""
+                field = f"cascade.stages.{index}.{within}{fault.field}"
+                return FieldFaultError(field, fault.want, fault.got, *fault.related)
+            continue
         if isinstance(fault, FieldFaultError) and fault.field.partition(".")[0] in _PARTS:
             return FieldFaultError(f"cascade.stages.{index}.{fault.field}", fault.want, fault.got, *fault.related)
         if fault is not None:

@@ -91,24 +91,20 @@ MISTAKES = (
         ),
     ),
     Mistake(
-        changes=_changes(stages=[{"model": _SMALL, "score": {"type": "logprob", "of": "minimum"}}]),
+        changes={
+            **_changes(stages=[{"model": _SMALL, "score": {"type": "logprob", "of": "label"}}]),
+            "prompt.output_schema": {"type": "object", "properties": {"reason": {"type": "string"}}},
+        },
         sentence=(
-            "`cascade.stages.0.score.of`: must be 'mean': the log-probabilities of single tokens are not kept; "
-            "got 'minimum'. Nothing was sent or billed."
+            "`cascade.stages.0.score.of`: must be 'mean' or 'minimum': no field of `prompt.output_schema` has an "
+            "`enum`; got 'label'. Nothing was sent or billed."
         ),
     ),
     Mistake(
         changes=_changes(stages=[{"model": _SMALL, "inference": "batch"}]),
         sentence=(
-            "`cascade.stages.0.inference.mode`: must be left out: the requests to a stage are sent online, one "
-            "stage after the other; got 'batch'. Nothing was sent or billed."
-        ),
-    ),
-    Mistake(
-        changes={**_changes(), "inference": {"mode": "auto", "finish_by": "PT6H"}},
-        sentence=(
-            "`inference.mode`: must be 'online' or 'batch' with `cascade`: what is left for `model` is not known "
-            "before; got 'auto'. Nothing was sent or billed."
+            "`cascade.stages.0.inference.mode`: must be left out: the requests to a stage are sent online, as the "
+            "next one waits for its answers; got 'batch'. Nothing was sent or billed."
         ),
     ),
     Mistake(
@@ -119,12 +115,10 @@ MISTAKES = (
         ),
     ),
     Mistake(
-        changes=_changes(
-            agreement={"type": "judge", "rubric": "{{ row.answer }} {{ row.expected }}", "model": _SMALL}
-        ),
+        changes=_changes(agreement={"type": "judge", "rubric": "{{ row.answer }}", "model": _SMALL}),
         sentence=(
-            "`cascade.agreement`: must be 'exact', 'set_f1' or 'numeric': a judge is not implemented here. "
-            "Nothing was sent or billed."
+            "`cascade.agreement.rubric`: must show the judge what it judges: it lacks `{{ row.expected }}`; got "
+            "'{{ row.answer }}'. Nothing was sent or billed."
         ),
     ),
 )

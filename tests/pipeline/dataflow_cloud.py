@@ -6,14 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from google.cloud import storage
 from llmbeam_sandbox import DataflowSettings, Latency, ModelSettings, Proxy, Sandbox
+from llmbeam_sandbox.models.skill import Skill
 from waiting import until
 
 from tests.clouds import use_environment
@@ -78,18 +80,21 @@ class Cloud:
 
 
 @contextmanager
-def dataflow_cloud(rows: int, *, latency_seconds: float, **settings: Any) -> Iterator[Cloud]:
+def dataflow_cloud(
+    rows: int, *, latency_seconds: float, skills: Mapping[str, Skill] = MappingProxyType({}), **settings: Any
+) -> Iterator[Cloud]:
     """Starts a sandbox whose jobs have two workers, and puts it in place of Google's hosts.
 
     Args:
         rows: Number of rows of `gs://rows/in.jsonl`.
         latency_seconds: Latency of the model.
+        skills: How well models answer, by name.
         **settings: Further `DataflowSettings`.
     """
     with (
         Sandbox(
             buckets=("rows",),
-            models=ModelSettings(latency=Latency(mean_seconds=latency_seconds)),
+            models=ModelSettings(latency=Latency(mean_seconds=latency_seconds), skills=skills),
             dataflow=DataflowSettings(workers=2, **settings),
         ) as sandbox,
         Proxy(sandbox) as proxy,

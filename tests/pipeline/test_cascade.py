@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import apache_beam as beam
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from llmbeam_sandbox import Fault, Latency, ModelSettings, Sandbox
 from llmbeam_sandbox.billing.tokens import TokenPrice, TokenPrices
 from llmbeam_sandbox.models.answers import answer_text
@@ -15,6 +18,7 @@ from llmbeam_sandbox.models.skill import RIGHT, Skill
 from waiting import until
 
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError, LLMBeamError
+from airflow_provider_llmbeam.pipeline.cascade.run import begin_cascade
 from airflow_provider_llmbeam.pipeline.cascade.state import read_calibration
 from airflow_provider_llmbeam.pipeline.cascade.trial import CascadeTrial
 from airflow_provider_llmbeam.pipeline.job import run
@@ -35,15 +39,17 @@ SCHEMA = {
     "properties": {"label": {"type": "string", "enum": ["a", "b"]}},
     "required": ["label"],
 }
+#: The small model by name of a model of Gemini.
+SMALL_GEMINI = "gemini-2.5-flash-lite"
 PRICES = {
     "small": TokenPrice(input_usd=0.1, output_usd=0.4),
     "middle": TokenPrice(input_usd=0.3, output_usd=1.2),
     "large": TokenPrice(input_usd=2.0, output_usd=8.0),
     BATCHED: TokenPrice(input_usd=2.0, output_usd=8.0),
-    **dict.fromkeys(("guess", "varying"), TokenPrice(input_usd=0.1, output_usd=0.4)),
+    **dict.fromkeys(("guess", "varying", "judge", SMALL_GEMINI), TokenPrice(input_usd=0.1, output_usd=0.4)),
 }
 SKILLS = {
-    "small": Skill(right_share=0.8),
+    **dict.fromkeys(("small", SMALL_GEMINI), Skill(right_share=0.8)),
     "middle": Skill(right_share=0.93),
     "large": Skill(),
     BATCHED: Skill(),
@@ -218,6 +224,21 @@ def test_a_calibration_that_its_audits_contradict_is_made_again(tmp_path, sandbo
     assert read_calibration(spec).audits == {}
 
 
+@pytest.mark.full
+def test_a_calibration_without_thresholds_is_made_again_after_twenty_rows_for_each_draw(tmp_path, sandbox):
+    job = make(tmp_path, sandbox, stages=[stage(sandbox, "guess")], target_agreement=0.95)
+    job.run()
+    (file,) = (tmp_path / "state" / "cascades").iterdir()
+    job.run(name="tuesday", sink={"uri": str(job.out), "on_existing": "take_over"})
+    stored = json.loads(file.read_text())
+    assert stored["job"] == "job"
+    assert stored["audits"]["tuesday"] == {"rows": len(ROWS), "kept": 0, "audited": 0, "disagreements": 0}
+    stored["audits"]["monday"] = {"rows": 20 * DRAWS - len(ROWS), "kept": 0, "audited": 0, "disagreements": 0}
+    file.write_text(json.dumps(stored))
+    job.run(name="wednesday", sink={"uri": str(job.out), "on_existing": "take_over"})
+    assert json.loads(file.read_text())["job"] == "wednesday"
+
+
 def test_scores_that_say_nothing_leave_every_row_to_model(tmp_path, sandbox):
     ended = make(tmp_path, sandbox, stages=[stage(sandbox, "guess")], target_agreement=0.95).run()
     report = ended.report["cascade"]
@@ -263,10 +284,57 @@ def test_repeated_answers_are_a_score(tmp_path, sandbox):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("of", ["minimum", "label"])
+@pytest.mark.parametrize("name", ["small", SMALL_GEMINI])
+def test_single_tokens_are_a_score(tmp_path, sandbox, of, name):
+    asked = stage(sandbox, name, score={"type": "logprob", "of": of})
+    if name == SMALL_GEMINI:
+        asked["model"] |= {"type": "gemini", "base_url": sandbox.gemini_url}
+    job = make(tmp_path, sandbox, stages=[asked])
+    ended = job.run()
+    counts, _ = ended.report["cascade"]["stages"]
+    assert counts["answered"] > 100, ended.report["cascade"]["reason"]
+    assert agreement(ended.answers) >= 0.85
+    segments = (path.read_text() for path in job.directory.rglob("journal*/*.jsonl"))
+    entries = [json.loads(line) for text in segments for line in text.splitlines()]
+    assert {"score_logprob" in entry for entry in entries if entry["model"] != "large"} == {True}
+    assert {"score_logprob" in entry for entry in entries if entry["model"] == "large"} == {False}
+
+
+@pytest.mark.full
+def test_a_judge_is_asked_about_different_answers_alone_and_once(tmp_path, sandbox):
+    judge = stage(sandbox, "judge")
+    agreement = {"type": "judge", "rubric": "{{ row.note }} {{ row.answer }} {{ row.expected }}", **judge}
+    job = make(tmp_path, sandbox, stages=[stage(sandbox, "small")], agreement=agreement)
+    job.write([{**row, "note": f"note {row['id']}"} for row in ROWS])
+    ended = job.run()
+    counts = ended.report["cascade"]
+    sampled, asked = DRAWS, by_model(sandbox)["judge"]
+    assert 0.1 * sampled < asked < 0.3 * sampled, "the small model differs on a fifth of the rows"
+    assert set(paid(sandbox).values()) == {1}
+    assert {each["name"]: each["requests"] for each in counts["stages"]} == {
+        name: number for name, number in by_model(sandbox).items() if name != "judge"
+    }
+    bill = {charge.model: charge.nano_usd(PRICES[charge.model]) / 1e9 for charge in sandbox.token_bill.charges}
+    assert counts["judge_cost_usd"] == pytest.approx(bill["judge"], abs=1e-6)
+    assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+
+    later = job.run(name="tuesday", sink={"uri": str(job.out), "on_existing": "take_over"})
+    audited = later.report["cascade"]["audited"]
+    assert audited >= 20
+    fresh = by_model(sandbox)["judge"] - asked
+    assert fresh <= audited, "verdicts on the same answers are in the journal of their job alone"
+    assert later.report["cost_usd"] + ended.report["cost_usd"] == pytest.approx(
+        sandbox.token_bill.nano_usd / 1e9, abs=1e-6
+    )
+
+
+@pytest.mark.full
 def test_a_stage_has_a_prompt_of_its_own(tmp_path, sandbox):
-    prompt = {"template": "Be quick.\n{{ row.text }}", "output_schema": SCHEMA}
+    prompt = {"template": "{{ row.note }}\n{{ row.text }}", "output_schema": SCHEMA}
     own = stage(sandbox, "small", prompt=prompt)
-    ended = make(tmp_path, sandbox, stages=[own]).run()
+    job = make(tmp_path, sandbox, stages=[own])
+    ended = job.run([{**row, "note": "Be quick."} for row in ROWS])
     assert ended.report["cascade"]["stages"][0]["answered"] > 0
     assert set(paid(sandbox).values()) == {1}, "the sample and the rows have the same prompts"
     prompts = {name: {each for model, each in paid(sandbox) if model == name} for name in ("small", "large")}
@@ -313,9 +381,23 @@ def test_the_cascade_is_tried_with_the_sample_alone(job, sandbox):
     assert trial.cost_usd == pytest.approx(sandbox.token_bill.nano_usd / 1e9)
     estimate = run_step("estimate", JobSpec.parse(job.spec), EstimateSample(sample_size=0))
     assert 0 < estimate["result"]["cascade_cost_usd"] < 0.6 * estimate["result"]["cost_usd"]
-    assert any("with its stages" in line for line in estimate["log"])
+    (line,) = (line for line in estimate["log"] if line.startswith("Cascade "))
+    figures = r"about \$0\.\d+ in \d.* with its stages, by its calibration; \$0\.\d+ in \d.* by `model` alone"
+    assert re.search(figures, line)
+    assert estimate["result"]["cascade_seconds"] > 2
     job.run()
     assert set(paid(sandbox).values()) == {1}, "the run uses its answers and its calibration"
+
+
+def test_a_try_that_was_killed_after_the_calibration_leaves_its_cost_to_the_report_of_the_next(job, sandbox):
+    spec = JobSpec.parse(job.spec)
+    begin_cascade(spec, lambda: beam.Pipeline(runner=FnApiRunner()))  # what the killed try has left
+    sample_usd = sandbox.token_bill.nano_usd / 1e9
+    report = job.run().report
+    assert report["cascade"]["sample_cost_usd"] == pytest.approx(sample_usd, abs=1e-6)
+    assert report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+    assert {each["name"]: each["requests"] for each in report["cascade"]["stages"]} == by_model(sandbox)
+    assert job.run().report["cascade"]["sample_cost_usd"] == 0, "once"
 
 
 def test_rows_are_masked_before_any_stage_and_the_audit_names_the_stage(job, sandbox, monkeypatch):
@@ -438,10 +520,44 @@ def test_what_the_stages_leave_goes_to_batch_inference(tmp_path, sandbox, quick_
     assert agreement(ended.answers) >= 0.92
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(("finish_by", "tier"), [("PT48H", "batch"), ("PT5M", "standard")])
+def test_auto_takes_the_cheapest_way_in_time_for_what_the_stages_leave(
+    tmp_path, sandbox, quick_batch_polls, caplog, finish_by, tier
+):
+    job = batch_job(tmp_path, sandbox)
+    job.spec["inference"] = {"mode": "auto", "finish_by": finish_by}
+    caplog.set_level("INFO", logger="llmbeam")
+    ended = job.run()
+    assert f"`inference.mode` 'auto': {tier} is the cheapest way" in caplog.text
+    assert ended.origins["batch"] == sum(
+        charge.answers for charge in sandbox.token_bill.charges if charge.tier == "batch"
+    )
+    assert (ended.origins["batch"] > 20) == (tier == "batch")
+    assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+    assert set(paid(sandbox).values()) == {1}
+
+
+@pytest.mark.full
+def test_what_the_stages_leave_is_sent_at_the_flex_tier_until_the_standard_one_is_needed(
+    tmp_path, sandbox, caplog
+):
+    job = batch_job(tmp_path, sandbox)
+    job.spec["inference"] = {"service_tier": "flex_then_standard", "finish_by": "PT6H"}
+    for each in job.spec["cascade"]["stages"]:
+        each["inference"] = {"service_tier": "standard"}
+    caplog.set_level("INFO", logger="llmbeam")
+    ended = job.run()
+    assert "Rows are sent at the flex tier until" in caplog.text
+    tiers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges if charge.model == BATCHED}
+    assert tiers["flex"] > 20
+    assert tiers["standard"] < DRAWS, "the sample alone"
+    assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"inference": {"mode": "auto", "finish_by": "PT6H"}}, "inference.mode"),
         ({"prompt": {"template": "x", "media": [{"uri": "{{ row.text }}"}]}}, "prompt.media"),
     ],
 )

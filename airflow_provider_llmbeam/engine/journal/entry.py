@@ -38,7 +38,7 @@ _OF_THIS_RUN = {"rejected_at", "held_seconds", "failed_at", "began_at", "request
 #: Counts that are left out of most entries, as they are 0.
 _ZERO = ("sheds", "mended", *(f"{name}_tokens" for name in Tokens._fields[3:]))
 #: Fields that few entries have.
-_SELDOM = ("mean_logprob", "citations", "reasoning", "category")
+_SELDOM = ("mean_logprob", "score_logprob", "citations", "reasoning", "category")
 #: Counts of tokens, and their attributes.
 _TOKENS = {f"{name}_tokens": f"tokens.{name}" for name in Tokens._fields}
 
@@ -277,7 +277,10 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "answered_at": _is_seconds,
     "service_tier": lambda value: type(value) is str and value in SERVICE_TIERS,
     "reasoning": _is_text,
-    "mean_logprob": lambda value: type(value) in (float, int) and -_MAX_SECONDS <= value <= 0,
+    **dict.fromkeys(
+        ("mean_logprob", "score_logprob"),
+        lambda value: type(value) in (float, int) and -_MAX_SECONDS <= value <= 0,
+    ),
     "citations": lambda value: (
         type(value) is list and all(type(each) is dict for each in value) and _is_json(value)
     ),

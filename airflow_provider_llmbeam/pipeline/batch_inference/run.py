@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -26,6 +26,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest, r
 from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     ERROR_CHARACTERS,
     BatchManifest,
+    RequestFile,
     Sums,
     digest_of,
     files_by_name,
@@ -40,12 +41,14 @@ from airflow_provider_llmbeam.pipeline.batch_inference.prepare import (
     read_prepared,
     read_stage_usage,
 )
-from airflow_provider_llmbeam.pipeline.batch_inference.ways import Way, moment
+from airflow_provider_llmbeam.pipeline.batch_inference.ways import Way, Work, moment
 from airflow_provider_llmbeam.pipeline.cascade.report import paid_by_name
 from airflow_provider_llmbeam.pipeline.cascade.run import BegunCascade
+from airflow_provider_llmbeam.pipeline.cascade.state import read_calibration
 from airflow_provider_llmbeam.pipeline.measure.estimate.estimate import Estimate, SampleUsage
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
-from airflow_provider_llmbeam.pipeline.measure.estimate.ways import auto_way, deadline_at, plan_of
+from airflow_provider_llmbeam.pipeline.measure.estimate.stages import seconds_of
+from airflow_provider_llmbeam.pipeline.measure.estimate.ways import auto_way, deadline_at, plan_of, ways_of_job
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
 from airflow_provider_llmbeam.pipeline.shared_budget import reserve_batch, settle_batch
 from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, delete_uploads, open_provider
@@ -56,6 +59,7 @@ from airflow_provider_llmbeam.spec.identity import display_name_prefix
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import Model, parse_model
+from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.server import is_below
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
 
@@ -295,9 +299,14 @@ class BatchInference:
         files = files_by_name(spec, read_prepared(spec))
         if self._cascade is not None:
             manifest = manifest.changed(cascade=dict(Counter(manifest.cascade) + read_stage_usage(spec)))
-            self._reserve(self._cascade, sum(file.rows for file in files.values()))
+            ways, online_seconds = ways_after_stages(spec, files.values(), now)
+            manifest = manifest.changed(online_seconds=online_seconds)
+            if ways and spec.inference.mode == "auto" and self._auto(ways).tier != "batch":
+                files = {}
+            else:
+                self._reserve(self._cascade, sum(file.rows for file in files.values()))
         manifest = manifest.changed(files=files, guard=dict(read_guard_usage(spec) + Counter(manifest.guard)))
-        if not files:  # the guard has blocked the rest
+        if not files:  # the guard has blocked the rest, or it is sent online
             settle_batch(spec, 0.0)
             storage.delete(storage.match(f"{spec.paths.batch_uri}**"))
             return manifest
@@ -313,7 +322,7 @@ class BatchInference:
 
     def _takes_batch(self, estimate: Estimate) -> bool:
         """Whether the prompts go to batch inference."""
-        chosen = None if self._spec.inference.mode == "batch" else self._auto(estimate)
+        chosen = None if self._spec.inference.mode == "batch" else self._auto(estimate.ways)
         budget, spent = self._spec.limits.budget_usd, estimate.sample_usage.cost_usd or 0.0
         # What is sent online instead is checked by the job itself. It may cost less, with a prefix cache.
         costs = (estimate.batch_cost_usd, None if chosen is None else chosen.cost_usd)
@@ -341,9 +350,9 @@ class BatchInference:
         if (calibration := cascade.run.calibration) is not None:
             reserve_batch(self._spec, rows * calibration.cost_per_row_by_model * TIER_RATIOS["batch"])
 
-    def _auto(self, estimate: Estimate) -> Way:
+    def _auto(self, ways: Sequence[Way]) -> Way:
         """Returns the way that `inference.mode` 'auto' takes."""
-        chosen, reason = auto_way(self._spec, estimate.ways)
+        chosen, reason = auto_way(self._spec, ways)
         _log.info("`inference.mode` 'auto': %s.", reason)
         return chosen
 
@@ -464,8 +473,33 @@ def begin(
         return batch, batch.manifest
     if not spec.inference.needs_pilot:
         return None, None
-    pilot = _send_pilot(spec, time.time())
+    now = time.time()
+    if cascade is not None and cascade.run.asked:  # its sample was the pilot
+        seconds = make_estimate(spec, 0).cascade_seconds
+        return None, _new_manifest(spec, now).changed(online_seconds=seconds)
+    pilot = _send_pilot(spec, now)
     return None, pilot and pilot[1]
+
+
+def ways_after_stages(
+    spec: JobSpec, files: Iterable[RequestFile], now: float
+) -> tuple[tuple[Way, ...], float | None]:
+    """Returns the ways of what the stages of a cascade have left for `model`, and its time online, in seconds.
+
+    Args:
+        spec: The job, which is calibrated.
+        files: The request files.
+        now: Unix time.
+    """
+    stored = read_calibration(spec)
+    if stored is None:
+        return (), None
+    found = [*files]
+    rows = sum(file.rows for file in found)
+    output_tokens = round(rows * stored.output_tokens)
+    work = Work(rows=rows, input_tokens=sum(file.input_tokens for file in found), output_tokens=output_tokens)
+    seconds = seconds_of(spec, stored, -1, work)
+    return ways_of_job(spec, work, price_of(spec.model, spec.limits.price), seconds, now), seconds
 
 
 def _end_earlier(spec: JobSpec) -> BatchInference:

@@ -14,6 +14,7 @@ from airflow_provider_llmbeam.spec.cascade import (
     NumericAgreement,
     SetF1Agreement,
 )
+from airflow_provider_llmbeam.spec.prompt.labels import find_label_fields, is_label
 
 #: A comparison, and the values of the answer and of that of `model`.
 Part = tuple[Agreement, Any, Any]
@@ -65,28 +66,15 @@ def find_label_path(
     """
     if output_schema is None:
         return () if choices else None
-    if _is_class(output_schema, output_schema):
+    if is_label(output_schema, output_schema):
         return ()
-    fields = output_schema.get("properties")
-    for name, schema in fields.items() if isinstance(fields, Mapping) else ():
-        if _is_class(schema, output_schema) and (ALL_FIELDS in agreement or name in agreement):
-            return (name,)
-    return None
+    compared = (name for name in find_label_fields(output_schema) if ALL_FIELDS in agreement or name in agreement)
+    return next(((name,) for name in compared), None)
 
 
 def label_of(answer: Any, path: tuple[str, ...] | None) -> str | None:
     """Returns the class of an answer as a text; `None` for a job without classes."""
     return None if path is None else normalise(_value_at(answer, path))
-
-
-def _is_class(schema: Any, root: Mapping[str, Any]) -> bool:
-    if not isinstance(schema, Mapping):
-        return False
-    # As pydantic writes a field whose type is an Enum.
-    place, _, name = str(schema.get("$ref")).rpartition("/")
-    if place == "#/$defs":
-        schema = root.get("$defs", {}).get(name, {})
-    return "enum" in schema or schema.get("type") == "boolean"
 
 
 def _parts(agreement: Mapping[str, Agreement], answer: Any, expected: Any) -> Iterator[Part]:

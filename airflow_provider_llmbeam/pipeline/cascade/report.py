@@ -7,19 +7,23 @@ from collections.abc import Mapping
 
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.pipeline.cascade.audit import Audit
+from airflow_provider_llmbeam.pipeline.cascade.distilled.curve import has_drifted
 from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
 from airflow_provider_llmbeam.pipeline.reporting.report import (
     CascadeClass,
     CascadeCounts,
     CascadePoint,
     CascadeStage,
+    DistilledCounts,
+    Report,
 )
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
-#: Name in the counts of a cascade of what is of no stage.
+#: Names in the counts of a cascade of what is of no stage, and of the judges of its agreement.
 ALL = "all"
+JUDGE = "judge"
 #: Number of points of the curve in the report.
 _POINTS = 100
 
@@ -51,6 +55,7 @@ def cascade_of(spec: JobSpec, run: RunCascade | None, tally: Tally) -> CascadeCo
             input_tokens=counts[name, "input_tokens"],
             output_tokens=counts[name, "output_tokens"],
             cost_usd=None if counts[name, "unpriced"] else round(counts[name, "cost_nano_usd"] / NANO, 6),
+            distilled=_distilled(run, number, counts, name),
         )
         for number, name in enumerate(names[:-1])
     ]
@@ -73,6 +78,7 @@ def cascade_of(spec: JobSpec, run: RunCascade | None, tally: Tally) -> CascadeCo
         not_guaranteed=[*(() if calibration is None else calibration.not_guaranteed)],
         escalated_ratio=round(by_model / answered, 4) if answered else None,
         sample_cost_usd=round(counts[ALL, "sample_nano_usd"] / NANO, 6),
+        judge_cost_usd=round(counts[JUDGE, "cost_nano_usd"] / NANO, 6),
         all_by_model_usd=None
         if calibration is None or (spec.limits.price is None and not tally.sums["cost_nano_usd"])
         else round(calibration.cost_per_row_by_model * prompts, 6),
@@ -92,15 +98,36 @@ def cascade_of(spec: JobSpec, run: RunCascade | None, tally: Tally) -> CascadeCo
     )
 
 
-def audit_of(counts: CascadeCounts, rows: int) -> Audit:
-    """Returns what the audit of a run has found, by its report.
+def drifted_stages(report: Report) -> tuple[str, ...]:
+    """Returns the names of the distilled stages whose rows have drifted since they have learned."""
+    stages = [] if report.cascade is None else report.cascade.stages
+    return tuple(each.name for each in stages if each.distilled is not None and each.distilled.has_drifted)
 
-    Args:
-        counts: The part on the cascade.
-        rows: Number of answered rows.
-    """
+
+def _distilled(
+    run: RunCascade, number: int, counts: Mapping[tuple[str, str], int], name: str
+) -> DistilledCounts | None:
+    """Returns what a distilled stage has learned, and whether the rows have drifted; `None` for a model."""
+    found, calibration = run.distilled.get(number), run.calibration
+    if found is None or calibration is None or run.is_guaranteed:
+        return found
+    asked = 1 - sum(calibration.kept[:number])
+    drifted = has_drifted(
+        kept=calibration.kept[number] / asked if asked else 0.0,
+        tested=round(calibration.tested * asked),
+        rows=counts[name, "rows"],
+        kept_rows=counts[name, "kept"] + counts[name, "audited"],
+    )
+    return found.model_copy(update={"has_drifted": drifted})
+
+
+def audit_of(report: Report) -> Audit | None:
+    """Returns what the audit of a run has found, by its report; `None` for a run that has calibrated."""
+    counts = report.cascade
+    if counts is None or counts.is_guaranteed:
+        return None
     kept = sum(stage.answered for stage in counts.stages[:-1]) + counts.audited
-    return Audit(rows=rows, kept=kept, audited=counts.audited, disagreements=counts.disagreements)
+    return Audit(rows=report.rows.answered, kept=kept, audited=counts.audited, disagreements=counts.disagreements)
 
 
 def _model_stage(names: tuple[str, ...], rows: int, tally: Tally) -> CascadeStage:
@@ -108,7 +135,7 @@ def _model_stage(names: tuple[str, ...], rows: int, tally: Tally) -> CascadeStag
     counts, sums = tally.cascade, tally.sums
 
     def rest(name: str, of_all: int) -> int:
-        return of_all - sum(counts[stage, name] for stage in names[:-1])
+        return of_all - sum(counts[other, name] for other in (*names[:-1], JUDGE))
 
     return CascadeStage(
         name=names[-1],

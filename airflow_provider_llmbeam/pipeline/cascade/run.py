@@ -18,15 +18,27 @@ from airflow_provider_llmbeam.engine.plan import prompt_tokens
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, PermanentFailureError
 from airflow_provider_llmbeam.pipeline import storage
-from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees
-from airflow_provider_llmbeam.pipeline.cascade.audit import contradicts
 from airflow_provider_llmbeam.pipeline.cascade.calibration import (
+    Calibration,
     Costs,
     Draw,
+    StageAnswer,
     calibrate,
     find_reason_against,
 )
-from airflow_provider_llmbeam.pipeline.cascade.report import ALL, paid_counts
+from airflow_provider_llmbeam.pipeline.cascade.choice import is_kept
+from airflow_provider_llmbeam.pipeline.cascade.comparer import Comparer
+from airflow_provider_llmbeam.pipeline.cascade.distilled.facts import Compared
+from airflow_provider_llmbeam.pipeline.cascade.distilled.facts import describe as describe_distilled
+from airflow_provider_llmbeam.pipeline.cascade.distilled.stage import (
+    answer_block,
+    hand_on,
+    load_classifier,
+    make_answer,
+    write_fit,
+)
+from airflow_provider_llmbeam.pipeline.cascade.distilled.teach import Taught, Teacher
+from airflow_provider_llmbeam.pipeline.cascade.report import ALL, paid_by_name, paid_counts, paid_tally
 from airflow_provider_llmbeam.pipeline.cascade.sample import (
     Sample,
     SampledPrompt,
@@ -41,6 +53,7 @@ from airflow_provider_llmbeam.pipeline.cascade.stages import (
     stage_jobs,
 )
 from airflow_provider_llmbeam.pipeline.cascade.state import (
+    ROWS_PER_DRAW,
     RunCascade,
     StoredCalibration,
     calibration_uri,
@@ -50,13 +63,19 @@ from airflow_provider_llmbeam.pipeline.cascade.state import (
 from airflow_provider_llmbeam.pipeline.cascade.transform import StageHandler
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.measure.answers import (
+    check_models,
     find_outcomes,
+    online_latencies,
     refuse_faults_of_the_server,
     send,
 )
-from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
+from airflow_provider_llmbeam.pipeline.reporting.report import DistilledCounts
+from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.transforms.account import add_outcome
+from airflow_provider_llmbeam.providers.distilled.fit import FitError
+from airflow_provider_llmbeam.providers.distilled.vectors import require_sklearn
 from airflow_provider_llmbeam.spec.cascade import Cascade
+from airflow_provider_llmbeam.spec.distilled import DistilledStage
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
@@ -73,7 +92,7 @@ class BegunCascade:
 
     Attributes:
         run: The cascade of the run.
-        tally: What was sent for the calibration.
+        tally: What was sent for the calibration, by this try or by an earlier one of the job.
     """
 
     run: RunCascade
@@ -107,20 +126,18 @@ def begin_cascade(spec: JobSpec, new_pipeline: Callable[[], beam.Pipeline]) -> B
     """
     cascade = cast("Cascade", spec.cascade)
     stored = read_calibration(spec)
-    if stored is not None and contradicts(stored.audit, cascade.target_agreement):
-        audit = stored.audit
-        _log.warning(
-            "Cascade: %s of %s audited rows disagree with `model`, which contradicts `target_agreement` %g. It is "
-            "calibrated again.",
-            f"{audit.disagreements:,}",
-            f"{audit.audited:,}",
-            cascade.target_agreement,
-        )
+    if stored is not None and (reason := stored.find_reason_to_repeat(cascade.target_agreement)):
+        _log.warning("Cascade: it is calibrated again: %s.", reason)
         stored = None
     if stored is None:
         begun = _calibrate(spec, cascade, new_pipeline)
     else:
-        begun = BegunCascade(run_of(spec, cascade, stored))
+        paid = stored.paid if stored.is_of_try(spec) else {}
+        run = run_of(spec, cascade, stored)
+        if fault := _fit_fault(stored):
+            again = f"to learn it again, delete {calibration_uri(spec)!r}"
+            run = RunCascade(None, f"{fault}; {again}", rows=stored.rows)
+        begun = BegunCascade(run, paid_tally(paid))
     for line in describe(spec, begun.run):
         _log.info("%s", line)
     return begun
@@ -131,7 +148,14 @@ def describe(spec: JobSpec, run: RunCascade) -> Iterable[str]:
     cascade = cast("Cascade", spec.cascade)
     calibration = run.calibration
     if calibration is None or not run.asked:
-        again = "" if calibration is None else f" To calibrate again, delete {calibration_uri(spec)!r}."
+        again = (
+            ""
+            if calibration is None
+            else (
+                f" It is calibrated again after {ROWS_PER_DRAW * calibration.draws:,} rows of later runs, or if "
+                f"{calibration_uri(spec)!r} is deleted."
+            )
+        )
         yield f"Cascade: `model` answers every row: {run.reason.rstrip('.')}.{again}"
         return
     names = cascade.names(spec.model)
@@ -156,16 +180,20 @@ def describe(spec: JobSpec, run: RunCascade) -> Iterable[str]:
 
 
 def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.Pipeline]) -> BegunCascade:
+    check_models(spec)  # this process sends the sample, wherever the workers are
+    if any(isinstance(each, DistilledStage) for each in cascade.stages):
+        require_sklearn()
     sample = _draw(spec, new_pipeline)
     _log.info(
         "Cascade: %s draws of %s rows, %s distinct prompts, are answered by each stage and by `model`.",
         f"{cascade.draws:,}",
         f"{sample.rows:,}",
-        f"{len(sample.prompts):,}",
+        f"{len(sample.of_draws(cascade.draws)):,}",
     )
     if reason := _reason_against(spec, cascade, sample):
         return BegunCascade(RunCascade(None, reason, rows=sample.rows))
     answers = _Answers(spec, cascade, sample)
+    answers.ask_judges()
     calibration = calibrate(
         answers.draws(),
         answers.costs(),
@@ -173,10 +201,29 @@ def _calibrate(spec: JobSpec, cascade: Cascade, new_pipeline: Callable[[], beam.
         confidence=cascade.confidence,
         class_agreement=cascade.class_agreement,
     )
-    stored = StoredCalibration(job=spec.name, made_at=time.time(), rows=sample.rows, calibration=calibration)
+    stored = StoredCalibration(
+        job=spec.name,
+        made_at=time.time(),
+        rows=sample.rows,
+        calibration=calibration,
+        paid=paid_by_name(answers.tally),
+        latency_seconds=answers.latencies(),
+        distilled=answers.distilled(calibration),
+        output_tokens=answers.output_tokens,
+    )
     storage.replace(calibration_uri(spec), stored.model_dump_json(indent=1).encode())
     run = replace(run_of(spec, cascade, stored), spent_usd=answers.tally.sums["cost_nano_usd"] / NANO)
     return BegunCascade(run, answers.tally)
+
+
+def _fit_fault(stored: StoredCalibration) -> str:
+    """Returns why a fit of a calibration cannot be used; empty if all can."""
+    for each in stored.distilled.values():
+        try:
+            load_classifier(each.fit_uri)
+        except FitError as error:
+            return str(error)
+    return ""
 
 
 def _draw(spec: JobSpec, new_pipeline: Callable[[], beam.Pipeline]) -> Sample:
@@ -192,15 +239,16 @@ def _draw(spec: JobSpec, new_pipeline: Callable[[], beam.Pipeline]) -> Sample:
 
 def _reason_against(spec: JobSpec, cascade: Cascade, sample: Sample) -> str:
     """Returns why the calibration would cost more than the cascade saves; empty if it may pay."""
-    if not sample.prompts:
+    drawn = sample.of_draws(cascade.draws)
+    if not drawn:
         return "no row is a prompt"
     prices = [price_of(job.model, job.limits.price) for job in (*stage_jobs(spec, cascade), spec)]
     if None in prices:
         return ""
-    tokens = round(fmean(prompt_tokens(each.prompt) for each in sample.prompts))
+    tokens = round(fmean(prompt_tokens(each.prompt) for each in drawn))
     *stages, model = (price.cost_usd(tokens, _OUTPUT_TOKENS) for price in prices if price is not None)
     costs = Costs(tuple(cost * samples_of(each) for cost, each in zip(stages, cascade.stages, strict=True)), model)
-    return find_reason_against(costs, rows=sample.rows, sample_rows=len(sample.prompts))
+    return find_reason_against(costs, rows=sample.rows, sample_rows=len(drawn))
 
 
 class _Answers:
@@ -217,30 +265,113 @@ class _Answers:
 
     def __init__(self, spec: JobSpec, cascade: Cascade, sample: Sample) -> None:
         self._spec, self._cascade, self._sample = spec, cascade, sample
-        self._reader = AnswerReader(spec)
+        self._reader, self._comparer = AnswerReader(spec), Comparer(spec)
         self._names = cascade.names(spec.model)
         self.tally = Tally()
-        rows = {each.fingerprint: each.row for each in sample.prompts}
+        self._rows = {each.fingerprint: each.row for each in sample.prompts}
+        self._jobs = stage_jobs(spec, cascade)
         #: Outcomes of each stage by the fingerprint of `model`, one for each sample of an answer.
-        self._stages: list[dict[str, list[Outcome]]] = []
-        for number, job in enumerate(stage_jobs(spec, cascade)):
-            found: dict[str, list[Outcome]] = {}
-            for again in range(samples_of(cascade.stages[number])):
-                asked = {
-                    each.fingerprint: (sample_fingerprint(stage[0], again), stage[1])
-                    for each in sample.prompts
-                    if (stage := each.stages[number]) is not None
-                }
-                for fingerprint, outcome in self._ask(job, self._names[number], asked, rows).items():
-                    found.setdefault(fingerprint, []).append(outcome)
-            self._stages.append(found)
-        asked = {each.fingerprint: (each.fingerprint, each.prompt) for each in sample.prompts}
-        self._model = self._ask(spec, self._names[-1], asked, rows, is_model=True)
+        self._stages: list[dict[str, list[Outcome]]] = [{} for _ in self._jobs]
+        self._model: dict[str, Outcome] = {}
+        drawn = sample.of_draws(cascade.draws)
+        for number in range(len(self._jobs)):
+            self._ask_stage(number, drawn)
+        self._ask_model(drawn)
+        self._drawn = draws_of(sample, cascade.draws)
+        self._taught: dict[int, Taught] = {}
+        #: The answers of distilled stages to the draws that choose, and to those that test.
+        self._distilled: dict[int, list[dict[str, Outcome]]] = {}
+        self._fit_uris: dict[int, str] = {}
+        for number, stage in enumerate(cascade.stages):
+            if isinstance(stage, DistilledStage):
+                self._teach(number, stage)
+
+    def ask_judges(self) -> None:
+        """Asks the judges of the agreement, as far as the draws need them."""
+        self.draws()
+        paid = self._comparer.ask()
+        paid.cascade[ALL, "sample_nano_usd"] += paid.sums["cost_nano_usd"]
+        self.tally = add_up([self.tally, paid])
 
     def draws(self) -> list[Draw]:
         """Returns the draws, in their order."""
-        by_prompt = {each.fingerprint: self._draw(each) for each in self._sample.prompts}
-        return [by_prompt[each.fingerprint] for each in draws_of(self._sample)]
+        halves = self._drawn[: len(self._drawn) // 2], self._drawn[len(self._drawn) // 2 :]
+        return [self._draw(each, half) for half, drawn in enumerate(halves) for each in drawn]
+
+    def distilled(self, calibration: Calibration) -> dict[int, DistilledCounts]:
+        """Returns what the distilled stages have learned, by number."""
+        found = {}
+        for number, uri in self._fit_uris.items():
+            compared = []
+            for prompt in self._drawn[len(self._drawn) // 2 :]:
+                answer, expected = self._outcomes(number, prompt, 1), self._model[prompt.fingerprint]
+                if not answer or not isinstance(answer[0], Completion) or not isinstance(expected, Completion):
+                    continue
+                mine = cast("StageAnswer", self._draw(prompt, 1).stages[number])
+                compared.append(
+                    Compared(
+                        text=prompt.prompt.text,
+                        expected=self._reader.value(expected),
+                        answer=self._reader.value(answer[0]),
+                        labels=(self._reader.label(expected), mine.label),
+                        score=mine.score,
+                        agrees=mine.agrees,
+                        is_kept=is_kept(calibration, number, mine),
+                    )
+                )
+            found[number] = describe_distilled(uri, self._taught[number].curve, compared)
+        return found
+
+    def _ask_stage(self, number: int, prompts: Sequence[SampledPrompt]) -> None:
+        stage, found = self._cascade.stages[number], self._stages[number]
+        for again in range(samples_of(stage)):
+            asked = {
+                each.fingerprint: (sample_fingerprint(made[0], again), made[1])
+                for each in prompts
+                if (made := each.stages[number]) is not None
+            }
+            if isinstance(stage, DistilledStage) and stage.is_free:
+                found.update({each: [hand_on(prompt.text)] for each, (_, prompt) in asked.items()})
+                continue
+            outcomes = self._ask(self._jobs[number], self._names[number], asked, self._rows)
+            for fingerprint, outcome in outcomes.items():
+                found.setdefault(fingerprint, []).append(outcome)
+
+    def _ask_model(self, prompts: Sequence[SampledPrompt]) -> None:
+        asked = {each.fingerprint: (each.fingerprint, each.prompt) for each in prompts}
+        self._model |= self._ask(self._spec, self._names[-1], asked, self._rows, is_model=True)
+
+    def _teach(self, number: int, stage: DistilledStage) -> None:
+        """Teaches a distilled stage; test draws are answered by the fit that later answers the rows."""
+
+        def ask(prompts: Sequence[SampledPrompt]) -> None:
+            self._ask_stage(number, [each for each in prompts if each.fingerprint not in self._stages[number]])
+            self._ask_model([each for each in prompts if each.fingerprint not in self._model])
+
+        vectors = self._stages[number]
+        taught = Teacher(self._spec, stage, self._sample, ask, vectors, self._model, self._reader.value).teach()
+        self._taught[number], self._distilled[number] = taught, [{}, {}]
+        if taught.fit is None:
+            return
+        has_schema = taught.fit.has_schema
+        self._fit_uris[number] = write_fit(self._spec, taught.fit)
+        classifier = load_classifier(self._fit_uris[number])
+        tested = [each.fingerprint for each in self._drawn[len(self._drawn) // 2 :] if each.fingerprint in vectors]
+        outcomes = answer_block(classifier, stage.embedding, [vectors[each][0] for each in tested])
+        self._distilled[number] = [
+            {
+                fingerprint: make_answer(vectors[fingerprint][0], value, score, has_schema=has_schema)
+                for fingerprint, (value, score) in taught.answers.items()
+            },
+            dict(zip(tested, outcomes, strict=True)),
+        ]
+
+    def _outcomes(self, number: int, prompt: SampledPrompt, half: int) -> Sequence[Outcome] | None:
+        """Returns the answers of a stage to a draw of the half that chooses (0) or tests (1), or `None`."""
+        if number not in self._distilled:
+            return self._stages[number].get(prompt.fingerprint)
+        found = self._distilled[number][half].get(prompt.fingerprint)
+        return None if found is None else [found]
 
     def costs(self) -> Costs:
         """Returns the mean costs of a row that is asked; 0 and 1 if a price is not known."""
@@ -250,15 +381,28 @@ class _Answers:
             return Costs(tuple(0.0 for _ in stages), 1.0)
         return Costs(tuple(cost or 0.0 for cost in stages), model)
 
-    def _draw(self, prompt: SampledPrompt) -> Draw:
+    def latencies(self) -> tuple[float | None, ...]:
+        """Returns the mean latency of each stage and of `model`, in seconds; `None` for one without answers."""
+        firsts = [*([each[0] for each in found.values()] for found in self._stages), [*self._model.values()]]
+        found = map(online_latencies, firsts)
+        return tuple(fmean(each) if each else None for each in found)
+
+    @property
+    def output_tokens(self) -> float:
+        """Mean output tokens of an answer of `model`."""
+        return fmean(each.tokens.output for each in self._model.values())
+
+    def _draw(self, prompt: SampledPrompt, half: int) -> Draw:
         expected = self._model[prompt.fingerprint]
         stages = []
-        for stage, found in zip(self._cascade.stages, self._stages, strict=True):
-            outcomes = found.get(prompt.fingerprint)
+        for number, stage in enumerate(self._cascade.stages):
+            outcomes = self._outcomes(number, prompt, half)
             answer = None if outcomes is None else self._reader.answer(stage, outcomes)
             if answer is not None and outcomes is not None and isinstance(expected, Completion):
                 value = self._reader.value(cast("Completion", outcomes[0]))
-                is_equal = agrees(self._cascade.agreement, value, self._reader.value(expected))
+                is_equal = self._comparer.agrees(
+                    prompt.fingerprint, prompt.row, value, self._reader.value(expected)
+                )
                 answer = type(answer)(answer.score, is_equal, answer.label)
             stages.append(answer)
         if isinstance(expected, Failure):

@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.pipeline.cascade.stages import StagePrompts, stage
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.elements import RenderedRow
 from airflow_provider_llmbeam.pipeline.records import encode_record
+from airflow_provider_llmbeam.pipeline.transforms.check_rows import wait_for_row_check
 from airflow_provider_llmbeam.pipeline.transforms.keys import refuse_duplicates
 from airflow_provider_llmbeam.pipeline.transforms.read_requests import read_prompts
 from airflow_provider_llmbeam.spec.cascade import Cascade
@@ -33,8 +34,8 @@ class SampledPrompt:
 
     Attributes:
         fingerprint: Its fingerprint for `model`.
-        draws: Numbers of the draws that drew it.
-        row: Key of one of its rows, for the audit.
+        draws: Numbers of the draws that drew it, in order. From `Cascade.draws` on they are for more labels.
+        row: One of its rows, for the audit and for judges.
         prompt: The prompt for `model`.
         stages: Fingerprint and prompt for each stage; `None` where a stage makes none of it.
     """
@@ -58,6 +59,10 @@ class Sample:
     rows: int
     prompts: tuple[SampledPrompt, ...]
 
+    def of_draws(self, count: int) -> list[SampledPrompt]:
+        """Returns the prompts of the first draws."""
+        return [each for each in self.prompts if each.draws[0] < count]
+
 
 def draw_prompts(pipeline: beam.Pipeline, spec: JobSpec, context: RunContext, uri: str) -> None:
     """Adds the steps that draw the sample of a job, and write it to a file; see `draw.draw_sample`.
@@ -69,12 +74,12 @@ def draw_prompts(pipeline: beam.Pipeline, spec: JobSpec, context: RunContext, ur
         uri: Address of the file.
     """
     cascade = cast("Cascade", spec.cascade)
-    prompts, _ = read_prompts(pipeline, spec, context)
+    prompts, every_row = read_prompts(pipeline, spec, context)
     numbers = prompts.rendered | "Fingerprints" >> beam.Keys() | "CountRows" >> beam.combiners.Count.PerElement()
     groups = numbers | "Group" >> beam.Map(lambda each: (each[0][:_DIGITS], each)) | "ByGroup" >> beam.GroupByKey()
     sizes = groups | "Size" >> beam.Map(lambda group: (group[0], sum(rows for _, rows in group[1])))
     drawn = groups | "Draw" >> beam.FlatMap(
-        _draw, beam.pvalue.AsDict(sizes), seed=cascade.seed, count=cascade.draws
+        _draw, beam.pvalue.AsDict(sizes), seed=cascade.seed, count=cascade.draws + cascade.max_labels
     )
     duplicates = () if prompts.duplicate_keys is None else (prompts.duplicate_keys,)
     lines = (
@@ -83,11 +88,12 @@ def draw_prompts(pipeline: beam.Pipeline, spec: JobSpec, context: RunContext, ur
         | "ByFingerprint" >> beam.GroupByKey()
         | "Encode" >> beam.ParDo(_Encode(spec), *duplicates)
     )
+    # Not until the check of the sink, which this process may not reach.
+    (lines,) = wait_for_row_check([lines], every_row, spec)
     _ = (
         pipeline
         | "Once" >> beam.Impulse()
-        | "WriteSample"
-        >> beam.Map(_write, uri, beam.pvalue.AsDict(sizes), beam.pvalue.AsList(prompts.delay(lines)))
+        | "WriteSample" >> beam.Map(_write, uri, beam.pvalue.AsDict(sizes), beam.pvalue.AsList(lines))
     )
 
 
@@ -143,9 +149,8 @@ class _Encode(beam.DoFn):
             None if made is None else (made[0], made[1].text, made[1].system)
             for made in (stage.of(row, prompt) for stage in self._stages)
         ]
-        key = {column: row[column] for column in self._spec.source.key}
         yield encode_record(
-            {"fingerprint": fingerprint, "draws": draws, "row": key, "prompt": (text, system), "stages": stages}
+            {"fingerprint": fingerprint, "draws": draws, "row": row, "prompt": (text, system), "stages": stages}
         )
 
 
@@ -165,7 +170,7 @@ def _write(_: bytes, uri: str, sizes: Mapping[str, int], lines: list[bytes]) -> 
         file.writelines((head, *sorted(lines)))
 
 
-def draws_of(sample: Sample) -> list[SampledPrompt]:
-    """Returns the prompt of each draw, in the order of the draws."""
+def draws_of(sample: Sample, count: int) -> list[SampledPrompt]:
+    """Returns the prompt of each of the first draws, in the order of the draws."""
     by_number = {number: prompt for prompt in sample.prompts for number in prompt.draws}
-    return [by_number[number] for number in sorted(by_number)]
+    return [by_number[number] for number in sorted(by_number)[:count]]

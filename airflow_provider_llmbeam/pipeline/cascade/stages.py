@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +17,8 @@ from airflow_provider_llmbeam.pipeline.cascade.calibration import StageAnswer
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.records import answer_value
-from airflow_provider_llmbeam.spec.cascade import Cascade, FieldScore, LogprobScore, RepeatsScore, Stage
+from airflow_provider_llmbeam.spec.cascade import AnyStage, Cascade, FieldScore, LogprobScore, RepeatsScore, Stage
+from airflow_provider_llmbeam.spec.distilled import ColumnVectors, DistilledStage
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 
@@ -24,9 +27,18 @@ def stage_jobs(spec: JobSpec, cascade: Cascade) -> tuple[JobSpec, ...]:
     return tuple(cascade.stage_job(spec, index) for index in range(len(cascade.stages)))
 
 
-def samples_of(stage: Stage) -> int:
+def prompt_of_column(column: str, row: Row) -> Prompt | None:
+    """Returns the vector of a row as a text; `None` if its column has none."""
+    vector = row.get(column)
+    if not isinstance(vector, list | tuple) or not vector:
+        return None
+    is_vector = all(isinstance(each, int | float) and math.isfinite(each) for each in vector)
+    return Prompt(json.dumps([float(each) for each in vector]), None) if is_vector else None
+
+
+def samples_of(stage: AnyStage) -> int:
     """Returns the number of answers of a stage to a prompt."""
-    return stage.score.samples if isinstance(stage.score, RepeatsScore) else 1
+    return stage.score.samples if isinstance(stage, Stage) and isinstance(stage.score, RepeatsScore) else 1
 
 
 class StagePrompts:
@@ -37,7 +49,8 @@ class StagePrompts:
         stage: The stage.
     """
 
-    def __init__(self, job: JobSpec, stage: Stage) -> None:
+    def __init__(self, job: JobSpec, stage: AnyStage) -> None:
+        self._stage = stage
         self._fingerprint = job.fingerprinter()
         self._own = None if stage.prompt is None else RowPrompts(job)
 
@@ -56,6 +69,12 @@ class StagePrompts:
             if isinstance(rendered, FailedRow) or rendered.row != row:
                 return None
             prompt = rendered.prompt
+        if isinstance(self._stage, DistilledStage):
+            if isinstance(self._stage.embedding, ColumnVectors):
+                if (vector := prompt_of_column(self._stage.embedding.column, row)) is None:
+                    return None
+                prompt = vector
+            prompt = Prompt(prompt.text, None)
         return self._fingerprint(prompt.text, prompt.system, prompt.media), prompt
 
 
@@ -99,7 +118,7 @@ class AnswerReader:
         """Returns the class of an answer; `None` for a job without classes."""
         return label_of(self.value(answer), self._label_path)
 
-    def answer(self, stage: Stage, outcomes: Sequence[Outcome]) -> StageAnswer | None:
+    def answer(self, stage: AnyStage, outcomes: Sequence[Outcome]) -> StageAnswer | None:
         """Returns what the choice needs of the answer of a stage; `None` if it failed, or has no score.
 
         Args:
@@ -111,10 +130,12 @@ class AnswerReader:
             return None
         return StageAnswer(score, label=self.label(first))
 
-    def _score(self, stage: Stage, first: Completion, outcomes: Sequence[Outcome]) -> float | None:
+    def _score(self, stage: AnyStage, first: Completion, outcomes: Sequence[Outcome]) -> float | None:
+        if isinstance(stage, DistilledStage):
+            return first.mean_logprob
         match stage.score:
             case LogprobScore():
-                return first.mean_logprob
+                return first.mean_logprob if stage.score.of == "mean" else first.score_logprob
             case FieldScore():
                 return _number(_field(first.parsed, stage.score.field.split(".")))
             case RepeatsScore():

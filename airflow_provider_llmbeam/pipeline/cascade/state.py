@@ -14,10 +14,15 @@ from airflow_provider_llmbeam.engine.state_version import refuse_newer
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.cascade.audit import Audit, contradicts, count_audit_rows
 from airflow_provider_llmbeam.pipeline.cascade.calibration import Calibration
+from airflow_provider_llmbeam.pipeline.reporting.report import DistilledCounts
 from airflow_provider_llmbeam.spec.cascade import Cascade
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")
+
+#: Rows of later runs for each draw of a calibration without thresholds, until it is made again: draws are then a
+#: twentieth of the rows, and `model` has to answer these in any case.
+ROWS_PER_DRAW = 20
 
 
 class StoredCalibration(BaseModel):
@@ -28,7 +33,12 @@ class StoredCalibration(BaseModel):
         made_at: Unix time.
         rows: Number of rows from which the sample was drawn.
         calibration: The calibration.
+        paid: What was sent for it, see `report.paid_by_name`: also a later try of that job reports it.
+        latency_seconds: Mean latency of each stage and of `model`, in seconds; `None` for one without answers.
+        distilled: What its distilled stages have learned, by number.
+        output_tokens: Mean output tokens of an answer of `model`.
         is_published: Whether that job has published: its rows alone are those of the guarantee.
+        drifted: Names of distilled stages that keep another share of the rows of a later run.
         audits: What the audit of each later run has found, by name of the job; one that is run again counts once.
     """
 
@@ -39,13 +49,41 @@ class StoredCalibration(BaseModel):
     made_at: float
     rows: int
     calibration: Calibration
+    paid: dict[str, int] = {}
+    latency_seconds: tuple[float | None, ...] = ()
+    distilled: dict[int, DistilledCounts] = {}
+    output_tokens: float = 0.0
     is_published: bool = False
+    drifted: tuple[str, ...] = ()
     audits: dict[str, Audit] = {}
 
     @property
     def audit(self) -> Audit:
         """All audits together."""
         return sum(self.audits.values(), Audit())
+
+    @property
+    def rows_to_next(self) -> int:
+        """Number of rows after which a calibration without thresholds is made again; 0 if it is due."""
+        return max(ROWS_PER_DRAW * self.calibration.draws - self.audit.rows, 0)
+
+    def is_of_try(self, spec: JobSpec) -> bool:
+        """Whether this job, which has not published since, has calibrated: its rows are those of the sample."""
+        return self.job == spec.name and not self.is_published
+
+    def find_reason_to_repeat(self, target_agreement: float) -> str:
+        """Returns why a run calibrates again; empty if it uses this calibration."""
+        audit = self.audit
+        if contradicts(audit, target_agreement):
+            return (
+                f"{audit.disagreements:,} of {audit.audited:,} audited rows disagree with `model`, which "
+                f"contradicts `target_agreement` {target_agreement:g}"
+            )
+        if self.drifted:
+            return f"{', '.join(self.drifted)} kept another share of the rows of the last run than of the sample"
+        if not self.calibration.asked and not self.rows_to_next:
+            return f"it has no thresholds, and {audit.rows:,} rows were answered since"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +99,7 @@ class RunCascade:
         audit_ratio: Share of the rows with the answer of a stage that `model` answers as well.
         audit: What the audits of earlier runs have found.
         spent_usd: Cost of its calibration in this run, in US dollars.
+        distilled: What its distilled stages have learned, by number.
         is_repeated: Whether a run of this name has published: answers in its journal are not audited again.
     """
 
@@ -73,6 +112,7 @@ class RunCascade:
     audit: Audit = field(default_factory=Audit)
     is_repeated: bool = False
     spent_usd: float = 0.0
+    distilled: dict[int, DistilledCounts] = field(default_factory=dict)
 
     @property
     def asked(self) -> tuple[int, ...]:
@@ -113,18 +153,19 @@ def calibration_uri(spec: JobSpec) -> str:
     return f"{spec.paths.shared_uri}cascades/{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def end_cascade(spec: JobSpec, audit: Audit | None) -> None:
+def end_cascade(spec: JobSpec, audit: Audit | None, drifted: tuple[str, ...] = ()) -> None:
     """Notes that a run has published, and what its audit has found; a failure is only logged.
 
     Args:
         spec: The job.
         audit: The audit of this run; `None` for one that has calibrated.
+        drifted: Names of distilled stages whose rows have drifted.
     """
     try:
         if (stored := read_calibration(spec)) is None:
             return
         audits = {**stored.audits, spec.name: audit} if audit is not None else stored.audits
-        changed = stored.model_copy(update={"is_published": True, "audits": audits})
+        changed = stored.model_copy(update={"is_published": True, "audits": audits, "drifted": drifted})
         storage.replace(calibration_uri(spec), changed.model_dump_json(indent=1).encode())
         cascade = cast("Cascade", spec.cascade)
         if contradicts(changed.audit, cascade.target_agreement):
@@ -142,7 +183,7 @@ def end_cascade(spec: JobSpec, audit: Audit | None) -> None:
 def run_of(spec: JobSpec, cascade: Cascade, stored: StoredCalibration) -> RunCascade:
     """Returns the cascade of a run that uses a stored calibration."""
     calibration = stored.calibration
-    is_own = stored.job == spec.name and not stored.is_published
+    is_own = stored.is_of_try(spec)
     kept = round(stored.rows * sum(calibration.kept))
     audited = 0 if is_own else count_audit_rows(kept, cascade.audit_ratio)
     return RunCascade(
@@ -154,4 +195,5 @@ def run_of(spec: JobSpec, cascade: Cascade, stored: StoredCalibration) -> RunCas
         min(1.0, audited / kept) if audited and kept else 0.0,
         stored.audit,
         spec.name in stored.audits or (stored.job == spec.name and stored.is_published),
+        distilled=stored.distilled,
     )

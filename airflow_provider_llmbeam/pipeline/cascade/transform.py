@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -13,12 +12,13 @@ from apache_beam.ml.inference.base import PredictionResult
 from apache_beam.transforms.window import GlobalWindows
 
 from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.value import value
 from airflow_provider_llmbeam.exceptions import PermanentFailureError
 from airflow_provider_llmbeam.pipeline.answer_form import answer_form
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail
-from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees
 from airflow_provider_llmbeam.pipeline.cascade.choice import is_kept
-from airflow_provider_llmbeam.pipeline.cascade.report import ALL, paid_counts
+from airflow_provider_llmbeam.pipeline.cascade.distilled.stage import AnswerVectors, hand_on
+from airflow_provider_llmbeam.pipeline.cascade.report import paid_counts
 from airflow_provider_llmbeam.pipeline.cascade.stages import (
     AnswerReader,
     StagePrompts,
@@ -45,7 +45,8 @@ from airflow_provider_llmbeam.pipeline.reporting.metrics import CountingDoFn
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally
 from airflow_provider_llmbeam.pipeline.transforms.account import add_outcome
 from airflow_provider_llmbeam.pipeline.transforms.reuse import REUSED, MakeRequest, Reuse, read_journal
-from airflow_provider_llmbeam.spec.cascade import Cascade
+from airflow_provider_llmbeam.spec.cascade import AnyStage, Cascade
+from airflow_provider_llmbeam.spec.distilled import DistilledStage
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.pipeline.cascade.calibration import Calibration
     from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
 
-KEPT, ESCALATED, TALLIES = "kept", "escalated", "tallies"
+KEPT, ESCALATED, TALLIES, PAIRS = "kept", "escalated", "tallies", "pairs"
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,14 @@ class Results:
         answered: `AnsweredRow`s: of a stage, or of `model` in the journal.
         failed: `FailedRow`s of the journal.
         tallies: `Tally`s.
+        audited: `AuditedPair`s of answers of `model` in the journal.
     """
 
     requests: beam.PCollection
     answered: list[beam.PCollection]
     failed: list[beam.PCollection]
     tallies: list[beam.PCollection]
+    audited: beam.PCollection
 
 
 def ask_stages(root: beam.Pipeline, prompts: Prompts, spec: JobSpec, context: RunContext) -> Results:
@@ -105,13 +108,14 @@ def ask_stages(root: beam.Pipeline, prompts: Prompts, spec: JobSpec, context: Ru
     finished = (
         (*settled, escalations)
         | "Unkept" >> beam.Flatten()
-        | "Finish" >> beam.ParDo(_Finish(spec, context)).with_outputs(REUSED, TALLIES, main="requests")
+        | "Finish" >> beam.ParDo(_Finish(spec, context)).with_outputs(REUSED, PAIRS, main="requests")
     )
     return Results(
         finished["requests"],
         [*answered, finished[REUSED]],
         [found[FAILED]],
-        [*tallies, finished[TALLIES]],
+        tallies,
+        finished[PAIRS],
     )
 
 
@@ -126,6 +130,8 @@ class _AskStage(beam.PTransform):
         """Asks for each sample of an answer, one after the other."""
         cascade = cast("Cascade", self._spec.cascade)
         stage = cascade.stages[self._number]
+        if isinstance(stage, DistilledStage) and stage.is_free:
+            return self._decide(*self._hand_on(escalations), stage)
         of_stage = stage_context(self._context, self._number)
         handler = StageHandler(self._job, of_stage, cascade.names(self._spec.model)[self._number])
         unasked = []
@@ -138,6 +144,22 @@ class _AskStage(beam.PTransform):
                 handler, self._prompts.delay, self._prompts.duplicate_keys, is_verdict=True
             )
             escalations = answers | f"Collect{sample}" >> beam.Map(_collect)
+        return self._decide(escalations, unasked, stage)
+
+    def _hand_on(self, escalations: beam.PCollection) -> tuple[beam.PCollection, list[beam.PCollection]]:
+        """Returns the texts as answers, where no server is asked, and what has no text."""
+        questions = escalations | "Question" >> beam.ParDo(
+            _MakeQuestions(self._spec, self._number, 0)
+        ).with_outputs(ESCALATED, main="questions")
+        return questions["questions"] | "HandOn" >> beam.Map(_hand_on), [questions[ESCALATED]]
+
+    def _decide(
+        self, escalations: beam.PCollection, unasked: list[beam.PCollection], stage: AnyStage
+    ) -> dict[str, beam.PCollection]:
+        """Decides on the answers, which a distilled stage first makes of vectors."""
+        if isinstance(stage, DistilledStage):
+            run = cast("RunCascade", self._context.cascade)
+            escalations = escalations | AnswerVectors(stage, run.distilled[self._number].fit_uri)
         decided = escalations | "Decide" >> beam.ParDo(
             _Decide(self._spec, self._number, self._context)
         ).with_outputs(KEPT, ESCALATED, TALLIES, main="settled")
@@ -203,6 +225,8 @@ class _FindKnown(Reuse):
         """Processes one fingerprint."""
         fingerprint, found = group
         rows, journal = list(found["rows"]), list(found["journal"])
+        if not rows:  # an answer to another job, or a vector of a stage
+            return
         known = self._earlier.of(fingerprint, journal)
         ratio = 0.0 if self._context.cascade is None else self._context.cascade.audit_ratio
         if known is not None and not (
@@ -235,6 +259,11 @@ class _MakeQuestions(beam.DoFn):
             return
         fingerprint, prompt = made
         yield sample_fingerprint(fingerprint, self._sample), (prompt.text, prompt.system, escalation)
+
+
+def _hand_on(question: tuple[str, tuple[str, str | None, Escalation]]) -> Escalation:
+    _, (text, _, escalation) = question
+    return replace(escalation, samples=((hand_on(text), True),))
 
 
 def _collect(asked: Asked) -> Escalation:
@@ -330,11 +359,7 @@ class _Finish(CountingDoFn):
 
     def __init__(self, spec: JobSpec, context: RunContext) -> None:
         super().__init__(context)
-        self._spec = spec
-
-    def setup(self) -> None:
-        """Makes what compares, once per worker."""
-        self._audit = AuditedRows(self._spec, self._context)
+        self._pairs = PairAudited(spec, context)
 
     def process(self, escalation: Escalation) -> Iterator[Any]:
         """Finishes one request."""
@@ -343,50 +368,46 @@ class _Finish(CountingDoFn):
             yield request
             return
         answer, origin = known
-        if (tally := self._audit.tally(request, answer)) is not None:
-            yield beam.pvalue.TaggedOutput(TALLIES, tally)
+        for pair in self._pairs.pair(request, answer):
+            yield beam.pvalue.TaggedOutput(PAIRS, pair)
         self.count("resumed", len(request.rows))
         for row in request.rows:
             yield beam.pvalue.TaggedOutput(REUSED, AnsweredRow(row, request.fingerprint, answer, origin))
 
 
-class CompareAudited(beam.DoFn):
-    """Compares the answers of `model` to audited rows with those that they would have kept; outputs `Tally`s."""
+@value()
+class AuditedPair:
+    """An answer of a stage to audited rows, and that of `model`.
+
+    Attributes:
+        rows: Number of the rows.
+        row: One of them.
+        fingerprint: Fingerprint of their prompt.
+        answer: Answer of the stage.
+        outcome: Outcome of `model`.
+    """
+
+    rows: int
+    row: Row
+    fingerprint: str
+    answer: Any
+    outcome: Outcome
+
+
+class PairAudited(beam.DoFn):
+    """Makes an `AuditedPair` of each prediction for audited rows."""
 
     def __init__(self, spec: JobSpec, context: RunContext) -> None:
         super().__init__()
-        self._spec, self._context = spec, context
-
-    def setup(self) -> None:
-        """Makes what compares, once per worker."""
-        self._audit = AuditedRows(self._spec, self._context)
-
-    def process(self, result: PredictionResult) -> Iterator[Tally]:
-        """Compares one prediction."""
-        if (tally := self._audit.tally(result.example, result.inference)) is not None:
-            yield tally
-
-
-class AuditedRows:
-    """Compares answers of `model` with those of stages that rows would have kept.
-
-    Args:
-        spec: The job.
-        context: Its run.
-    """
-
-    def __init__(self, spec: JobSpec, context: RunContext) -> None:
         self._key = spec.source.key
-        self._reader = AnswerReader(spec)
-        self._agreement = cast("Cascade", spec.cascade).agreement
         self._ratio = 0.0 if context.cascade is None else context.cascade.audit_ratio
 
-    def tally(self, request: Request, outcome: Outcome) -> Tally | None:
-        """Returns what the audit of the rows of a request adds to the sums; `None` if there is none."""
-        if request.audited is None:
-            return None
-        rows = sum(is_of_audit(row, self._key, self._ratio) for row in request.rows)
-        is_equal = isinstance(outcome, Completion) and agrees(
-            self._agreement, request.audited.value, self._reader.value(outcome)
-        )
-        return Tally(cascade=Counter({(ALL, "audited"): rows, (ALL, "disagreements"): 0 if is_equal else rows}))
+    def process(self, result: PredictionResult) -> Iterator[AuditedPair]:
+        """Makes one pair, if its rows are audited."""
+        yield from self.pair(result.example, result.inference)
+
+    def pair(self, request: Request, outcome: Outcome) -> Iterator[AuditedPair]:
+        """Makes the pair of a request to `model`, if its rows are audited."""
+        if request.audited is not None:
+            rows = sum(is_of_audit(row, self._key, self._ratio) for row in request.rows)
+            yield AuditedPair(rows, request.rows[0], request.fingerprint, request.audited.value, outcome)

@@ -6,7 +6,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 
 
 def check_model(spec: JobSpec) -> None:
-    """Opens the clients of the model, and of the stages before it, once, which fails if a key is missing.
+    """Opens the clients of the model, and of the stages and judges of its cascade, which fails without a key.
 
     Raises:
         JobSpecError: The client cannot be opened.
@@ -14,6 +14,9 @@ def check_model(spec: JobSpec) -> None:
     from airflow_provider_llmbeam.pipeline.cascade.stages import stage_jobs
     from airflow_provider_llmbeam.providers.backends import open_backend
 
-    stages = () if spec.cascade is None else stage_jobs(spec, spec.cascade)
+    cascade = spec.cascade
+    stages = () if cascade is None else stage_jobs(spec, cascade)
+    for judge in () if cascade is None else cascade.judges:
+        open_backend(judge.model, judge.generation, None, None)
     for job in (*stages, spec):
         open_backend(job.model, job.generation, job.prompt.output_schema, job.embedding)

@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.pipeline.pacing.learned_rate_file import LearnedRa
 from airflow_provider_llmbeam.spec.demand import EarlierRate
 from airflow_provider_llmbeam.spec.facts import MOST_REQUESTS_PER_MINUTE
 from airflow_provider_llmbeam.spec.limits import Limits
-from airflow_provider_llmbeam.spec.model import EchoModel, Model
+from airflow_provider_llmbeam.spec.model import DistilledModel, EchoModel, Model
 from airflow_provider_llmbeam.spec.usage_tier import threshold_of
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class MachineGovernor:
     def __init__(self, model: Model, limits: Limits, rates_uri: str | None) -> None:
         self.admission: Admission
         self._rate_file: LearnedRateFile | None = None
-        if isinstance(model, EchoModel):
+        if isinstance(model, EchoModel | DistilledModel):
             self.admission = Governor(requests_per_minute=limits.requests_per_minute or math.inf)
             return
         governor = governor_of(limits, threshold_of(model, limits))
@@ -89,7 +89,7 @@ def identity_of(model: Model, limits: Limits) -> str:
 
 def learned_rate(model: Model, limits: Limits, rates_uri: str) -> EarlierRate | None:
     """Returns the rate that the last job has learned on one machine; `None` if a quota is known, or nothing is."""
-    if isinstance(model, EchoModel) or not isinstance(
+    if isinstance(model, EchoModel | DistilledModel) or not isinstance(
         governor_of(limits, threshold_of(model, limits)), LearnedRate
     ):
         return None

@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.pipeline.reporting.report import Answers, LengthCount
+from airflow_provider_llmbeam.spec.prompt.labels import find_label_fields
 
 #: Longest text that counts as a label, in characters.
 MAX_LABEL_CHARACTERS = 40
@@ -133,12 +134,7 @@ def class_start(number: int) -> int:
 
 def label_fields(schema: Mapping[str, Any] | None) -> tuple[str, ...] | None:
     """Returns the first properties whose schema is an enum or a boolean; `None` for answers without a schema."""
-    if schema is None:
-        return None
-    properties = schema.get("properties")
-    if not isinstance(properties, Mapping):
-        return ()
-    return tuple(name for name, inner in properties.items() if _is_label(inner, schema))[:MAX_FIELDS]
+    return None if schema is None else find_label_fields(schema)[:MAX_FIELDS]
 
 
 def most_frequent(counts: Mapping[str, int], number: int) -> dict[str, int]:
@@ -167,18 +163,6 @@ def answers_of(profile: AnswerProfile, invalid: int) -> Answers:
         ],
         labels=profile.label_counts(),
     )
-
-
-def _is_label(schema: Any, whole: Mapping[str, Any]) -> bool:
-    if not isinstance(schema, Mapping):
-        return False
-    reference = schema.get("$ref")
-    if isinstance(reference, str):  # as pydantic writes an enum: `#/$defs/Severity`
-        definitions = whole.get("$defs")
-        schema = definitions.get(reference.removeprefix("#/$defs/")) if isinstance(definitions, Mapping) else None
-        if not isinstance(schema, Mapping):
-            return False
-    return isinstance(schema.get("enum"), list) or schema.get("type") == "boolean"
 
 
 def _label(value: Any) -> str:

@@ -335,6 +335,61 @@ class ModerationCounts(Part):
     output: JudgedSide | None
 
 
+class DistilledPoint(Part):
+    """A point of a learning curve: see `cascade.distilled.curve.LearningPoint`."""
+
+    labels: int
+    agreement: float
+    kept: float
+
+
+class DistilledConfusion(Part):
+    """Test draws by the class that `model` and the classifier answer."""
+
+    expected: str
+    answer: str
+    draws: int
+
+
+class DistilledClass(Part):
+    """Test draws by the class that the classifier answers, and those of them that it keeps."""
+
+    label: str
+    draws: int
+    kept: int
+
+
+class DistilledExample(Part):
+    """A test draw on which classifier and `model` disagree; its prompt is masked if the job masks rows."""
+
+    text: str
+    expected: str
+    answer: str
+    score: float
+
+
+class DistilledCounts(Part):
+    """What a distilled stage has learned, and how it compares with `model` on the test draws.
+
+    Attributes:
+        fit_uri: Address of its fit.
+        learning_curve: What more labels have added.
+        confusion: Numbers of draws by both answers, for jobs with classes.
+        classes: What it keeps by class.
+        uncertain: Ten disagreements with the lowest scores.
+        confident: Ten disagreements with the highest scores.
+        has_drifted: Whether it keeps another share of the rows of a later run than of the sample.
+    """
+
+    fit_uri: str
+    learning_curve: list[DistilledPoint]
+    confusion: list[DistilledConfusion]
+    classes: list[DistilledClass]
+    uncertain: list[DistilledExample]
+    confident: list[DistilledExample]
+    has_drifted: bool = False
+
+
 class CascadeStage(Part):
     """A stage of a cascade, or at the end `model`, in this run.
 
@@ -346,6 +401,7 @@ class CascadeStage(Part):
         failed: Rows that it could not answer, and that escalated.
         requests: Requests of this run, with those for the sample.
         cost_usd: Their cost; `None` if the price is not known.
+        distilled: What a distilled stage has learned; `None` for a model.
     """
 
     name: str
@@ -357,6 +413,7 @@ class CascadeStage(Part):
     input_tokens: int
     output_tokens: int
     cost_usd: float | None
+    distilled: DistilledCounts | None = None
 
 
 class CascadePoint(Part):
@@ -395,6 +452,7 @@ class CascadeCounts(Part):
         not_guaranteed: Classes that escalate, as they have too few draws.
         escalated_ratio: Share of the answered rows that have the answer of `model`.
         sample_cost_usd: Cost of the calibration in this run.
+        judge_cost_usd: Cost of the judges of `agreement` in this run.
         all_by_model_usd: Cost if `model` had answered every prompt of this run, as the sample has cost; `None`
             without a calibration.
         audited: Rows of the audit sample of this run.
@@ -418,6 +476,7 @@ class CascadeCounts(Part):
     not_guaranteed: list[str]
     escalated_ratio: float | None
     sample_cost_usd: float
+    judge_cost_usd: float = 0.0
     all_by_model_usd: float | None
     audited: int
     disagreements: int

@@ -22,6 +22,8 @@ from airflow_provider_llmbeam.exceptions import (
     TooManyFailedRowsError,
 )
 from airflow_provider_llmbeam.pipeline import sinks, storage
+from airflow_provider_llmbeam.pipeline.cascade.report import audit_of, drifted_stages
+from airflow_provider_llmbeam.pipeline.cascade.state import end_cascade
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.conversation.store import publish_history
 from airflow_provider_llmbeam.pipeline.feature import Feature
@@ -144,6 +146,9 @@ class Publish(beam.DoFn):
                 isinstance(spec.source, FilesSource) and matches(spec.source.uri, uri)
             ):
                 storage.delete([uri])
+        if spec.cascade is not None:
+            report = Report.model_validate_json(published)
+            end_cascade(spec, audit_of(report), drifted_stages(report))
         self._clean_up()
         return published
 

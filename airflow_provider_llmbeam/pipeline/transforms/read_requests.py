@@ -45,7 +45,8 @@ def read_requests(
     if context.cascade is not None and context.cascade.asked:
         asked = ask_stages(root, prompts, spec, context)
         requests, *answered = wait_for_row_check((asked.requests, *asked.answered), every_row, spec)
-        outcomes = Results(answered, [*prompts.failed, *asked.failed], [*prompts.tallies, *asked.tallies])
+        failed, tallies = [*prompts.failed, *asked.failed], [*prompts.tallies, *asked.tallies]
+        outcomes = Results(answered, failed, tallies, [asked.audited])
         return requests, prompts.replaced, outcomes
     look_up = reuse if spec.conversation is None else make_conversations
     requests, reused, refusals = look_up(root, prompts.rendered, spec, prompts.duplicate_keys, context)

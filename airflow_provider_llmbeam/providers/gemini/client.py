@@ -44,6 +44,7 @@ from airflow_provider_llmbeam.providers.reported import (
     json_object,
     logprob_of,
     name_of,
+    token_logprobs_of,
 )
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.facts import VERTEX_TIER_HEADERS
@@ -193,7 +194,7 @@ def generation_config(
         stop_sequences=list(generation.stop_sequences) or None,
         thinking_config=_thinking_config(generation),
         media_resolution=_enum(types.MediaResolution, "MEDIA_RESOLUTION_", generation.media_resolution),
-        response_logprobs=generation.logprobs or None,
+        response_logprobs=bool(generation.logprobs) or None,
         response_mime_type="application/json" if output_schema is not None else None,
         response_json_schema=dict(output_schema) if output_schema is not None else None,
     )
@@ -390,12 +391,14 @@ def read_reply(
         if _WITHHELD.search(reason) is None:
             raise refused("garbage", message)
         raise refused("blocked", message, blocked_categories(candidate.get("safetyRatings"), reason))
+    chosen = mapping_of(candidate.get("logprobsResult")).get("chosenCandidates")
     return Reply(
         text=valid_text(text),
         finish_reason=_FINISH_REASONS[reason],
         **billed,
         model=name_of(body.get("modelVersion"), model),
         mean_logprob=logprob_of(candidate.get("avgLogprobs")),
+        token_logprobs=token_logprobs_of(chosen, "token", "logProbability"),
         citations=citations_of(candidate.get("groundingMetadata")),
         reasoning=valid_text(thoughts),
     )

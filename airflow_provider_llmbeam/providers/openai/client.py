@@ -33,8 +33,8 @@ from airflow_provider_llmbeam.providers.reported import (
     finish_reason_of,
     invalid_response,
     json_object,
-    logprob_of,
     name_of,
+    token_logprobs_of,
 )
 from airflow_provider_llmbeam.spec.characters import valid_text
 from airflow_provider_llmbeam.spec.model import Generation, OpenAIModel
@@ -217,7 +217,7 @@ def chat_parameters(
         "stream": generation.stream or None,
         "stream_options": {"include_usage": True} if generation.stream else None,
         "reasoning_effort": generation.reasoning_effort,
-        "logprobs": generation.logprobs or None,
+        "logprobs": bool(generation.logprobs) or None,
         **_restriction(generation),
         "response_format": None
         if output_schema is None
@@ -304,12 +304,14 @@ def read_reply(body: Mapping[str, Any], content: bytes, prompt: Prompt, model: s
             **billed,
         )
     refuse_broken_off(reason, billed)
+    tokens = token_logprobs_of(mapping_of(choice.get("logprobs")).get("content"), "token", "logprob")
     return Reply(
         text=valid_text(text),
         finish_reason=FINISH_REASONS.get(reason.lower(), reason),
         **billed,
         model=name_of(body.get("model"), model),
-        mean_logprob=_mean_logprob(choice.get("logprobs")),
+        mean_logprob=sum(logprob for _, logprob in tokens) / len(tokens) if tokens else None,
+        token_logprobs=tokens,
         reasoning=valid_text(reasoning),
     )
 
@@ -368,12 +370,6 @@ def refuse_broken_off(reason: str, billed: Billed) -> None:
     if reason.lower() not in FINISH_REASONS.keys() | _WHOLE:
         message = f"a 200 with an answer that the server has broken off (finish reason {reason!r})"
         raise RequestError("garbage", message, http_status=200, **billed)
-
-
-def _mean_logprob(logprobs: Any) -> float | None:
-    tokens = map(mapping_of, list_of(mapping_of(logprobs).get("content")))
-    found = [value for token in tokens if (value := logprob_of(token.get("logprob"))) is not None]
-    return sum(found) / len(found) if found else None
 
 
 def error_of(http_status: int, headers: Mapping[str, str], text: str) -> RequestError:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
-from airflow_provider_llmbeam.spec.cascade import JudgeAgreement, LogprobScore
-from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS
-from airflow_provider_llmbeam.spec.runner import LocalRunner
+from airflow_provider_llmbeam.spec.distilled import DistilledStage
 from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 
 if TYPE_CHECKING:
@@ -16,17 +14,11 @@ if TYPE_CHECKING:
 
 def cascade_fault(spec: JobSpec) -> FieldFaultError | None:
     """Returns why the cascade of a job is not implemented for its other parts, or `None`."""
-    cascade, inference = spec.cascade, spec.inference
+    cascade = spec.cascade
     if cascade is None:
         return None
     moderation = spec.safety.moderation
     faults: tuple[tuple[bool, str, str, Any], ...] = (
-        (
-            not isinstance(spec.runner, LocalRunner),
-            "cascade",
-            f"must be left out with a runner of type {spec.runner.type!r}: the task sends the sample itself",
-            NOT_SHOWN,
-        ),
         (
             isinstance(spec.source, KafkaSource | PubSubSource),
             "cascade",
@@ -45,27 +37,6 @@ def cascade_fault(spec: JobSpec) -> FieldFaultError | None:
             "must be ['output'] with `cascade`: the sample is sent before a guard model judges prompts",
             None if moderation is None else moderation.on,
         ),
-        (
-            inference.mode == "auto",
-            "inference.mode",
-            "must be 'online' or 'batch' with `cascade`: what is left for `model` is not known before",
-            inference.mode,
-        ),
-        (
-            inference.mode == "online"
-            and inference.service_tier in FLEX_TIERS
-            and inference.finish_by is not None,
-            "inference.finish_by",
-            "must be left out with `cascade` and a service tier of flex: what is left for `model` is not known "
-            "before",
-            inference.finish_by,
-        ),
-        (
-            any(isinstance(each, JudgeAgreement) for each in cascade.agreement.values()),
-            "cascade.agreement",
-            "must be 'exact', 'set_f1' or 'numeric': a judge is not implemented here",
-            NOT_SHOWN,
-        ),
     )
     found = next((FieldFaultError(*fault) for is_met, *fault in faults if is_met), None)
     return found or _stage_fault(spec)
@@ -73,18 +44,14 @@ def cascade_fault(spec: JobSpec) -> FieldFaultError | None:
 
 def _stage_fault(spec: JobSpec) -> FieldFaultError | None:
     for index, stage in enumerate(() if spec.cascade is None else spec.cascade.stages):
+        if isinstance(stage, DistilledStage):
+            continue
         own = stage.inference
         if own is not None and (own.mode != "online" or own.finish_by is not None):
             field = "mode" if own.mode != "online" else "finish_by"
             return FieldFaultError(
                 f"cascade.stages.{index}.inference.{field}",
-                "must be left out: the requests to a stage are sent online, one stage after the other",
+                "must be left out: the requests to a stage are sent online, as the next one waits for its answers",
                 getattr(own, field),
-            )
-        if isinstance(stage.score, LogprobScore) and stage.score.of != "mean":
-            return FieldFaultError(
-                f"cascade.stages.{index}.score.of",
-                "must be 'mean': the log-probabilities of single tokens are not kept",
-                stage.score.of,
             )
     return None

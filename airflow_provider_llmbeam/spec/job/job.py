@@ -210,6 +210,14 @@ class JobSpec(SpecModel):
         return names
 
     @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Returns the JSON Schema of a spec, whose fields have their full forms, e.g. a list for one key column.
+
+        Rules between fields are not in it: `llmbeam check` knows them.
+        """
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **cls.model_json_schema()}
+
+    @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         """Reads a spec from JSON text.
 

@@ -4,6 +4,7 @@ from airflow_provider_llmbeam.spec.model.gateway import Auth, header_variable
 from airflow_provider_llmbeam.spec.model.generation import Embedding, Generation
 from airflow_provider_llmbeam.spec.model.model import (
     AnthropicModel,
+    DistilledModel,
     EchoModel,
     GeminiModel,
     Model,
@@ -22,6 +23,7 @@ from airflow_provider_llmbeam.spec.model.price import Price, price_of
 __all__ = [
     "AnthropicModel",
     "Auth",
+    "DistilledModel",
     "EchoModel",
     "Embedding",
     "GeminiModel",

@@ -85,7 +85,8 @@ class Generation(SpecModel):
         google_search: Whether Gemini may search the web. The column `llmbeam_citations` then has the pages that it
             used. Searches are billed besides the tokens, and `cost_usd` does not include them.
         logprobs: Whether the column `llmbeam_mean_logprob` has the mean natural logarithm of the probabilities of
-            the answer's tokens: a measure of how sure the model was.
+            the answer's tokens: a measure of how sure the model was. `minimum` and `label` keep another one, too,
+            for a stage of a cascade: see `LogprobScore`.
         structured_outputs: What vLLM restricts the answer to: one of a `choice`, a `regex` or a `grammar`. An
             answer that is not one of a `choice` is invalid.
         extra_body: Further fields of the body of a request, for servers with the OpenAI API, e.g.
@@ -112,7 +113,7 @@ class Generation(SpecModel):
     safety_settings: dict[HarmCategory, HarmThreshold] = Field(default_factory=dict)
     model_armor: dict[Literal["prompt", "response"], ModelArmorTemplate] = Field(default_factory=dict)
     google_search: bool = False
-    logprobs: bool = False
+    logprobs: bool | Literal["minimum", "label"] = False
     structured_outputs: StructuredOutputs | None = None
     extra_body: ExtraBody = Field(default_factory=dict)
     strip_reasoning: bool = True
@@ -134,7 +135,7 @@ class Generation(SpecModel):
         """What an output row has only with these parameters; in a sink with `llmbeam_` before the name."""
         columns = {
             "citations": self.google_search,
-            "mean_logprob": self.logprobs,
+            "mean_logprob": bool(self.logprobs),
             "reasoning": self.keep_reasoning,
         }
         return tuple(name for name, is_wanted in columns.items() if is_wanted)

@@ -625,6 +625,33 @@ class EchoModel(SpecModel):
     )
 
 
+class DistilledModel(SpecModel):
+    """A classifier that a cascade has learned, alone: without a sample, a guarantee or a request to any model.
+
+    Attributes:
+        fit: Address of a fit on `tfidf`, as the log and the report of the cascade have it; its digest is its name.
+    """
+
+    type: Literal["distilled"]
+    fit: Annotated[str, Field(pattern=r"^(.*/)?[0-9a-f]{32}\.json$")]
+
+    #: It has no server.
+    address: ClassVar[str] = ""
+    project: ClassVar[None] = None
+    location: ClassVar[str] = ""
+    media: ClassVar[MediaRules] = MediaRules(server="a classifier", by_address=frozenset())
+    api: ClassVar[ModelApi] = ModelApi(service="a classifier")
+    media_counting: ClassVar[None] = None
+    parameters: ClassVar[ParameterRules] = ParameterRules(
+        server="a classifier", sent=frozenset(), ignored=frozenset(Generation.model_fields)
+    )
+
+    @property
+    def name(self) -> str:
+        """The digest of the fit."""
+        return self.fit.rpartition("/")[2].removesuffix(".json")
+
+
 _GEMINI_NAME = re.compile(r"((publishers/google/)?models/)?gemini-.+")
 
 
@@ -649,7 +676,7 @@ def _by_name(value: Any) -> Any:
 
 
 Model = Annotated[
-    GeminiModel | OpenAIModel | AnthropicModel | VertexEndpointModel | EchoModel,
+    GeminiModel | OpenAIModel | AnthropicModel | VertexEndpointModel | EchoModel | DistilledModel,
     Field(discriminator="type"),
     BeforeValidator(_by_name),
 ]

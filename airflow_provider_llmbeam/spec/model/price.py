@@ -123,7 +123,7 @@ def price_of(model: Model, override: Price | None = None, at: datetime | None = 
     """
     if override is not None:
         return override
-    if model.type == "echo":
+    if model.type in ("echo", "distilled"):
         return _FREE
     if model.api.price_list is None:
         return None

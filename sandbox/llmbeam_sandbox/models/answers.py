@@ -46,6 +46,11 @@ class Answer:
     mean_logprob: float | None = None
 
 
+def words_of(text: str) -> list[str]:
+    """Returns the words of a text, each with the space before it, in place of its tokens."""
+    return re.findall(r"\s*\S+", text)
+
+
 def count_bytes(text: str) -> int:
     """Returns the UTF-8 bytes of `text` / 4, rounded up."""
     return -(-len(text.encode()) // BYTES_PER_TOKEN)

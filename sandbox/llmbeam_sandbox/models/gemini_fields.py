@@ -10,7 +10,7 @@ from llmbeam_sandbox.billing.tokens import Labels
 from llmbeam_sandbox.core.checks import check_labels
 from llmbeam_sandbox.core.responses import google_error
 from llmbeam_sandbox.core.rest import RestError
-from llmbeam_sandbox.models.answers import ANY_JSON, Answer
+from llmbeam_sandbox.models.answers import ANY_JSON, Answer, words_of
 from llmbeam_sandbox.models.calls import ModelCall, RefusedError
 from llmbeam_sandbox.models.schema import Schema
 
@@ -135,7 +135,9 @@ def reported(call: ModelCall, answer: Answer) -> dict[str, Any]:
     """Returns what a candidate says of its answer: the probabilities of its tokens, the pages of its search."""
     reported: dict[str, Any] = {}
     if call.has_logprobs:
-        reported["avgLogprobs"] = MEAN_LOGPROB if answer.mean_logprob is None else answer.mean_logprob
+        logprob = MEAN_LOGPROB if answer.mean_logprob is None else answer.mean_logprob
+        chosen = [{"token": word, "logProbability": logprob} for word in words_of(answer.text)]
+        reported |= {"avgLogprobs": logprob, "logprobsResult": {"chosenCandidates": chosen}}
     if call.searches:
         begin = answer.text.partition(" ")[0]
         reported["groundingMetadata"] = {

@@ -25,6 +25,7 @@ from llmbeam_sandbox.models.answers import (
     count_tokens,
     pieces,
     prompt_sha256,
+    words_of,
 )
 from llmbeam_sandbox.models.calls import Dialect, ModelCall, RefusedError, asked_tier
 from llmbeam_sandbox.models.catalog import is_openai
@@ -330,7 +331,7 @@ def _logprobs(call: ModelCall, answer: Answer) -> dict[str, Any] | None:
         return None
     logprob = LOGPROB if answer.mean_logprob is None else answer.mean_logprob
     known: dict[str, Any] = {"logprob": logprob, "bytes": None, "top_logprobs": []}
-    return {"content": [{"token": word, **known} for word in answer.text.split()], "refusal": None}
+    return {"content": [{"token": word, **known} for word in words_of(answer.text)], "refusal": None}
 
 
 def _check_effort(effort: Any) -> None:

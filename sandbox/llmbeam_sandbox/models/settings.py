@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from llmbeam_sandbox.billing.tokens import TokenPrices
 from llmbeam_sandbox.models.answers import Tokenizer, count_bytes
+from llmbeam_sandbox.models.embedding.base import Separation
 from llmbeam_sandbox.models.quota import Quota
 from llmbeam_sandbox.models.skill import Skill
 
@@ -71,6 +72,7 @@ class ModelSettings:
         priority_overflow_ratio: Share of the priority requests that are above the limit of that tier, drawn at
             random: they are served and billed as standard ones.
         skills: How well models answer, by name; others answer as `answers` says, each in its own way.
+        separations: What the vectors of models that embed online say of the right answers, by name.
         cache_storage_usd: Price of the storage of a million cached tokens for 3,600 s, in USD.
 
     Raises:
@@ -91,6 +93,7 @@ class ModelSettings:
     has_flex: bool = True
     priority_overflow_ratio: float = 0.0
     skills: Mapping[str, Skill] = field(default_factory=dict)
+    separations: Mapping[str, Separation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.input_token_limit < 1:

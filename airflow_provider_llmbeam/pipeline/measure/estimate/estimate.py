@@ -131,9 +131,11 @@ class Estimate(_Part):
         total_cost_usd: `cost_usd` and that of the guard; `None` if one of them is not known.
         exceeds_budget: Whether the cost in the mode of the job is above `budget_usd`, or that of the guard above
             its own budget.
-        cascade: What the stages of a cascade change, as a sentence; empty for a job without one, whose other
-            figures are those of `model` alone.
+        cascade: Cost and time with the stages of a cascade and without, as a sentence; empty for a job without
+            one. All other figures are those of `model` alone.
         cascade_cost_usd: Cost of `requests` with the stages, as the calibration has found; `None` before one.
+        cascade_seconds: Duration with them, in seconds: one after the other, with the tokens of `model` and the
+            latencies of the calibration; `None` if it is not known.
         budget_usd: What the job may spend, in US dollars: `limits.budget_usd`, or what is left of `limits.budget`
             if that is less; `None` without either.
         budget_left_usd: What is left of `limits.budget`, which other runs spend, too, in US dollars; `None`
@@ -181,6 +183,7 @@ class Estimate(_Part):
     exceeds_budget: bool
     cascade: str = ""
     cascade_cost_usd: float | None = None
+    cascade_seconds: float | None = None
     budget_usd: float | None = None
     budget_left_usd: float | None = None
     duration_seconds: float | None

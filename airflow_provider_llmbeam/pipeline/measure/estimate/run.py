@@ -37,6 +37,12 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.projection import (
     sending_seconds,
 )
 from airflow_provider_llmbeam.pipeline.measure.estimate.source_sample import SourceSample, sample_source
+from airflow_provider_llmbeam.pipeline.measure.estimate.stages import (
+    NOT_CALIBRATED,
+    WithStages,
+    estimate_stages,
+    find_learned_rate,
+)
 from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
     auto_way,
     planned_cost_usd,
@@ -44,7 +50,6 @@ from airflow_provider_llmbeam.pipeline.measure.estimate.ways import (
     with_head,
 )
 from airflow_provider_llmbeam.pipeline.measure.portions import MAX_BYTES, spread_over
-from airflow_provider_llmbeam.pipeline.pacing.machine_governor import learned_rate
 from airflow_provider_llmbeam.pipeline.reporting.history import mean_output
 from airflow_provider_llmbeam.pipeline.shared_budget import read_left_usd
 from airflow_provider_llmbeam.spec.demand import Demand
@@ -54,7 +59,7 @@ from airflow_provider_llmbeam.spec.model.price import Price, price_of
 from airflow_provider_llmbeam.spec.model.tier import ordinary_tier
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
 from airflow_provider_llmbeam.spec.protocol.kept import QUERY_RAN, keeper_of
-from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, workers_of
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, workers_of
 from airflow_provider_llmbeam.spec.usage_tier import seconds_by_tier
 
 _log = logging.getLogger("llmbeam")
@@ -227,9 +232,7 @@ def _extrapolate(
     error = projection.error_ratio()
     latencies = online_latencies(outcome for _, outcome in observed)
     latency = fmean(latencies) if latencies else None
-    # Machines share a quota, and how many there will be is not known.
-    is_one_machine = isinstance(spec.runner, LocalRunner)
-    learned = learned_rate(spec.model, spec.limits, spec.paths.rates_uri) if is_one_machine else None
+    learned = find_learned_rate(spec)
     has_tiers = spec.inference.service_tier == "standard"
     by_tier = seconds_by_tier(spec.model, spec.limits, input_tokens + output_tokens) if has_tiers else {}
     seconds, limited_by = sending_seconds(
@@ -261,8 +264,8 @@ def _extrapolate(
     ways = ways_of_job(spec, work, rates, duration, now)
     planned, left = planned_cost_usd(spec, work, rates, ways), read_left_usd(spec)
     budget = min((each for each in (spec.limits.budget_usd, left) if each is not None), default=None)
-    cascade, cascade_cost = _cascade_cost(spec, sent)
-    expected = planned if cascade_cost is None else cascade_cost
+    staged = _with_stages(spec, work, start, (planned, duration))
+    expected = planned if staged.cost_usd is None else staged.cost_usd
     return Estimate(
         name=spec.name,
         model=f"{spec.model.type}:{spec.model.name}",
@@ -285,8 +288,9 @@ def _extrapolate(
         planned_cost_usd=_rounded(planned),
         prefix_cache_usd=round(work.prefix_usd, 6),
         exceeds_budget=expected is not None and budget is not None and expected > budget,
-        cascade=cascade,
-        cascade_cost_usd=_rounded(cascade_cost),
+        cascade=staged.text,
+        cascade_cost_usd=_rounded(staged.cost_usd),
+        cascade_seconds=None if staged.seconds is None else round(staged.seconds, 1),
         budget_usd=budget,
         budget_left_usd=left,
         duration_seconds=duration,
@@ -308,15 +312,15 @@ def _extrapolate(
     )
 
 
-def _cascade_cost(spec: JobSpec, requests: int) -> tuple[str, float | None]:
-    """Returns what the stages of a cascade change, as a sentence, and the cost of prompts with them."""
+def _with_stages(
+    spec: JobSpec, work: Work, start_seconds: float, alone: tuple[float | None, float | None]
+) -> WithStages:
+    """Returns what the stages of a cascade change, see `estimate_stages`."""
     if spec.cascade is None:
-        return "", None
-    stored = read_calibration(spec)
-    if stored is None or price_of(spec.model, spec.limits.price) is None:
-        return "not calibrated, or no price known: these are figures of `model` alone; see `llmbeam cascade`", None
-    cost = stored.calibration.cost_per_row * requests
-    return f"about {usd(cost)} with its stages, by its calibration; the rest is of `model` alone", cost
+        return WithStages()
+    if (stored := read_calibration(spec)) is None:
+        return NOT_CALIBRATED
+    return estimate_stages(spec, spec.cascade, stored, work, start_seconds=start_seconds, alone=alone)
 
 
 def _rounded(amount: float | None) -> float | None:

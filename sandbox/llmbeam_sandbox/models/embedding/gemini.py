@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
@@ -13,7 +13,7 @@ from llmbeam_sandbox.core.responses import Reply, google_error, json_reply, read
 from llmbeam_sandbox.models.answers import Answer, count_tokens, prompt_sha256
 from llmbeam_sandbox.models.calls import ModelCall, RefusedError
 from llmbeam_sandbox.models.catalog import is_gemini
-from llmbeam_sandbox.models.embedding.base import vector
+from llmbeam_sandbox.models.embedding.base import Separation, vector, vectors
 from llmbeam_sandbox.models.gemini import GeminiDialect
 from llmbeam_sandbox.models.server import ModelServer
 
@@ -32,6 +32,8 @@ _VERTEX = r"/{version}/projects/{project}/locations/{location}/publishers/{publi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsDialect(GeminiDialect):
     """One embedding method on one model."""
+
+    separations: Mapping[str, Separation] = field(default_factory=dict)
 
     def read(self, request: web.Request, body: bytes) -> ModelCall:
         """Reads and checks a request; raises `RefusedError` when the service would refuse it."""
@@ -65,16 +67,16 @@ class EmbeddingsDialect(GeminiDialect):
 
     def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
         """Returns the reply with an answer."""
-        vectors = [vector(text, model=call.model, dimensions=call.dimensions) for text in call.texts]
+        embedded = vectors(call.texts, self.separations, model=call.model, dimensions=call.dimensions)
         match self.method:
             case "gemini.batchEmbedContents":
-                return json_reply({"embeddings": [{"values": values} for values in vectors]})
+                return json_reply({"embeddings": [{"values": values} for values in embedded]})
             case "gemini.embedContent":
-                body = {"embedding": {"values": vectors[0]}, "truncated": _is_cut(call.texts[0])}
+                body = {"embedding": {"values": embedded[0]}, "truncated": _is_cut(call.texts[0])}
                 return json_reply({**body, "usageMetadata": {"promptTokenCount": call.input_tokens}})
         predictions = [
             {"embeddings": {"values": values, "statistics": _statistics(text)}}
-            for text, values in zip(call.texts, vectors, strict=True)
+            for text, values in zip(call.texts, embedded, strict=True)
         ]
         characters = sum(len("".join(text.split())) for text in call.texts)
         return json_reply({"predictions": predictions, "metadata": {"billableCharacterCount": characters}})
@@ -144,6 +146,7 @@ def routes(server: ModelServer) -> list[web.RouteDef]:
                 is_sse=False,
                 input_token_limit=server.settings.input_token_limit,
                 any_model=server.settings.any_model,
+                separations=server.settings.separations,
             )
             return await server.serve(request, dialect)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
@@ -14,7 +14,7 @@ from llmbeam_sandbox.core.methods import Methods
 from llmbeam_sandbox.core.responses import Reply, json_reply, read_object
 from llmbeam_sandbox.models.answers import Answer, count_tokens, prompt_sha256
 from llmbeam_sandbox.models.calls import ModelCall, RefusedError
-from llmbeam_sandbox.models.embedding.base import vector
+from llmbeam_sandbox.models.embedding.base import Separation, vectors
 from llmbeam_sandbox.models.openai import OpenAIDialect, openai_error
 from llmbeam_sandbox.models.server import ModelServer
 
@@ -31,6 +31,8 @@ _INVALID_INPUT = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingsDialect(OpenAIDialect):
     """`POST /v1/embeddings`."""
+
+    separations: Mapping[str, Separation] = field(default_factory=dict)
 
     @property
     def is_metered(self) -> bool:
@@ -66,10 +68,10 @@ class EmbeddingsDialect(OpenAIDialect):
 
     def answer(self, call: ModelCall, answer: Answer, answer_id: str) -> Reply:
         """Returns the reply with an answer."""
-        vectors = [vector(text, model=call.model, dimensions=call.dimensions) for text in call.texts]
+        embedded = vectors(call.texts, self.separations, model=call.model, dimensions=call.dimensions)
         data = [
             {"object": "embedding", "index": index, "embedding": _base64(found) if call.is_base64 else found}
-            for index, found in enumerate(vectors)
+            for index, found in enumerate(embedded)
         ]
         usage = {"prompt_tokens": call.input_tokens, "total_tokens": call.input_tokens}
         return json_reply({"object": "list", "data": data, "model": call.model, "usage": usage})
@@ -82,6 +84,7 @@ def routes(server: ModelServer) -> list[web.RouteDef]:
         api_key=server.settings.openai_api_key,
         input_token_limit=server.settings.input_token_limit,
         any_model=server.settings.any_model,
+        separations=server.settings.separations,
     )
 
     async def embed(request: web.Request) -> web.StreamResponse:

@@ -1,0 +1,1 @@
+"""The classifiers that cascades learn: plain JSON, and what answers by it."""
