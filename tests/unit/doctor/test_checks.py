@@ -17,7 +17,7 @@ JOB = {
 
 def test_a_classifier_has_an_extra_and_no_server():
     cascade = {"stages": [{"type": "distilled", "embedding": {"type": "tfidf"}}], "target_agreement": 0.9}
-    job = JobSpec.parse({**JOB, "cascade": cascade})
+    job = JobSpec.parse({**JOB, "cascade": cascade, "state_uri": "state"})
     assert local_checks(job) == (PackagesCheck(extras=("cascade",)), ModelCheck(model=job.model))
 
 
