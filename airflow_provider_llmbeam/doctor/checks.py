@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from airflow_provider_llmbeam.spec import (
     BigQuerySink,
     BigQuerySource,
+    DistilledStage,
     FilesSink,
     FilesSource,
     JobSpec,
@@ -163,7 +164,7 @@ def local_checks(spec: JobSpec | None) -> tuple[Check, ...]:
     """Returns the checks that need no account of Google Cloud."""
     if spec is None:
         return (PackagesCheck(),)
-    asked = (model for model in spec.models if model.type != "echo")
+    asked = (model for model in spec.models if model.type not in ("echo", "distilled"))  # which have no server
     return (PackagesCheck(extras=tuple(_extras(spec))), *(ModelCheck(model=model) for model in asked))
 
 
@@ -193,6 +194,8 @@ def _extras(spec: JobSpec) -> Iterator[str]:
     privacy = spec.safety.privacy
     if privacy is not None and any(isinstance(each, PatternsDetector) for each in privacy.detectors):
         yield "privacy"
+    if spec.cascade is not None and any(isinstance(stage, DistilledStage) for stage in spec.cascade.stages):
+        yield "cascade"
 
 
 def _services(spec: JobSpec, project: str) -> Iterator[Check]:
