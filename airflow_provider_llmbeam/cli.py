@@ -150,6 +150,23 @@ def cascade(job: str, points: int, as_json: bool, **task: Any) -> None:
 
 
 @llmbeam.command()
+@_JOB
+@click.option("--run-for", "run_for_seconds", type=click.FloatRange(0, min_open=True), help="Seconds to run.")
+@click.option("--drain", is_flag=True, help="End as soon as no message is left.")
+@click.option("--http", metavar="HOST:PORT", help="Serve /healthz, /readyz and /metrics here.")
+@click.option("--member", help="Name of this process in the group. Default: by host and free number.")
+@_of_task
+def stream(job: str, when: str | None, map_index: int | None, **run: Any) -> None:
+    """Answer the messages of a Kafka topic as they come, each paid once.
+
+    Prints a line of counts as JSON every ten seconds. SIGTERM ends it when what is in flight is answered and
+    committed; the same command continues from there, on as many machines as there are partitions.
+    """
+    code, _ = _execute(spec=job, step="stream", given=run, when=when, map_index=map_index)
+    sys.exit(code)
+
+
+@llmbeam.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="[OLD.json] JOB")
 @_of_task
 @_AS_JSON
@@ -231,6 +248,39 @@ _add_command(
 _add_command(
     "add-golden", "add_golden", "VERDICTS.json", "Add reviewed answers to a golden set.\n\nSee docs/review.md."
 )
+
+
+@llmbeam.command()
+@click.argument("job", metavar="[JOB]", required=False)
+@click.option("--send", "sends", is_flag=True, help="Also run trial jobs of 1 to 10 rows, which are billed.")
+@click.option("--gcp-conn-id", default="google_cloud_default", show_default=True, help="Of JOB.json.")
+@_of_task
+@_AS_JSON
+def doctor(
+    job: str | None, sends: bool, gcp_conn_id: str, when: str | None, map_index: int | None, as_json: bool
+) -> None:
+    """Check what a job needs: account, APIs, permissions, quota, buckets, tables, network, packages.
+
+    Prints what holds, what does not, and the command that mends it; without JOB, of this machine and the account.
+    Changes nothing, and sends nothing that is billed without --send. Needs Airflow, for its connections. Exits
+    with 1 if something does not hold.
+    """
+    # The log of Airflow, which goes to the standard output.
+    with contextlib.redirect_stdout(sys.stderr):
+        from airflow_provider_llmbeam.doctor.run import diagnose
+
+        logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+        found = diagnose(job, when=when, map_index=map_index, gcp_conn_id=gcp_conn_id, sends=sends)
+    _print(found.plain(), None if as_json else str(found))
+    sys.exit(1 if found.has_fault else 0)
+
+
+@llmbeam.command()
+def schema() -> None:
+    """Print the JSON Schema of JOB.json, for editors and validators."""
+    from airflow_provider_llmbeam.spec import JobSpec
+
+    _print(JobSpec.json_schema())
 
 
 @llmbeam.command()

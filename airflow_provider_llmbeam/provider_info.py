@@ -47,6 +47,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.retry_failed_rows",
             "operators.review_answers",
             "operators.run_inference",
+            "operators.stream_inference",
             "operators.sweep",
             "operators.sweep_batch_inference",
         ),
@@ -114,7 +115,7 @@ def get_provider_info() -> dict[str, Any]:
                     "placeholders": {
                         "host": "https://… (empty: Google's own address)",
                         "login": "for OAuth alone, whose secret is the API key",
-                        "password": "of Gemini, Anthropic, or an OpenAI-compatible server",
+                        "password": "of the provider or the server of the model",
                     },
                 },
                 "conn-fields": {

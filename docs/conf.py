@@ -6,10 +6,15 @@ of their classes are text without a link.
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from xml.sax.saxutils import escape
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
@@ -31,6 +36,9 @@ smartquotes_action = "D"  # dashes; quotes belong to values
 default_role = "code"  # docstrings write `name`, as Markdown does
 html_theme = "furo"
 html_title = f"{project} {version}"
+# Address of the newest version where the pages are published, with a slash at its end: canonical links and the
+# sitemap name it in every version.
+html_baseurl = os.environ.get("LLMBEAM_DOCS_URL", "")
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
 html_copy_source = False
@@ -145,6 +153,15 @@ def _how_to_page(dag: Path) -> str:
     return f"# {title}\n\n{docstring.strip()}\n\n{source}\n"
 
 
+def write_files_for_assistants(app: Sphinx, error: Exception | None) -> None:
+    """Publishes llms.txt, the skill, and the JSON Schema of a spec beside the pages."""
+    if error is None and app.builder.format == "html":
+        output = Path(app.outdir)
+        shutil.copy(Path(app.srcdir, "llms.txt"), output)
+        shutil.copytree(ROOT / "skills", output / "skills", dirs_exist_ok=True)
+        (output / "job.schema.json").write_text(json.dumps(spec.JobSpec.json_schema(), indent=1) + "\n")
+
+
 def link_guide_of_source(app: Sphinx, page: str, content: list[str]) -> None:
     """Links the guide of a Dag where a page links its file."""
     to_docs = "../" * page.count("/")
@@ -160,6 +177,19 @@ def _with_guides(text: str, to_root: str, to_docs: str) -> str:
     return re.sub(rf"\]\({re.escape(to_root)}dags/(\w+)\.py\)", rf"]({to_docs}how-to/\1.md)", text)
 
 
+def make_sitemap(base_url: str, pages: Iterable[str]) -> str:
+    """Returns the sitemap of pages, for search engines (sitemaps.org/protocol.html)."""
+    lines = [f"<url><loc>{escape(f'{base_url}{page}.html')}</loc></url>" for page in sorted(pages)]
+    begin = '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
+    return "\n".join([begin, *lines, "</urlset>\n"])
+
+
+def write_sitemap(app: Sphinx, error: Exception | None) -> None:
+    """Writes the sitemap if the pages have an address."""
+    if html_baseurl and error is None:
+        Path(app.outdir, "sitemap.xml").write_text(make_sitemap(html_baseurl, app.env.found_docs))
+
+
 def setup(app: Sphinx) -> None:
     """Connects the functions above; Sphinx calls it."""
     app.connect("builder-inited", write_how_to_pages)
@@ -167,3 +197,5 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-signature", process_signature)
     app.connect("source-read", link_guide_of_source)
     app.connect("include-read", link_guide_of_include)
+    app.connect("build-finished", write_files_for_assistants)
+    app.connect("build-finished", write_sitemap)

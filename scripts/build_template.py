@@ -73,7 +73,9 @@ def template(image: str) -> dict[str, Any]:
     }
     metadata = {
         "name": "airflow-provider-llmbeam",
-        "description": "Runs an LLM over a table: no row is lost, and no answer is paid for twice.",
+        # `llmbeam doctor` reads the version.
+        "description": "Runs an LLM over a table: no row is lost, and no answer is paid for twice. "
+        f"Version {version('airflow-provider-llmbeam')}.",
         "parameters": [spec],
     }
     return {"image": image, "sdkInfo": {"language": "PYTHON"}, "metadata": metadata}

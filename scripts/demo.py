@@ -162,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--home", type=Path, default=ROOT / ".demo", help="made anew; everything lies below it")
     parser.add_argument("--model-url", help="a real OpenAI-compatible server, e.g. http://127.0.0.1:8000/v1")
     parser.add_argument("--model-name", help="the model to ask for there; by default the first it lists")
+    parser.add_argument("--stream", action="store_true", help="show the stream worker instead, with Kafka")
     return parser
 
 

@@ -1,13 +1,18 @@
-"""A Kafka cluster for tests: the mock brokers of librdkafka, in this process, on loopback."""
+"""Kafka for tests, on loopback: the mock brokers of librdkafka in this process, or a real broker."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka_broker import Broker, jars_folder
+
+from tests.prism import is_built
 
 
 class Cluster:
@@ -52,3 +57,12 @@ def kafka_cluster() -> Iterator[Cluster]:
     brokers = host.list_topics(timeout=10).brokers.values()
     yield Cluster(",".join(f"{broker.host}:{broker.port}" for broker in brokers))
     del host
+
+
+def kafka_broker(directory: Path) -> Broker:
+    """Returns a broker of Apache Kafka that does not run yet; skips the test without `scripts/build-kafka`."""
+    if not is_built(jars := jars_folder()):
+        pytest.skip(
+            f"there is no broker of Kafka at '{jars}'; `scripts/build-kafka` fetches it, with Java 17 and Maven"
+        )
+    return Broker(jars, directory)

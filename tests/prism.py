@@ -27,17 +27,17 @@ def prism_binary() -> str:
 
 
 @cache
-def is_built(binary: Path) -> bool:
-    """Whether the binary is there, once `scripts/test`, which builds it beside the tests, has built it."""
-    if not binary.parent.is_dir():
+def is_built(target: Path) -> bool:
+    """Whether a file or folder is there, once `scripts/test`, which builds it beside the tests, has built it."""
+    if not target.parent.is_dir():
         return False
     deadline = time.monotonic() + BUILD_SECONDS
-    with binary.with_name("lock").open("w") as lock:
+    with target.with_name("lock").open("w") as lock:
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 time.sleep(0.2)
             else:
-                return binary.is_file()
+                return target.exists()
     return False

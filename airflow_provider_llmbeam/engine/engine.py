@@ -132,6 +132,11 @@ class Engine:
         self._judge()
 
     @property
+    def max_instances(self) -> int:
+        """Maximum number of prompts of one request."""
+        return 1 if self._batching is None else self._batching.max_instances
+
+    @property
     def throttled_seconds(self) -> float:
         """Time that requests have waited for the governor so far, in seconds."""
         return self._gate.waited_seconds

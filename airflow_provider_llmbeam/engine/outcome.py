@@ -21,6 +21,7 @@ BEFORE_ANY_REQUEST: frozenset[FailureKind] = frozenset(
         "media_error",
         "personal_data",
         "no_turn",
+        "too_old",
         "not_sent",
     }
 )

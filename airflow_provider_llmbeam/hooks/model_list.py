@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,15 +12,16 @@ from airflow_provider_llmbeam.providers.errors import ApiNotFoundError
 from airflow_provider_llmbeam.providers.probe import ModelList
 from airflow_provider_llmbeam.providers.registry import part_of
 from airflow_provider_llmbeam.providers.rest import RestClient, session_with
-from airflow_provider_llmbeam.spec.model import Model, connection_fields, parse_model
+from airflow_provider_llmbeam.spec.model import Model, connected_models, connection_fields, parse_model
+from airflow_provider_llmbeam.spec.model.server import is_below
 from airflow_provider_llmbeam.transport.server_reply import list_of
 
 
 def model_of_connection(key: str | None, fields: Mapping[str, Any]) -> Model:
     """Returns a model whose requests would go where the key of a connection belongs.
 
-    The address of a server with the OpenAI API has a path, such as `/v1`; that of Gemini has none. Without an
-    address, a key of OpenAI begins with `sk-`, and one of Anthropic with `sk-ant-`.
+    The prefix of a key tells its provider. With another key, the address of a server with the OpenAI API has a
+    path, such as `/v1`; those of Gemini and Anthropic have none, and are told apart by their domains.
 
     Args:
         key: Its key.
@@ -28,14 +30,19 @@ def model_of_connection(key: str | None, fields: Mapping[str, Any]) -> Model:
     Raises:
         JobSpecError: A field of the connection does not fit.
     """
-    host = fields.get("base_url")
-    is_anthropic = (urlsplit(host or "").hostname or "").endswith("anthropic.com") or (key or "").startswith(
-        "sk-ant-"
-    )
-    is_openai = urlsplit(host or "").path.strip("/") or (not host and (key or "").startswith("sk-"))
-    kind = "anthropic" if is_anthropic else "openai" if is_openai else "gemini"
-    model = {"type": "gemini"} if kind == "gemini" or fields.get("project") else {"type": kind, "name": "any"}
+    kind = "gemini" if fields.get("project") else _type_of(key or "", fields.get("base_url") or "")
+    model = {"type": "gemini"} if kind == "gemini" else {"type": kind, "name": "any"}
     return parse_model(model | {name: fields[name] for name in connection_fields(model) if fields.get(name)})
+
+
+def _type_of(key: str, address: str) -> str:
+    models = connected_models()
+    by_key = [each for each in models if each.api.key_prefix and key.startswith(each.api.key_prefix)]
+    if by_key:
+        return max(by_key, key=lambda each: len(each.api.key_prefix)).type
+    if urlsplit(address).path.strip("/"):
+        return "openai"
+    return next((each.type for each in models if is_below(address, each.api.domains)), "gemini")
 
 
 def describe_access(model: Model, environment: Mapping[str, str]) -> str:
@@ -49,15 +56,41 @@ def describe_access(model: Model, environment: Mapping[str, str]) -> str:
         LLMBeamError: There is no key or token; or the server refuses it, or does not answer.
     """
     authenticate = ModelAuthentication(model, environment)
-    with session_with(authenticate, model.api.certificate) as session:
+    page = read_models(model, authenticate)
+    if page is None:
+        url = part_of(model, "probe").model_list(model).url
+        return f"{model.api.service} at {url} lists no models, so the key was not checked"
+    by = "key" if model.api.authentication == "api_key" else "account"
+    by = by if authenticate() else "request without a key"
+    return f"{by} accepted, {'' if page.is_whole else 'more than '}{len(page.names):,} models"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModels:
+    """The models of a server.
+
+    Attributes:
+        names: Their names, of the first page.
+        is_whole: Whether there is no further page.
+    """
+
+    names: tuple[str, ...]
+    is_whole: bool
+
+
+def read_models(model: Model, authenticate: ModelAuthentication) -> ListedModels | None:
+    """Asks a server for its models, once; `None` if it lists none.
+
+    Raises:
+        LLMBeamError: There is no key or token; or the server refuses it, or does not answer.
+    """
+    with session_with(authenticate, model.api) as session:
         client = RestClient(session, model.api.service)
         wanted: ModelList = part_of(model, "probe").model_list(model)
         try:
             page = client.json_object(client.request("GET", wanted.url, params=wanted.params))
         except ApiNotFoundError:
-            return f"{model.api.service} at {wanted.url} lists no models, so the key was not checked"
-    models = list_of(page.get(wanted.models_field))
-    many = "more than " if page.get("nextPageToken") or page.get("has_more") else ""
-    by = "key" if model.api.authentication == "api_key" else "account"
-    by = by if authenticate() else "request without a key"
-    return f"{by} accepted, {many}{len(models):,} models"
+            return None
+    models = [each for each in list_of(page.get(wanted.models_field)) if isinstance(each, Mapping)]
+    names = tuple(str(each.get("id") or each.get("name") or "") for each in models)
+    return ListedModels(names, not (page.get("nextPageToken") or page.get("has_more")))

@@ -6,8 +6,8 @@ import math
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import requests
@@ -33,6 +33,7 @@ from airflow_provider_llmbeam.transport.server_reply import (
     list_of,
     parse_json,
     read_error,
+    stated_limits,
 )
 
 ReplyOutcome = Literal["answered", "rejected", "failed"]
@@ -59,6 +60,7 @@ class ProbeReply:
         is_daily: Whether a daily quota or the account's balance is used up, so that a retry within minutes fails.
         retry_after_seconds: Wait that the server advised; `None` if it advised none.
         is_final: Whether waiting will not resolve the refusal, e.g. a wrong key or a model that does not exist.
+        limits: Limits that the server states, see `stated_limits`.
     """
 
     outcome: ReplyOutcome
@@ -68,6 +70,7 @@ class ProbeReply:
     is_daily: bool = False
     retry_after_seconds: float | None = None
     is_final: bool = False
+    limits: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 def read_reply(
@@ -228,6 +231,11 @@ class Probe:
         return max(advised, default=None)
 
     @property
+    def limits(self) -> Mapping[str, Sequence[float]]:
+        """The limits that the server has stated last, see `stated_limits`."""
+        return next((reply.limits for reply in reversed(self.replies) if reply.limits), {})
+
+    @property
     def refusal(self) -> ProbeReply | None:
         """The last reply without an answer; `None` if every request was answered."""
         return next((reply for reply in reversed(self.replies) if reply.outcome != "answered"), None)
@@ -325,7 +333,7 @@ class Prober:
         headers = self._authenticate() if many and self._request is not None else {}
         # One connection for all requests. Over plain HTTP it is not kept for the next probe: a small server closes
         # it after some seconds, perhaps just when the next probe starts.
-        with with_shared_connections(session_with(lambda: headers, self._model.api.certificate)) as session:
+        with with_shared_connections(session_with(lambda: headers, self._model.api)) as session:
             http = RestClient(session, self._model.api.service)
             while len(replies) < many and not is_enough(replies):
                 if replies:
@@ -347,12 +355,13 @@ class Prober:
         except (requests.RequestException, HTTPError, OSError, ValueError) as error:
             # requests lets some of urllib3's errors through, and of a damaged address a ValueError.
             return no_reply(error, time.monotonic() - started)
-        return read_reply(
+        read = read_reply(
             *reply,
             answer_fields=self._request.answer_fields,
             seconds=time.monotonic() - started,
             now=self._now(),
         )
+        return replace(read, limits=stated_limits(reply[1]))
 
 
 def is_enough(replies: list[ProbeReply]) -> bool:

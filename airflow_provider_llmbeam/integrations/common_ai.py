@@ -38,7 +38,7 @@ from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches
 from airflow_provider_llmbeam.providers.gemini.batch_format import DeveloperFormat
 from airflow_provider_llmbeam.providers.rest import open_client, session_with
 from airflow_provider_llmbeam.spec.model import GeminiModel, Generation
-from airflow_provider_llmbeam.spec.model.parameters import given, parameter_column, refusal
+from airflow_provider_llmbeam.spec.model.parameters import given
 
 _log = logging.getLogger(__name__)
 
@@ -253,7 +253,7 @@ def _generation(params: Mapping[str, Any], index: int, model: GeminiModel) -> Ge
             raise ValueError(f"unknown {', '.join(map(repr, sorted(unknown)))}")
         generation = Generation.model_validate(params)
         for name in given(generation):
-            if why := refusal(name, generation, model, parameter_column(model)):
+            if why := model.parameters.find_fault(name, generation):
                 raise ValueError(f"`{name}` {why}")
         return generation
     except (ValueError, ValidationError) as error:

@@ -371,7 +371,7 @@ def _no_errors() -> Iterator[None]:
 
 def _provider(kind: str, origin: str) -> str:
     host = urlsplit(origin).hostname or ""
-    if kind == "vertex_endpoint" or (kind in ("gemini", "anthropic") and "aiplatform" in host):
+    if kind == "vertex_endpoint" or "aiplatform" in host:
         return "gcp.vertex_ai"
     if kind == "gemini":
         # The well-known name of an unknown address of Google's API, such as a private one or the sandbox.

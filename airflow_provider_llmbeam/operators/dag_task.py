@@ -83,6 +83,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True)
+class RenderedTask:
+    """A task as Airflow rendered it for a run.
+
+    Attributes:
+        task: The task; of a mapped one, its instance.
+        spec: Its job.
+        secrets: Environment variables with the secrets of its connections.
+        given: What its step is asked for, if it says so.
+        run_id: Id of the run.
+        is_known: Whether there is such a run.
+    """
+
+    task: Any
+    spec: JobSpec
+    secrets: dict[str, str]
+    given: Any
+    run_id: str
+    is_known: bool
+
+
 @contextmanager
 def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
     """Provides the job of a task as plain data, with its secrets: they are valid in the body.
@@ -91,12 +112,40 @@ def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
         question: What is asked.
 
     Raises:
-        JobSpecError: The file, the task, the run or an argument of the task does not fit.
+        JobSpecError: See `rendered_task`.
     """
     from airflow_provider_llmbeam.hooks.storage import files_at
     from airflow_provider_llmbeam.jobs.stage import stage_source
     from airflow_provider_llmbeam.spec.protocol.steps import reads_of
 
+    with rendered_task(question) as found:
+        spec, conn_id, before = found.spec, found.task.gcp_conn_id, dict(os.environ)
+        reads = reads_of(question.step)
+        files = partial(files_at, gcp_conn_id=conn_id, kms_key_name=spec.kms_key_name)
+        with (
+            google_credentials(spec, conn_id, getattr(found.given, "models", ())),
+            stage_source(spec, reads, files, _log) as staged,
+        ):
+            changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
+            yield {
+                "spec": spec.model_dump(mode="json"),
+                "environment": changed | found.secrets | staged,
+                "given": None if found.given is None else found.given.model_dump(mode="json"),
+                "run_id": found.run_id,
+                "is_known": found.is_known,
+            }
+
+
+@contextmanager
+def rendered_task(question: Question) -> Iterator[RenderedTask]:
+    """Provides a task as Airflow renders it; connections are found in the body.
+
+    Args:
+        question: What is asked.
+
+    Raises:
+        JobSpecError: The file, the task, the run or an argument of the task does not fit.
+    """
     path, _, name = question.address.partition("::")
     task = _find_task(_parse(Path(path)), Path(path), name, question.step)
     map_index = _map_index(task, question.map_index)
@@ -114,21 +163,7 @@ def job_of_task(question: Question) -> Iterator[dict[str, Any]]:
             ) from error
         rendered: Any = context["task"]  # of a mapped task, its instance
         spec, secrets, given = rendered.resolve_job(context)
-        before = dict(os.environ)
-        reads = reads_of(question.step)
-        files = partial(files_at, gcp_conn_id=rendered.gcp_conn_id, kms_key_name=spec.kms_key_name)
-        with (
-            google_credentials(spec, rendered.gcp_conn_id, getattr(given, "models", ())),
-            stage_source(spec, reads, files, _log) as staged,
-        ):
-            changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
-            yield {
-                "spec": spec.model_dump(mode="json"),
-                "environment": changed | secrets | staged,
-                "given": None if given is None else given.model_dump(mode="json"),
-                "run_id": run.run_id,
-                "is_known": is_known,
-            }
+        yield RenderedTask(rendered, spec, secrets, given, run.run_id, is_known)
 
 
 @contextmanager

@@ -35,7 +35,8 @@ class EstimateInferenceOperator(InProcessOperator):
         job_task_id: Id of the task of the same Dag whose job is estimated, with its task groups. Without it and
             `job_name`, the answers belong to this task's own job, and no other job reuses them.
         sample_size: Number of prompts sent to the model. With 0 none is sent, and the estimate assumes the longest
-            output that `generation` allows.
+            output that `generation` allows. The endpoints of providers that count tokens are not asked: with 0
+            nothing is sent, and otherwise the answers have the counts.
         on_exceeds_budget: What follows if the job would cost more than `limits.budget_usd`, or its guard more than
             its own: `fail` fails the task without a retry; `skip` skips it, and with it the tasks after it;
             `report` only logs it, with `exceeds_budget` in the XCom.

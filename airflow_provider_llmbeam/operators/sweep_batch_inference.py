@@ -128,7 +128,7 @@ class SweepBatchInferenceOperator(WrittenInDag, _SweepOperator):
             check=check_batch_model,
         )
         headers()  # raises an error without a key
-        provider = open_provider(model, output_uri="", session=session_with(headers, model.api.certificate))
+        provider = open_provider(model, output_uri="", session=session_with(headers, model.api))
         if not provider.has_display_names:
             raise JobSpecError(
                 f"`model`: batches of {model.api.service} have no name that says whose they are; got "

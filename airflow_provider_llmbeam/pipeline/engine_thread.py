@@ -8,10 +8,11 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager
 from functools import partial
+from typing import Any, TypeVar
 
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.journal.journal import BatchJournal, Journal
@@ -27,6 +28,8 @@ from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.protocol.counts import Counts
 
 _log = logging.getLogger("llmbeam")
+
+ResultT = TypeVar("ResultT")
 
 #: Interval between updates of the counters, in seconds. Dataflow reads them about every 10 s.
 SIGNAL_SECONDS = 0.5
@@ -143,7 +146,11 @@ class EngineThread:
 
     def submit(self, prompts: Sequence[Prompt]) -> Future[list[Outcome]]:
         """Begins to answer prompts, and returns at once; no journal records the outcomes."""
-        return asyncio.run_coroutine_threadsafe(self._engine.answer(prompts), self._loop)
+        return self.start(lambda engine: engine.answer(prompts))
+
+    def start(self, work: Callable[[Engine], Coroutine[Any, Any, ResultT]]) -> Future[ResultT]:
+        """Begins work on the event loop of the engine, and returns at once."""
+        return asyncio.run_coroutine_threadsafe(work(self._engine), self._loop)
 
     @contextmanager
     def _told_end(self) -> Iterator[None]:

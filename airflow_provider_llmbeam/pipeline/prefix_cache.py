@@ -33,10 +33,6 @@ _log = logging.getLogger("llmbeam")
 TTL_SECONDS = 600.0
 EXTEND_SECONDS = TTL_SECONDS / 3
 
-#: Smallest head that is marked, in tokens; a model that stores only longer ones ignores the mark.
-#: Source: platform.claude.com/docs/en/build-with-claude/prompt-caching (2026-11)
-MIN_MARKED_TOKENS = 1_024
-
 #: Assumed number of requests of a source that has not been read. A cache pays from 2 requests in 10 minutes.
 _UNKNOWN_ROWS = 1_000
 
@@ -110,12 +106,11 @@ def head_to_cache(spec: JobSpec) -> PromptHead | None:
 
 def marked_head(spec: JobSpec) -> CachedHead | None:
     """Returns the head of a job's prompts that requests mark to be stored; `None` for a provider without marks."""
-    if not (spec.inference.prefix_cache and spec.model.api.marks_heads):
-        return None
-    if not stores_encrypted(spec.model, spec.kms_key_name):
+    least = spec.model.api.min_marked_tokens
+    if not spec.inference.prefix_cache or least is None or not stores_encrypted(spec.model, spec.kms_key_name):
         return None
     head = _head_of_job(spec)
-    return None if head is None or head.tokens < MIN_MARKED_TOKENS else CachedHead("", head)
+    return None if head is None or head.tokens < least else CachedHead("", head)
 
 
 def _head_of_job(spec: JobSpec) -> PromptHead | None:

@@ -40,7 +40,6 @@ from airflow_provider_llmbeam.pipeline.shared_budget import check_budget
 from airflow_provider_llmbeam.pipeline.sinks.ownership import claim, refuse_other_owner
 from airflow_provider_llmbeam.spec.identity import spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.parameters import ignored
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, DetachedRunner, workers_have_keys
 
 _log = logging.getLogger("llmbeam")
@@ -135,7 +134,7 @@ def prepared_job(spec: JobSpec, beam_options: Sequence[str], *, waits: bool) -> 
             )
             build(pipeline, spec, context, manifest, cache, cascade)
             (refuse_other_owner if is_detached else claim)(spec)
-        for name in ignored(spec.generation, spec.model):
+        for name in spec.model.parameters.find_ignored(spec.generation):
             _log.warning("%s %s ignores `generation.%s`.", spec.model.type, spec.model.name, name)
         _log.info(
             "Job %r: %s %s, server %s, journal %s",
@@ -154,6 +153,9 @@ def _check(spec: JobSpec) -> None:
     Raises:
         JobSpecError: It cannot start; nothing was sent.
     """
+    for field, value in (("sinks", spec.sinks), ("limits.per_key", spec.limits.per_key)):
+        if value:
+            raise JobSpecError(f"`{field}`: must be left out of a job that is run; it is for `llmbeam stream`.")
     check_reachable(spec)
     check_keys(spec)
     check_bucket_keys(spec)

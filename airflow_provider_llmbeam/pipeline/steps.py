@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.spec.evaluation import (
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.steps import STEPS, CascadeTable, EstimateSample
 from airflow_provider_llmbeam.spec.safety import RowsToForget
+from airflow_provider_llmbeam.spec.stream import StreamRun
 
 
 def run_step(name: str, spec: JobSpec, given: SpecModel) -> dict[str, Any]:
@@ -105,6 +106,12 @@ def _try_cascade(spec: JobSpec, table: CascadeTable) -> dict[str, Any]:
     return {"result": try_cascade(spec, table).model_dump(mode="json")}
 
 
+def _run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
+    from airflow_provider_llmbeam.pipeline.stream.run import run_stream
+
+    return {"result": run_stream(spec, run)}
+
+
 def _sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.measure.review import sample_answers
 
@@ -136,6 +143,7 @@ _FUNCTIONS: dict[str, Callable[[JobSpec, Any], dict[str, Any]]] = {
     "preview": _preview,
     "check": _check,
     "cascade": _try_cascade,
+    "stream": _run_stream,
     "sample_answers": _sample_answers,
     "add_golden": _add_golden_rows,
     "diff": _diff,

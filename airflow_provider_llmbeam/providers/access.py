@@ -85,7 +85,7 @@ class WithHeaders:
         return {name: value for name, value in headers.items() if name.lower() not in self._names}
 
 
-_NO_SECRETS = frozenset({"x-goog-user-project", "anthropic-version"})
+_NO_SECRETS = frozenset({"x-goog-user-project"})
 
 
 def secrets_in(headers: Mapping[str, str]) -> list[str]:
@@ -137,11 +137,8 @@ def open_access(
     """
     access = _open_authentication(model, environment or {}, find_credentials, request)
     headers = {
-        **model.api.fixed_headers,
-        **{
-            name: _header_value(name, variable, (environment or {}, os.environ))
-            for name, variable in model.api.headers.items()
-        },
+        name: _header_value(name, variable, (environment or {}, os.environ))
+        for name, variable in model.api.headers.items()
     }
     return WithHeaders(access, headers) if headers else access
 

@@ -408,9 +408,7 @@ def open_provider(
         JobSpecError: The model has no batch inference, or there are no credentials.
     """
     if (batch := part_of(model, "batch")) is None:
-        raise JobSpecError(
-            f"Batch inference needs a model of type 'gemini', 'anthropic' or 'openai'; got {model.type!r}."
-        )
+        raise JobSpecError(f"Models of type {model.type!r} have no batch inference here.")
     provider: BatchProvider = batch.open_batches(
         model, open_client(model, session), output_uri=output_uri, embeds=embeds, kms_key_name=kms_key_name
     )

@@ -10,8 +10,9 @@ A module of the folder is a part, which a family has or not:
     files           open_files(model, http)                                                uploads for requests
     cached_contents open_cached_contents(model, http, kms_key_name)                        heads of prompts
 
-What an API differs by besides is in `spec.model`: key, address and price in the class of the model (`ModelApi`),
-parameters in `parameters`, media in `media`.
+What an API differs by besides is in the class of the model in `spec.model`: key, address and price (`api`), the
+parameters and files that it takes (`parameters`, `media`), and how the tokens of files are counted
+(`media_counting`, by a function in `media_tokens`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.providers.errors import (
     ApiRefusedError,
     ApiUnavailableError,
 )
-from airflow_provider_llmbeam.spec.model import Model, OpenAIModel
+from airflow_provider_llmbeam.spec.model import Model, ModelApi, OpenAIModel
 from airflow_provider_llmbeam.transport.google_auth import is_transient_token_error
 from airflow_provider_llmbeam.transport.redirects import redirect_behind, without_redirects
 from airflow_provider_llmbeam.transport.server_reply import (
@@ -64,28 +64,28 @@ def open_client(model: Model, session: requests.Session | None = None) -> RestCl
     Raises:
         JobSpecError: There are no credentials.
     """
-    session = session or session_with(open_access(model).headers, model.api.certificate)
+    session = session or session_with(open_access(model).headers, model.api)
     if isinstance(model, OpenAIModel):
         session.params = dict(model.query)
     return RestClient(session, model.api.service)
 
 
-def session_with(
-    headers: Callable[[], Mapping[str, str]], certificate: tuple[str, str] | None = None
-) -> requests.Session:
+def session_with(headers: Callable[[], Mapping[str, str]], api: ModelApi | None = None) -> requests.Session:
     """Returns a session that sends the headers that a function returns for each request, and refuses redirects.
 
     Args:
         headers: The function.
-        certificate: Files of a client's certificate and its key, for mutual TLS.
+        api: The API, with its fixed headers, and with a client's certificate and its key for mutual TLS.
 
     Raises:
         JobSpecError: A file cannot be used.
     """
     session = without_redirects(requests.Session())
-    if certificate is not None:
-        tls_context(certificate)  # of a missing file, `requests` raises an `OSError` with the first request
-        session.cert = certificate
+    if api is not None:
+        session.headers.update(api.fixed_headers)
+    if api is not None and api.certificate is not None:
+        tls_context(api.certificate)  # of a missing file, `requests` raises an `OSError` with the first request
+        session.cert = api.certificate
 
     def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
         request.headers.update(headers())

@@ -20,7 +20,7 @@ from airflow_provider_llmbeam.providers.batch import (
     UploadedFile,
 )
 from airflow_provider_llmbeam.providers.rest import RestClient
-from airflow_provider_llmbeam.spec.model import AnthropicModel, GeminiModel
+from airflow_provider_llmbeam.spec.model import GeminiModel, Model
 from airflow_provider_llmbeam.transport.server_reply import count_of, error_line, mapping_of, str_of, time_of
 
 #: States of Google without `JOB_STATE_` (Vertex AI) or `BATCH_STATE_` (Developer API).
@@ -52,7 +52,7 @@ _VERTEX_NAME = re.compile(f"projects/{_WORD}/locations/{_WORD}/batchPredictionJo
 
 
 class VertexAIBatches(BatchProvider):
-    """Batch inference of a model of Gemini or Claude on Vertex AI.
+    """Batch inference of a model on Vertex AI.
 
     Args:
         model: Model with `project`.
@@ -69,7 +69,7 @@ class VertexAIBatches(BatchProvider):
 
     def __init__(
         self,
-        model: GeminiModel | AnthropicModel,
+        model: Model,
         output_uri: str,
         http: RestClient,
         kms_key_name: str | None = None,

@@ -13,8 +13,8 @@ Unit = Literal["requests", "tokens", "input_tokens", "output_tokens"]
 #: What serves a model, which decides what counts as evidence.
 Situation = Literal["shared_pool", "published_quota", "unpublished_quota", "own_endpoint", "accelerators"]
 
-#: Name of an `Allowance` that the user states in `limits`.
-STATED = "limits"
+#: Names of an `Allowance` that the user states in `limits`, and of one that the server states in its replies.
+STATED, SERVER = "limits", "server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Allowance:
     """One limit per minute, and its usage.
 
     Attributes:
-        name: Metric of the quota, or `STATED`.
+        name: Metric of the quota, `STATED` or `SERVER`.
         unit: Unit that the limit counts.
         limit: Limit per minute.
         used: Usage in the busiest minute of the window; `None` if not known.

@@ -9,6 +9,7 @@ from typing import Literal
 
 from airflow_provider_llmbeam.hooks.probe import Probe
 from airflow_provider_llmbeam.quota.evidence import (
+    SERVER,
     STATED,
     Accelerators,
     Allowance,
@@ -122,7 +123,7 @@ def traffic_finding(traffic: Traffic | None, situation: Situation, now: float) -
 def allowance_finding(allowance: Allowance, now: float) -> Finding:
     """Judges the headroom of one limit per minute."""
     unit, limit = allowance.unit, allowance.limit
-    source = "`limits`" if allowance.name == STATED else f"Quota {allowance.name!r}"
+    source = {STATED: "`limits`", SERVER: "The server"}.get(allowance.name, f"Quota {allowance.name!r}")
     name = unit.replace("_", " ")
     allows = f"{source} allows {limit:,.0f} {name} per minute"
     if limit <= 0:

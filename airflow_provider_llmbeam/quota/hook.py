@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from airflow_provider_llmbeam.exceptions import CloudError, CloudUnavailableError, JobSpecError
 from airflow_provider_llmbeam.hooks.google.base import GoogleHook
@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.hooks.google.rest import GoogleRest
 from airflow_provider_llmbeam.hooks.probe import Probe
 from airflow_provider_llmbeam.quota.cloud_quotas import UNLIMITED, QuotaLimit, accelerator_need, read_limits
 from airflow_provider_llmbeam.quota.evidence import (
+    SERVER,
     STATED,
     Accelerators,
     Allowance,
@@ -126,7 +127,8 @@ class QuotaHook(GoogleHook):
         queue = None
         if isinstance(model, OpenAIModel):
             queue = fetch_queue(model, self.gcp_conn_id, self.impersonation_chain)
-        return replace(found, allowances=self._read_stated(None), queue=queue)
+        allowances = (*self._read_stated(None), *_stated_by_server(probe))
+        return replace(found, allowances=allowances, queue=queue)
 
     def _of_publisher(self, model: Model, found: Evidence) -> Evidence:
         """Adds the evidence of a model that Google or a partner serves."""
@@ -137,9 +139,10 @@ class QuotaHook(GoogleHook):
         traffic, dedicated = seen or (None, None)
         allowances = self._read_stated(traffic)
         if found.situation == "published_quota":
-            limits = _readable(notes, lambda: self._read_published_limits(found.location, name)) or {}
+            base = base_model(model)
+            limits = _readable(notes, lambda: self._read_published_limits(found.location, base)) or {}
             if seen is not None:
-                read = _readable(notes, lambda: self._allowances(metrics, limits, found.location, name))
+                read = _readable(notes, lambda: self._allowances(metrics, limits, found.location, base))
                 allowances += read or ()
             else:
                 allowances += tuple(
@@ -149,10 +152,9 @@ class QuotaHook(GoogleHook):
         return replace(found, traffic=traffic, dedicated=dedicated, allowances=allowances, unreadable=tuple(notes))
 
     def _allowances(
-        self, metrics: QuotaMetrics, limits: Mapping[str, float], location: str, model: str
+        self, metrics: QuotaMetrics, limits: Mapping[str, float], location: str, base: str
     ) -> tuple[Allowance, ...]:
         """Returns the published limits, of Cloud Quotas or else of Cloud Monitoring, with their usage."""
-        base = base_model(model)
         known = dict(limits)
         if not known:
             for metric in _usual_metrics(location):
@@ -164,9 +166,9 @@ class QuotaHook(GoogleHook):
             if (unit := unit_of(metric)) is not None
         )
 
-    def _read_published_limits(self, location: str, model: str) -> dict[str, float]:
+    def _read_published_limits(self, location: str, base: str) -> dict[str, float]:
         """Returns the limits per minute of a model in Cloud Quotas, by metric."""
-        base, prefix = base_model(model), _PREFIXES.get(location, "")
+        prefix = _PREFIXES.get(location, "")
         found: dict[str, QuotaLimit] = {}
         for each in self._limits_of(VERTEX):
             name = each.metric.rpartition("/")[2]
@@ -224,6 +226,15 @@ class QuotaHook(GoogleHook):
         return QuotaMetrics(MonitoringReader(self, self._rest), location, self._now())
 
 
+def _stated_by_server(probe: Probe | None) -> tuple[Allowance, ...]:
+    if probe is None:
+        return ()
+    return tuple(
+        Allowance(name=SERVER, unit=cast("Unit", unit), limit=limit, used=used, until=probe.at)
+        for unit, (limit, used) in probe.limits.items()
+    )
+
+
 def situation_of(model: Model) -> Situation:
     """Returns what serves a model."""
     if isinstance(model, VertexEndpointModel):
@@ -238,18 +249,16 @@ def project_of(model: Model | None) -> str | None:
     return None if model is None else model.project
 
 
-def base_model(name: str) -> str:
-    """Returns the name of a model in quotas: without version, Claude's with its publisher.
+def base_model(model: Model) -> str:
+    """Returns the name of a model in quotas: without version, and for some providers with the publisher.
 
     text-embedding-005 has that of its predecessor.
 
     Source: 429s of Vertex AI that public issues quote, such as "Quota exceeded for
     aiplatform.googleapis.com/online_prediction_requests_per_base_model with base model: textembedding-gecko".
     """
-    versionless = re.sub(r"(@.*|-\d{3})$", "", name)
-    if versionless.startswith("claude-"):
-        return f"anthropic-{versionless}"
-    return {"text-embedding": "textembedding-gecko"}.get(versionless, versionless)
+    versionless = re.sub(r"(@.*|-\d{3})$", "", model.name.rpartition("/")[2])
+    return model.api.quota_prefix + {"text-embedding": "textembedding-gecko"}.get(versionless, versionless)
 
 
 def unit_of(metric: str) -> Unit | None:

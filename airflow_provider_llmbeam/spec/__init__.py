@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.spec.endpoint import (
 from airflow_provider_llmbeam.spec.endpoint.gpu_memory import Architecture
 from airflow_provider_llmbeam.spec.inference import Inference
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.limits import Batching, Limits, SharedBudget
+from airflow_provider_llmbeam.spec.limits import Batching, Limits, PerKey, SharedBudget
 from airflow_provider_llmbeam.spec.model import (
     AnthropicModel,
     Auth,
@@ -70,6 +70,7 @@ from airflow_provider_llmbeam.spec.source import (
     Source,
     SqlSource,
 )
+from airflow_provider_llmbeam.spec.stream import StreamOptions, StreamRun
 from airflow_provider_llmbeam.spec.traces import Traces
 
 __all__ = [
@@ -120,6 +121,7 @@ __all__ = [
     "Moderation",
     "NumericAgreement",
     "OpenAIModel",
+    "PerKey",
     "PortableRunner",
     "PostgresSink",
     "Price",
@@ -137,6 +139,8 @@ __all__ = [
     "Source",
     "SqlSource",
     "Stage",
+    "StreamOptions",
+    "StreamRun",
     "TfidfVectors",
     "Traces",
     "VertexEndpoint",

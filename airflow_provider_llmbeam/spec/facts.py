@@ -51,15 +51,6 @@ ASSUMED_PRIORITY_RATIO = 1.75
 #: 1 to 15 minutes), platform.openai.com/docs/guides/flex-processing (15 minutes).
 MAX_FLEX_SECONDS = 900.0
 
-# Batch inference of Claude.
-
-#: Requests and bytes of one Message Batch. Source: platform.claude.com/docs/en/build-with-claude/batch-processing
-#: (2026-11-28: 100,000 requests or 256 MB; it expires after 24 hours, and its results are kept for 29 days)
-MESSAGE_BATCH_REQUESTS, MESSAGE_BATCH_BYTES = 100_000, 256_000_000
-#: Batch-inference jobs of Claude that run at once in a project on Vertex AI, unless more are granted.
-#: Source: docs.cloud.google.com/gemini-enterprise-agent-platform/models/partner-models/claude/batch (2026-11-28)
-CLAUDE_VERTEX_JOBS = 4
-
 #: Tiers by the names of the Developer API (`usageMetadata.serviceTier`), Vertex AI (`usageMetadata.trafficType`,
 #: all of google-genai 2.34 and 3.6.1) and OpenAI (`service_tier`), where `fast` is the newer name of `priority`:
 #: replies have had the older one, and may have either (openai 2.54, `ChatCompletion.service_tier`).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -36,6 +36,23 @@ class SharedBudget(SpecModel):
 
     usd: Annotated[float, Field(gt=0)]
     over: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")]
+
+
+class PerKey(SpecModel):
+    """A rate of each key of a topic, e.g. of each user, for `llmbeam stream` alone.
+
+    The rate of a key begins anew when its partition goes to another process.
+
+    Attributes:
+        requests_per_minute: Maximum number of messages of a key that are sent in a minute, evenly.
+        burst: Number of messages of a key that are sent at once after a rest.
+        on_exceeded: Policy for a message above the rate. `dead_letter`: it is not sent. `wait`: it is sent later;
+            meanwhile the answers after it in its partition are held, and so are they of other keys.
+    """
+
+    requests_per_minute: Annotated[float, Field(gt=0)]
+    burst: Annotated[int, Field(ge=1)] = 1
+    on_exceeded: Literal["dead_letter", "wait"] = "dead_letter"
 
 
 class Limits(SpecModel):
@@ -75,6 +92,7 @@ class Limits(SpecModel):
             sent; a process that is killed keeps what it had reserved, the cost of some seconds.
         price: Price of the tokens, for the budget and the cost in the report. `None`: the list price of a Gemini
             model; unknown for a self-hosted server.
+        per_key: Rate of each key of a topic, see `PerKey`.
         retry_refused: Whether rows whose answer was refused by an earlier run (blocked, cut at
             `max_output_tokens`, or not valid against `output_schema`) are sent again, and paid for again. By
             default only a changed prompt, model, schema or `generation`, or more repairs, sends them again.
@@ -94,6 +112,7 @@ class Limits(SpecModel):
     budget_usd: Annotated[float, Field(gt=0)] | None = None
     budget: SharedBudget | None = None
     price: Price | None = None
+    per_key: PerKey | None = None
     retry_refused: bool = False
 
     @field_validator("budget", mode="before")

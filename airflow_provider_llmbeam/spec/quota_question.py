@@ -62,8 +62,8 @@ class QuotaQuestion(SpecModel):
         if self.locations and not has_choice:
             raise FieldFaultError(
                 "locations",
-                "only a model of Gemini or Anthropic on Vertex AI (`model.project`) and an endpoint to be "
-                "provisioned can choose from several",
+                "only a model on Vertex AI (`model.project`) and an endpoint to be provisioned can choose from "
+                "several",
                 list(self.locations),
             )
         return self

@@ -198,6 +198,41 @@ def advised_wait_seconds(
     return None if found is None else min(_MAX_ADVISED_SECONDS, max(0.0, found))
 
 
+#: Headers with what an account may use: the limit, what is left of it, and the time until it is whole again; of
+#: OpenAI, and of Anthropic, whose limits are all per minute. Sources: platform.openai.com/docs/guides/rate-limits,
+#: docs.aws.amazon.com/claude-platform/latest/userguide/rate-limits.html (2026-11)
+_LIMIT_HEADERS = ("x-ratelimit-{name}-{unit}", "anthropic-ratelimit-{unit}-{name}")
+_LIMIT_UNITS = ("requests", "tokens", "input_tokens", "output_tokens")
+_DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|[smhd])")
+#: A limit whose window is longer is none per minute, and left out: OpenAI states those per day by the same header,
+#: e.g. 10,000 requests of which one is given back in "8.64s".
+_LONGEST_WINDOW_SECONDS = 120.0
+
+
+def stated_limits(headers: Mapping[str, str]) -> dict[str, list[float]]:
+    """Returns the limits per minute that a reply states, by unit: the limit, and what of it is used.
+
+    Args:
+        headers: Headers of the response; upper or lower case does not matter.
+    """
+    named, found = {name.lower(): value for name, value in headers.items()}, dict[str, list[float]]()
+    for unit in _LIMIT_UNITS:
+        for header in _LIMIT_HEADERS:
+            limit, left, reset = (
+                named.get(header.format(name=name, unit=unit.replace("_", "-")), "")
+                for name in ("limit", "remaining", "reset")
+            )
+            most, free = count_of(limit), count_of(left)
+            if not most or free is None:
+                continue
+            used = max(0, most - free)
+            seconds = sum(float(number) * _DURATIONS[of] for number, of in _DURATION.findall(reset))
+            if seconds * most <= _LONGEST_WINDOW_SECONDS * max(1, used):
+                found[unit] = [most, used]
+    return found
+
+
 #: Headers with the ID by which a server finds a request in its log, the most usual first: OpenAI and Databricks,
 #: Anthropic, LiteLLM, Azure, Cloudflare, Kong, Portkey. Sources: docs/reference/gateways.md
 _REQUEST_IDS = (

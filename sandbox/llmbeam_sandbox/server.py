@@ -30,6 +30,7 @@ from llmbeam_sandbox.dataflow.settings import DataflowSettings
 from llmbeam_sandbox.dlp.state import DlpState
 from llmbeam_sandbox.flink.api import PATH as FLINK_PATH
 from llmbeam_sandbox.flink.api import Flink
+from llmbeam_sandbox.iam.state import IamState
 from llmbeam_sandbox.models.cached_contents import CachedContents
 from llmbeam_sandbox.models.quota import Quota
 from llmbeam_sandbox.models.settings import ModelSettings
@@ -199,6 +200,11 @@ class Sandbox(Server):
     def monitoring(self) -> Monitoring:
         """The metrics, and the methods with which tests change them."""
         return self._services.monitoring
+
+    @property
+    def iam(self) -> IamState:
+        """Permissions, APIs, accounts and subnetworks, which tests change."""
+        return self._services.iam
 
     @property
     def dlp(self) -> DlpState:

@@ -29,6 +29,8 @@ from llmbeam_sandbox.dataflow.settings import DataflowSettings
 from llmbeam_sandbox.dlp import api as dlp
 from llmbeam_sandbox.dlp.state import DlpState
 from llmbeam_sandbox.flink import api as flink
+from llmbeam_sandbox.iam import api as iam
+from llmbeam_sandbox.iam.state import IamState
 from llmbeam_sandbox.models import anthropic, cached_content_routes, cached_contents, gemini, openai
 from llmbeam_sandbox.models.embedding import gemini as gemini_embeddings
 from llmbeam_sandbox.models.embedding import openai as openai_embeddings
@@ -72,6 +74,7 @@ METHODS = Methods.joined(
         cloud_run_traffic,
         monitoring,
         cloud_quotas,
+        iam,
     )
 )
 """The methods of all services; a service that is missing here cannot make a route."""
@@ -128,6 +131,7 @@ class Services:
         self.dataflow = Dataflow(self.backend, store, dataflow)
         self.flink = flink.Flink(self.backend)
         self.secrets = SecretStore(clock)
+        self.iam = IamState()
         self.dlp = DlpState(clock)
         self.pubsub = PubSubState(clock)
         timeline = Timeline(clock)
@@ -164,6 +168,7 @@ class Services:
             self.storage.clear,
             self.bigquery.clear,
             self.secrets.clear,
+            self.iam.clear,
             self.dlp.clear,
             self.pubsub.clear,
             timeline.clear,
@@ -186,6 +191,7 @@ class Services:
         access = self.backend.access
         return [
             *credentials.routes(access),
+            *access.guarded(iam.routes(self.backend, iam.Iam(self.iam, self.secrets.has_secret))),
             *access.guarded(storage.routes(self.backend, self.storage)),
             *access.guarded(bigquery.routes(self.backend, self.bigquery)),
             *access.guarded(pubsub.routes(self.backend, self.pubsub)),

@@ -23,8 +23,9 @@ from airflow_provider_llmbeam.pipeline.launch.worker_package import (
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(airflow_provider_llmbeam.__file__).parent
 BEAM = "apache-beam"
-#: `pymilvus` requires it for a server that is a local file, which no worker can open.
-LOCAL_ONLY = {"milvus-lite"}
+#: `pymilvus` requires the first for a server that is a local file, which no worker can open; with the second a
+#: resident worker serves its metrics.
+LOCAL_ONLY = {"milvus-lite", "prometheus-client"}
 #: fastavro imports it when it reads a file of the codec snappy.
 FASTAVRO_IMPORTS = {"cramjam"}
 

@@ -32,6 +32,7 @@ from airflow_provider_llmbeam.operators.review_answers import (
     review_answers,
 )
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.operators.stream_inference import StreamInferenceOperator
 from airflow_provider_llmbeam.operators.sweep_batch_inference import SweepBatchInferenceOperator
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
 from airflow_provider_llmbeam.spec import JobSpec
@@ -97,7 +98,7 @@ def names() -> dict[str, Any]:
         DAG, AsyncCallback, CompareInferenceOperator, DeadlineAlert, DeadlineReference, EstimateInferenceOperator,
         AddGoldenRowsOperator, EvaluateInferenceOperator, PromoteModelOperator, QuotaHealthSensor,
         RollBackModelOperator, SampleAnswersOperator, SmtpNotifier, SweepBatchInferenceOperator,
-        RetryFailedRowsOperator, inference_endpoint, review_answers, timedelta,
+        RetryFailedRowsOperator, StreamInferenceOperator, inference_endpoint, review_answers, timedelta,
     )  # fmt: skip
     return (
         {name: getattr(spec, name) for name in spec.__all__}

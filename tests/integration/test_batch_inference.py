@@ -69,29 +69,42 @@ def test_a_task_waits_for_its_batch_without_a_worker_slot(run_dag, operator, san
     assert len(sandbox.requests.paid("gemini.generateContent")) == PILOT_ROWS
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["gemini", pytest.param("anthropic", marks=pytest.mark.full)],
+)
 def test_a_retry_continues_with_the_batch_of_the_killed_try_in_its_process(
-    run_dag, operator, sandbox, monkeypatch
+    run_dag, operator, sandbox, monkeypatch, kind
 ):
     """The process of the job is killed while it waits; the next try of the same run finds the batch."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", sandbox.url)
     monkeypatch.setattr(RunInferenceOperator, "_defer_batch", None)
     sandbox.batches.settings = BatchSettings(run_seconds=3.0)
+    model = {"type": kind} if kind == "gemini" else {"type": kind, "name": "claude-haiku-5-5"}
     killed = []
 
+    def creations():
+        return sum(each.method == f"{kind}.batches.create" for each in sandbox.requests)
+
     def kill_when_submitted():
-        until(lambda: "gemini.batches.create" in {each.method for each in sandbox.requests}, "a batch")
+        until(creations, "a batch")
         for job in forked_jobs():
             job.kill()
             killed.append(job.pid)
 
     with DAG("killed", schedule=None) as dag:
-        operator(deferrable=False, job_name="night", inference={"mode": "auto", "finish_by": "PT30M"})
+        inference = {"mode": "auto", "finish_by": "PT30M"}
+        operator(deferrable=False, job_name="night", model=model, inference=inference)
     thread = Thread(target=kill_when_submitted)
     thread.start()
     assert run_dag(dag)[1] == {"answer": "failed"}
     thread.join()
     assert killed
     assert run_dag(dag)[1] == {"answer": "success"}
+    assert creations() == 1
     assert batch_answers(sandbox) == ROWS - PILOT_ROWS
+    assert sum(charge.answers for charge in sandbox.token_bill.charges) == ROWS
 
 
 def test_the_time_of_a_duration_is_counted_from_the_start_of_the_run(operator):

@@ -156,16 +156,16 @@ MISTAKES = (
         changes={"model": "gpt-4o"},
         sentence=(
             "`model`: is not the name of a Gemini model, so its server is not known: write "
-            "{'type': 'openai', 'name': …, 'base_url': …}, or {'type': 'gemini', 'name': …}; got "
-            "'gpt-4o'. Nothing was sent or billed."
+            "{'type': 'openai', 'name': …, 'base_url': …}, or {'type': 'gemini' or 'anthropic', "
+            "'name': …}; got 'gpt-4o'. Nothing was sent or billed."
         ),
     ),
     Mistake(
         changes={"model": "{'type': 'gemini', 'name': <Model>}"},
         sentence=(
             "`model`: is not the name of a Gemini model, so its server is not known: write "
-            "{'type': 'openai', 'name': …, 'base_url': …}, or {'type': 'gemini', 'name': …}; got "
-            "\"{'type': 'gemini', 'name': <Model>}\". Nothing was sent or billed."
+            "{'type': 'openai', 'name': …, 'base_url': …}, or {'type': 'gemini' or 'anthropic', "
+            "'name': …}; got \"{'type': 'gemini', 'name': <Model>}\". Nothing was sent or billed."
         ),
     ),
     Mistake(

@@ -49,6 +49,7 @@ from airflow_provider_llmbeam.spec import (
     CloudRunEndpoint,
     DataflowRunner,
     Demand,
+    DistilledModel,
     EchoModel,
     Embedding,
     FilesSink,
@@ -104,7 +105,10 @@ def spec_values() -> JobSpec:
         limits=limits,
     )
     assert_type(spec.source, FilesSource | BigQuerySource | SqlSource | RowsSource | KafkaSource | PubSubSource)
-    assert_type(spec.model, GeminiModel | OpenAIModel | AnthropicModel | VertexEndpointModel | EchoModel)
+    assert_type(
+        spec.model,
+        GeminiModel | OpenAIModel | AnthropicModel | VertexEndpointModel | EchoModel | DistilledModel,
+    )
     assert_type(spec.sink, FilesSink | BigQuerySink | PostgresSink | MilvusSink | KafkaSink | PubSubSink)
     assert_type(JobSpec.parse(spec.model_dump()), JobSpec)
     assert_type(parse_endpoint({"type": "vertex"}), VertexEndpoint | CloudRunEndpoint)

@@ -82,6 +82,13 @@ class GoogleHook(GoogleBaseHook):
         return self._project
 
     @property
+    def account(self) -> str:
+        """Email of the account of the credentials; "ACCOUNT" if they name none, as those of gcloud's login."""
+        credentials = self.get_credentials()
+        names = ("service_account_email", "account")
+        return next(filter(None, (getattr(credentials, name, None) for name in names)), "ACCOUNT")
+
+    @property
     def kms_key_name(self) -> str | None:
         """Key of Cloud KMS in the extra fields of the connection, which encrypts what this package makes."""
         with usable_connection(self.gcp_conn_id):

@@ -20,7 +20,7 @@ TRY_SECONDS = 15.0
 
 
 class GoogleRest:
-    """Reads JSON with the credentials of a connection.
+    """Exchanges JSON with the credentials of a connection.
 
     google-cloud-monitoring supports only gRPC, which `RegionalHook` avoids; google-api-python-client uses
     httplib2, which ignores a proxy unless PySocks is installed.
@@ -44,10 +44,26 @@ class GoogleRest:
         Raises:
             CloudError: See `hooks.google.errors`.
         """
+        return self._exchange(request, "GET", url, params=params)
+
+    def post(self, url: str, body: Mapping[str, Any], request: CloudRequest) -> dict[str, Any]:
+        """Sends a POST request of a method that changes nothing, and retries transient errors.
+
+        Args:
+            url: URL.
+            body: Body.
+            request: Description for error messages.
+
+        Raises:
+            CloudError: See `hooks.google.errors`.
+        """
+        return self._exchange(request, "POST", url, json=body)
+
+    def _exchange(self, request: CloudRequest, verb: str, url: str, **arguments: Any) -> dict[str, Any]:
         from google.api_core.exceptions import from_http_response
 
         def send() -> dict[str, Any]:
-            reply = self._open_session().get(url, params=params, timeout=REQUEST_SECONDS)
+            reply = self._open_session().request(verb, url, timeout=REQUEST_SECONDS, **arguments)
             if reply.status_code != 200:
                 raise from_http_response(reply)  # type: ignore[no-untyped-call]
             found: dict[str, Any] = reply.json()

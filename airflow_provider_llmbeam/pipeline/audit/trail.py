@@ -74,7 +74,7 @@ class AuditTrail:
             requests: The batch, by prompt; complete when the outcome of a prompt is recorded.
             journal: Its journal.
         """
-        return AuditedRecord(self, requests, journal, self._writer())
+        return AuditedRecord(self, requests, journal, self.open_writer())
 
     def line(
         self,
@@ -129,7 +129,9 @@ class AuditTrail:
         days = (first + timedelta(days=number) for number in range((last - first).days + 1))
         return any(storage.has_match(f"{self.directory}date={day}/{file}") for day in days)
 
-    def _writer(self) -> SegmentWriter:
+    def open_writer(self) -> SegmentWriter:
+        """Opens what writes records."""
+
         def new_segment() -> tuple[str, array[int]]:
             return self.new_uri(), array("q")
 

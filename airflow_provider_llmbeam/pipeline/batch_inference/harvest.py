@@ -333,6 +333,8 @@ class _Record(beam.DoFn):
             input_tokens=outcome.tokens.input,
             output_tokens=outcome.tokens.output,
             cached_tokens=outcome.tokens.cached,
+            cache_write_tokens=outcome.tokens.cache_write,
+            reasoning_tokens=outcome.tokens.reasoning,
             estimated_tokens=outcome.tokens.estimated,
             cost_nano_usd=outcome.cost_nano_usd or 0,
             unpriced=int(outcome.cost_nano_usd is None),

@@ -73,6 +73,8 @@ class Sums(_Part):
         input_tokens: Billed input tokens.
         output_tokens: Billed output tokens.
         cached_tokens: Billed input tokens from the provider's cache, which `input_tokens` includes.
+        cache_write_tokens: Billed input tokens written to that cache, which `input_tokens` includes.
+        reasoning_tokens: Billed output tokens of thoughts, which `output_tokens` includes.
         estimated_tokens: Tokens of these that the provider did not report, estimated from the length of the texts.
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar.
         unpriced: Number of answers whose price is not known.
@@ -86,6 +88,8 @@ class Sums(_Part):
     input_tokens: NonNegativeInt = 0
     output_tokens: NonNegativeInt = 0
     cached_tokens: NonNegativeInt = 0
+    cache_write_tokens: NonNegativeInt = 0
+    reasoning_tokens: NonNegativeInt = 0
     estimated_tokens: NonNegativeInt = 0
     cost_nano_usd: NonNegativeInt = 0
     unpriced: NonNegativeInt = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -61,6 +60,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import Model, parse_model
 from airflow_provider_llmbeam.spec.model.price import price_of
+from airflow_provider_llmbeam.spec.model.server import is_below
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
 
 _log = logging.getLogger("llmbeam")
@@ -70,8 +70,6 @@ MAX_FILE_BYTES = 200 * 2**20
 #: Number of prompts that are sent online first, so that a wrong prompt or model is found in a minute and not after
 #: hours. The job keeps their answers.
 PILOT_ROWS = 32
-#: Addresses of the providers themselves.
-_OF_PROVIDER = re.compile(r"https://([a-z0-9-]+\.)+(googleapis|openai|anthropic)\.com/.*")
 
 NewPipeline = Callable[[], beam.Pipeline]
 
@@ -572,7 +570,7 @@ def _discard(spec: JobSpec, manifest: BatchManifest) -> None:
 
 
 def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:
-    prefix = display_name_prefix(spec)
+    prefix, provider = display_name_prefix(spec), None
     try:
         provider = open_provider(_model_of(spec, manifest), output_uri="")
         listed = {job.name: job for job in provider.find(prefix) if job.display_name in manifest.files}
@@ -581,7 +579,8 @@ def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:
         files = [name for name in manifest.files if name not in manifest.harvested]
         submitted = [name for name in files if name in manifest.jobs or manifest.submits.get(name)]
         for name in submitted or files:
-            _warn(f"{manifest.jobs[name].name} ({name})" if name in manifest.jobs else name, manifest, error)
+            named = f"{manifest.jobs[name].name} ({name})" if name in manifest.jobs else name
+            _warn(named, manifest, error, provider)
         return
     jobs = {job.name: job for job in manifest.jobs.values() if job.display_name not in manifest.harvested}
     for name, job in {**jobs, **listed}.items():
@@ -591,11 +590,12 @@ def _cancel_jobs(spec: JobSpec, manifest: BatchManifest) -> None:
                 continue
             provider.cancel(name)
         except LLMBeamError as error:
-            _warn(f"{name} ({job.display_name})", manifest, error)
+            _warn(f"{name} ({job.display_name})", manifest, error, provider)
         else:
             _log.info("Batch-inference job %s (%s) was cancelled.", name, job.display_name)
     for name in manifest.intents:
-        _warn(f"of unknown name ({name}), if its creation succeeded,", manifest, LLMBeamError("It got no reply."))
+        unknown = f"of unknown name ({name}), if its creation succeeded,"
+        _warn(unknown, manifest, LLMBeamError("It got no reply."), provider)
     with _log_failure("Request files of the earlier try were not deleted"):
         delete_uploads(provider, prefix, manifest.files)
 
@@ -610,21 +610,22 @@ def _model_of(spec: JobSpec, manifest: BatchManifest) -> Model:
     check_batch_model(model)
     address, own = f"{model.address}/", getattr(spec.model, "base_url", None)
     # Others may write to the state of a job: its credentials go to the providers, and where its spec sends them.
-    if not _OF_PROVIDER.fullmatch(address) and not (own and address.startswith(f"{own}/")):
+    if not is_below(address, model.api.domains) and not (own and address.startswith(f"{own}/")):
         raise JobSpecError(f"{address!r} is not the address of this job, and gets none of its credentials.")
     return model
 
 
-def _warn(job: str, manifest: BatchManifest, error: LLMBeamError) -> None:
+def _warn(job: str, manifest: BatchManifest, error: LLMBeamError, provider: BatchProvider | None) -> None:
     model = manifest.model
     server = model.get("base_url") or model.get("project")
+    sweep = ", or leave it to `SweepBatchInferenceOperator` with that model"
     _log.warning(
         "Batch-inference job %s of an earlier try, of model %r of type %r%s, was not cancelled, and may still run "
-        "and bill: %s Cancel it in the console of its provider, or leave it to `SweepBatchInferenceOperator` with "
-        "that model.",
+        "and bill: %s Cancel it at its provider%s.",
         job,
         model.get("name"),
         model.get("type"),
         f" at {server}" if server else "",
         str(error).removesuffix(f" {JobSpecError.remains}"),
+        sweep if provider is not None and provider.has_display_names else "",
     )

@@ -19,8 +19,8 @@ GRACE_SECONDS = 4.0
 #: Interval between two looks for the end of the batches, in seconds.
 _POLL_SECONDS = 0.02
 
-#: For each batch that is being answered in this process what ends its sending.
-_stops: list[Callable[[], object]] = []
+#: For each batch that is being answered in this process what ends its sending, and the time for that, in seconds.
+_stops: list[tuple[Callable[[], object], float]] = []
 #: Whether a signal has come in the body of `signals_handled`.
 _was_signalled = False
 
@@ -40,17 +40,19 @@ def raise_if_signalled() -> None:
 
 
 @contextmanager
-def stopped_at_signal(stop: Callable[[], object]) -> Iterator[None]:
+def stopped_at_signal(stop: Callable[[], object], grace_seconds: float = GRACE_SECONDS) -> Iterator[None]:
     """Has the first signal call a function during the body, which answers a batch.
 
     Args:
         stop: Ends the sending of the batch. It is called in a signal handler, so it must not take a lock.
+        grace_seconds: Time after which the body is interrupted.
     """
-    _stops.append(stop)
+    entry = stop, grace_seconds
+    _stops.append(entry)
     try:
         yield
     finally:
-        _stops.remove(stop)
+        _stops.remove(entry)
 
 
 @contextmanager
@@ -58,7 +60,7 @@ def signals_handled() -> Iterator[None]:
     """Handles SIGINT and SIGTERM during the body; a signal that this process ignores stays ignored.
 
     While a batch is answered in this process, the first signal ends the sending: the batch fails as soon as its
-    requests in flight are recorded. The second signal, or the end of `GRACE_SECONDS`, interrupts the body.
+    requests in flight are recorded. The second signal, or the end of the grace, interrupts the body.
 
     Only the main thread may call it.
 
@@ -72,10 +74,11 @@ def signals_handled() -> Iterator[None]:
         is_first, _was_signalled = not _was_signalled, True
         if not (is_first and _stops):
             raise KeyboardInterrupt
-        for stop in tuple(_stops):
+        stops = tuple(_stops)
+        for stop, _ in stops:
             stop()
         before[signal.SIGALRM] = signal.signal(signal.SIGALRM, on_signal)
-        signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, max(seconds for _, seconds in stops))
 
     before: dict[signal.Signals, Any] = {}
     for number in (signal.SIGINT, signal.SIGTERM):

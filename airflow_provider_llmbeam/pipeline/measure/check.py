@@ -14,7 +14,6 @@ from airflow_provider_llmbeam.pipeline.measure.preview import WantedRows, previe
 from airflow_provider_llmbeam.providers.batch import open_provider
 from airflow_provider_llmbeam.spec.evaluation import PreviewSample
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.model.parameters import ignored
 from airflow_provider_llmbeam.spec.protocol.counts import usd
 from airflow_provider_llmbeam.spec.protocol.preview import Preview
 from airflow_provider_llmbeam.spec.sink import Sink
@@ -106,7 +105,7 @@ def check_job(spec: JobSpec, sample: PreviewSample) -> JobCheck:
         preview=preview,
         exceeds_budget=estimate is not None and estimate.exceeds_budget,
         limits=spec.limits.model_dump(mode="json", exclude_defaults=True),
-        ignored=tuple(ignored(spec.generation, spec.model)),
+        ignored=tuple(spec.model.parameters.find_ignored(spec.generation)),
         batch_lacks=lacks,
     )
 

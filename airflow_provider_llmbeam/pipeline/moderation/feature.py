@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.pipeline.elements import (
     Flag,
     RenderedRow,
     Request,
+    Row,
     is_flagged,
     refused_row,
     without_flag,
@@ -188,18 +189,7 @@ class DecideOnPrompts(_Decide):
                 yield fingerprint, ({**row, FLAG: Flag(found.category)}, *prompt)
             case "replace":
                 self.count("resumed")  # done, and no prompt of the job is sent for it
-                answer = Completion(
-                    text=self._moderation.replacement or "",
-                    model="",
-                    finish_reason=FINISH_REASON,
-                    tokens=NO_TOKENS,
-                    cost_nano_usd=0,
-                    attempts=0,
-                    latency_seconds=0.0,
-                    sent_at=judged.outcome.answered_at,
-                    answered_at=judged.outcome.answered_at,
-                )
-                replaced = AnsweredRow(row, fingerprint, answer, "replaced", moderation_input=found.category)
+                replaced = replaced_row(row, fingerprint, found, self._moderation, judged.outcome.answered_at)
                 yield beam.pvalue.TaggedOutput(REPLACED, replaced)
             case "fail":
                 self.count("failed")
@@ -213,24 +203,45 @@ class DecideOnAnswers(_Decide):
 
     def process(self, judged: Asked) -> Iterator[AnsweredRow | beam.pvalue.TaggedOutput]:
         """Decides on one answer."""
-        found, answered = self.decision(judged), cast("AnsweredRow", judged.element)
-        match found.action:
-            case "allow":
-                yield answered
-            case "flag":
-                yield replace(answered, moderation_output=found.category)
-            case "replace":
-                answer = replace(
-                    answered.completion,
-                    text=self._moderation.replacement or "",
-                    citations=None,
-                    reasoning=None,
-                    finish_reason=FINISH_REASON,
-                )
-                yield replace(answered, completion=answer, moderation_output=found.category)
-            case "fail":
-                failed = refused_row(answered, refusal(found, self._moderation, "answer"))
-                yield beam.pvalue.TaggedOutput(FAILED, failed)
+        found = self.decision(judged)
+        row = judged_row(cast("AnsweredRow", judged.element), found, self._moderation)
+        yield beam.pvalue.TaggedOutput(FAILED, row) if isinstance(row, FailedRow) else row
+
+
+def replaced_row(row: Row, fingerprint: str, decision: Decision, moderation: Moderation, at: float) -> AnsweredRow:
+    """Returns the row of a prompt that is not sent, with its replacement, at a Unix time."""
+    answer = Completion(
+        text=moderation.replacement or "",
+        model="",
+        finish_reason=FINISH_REASON,
+        tokens=NO_TOKENS,
+        cost_nano_usd=0,
+        attempts=0,
+        latency_seconds=0.0,
+        sent_at=at,
+        answered_at=at,
+    )
+    return AnsweredRow(row, fingerprint, answer, "replaced", moderation_input=decision.category)
+
+
+def judged_row(answered: AnsweredRow, decision: Decision, moderation: Moderation) -> AnsweredRow | FailedRow:
+    """Returns what is published of an answer after the verdict on it."""
+    match decision.action:
+        case "allow":
+            return answered
+        case "flag":
+            return replace(answered, moderation_output=decision.category)
+        case "replace":
+            answer = replace(
+                answered.completion,
+                text=moderation.replacement or "",
+                citations=None,
+                reasoning=None,
+                finish_reason=FINISH_REASON,
+            )
+            return replace(answered, completion=answer, moderation_output=decision.category)
+        case "fail":
+            return refused_row(answered, refusal(decision, moderation, "answer"))
 
 
 def with_published_text(answered: AnsweredRow, keeps_reasoning: bool) -> tuple[str, AnsweredRow]:

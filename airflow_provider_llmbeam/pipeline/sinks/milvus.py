@@ -50,7 +50,9 @@ def check(sink: MilvusSink, columns: OutputColumns) -> None:
             raise JobSpecError(mismatch)
 
 
-def publish(sink: MilvusSink, columns: OutputColumns, staged: Mapping[int, str], refuse: Refuse) -> list[str]:
+def publish(
+    sink: MilvusSink, columns: OutputColumns, staged: Mapping[int, str], refuse: Refuse, *, flushes: bool = True
+) -> list[str]:
     """Upserts the rows of the staged files; doing it again changes nothing.
 
     Args:
@@ -58,6 +60,7 @@ def publish(sink: MilvusSink, columns: OutputColumns, staged: Mapping[int, str],
         columns: Columns of the answers.
         staged: Address of each file of answer records, as JSON lines.
         refuse: Takes each row that does not fit the collection.
+        flushes: Whether Milvus is asked to seal what it has.
 
     Returns:
         The address of the collection.
@@ -70,6 +73,9 @@ def publish(sink: MilvusSink, columns: OutputColumns, staged: Mapping[int, str],
     if shape.dimensions:  # without a vector those of a collection are not known
         with _opened(sink, _KEPT) as client:
             _upsert(client, sink, columns, staged, shape, refuse)
+            if flushes:
+                client.flush(sink.collection)
+            client.load_collection(sink.collection)
     return [f"{sink.uri}/{sink.collection}"]
 
 
@@ -133,8 +139,6 @@ def _upsert(
         store_each(0, len(chunk), upsert, take)
     if taken != sent:
         raise RowsLostError(f"Milvus took {taken} of {sent} rows into {sink.collection!r}. {_KEPT}")
-    client.flush(sink.collection)
-    client.load_collection(sink.collection)
 
 
 def _entity(row: dict[str, Any], columns: OutputColumns, types: Mapping[str, str]) -> dict[str, Any]:

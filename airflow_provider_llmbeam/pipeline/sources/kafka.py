@@ -164,14 +164,15 @@ def _export(consumer: Any, client: Client, taken: Range, edges: Edges, uri: str)
     count = 0
     with storage.create(uri, is_private=True) as file:
         for message in _messages(consumer, client, taken, edges):
-            file.write(encode_message(_columns(message), message.value()))
+            file.write(encode_message(columns_of(message), message.value()))
             count += 1
     storage.replace(complete_uri(uri), str(count).encode())
     _log.info("Messages taken from Kafka: %s", f"{count:,}")
     return uri
 
 
-def _columns(message: Any) -> dict[str, Any]:
+def columns_of(message: Any) -> dict[str, Any]:
+    """Returns what is known of a message besides its value, by column."""
     kind, at = message.timestamp()
     key = message.key()
     return {

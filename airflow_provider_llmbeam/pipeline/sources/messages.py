@@ -11,7 +11,7 @@ import orjson
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.elements import FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.sources.files import file_parts, parse_json_line
-from airflow_provider_llmbeam.pipeline.sources.lines import MAX_ROW_SIZE, Line, read_part
+from airflow_provider_llmbeam.pipeline.sources.lines import MAX_ROW_SIZE, SHOWN_SIZE, Line, read_part
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 #: Fields of a line besides the columns of its row.
@@ -44,6 +44,19 @@ def encode_message(columns: Mapping[str, Any], value: bytes | None) -> bytes:
         columns: What is known of the message, by column.
         value: Its value.
     """
+    return orjson.dumps(_fields(columns, value), option=orjson.OPT_APPEND_NEWLINE)
+
+
+def row_of_message(
+    columns: Mapping[str, Any], value: bytes | None, value_format: Literal["json", "text"]
+) -> Row | FailedRow:
+    """Returns the row of a message; see `encode_message` for the arguments."""
+    if value is not None and len(value) > MAX_ROW_SIZE:
+        return _too_long(columns, value, len(value))
+    return _row(_fields(columns, value), value_format)
+
+
+def _fields(columns: Mapping[str, Any], value: bytes | None) -> dict[str, Any]:
     line = {**columns}
     if value is None:
         line[_FAULT] = "the message has no value (a tombstone)"
@@ -55,7 +68,7 @@ def encode_message(columns: Mapping[str, Any], value: bytes | None) -> bytes:
         except UnicodeDecodeError as error:
             line[_VALUE] = text_of(value)
             line[_FAULT] = line.get(_FAULT) or f"the value is not UTF-8 text: {error.reason} at byte {error.start}"
-    return orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
+    return line
 
 
 def _unframed(value: bytes) -> tuple[bytes, str | None]:
@@ -79,18 +92,21 @@ def text_of(value: bytes) -> str:
 
 def parse_message(line: Line, value_format: Literal["json", "text"]) -> Iterator[Row | FailedRow]:
     """Parses the line of a message: exactly one row."""
-    if not line.is_complete:
-        message = f"a message of {line.size:,} bytes; at most {MAX_ROW_SIZE:,} are read"
-        yield failed_row({"llmbeam_raw": text_of(line.text)}, "unreadable_row", message)
-        return
-    columns = orjson.loads(line.text)
+    yield _row(orjson.loads(line.text), value_format) if line.is_complete else _too_long({}, line.text, line.size)
+
+
+def _too_long(columns: Mapping[str, Any], text: bytes, size: int) -> FailedRow:
+    message = f"a message of {size:,} bytes; at most {MAX_ROW_SIZE:,} are read"
+    return failed_row({**columns, "llmbeam_raw": text_of(text[:SHOWN_SIZE])}, "unreadable_row", message)
+
+
+def _row(columns: dict[str, Any], value_format: Literal["json", "text"]) -> Row | FailedRow:
     value, fault = columns.pop(_VALUE, ""), columns.pop(_FAULT, None)
     if fault is not None:
-        yield failed_row({**columns, "llmbeam_raw": value}, "unreadable_row", fault)
-    elif value_format == "text":
-        yield {"value": value, **columns}
-    else:
-        yield _object(value, columns)
+        return failed_row({**columns, "llmbeam_raw": value}, "unreadable_row", fault)
+    if value_format == "text":
+        return {"value": value, **columns}
+    return _object(value, columns)
 
 
 def _object(value: str, columns: Row) -> Row | FailedRow:

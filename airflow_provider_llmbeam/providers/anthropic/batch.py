@@ -22,9 +22,15 @@ from airflow_provider_llmbeam.providers.batch import (
 )
 from airflow_provider_llmbeam.providers.rest import FileBody, RestClient
 from airflow_provider_llmbeam.providers.vertex_batch import VertexAIBatches
-from airflow_provider_llmbeam.spec.facts import CLAUDE_VERTEX_JOBS, MESSAGE_BATCH_BYTES, MESSAGE_BATCH_REQUESTS
 from airflow_provider_llmbeam.spec.model import AnthropicModel
 from airflow_provider_llmbeam.transport.server_reply import count_of, mapping_of, str_of, time_of
+
+#: Requests and bytes of one Message Batch. Source: platform.claude.com/docs/en/build-with-claude/batch-processing
+#: (2026-11-28: 100,000 requests or 256 MB; it expires after 24 hours, and its results are kept for 29 days)
+_MAX_REQUESTS, _MAX_BYTES = 100_000, 256_000_000
+#: Jobs that run at once in a project on Vertex AI, unless more are granted.
+#: Source: docs.cloud.google.com/gemini-enterprise-agent-platform/models/partner-models/claude/batch (2026-11-28)
+_MAX_VERTEX_JOBS = 4
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _HEAD, _TAIL = b'{"requests":[', b"]}"
@@ -37,7 +43,7 @@ def open_batches(
     if not model.project:
         return MessageBatches(model, http)
     batches = VertexAIBatches(model, output_uri, http, kms_key_name)
-    batches.limits = replace(batches.limits, max_rows=MESSAGE_BATCH_REQUESTS, max_jobs=CLAUDE_VERTEX_JOBS)
+    batches.limits = replace(batches.limits, max_rows=_MAX_REQUESTS, max_jobs=_MAX_VERTEX_JOBS)
     return batches
 
 
@@ -55,7 +61,7 @@ class MessageBatches(BatchProvider):
     _JOBS = "data"
     _CANCEL = "/cancel"
     has_display_names = False
-    limits = BatchLimits(max_rows=MESSAGE_BATCH_REQUESTS, max_bytes=MESSAGE_BATCH_BYTES - len(_HEAD + _TAIL))
+    limits = BatchLimits(max_rows=_MAX_REQUESTS, max_bytes=_MAX_BYTES - len(_HEAD + _TAIL))
 
     def __init__(self, model: AnthropicModel, http: RestClient) -> None:
         jobs = f"{model.address}/messages/batches"

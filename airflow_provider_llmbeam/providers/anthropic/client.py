@@ -105,7 +105,7 @@ class AnthropicBackend(HttpBackend):
         output_schema: Mapping[str, Any] | None,
         cached: CachedHead | None = None,
     ) -> None:
-        super().__init__(HttpClient(model.address, open_access(model)))
+        super().__init__(HttpClient(model.address, open_access(model), model.api.fixed_headers))
         self._model = model
         self._generation = generation
         self._cached = cached

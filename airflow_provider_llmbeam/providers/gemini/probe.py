@@ -35,6 +35,18 @@ def model_list(model: GeminiModel) -> ModelList:
     return ModelList(f"{model.address.partition('/v1beta/')[0]}/v1beta/models", "models", size)
 
 
+def count_request(model: GeminiModel) -> ProbeRequest | None:
+    """Returns a request that counts tokens: it is free, and fails as a job would without the model or the right.
+
+    `None` for an embedding model, whose method on Vertex AI is another one.
+    """
+    if "embedding" in model.name:
+        return None
+    return make_request(
+        f"{model.address}:countTokens", {"contents": [{"role": "user", **_CONTENT}]}, "totalTokens"
+    )
+
+
 def _embedding(model: GeminiModel) -> ProbeRequest:
     """Returns the request with the method that google-genai 2.34 chooses (`t_is_vertex_embed_content_model`)."""
     if not model.project:

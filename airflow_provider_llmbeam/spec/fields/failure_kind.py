@@ -13,6 +13,7 @@ FailureKind = Literal[
     "media_error",  # a file of `prompt.media` cannot be read, or the server does not take it
     "personal_data",  # it has personal data that `safety.privacy` lets no row have, or cannot mask or restore
     "no_turn",  # it lacks a value that names or orders its conversation
+    "too_old",  # the message reached `stream.max_age_seconds` before it could be sent
     "not_sent",  # the first rows all failed for one reason, which the message names
     # not sent, and sent by another run
     "earlier_turn_failed",  # an earlier turn of its conversation failed, e.g. by a timeout

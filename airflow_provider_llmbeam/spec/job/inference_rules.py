@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
 from airflow_provider_llmbeam.spec.facts import TIER_LOCATION
-from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel
+from airflow_provider_llmbeam.spec.model import GeminiModel, Model, OpenAIModel, with_project
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.model.tier import FLEX_TIERS, PROVISIONED_TIERS
 from airflow_provider_llmbeam.spec.runner import LocalRunner
@@ -74,8 +74,7 @@ def check_batch_model(model: Model) -> None:
     """
     if not model.api.has_batch:
         raise JobSpecError(
-            f"`model`: only models of type 'gemini', 'openai' and 'anthropic' have batch inference here; got "
-            f"{model.name!r} of type {model.type!r}."
+            f"`model`: must have batch inference; got {model.name!r} of type {model.type!r}, which has none here."
         )
 
 
@@ -118,9 +117,7 @@ def _tier_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
 
 
 def _usage_tier_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
-    model = spec.model
-    if isinstance(model, GeminiModel) and has_project:
-        model = model.model_copy(update={"project": model.project or "of the connection"})
+    model = with_project(spec.model) if has_project else spec.model
     if spec.embedding is None and thresholds_of(model):
         if spec.inference.service_tier == "standard":
             return None
@@ -194,8 +191,7 @@ def _model_fault(spec: JobSpec, mode: str) -> FieldFaultError | None:
         return None
     return FieldFaultError(
         "inference.mode",
-        f"must be 'online' with a model of type {model.type!r}: only the types 'gemini', 'openai' and 'anthropic' "
-        "have batch inference here",
+        f"must be 'online' with a model of type {model.type!r}, which has no batch inference here",
         mode,
         model.name,
     )

@@ -38,6 +38,7 @@ from airflow_provider_llmbeam.spec.runner import DataflowRunner, DirectRunner, R
 from airflow_provider_llmbeam.spec.safety import AirflowRun, Safety
 from airflow_provider_llmbeam.spec.sink import OUTPUT_COLUMNS, KafkaSink, MilvusSink, PostgresSink, Sink
 from airflow_provider_llmbeam.spec.source import KafkaSource, Source
+from airflow_provider_llmbeam.spec.stream import StreamOptions
 from airflow_provider_llmbeam.spec.traces import Traces
 
 
@@ -72,8 +73,11 @@ class JobSpec(SpecModel):
         limits: Rates, retries, timeouts and budget.
         batching: Size of batches and length buckets.
         sink: Sink of the answers.
+        sinks: Further sinks of the same answers, for `llmbeam stream` alone: of types `kafka`, `milvus` and
+            `postgres`, at most one of them `kafka`.
         alerts: What raises an alert while the job runs, and when it has ended.
         traces: Which rows are spans of the job's trace.
+        stream: Latency, limits and topics of a resident worker, see `llmbeam stream`.
         safety: What protects the people whose data is sent, and records who sent it.
         cache: Cache shared with other jobs. `None`: only runs of this job share their answers.
         runner: Runner of the pipeline; by default a process on this machine.
@@ -102,8 +106,10 @@ class JobSpec(SpecModel):
     limits: Limits = Limits()
     batching: Batching = Batching()
     sink: Sink
+    sinks: Annotated[tuple[Sink, ...], Field(max_length=10)] = ()
     alerts: Alerts = Alerts()
     traces: Traces = Traces()
+    stream: StreamOptions = StreamOptions()
     safety: Safety = Safety()
     cache: Cache | None = None
     runner: Runner = DirectRunner()
@@ -193,14 +199,23 @@ class JobSpec(SpecModel):
         names = (*keys, *(() if privacy is None else (privacy.key_env,)))
         if isinstance(self.source, KafkaSource):
             names = (*names, self.source.config_env)
-        match self.sink:
-            case PostgresSink():
-                return (*names, self.sink.dsn_env)
-            case MilvusSink():
-                return (*names, self.sink.token_env)
-            case KafkaSink():
-                return (*names, self.sink.config_env)
+        for sink in (self.sink, *self.sinks):
+            match sink:
+                case PostgresSink():
+                    names = (*names, sink.dsn_env)
+                case MilvusSink():
+                    names = (*names, sink.token_env)
+                case KafkaSink():
+                    names = (*names, sink.config_env)
         return names
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Returns the JSON Schema of a spec, whose fields have their full forms, e.g. a list for one key column.
+
+        Rules between fields are not in it: `llmbeam check` knows them.
+        """
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **cls.model_json_schema()}
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:

@@ -12,14 +12,9 @@ from airflow_provider_llmbeam.spec.job.cascade_rules import cascade_fault
 from airflow_provider_llmbeam.spec.job.encryption_rules import encryption_fault
 from airflow_provider_llmbeam.spec.job.inference_rules import inference_fault, labels_fault
 from airflow_provider_llmbeam.spec.job.output_rules import milvus_fault, output_fault
-from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel
+from airflow_provider_llmbeam.spec.model import GeminiModel, OpenAIModel, VertexEndpointModel, with_project
 from airflow_provider_llmbeam.spec.model.media import template_fault
-from airflow_provider_llmbeam.spec.model.parameters import (
-    combines_search_and_schema,
-    given,
-    parameter_column,
-    refusal,
-)
+from airflow_provider_llmbeam.spec.model.parameters import given
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.prompt.answer_type import free_map
 from airflow_provider_llmbeam.spec.runner import DataflowRunner, LocalRunner, is_in_network, missing_worker_secrets
@@ -186,9 +181,9 @@ def _embedding_fault(spec: JobSpec) -> FieldFaultError | None:
 
 
 def _generation_fault(spec: JobSpec, *, has_project: bool) -> FieldFaultError | None:
-    server = parameter_column(spec.model, has_project=has_project)
+    rules = with_project(spec.model).parameters if has_project else spec.model.parameters
     for name in given(spec.generation):
-        if why := refusal(name, spec.generation, spec.model, server):
+        if why := rules.find_fault(name, spec.generation):
             return FieldFaultError(f"generation.{name}", why, getattr(spec.generation, name), spec.model.name)
     return _restriction_fault(spec) or _free_map_fault(spec) or _online_fault(spec) or _search_fault(spec)
 
@@ -231,7 +226,9 @@ def _online_fault(spec: JobSpec) -> FieldFaultError | None:
 def _search_fault(spec: JobSpec) -> FieldFaultError | None:
     if not spec.generation.google_search:
         return None
-    if spec.prompt.output_schema is not None and not combines_search_and_schema(spec.model):
+    # Source: ai.google.dev/gemini-api/docs/structured-output, "Structured outputs with tools" (2026-11)
+    is_refused = isinstance(spec.model, GeminiModel) and spec.model.is_before_3
+    if spec.prompt.output_schema is not None and is_refused:
         return FieldFaultError(
             "generation.google_search",
             f"must be left out with `prompt.output_schema` and {spec.model.name!r}: models before Gemini 3 refuse "

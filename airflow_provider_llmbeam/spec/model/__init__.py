@@ -11,10 +11,12 @@ from airflow_provider_llmbeam.spec.model.model import (
     ModelApi,
     OpenAIModel,
     VertexEndpointModel,
+    connected_models,
     connection_fields,
     model_data,
     model_problems,
     parse_model,
+    with_project,
 )
 from airflow_provider_llmbeam.spec.model.price import Price, price_of
 
@@ -31,10 +33,12 @@ __all__ = [
     "OpenAIModel",
     "Price",
     "VertexEndpointModel",
+    "connected_models",
     "connection_fields",
     "header_variable",
     "model_data",
     "model_problems",
     "parse_model",
     "price_of",
+    "with_project",
 ]

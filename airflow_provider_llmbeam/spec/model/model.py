@@ -23,7 +23,9 @@ from airflow_provider_llmbeam.spec.fields.names import ChatRoute, Labels, Vertex
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.model.gateway import Auth, Headers, Query
+from airflow_provider_llmbeam.spec.model.generation import Generation
 from airflow_provider_llmbeam.spec.model.media import MIB, MediaCounting, MediaRules, chat_media
+from airflow_provider_llmbeam.spec.model.parameters import SAMPLING, STREAM, USE_EFFORT, USE_SCHEMA, ParameterRules
 
 _TIERS = frozenset({"flex", "priority"})
 
@@ -41,6 +43,7 @@ class ModelApi:
         authentication: The authentication that it requires.
         key_variables: Environment variables that may hold the API key; none if it takes a token instead.
         key_header: Header with the API key, and the text before the key.
+        key_prefix: Beginning of the provider's keys, by which those of several providers are told apart.
         headers: Further headers: environment variables with their values, by name.
         fixed_headers: Further headers with their values, which are no secrets, such as the version of the API.
         certificate: Files of a client's certificate and its key, for mutual TLS.
@@ -53,15 +56,17 @@ class ModelApi:
         embeds: Whether it returns vectors, too.
         closes_objects: Whether each object of an output schema has its `properties` alone, so that it has no free
             maps.
-        marks_heads: Whether it stores the beginning of prompts that requests mark.
-        domains: Domains of the providers themselves. On run.app and vertexai.goog are the endpoints that this
-            package provisions, with a new address each time.
+        min_marked_tokens: Smallest beginning of a prompt that it stores if requests mark it, in tokens; `None` for
+            a provider without marks.
+        domains: Domains of the provider itself.
+        quota_prefix: Text before the names of its models in quotas of Google Cloud.
     """
 
     service: str
     authentication: Authentication = "none"
     key_variables: tuple[str, ...] = ()
     key_header: tuple[str, str] = ("Authorization", "Bearer ")
+    key_prefix: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     fixed_headers: Mapping[str, str] = field(default_factory=dict)
     certificate: tuple[str, str] | None = None
@@ -72,11 +77,9 @@ class ModelApi:
     price_list: str | None = None
     embeds: bool = False
     closes_objects: bool = False
-    marks_heads: bool = False
-    domains: tuple[str, ...] = (
-        *("googleapis.com", "vertexai.goog", "run.app"),
-        *("api.openai.com", "api.anthropic.com"),
-    )
+    min_marked_tokens: int | None = None
+    domains: tuple[str, ...] = ("googleapis.com",)
+    quota_prefix: str = ""
 
     def key(self, *environments: Mapping[str, str]) -> str | None:
         """Returns the API key in the first of these environments that has one; `None` without a key."""
@@ -112,6 +115,9 @@ _GEMINI_TYPES = (
     *("application/pdf", "text/*", "audio/*", "video/*"),
 )
 _GEMINI_SHOWN = "PNG, JPEG, WebP, HEIC, PDF, text, audio or video"
+_BEFORE_GEMINI_3 = re.compile(r"(.*/)?gemini-[12]\b")
+#: Parameters of servers with chat completions that have those of vLLM.
+_CHAT_PARAMETERS = SAMPLING | STREAM | {"reasoning_effort", "logprobs", "structured_outputs", "extra_body"}
 
 
 class GeminiModel(SpecModel):
@@ -168,6 +174,36 @@ class GeminiModel(SpecModel):
         )
 
     media_counting: ClassVar[MediaCounting] = "gemini"
+
+    @property
+    def parameters(self) -> ParameterRules:
+        """The parameters of answers that it takes."""
+        is_on_vertex_ai, instead = self.project is not None, dict(USE_SCHEMA)
+        sent = SAMPLING | STREAM | {"thinking_budget_tokens", "media_resolution", "safety_settings"}
+        sent |= {"google_search", "logprobs"}
+        if self.is_before_3:
+            instead["thinking_level"] = "models before Gemini 3 take `thinking_budget_tokens` instead"
+        else:
+            sent |= {"thinking_level"}
+            instead["reasoning_effort"] = "use `generation.thinking_level`"
+        if is_on_vertex_ai:
+            sent |= {"model_armor"}
+        else:
+            instead["model_armor"] = "set `model.project`, as Vertex AI has it"
+        return ParameterRules(
+            server="Gemini on Vertex AI" if is_on_vertex_ai else "the Gemini Developer API",
+            sent=sent,
+            instead=instead,
+            # `GenerationConfig.seed` is an int32 in the Discovery document of aiplatform.v1.
+            max_seed=2**31 - 1,
+            # Source: `GenerationConfig` in ai.google.dev/api/generate-content, and Vertex AI's reference
+            max_stop_sequences=5,
+        )
+
+    @property
+    def is_before_3(self) -> bool:
+        """Whether it is older than Gemini 3."""
+        return _BEFORE_GEMINI_3.match(self.name) is not None
 
     @property
     def api(self) -> ModelApi:
@@ -275,6 +311,7 @@ class OpenAIModel(SpecModel):
             authentication=by_key if takes_key else "id_token",
             key_variables=(self.api_key_env,) if takes_key else (),
             key_header=self.auth.key_header,
+            key_prefix="sk-",
             requires_key=takes_key and (host == "api.openai.com" or by_key == "oauth"),
             headers=self.headers,
             certificate=self.auth.certificate,
@@ -283,6 +320,19 @@ class OpenAIModel(SpecModel):
             tiers=_TIERS if self.is_openais else frozenset(),
             price_list="openai" if host == "api.openai.com" else None,
             embeds=True,
+            domains=("api.openai.com", "googleapis.com"),
+        )
+
+    @property
+    def parameters(self) -> ParameterRules:
+        """The parameters of answers that it takes."""
+        if not self.is_openais:
+            return ParameterRules(server="a server with the OpenAI API", sent=_CHAT_PARAMETERS, instead=USE_EFFORT)
+        return ParameterRules(
+            server="OpenAI",
+            sent=_CHAT_PARAMETERS - {"top_k", "structured_outputs"},
+            instead=USE_EFFORT | USE_SCHEMA,
+            max_stop_sequences=4,  # openai 2.54, `stop` of `types.chat.CompletionCreateParams`
         )
 
     @property
@@ -326,6 +376,9 @@ class OpenAIModel(SpecModel):
 #: Version of the API, on Vertex AI as well. Source: anthropic 2.14 (`_constants`, `lib.vertex`); `2023-06-01`, and
 #: `vertex-2023-10-16` there, are older ones. The key is a bearer token in that client (`Anthropic._api_key_auth`).
 ANTHROPIC_VERSION = "2026-10-21"
+#: A model that stores only longer heads ignores the mark.
+#: Source: platform.claude.com/docs/en/build-with-claude/prompt-caching (2026-11)
+_MIN_MARKED_TOKENS = 1_024
 
 
 class AnthropicModel(SpecModel):
@@ -338,7 +391,7 @@ class AnthropicModel(SpecModel):
         name: Name, e.g. `claude-haiku-5-5`; some on Vertex AI have a date, `claude-haiku-4-5@20251001`.
         project: Google Cloud project that is billed.
         location: Region of Vertex AI, or `global`, `us` or `eu`.
-        base_url: Another address of the same API, without `/v1`, e.g. of a gateway.
+        base_url: Another address of the same API, e.g. of a gateway, with or without `/v1`.
         headers: Further headers for a gateway, see `OpenAIModel`.
         api_key_env: Environment variable that holds the API key.
     """
@@ -381,12 +434,14 @@ class AnthropicModel(SpecModel):
                 has_batch=True,
                 price_list="google",
                 closes_objects=True,
-                marks_heads=True,
+                min_marked_tokens=_MIN_MARKED_TOKENS,
+                quota_prefix="anthropic-",
             )
         return ModelApi(
             service="Anthropic",
             authentication="api_key",
             key_variables=(self.api_key_env,),
+            key_prefix="sk-ant-",
             headers=self.headers,
             fixed_headers={"anthropic-version": ANTHROPIC_VERSION},
             requires_key=True,
@@ -394,7 +449,19 @@ class AnthropicModel(SpecModel):
             has_batch=True,
             price_list="anthropic",
             closes_objects=True,
-            marks_heads=True,
+            min_marked_tokens=_MIN_MARKED_TOKENS,
+            domains=("api.anthropic.com",),
+        )
+
+    @property
+    def parameters(self) -> ParameterRules:
+        """The parameters of answers that it takes."""
+        return ParameterRules(
+            server="Anthropic",
+            sent=STREAM | {"thinking_budget_tokens", "reasoning_effort"},
+            instead=USE_EFFORT | USE_SCHEMA,
+            efforts=("low", "medium", "high", "xhigh", "max"),
+            min_thinking_tokens=1024,
         )
 
     @property
@@ -404,7 +471,7 @@ class AnthropicModel(SpecModel):
         Names as in anthropic 2.14 (`lib.vertex._client`).
         """
         if not self.project:
-            return f"{self.base_url or 'https://api.anthropic.com'}/v1"
+            return f"{(self.base_url or 'https://api.anthropic.com').removesuffix('/v1')}/v1"
         place = f"projects/{self.project}/locations/{self.location}"
         origin = self.base_url or _vertex_origin(self.location)
         return f"{origin}/v1/{place}/publishers/anthropic/models/{self.name}"
@@ -490,6 +557,17 @@ class VertexEndpointModel(SpecModel):
         return ModelApi(service="Vertex AI", authentication="access_token" if self.predict_url is None else "none")
 
     @property
+    def parameters(self) -> ParameterRules:
+        """The parameters of answers that it takes."""
+        if self.request_format == "chat":
+            return ParameterRules(server="an endpoint of Vertex AI", sent=_CHAT_PARAMETERS, instead=USE_EFFORT)
+        return ParameterRules(
+            server="an endpoint with request format 'instances' or 'raw'",
+            sent=SAMPLING,
+            instead=dict.fromkeys(_CHAT_PARAMETERS - SAMPLING, "set `model.request_format` to 'chat'"),
+        )
+
+    @property
     def address(self) -> str:
         """Address of the endpoint, without the method."""
         location = self.endpoint.split("/")[3]
@@ -542,6 +620,9 @@ class EchoModel(SpecModel):
     api: ClassVar[ModelApi] = ModelApi(service="echo", embeds=True)
 
     media_counting: ClassVar[None] = None
+    parameters: ClassVar[ParameterRules] = ParameterRules(
+        server="the model 'echo'", sent=frozenset(), ignored=frozenset(Generation.model_fields)
+    )
 
 
 class DistilledModel(SpecModel):
@@ -561,6 +642,9 @@ class DistilledModel(SpecModel):
     media: ClassVar[MediaRules] = MediaRules(server="a classifier", by_address=frozenset())
     api: ClassVar[ModelApi] = ModelApi(service="a classifier")
     media_counting: ClassVar[None] = None
+    parameters: ClassVar[ParameterRules] = ParameterRules(
+        server="a classifier", sent=frozenset(), ignored=frozenset(Generation.model_fields)
+    )
 
     @property
     def name(self) -> str:
@@ -586,7 +670,7 @@ def _by_name(value: Any) -> Any:
     if isinstance(value, str):
         raise ValueError(
             "is not the name of a Gemini model, so its server is not known: write {'type': 'openai', 'name': …, "
-            "'base_url': …}, or {'type': 'gemini', 'name': …}"
+            "'base_url': …}, or {'type': 'gemini' or 'anthropic', 'name': …}"
         )
     return value
 
@@ -599,17 +683,35 @@ Model = Annotated[
 _MODEL: TypeAdapter[Model] = TypeAdapter(Model)
 
 
+def with_project(model: Model) -> Model:
+    """Returns the model as it is with the project that its connection may have."""
+    if model.project is not None or "project" not in type(model).model_fields:
+        return model
+    return model.model_copy(update={"project": "of the connection"})
+
+
 def has_locations(model: Model) -> bool:
     """Returns whether the same model is served in several locations of Vertex AI."""
     return "location" in type(model).model_fields
 
 
+#: Classes of the models that an `llmbeam` connection can describe, by their types.
+_CONNECTED = {
+    get_args(kind.model_fields["type"].annotation)[0]: kind
+    for kind in get_args(get_args(Model)[0])
+    if hasattr(kind, "connection_fields")
+}
+
+
+def connected_models() -> list[Model]:
+    """Returns a model of each type that an `llmbeam` connection can describe."""
+    return [parse_model({"type": kind, "name": "any"}) for kind in _CONNECTED]
+
+
 def connection_fields(data: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the fields of a model, as plain data, that an `llmbeam` connection can provide."""
-    for kind in get_args(get_args(Model)[0]):
-        if data.get("type") in get_args(kind.model_fields["type"].annotation):
-            return getattr(kind, "connection_fields", ())
-    return ()
+    kind = _CONNECTED.get(data.get("type"))
+    return () if kind is None else kind.connection_fields
 
 
 def parse_model(data: Any) -> Model:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
@@ -13,12 +14,16 @@ from airflow_provider_llmbeam.redaction import url_fault
 from airflow_provider_llmbeam.spec.base import SpecModel, http_address
 from airflow_provider_llmbeam.spec.model.model import Model, ModelApi
 
-#: `provider`: an address of Google or OpenAI; `custom`: any other address; `loopback`: this machine.
+#: `provider`: an address of the provider of the API; `custom`: any other address; `loopback`: this machine.
 ServerKind = Literal["provider", "custom", "loopback"]
 
 #: Variable with which the sandbox announces that its proxy stands in for Google's hosts.
 SANDBOX_VARIABLE = "LLMBEAM_SANDBOX_URL"
 
+#: Domains of the endpoints that this package provisions, with a new address each time.
+_PROVISIONED = ("vertexai.goog", "run.app")
+#: An address whose host all clients read alike: of `https://a\@b/`, some take `a`, and some `b`.
+_HTTPS = re.compile(r"https://([A-Za-z0-9.-]+)(?::[0-9]+)?(?:/|$)")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 SpecT = TypeVar("SpecT", bound=SpecModel)
@@ -79,8 +84,15 @@ def server_of(model: Model, environment: Mapping[str, str]) -> Server:
     origin = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     if is_loopback(host):
         return Server("loopback", origin)
-    is_provider = parts.scheme == "https" and f".{host}".endswith(tuple(f".{name}" for name in model.api.domains))
+    is_provider = is_below(model.address, (*model.api.domains, *_PROVISIONED))
     return Server("provider" if is_provider else "custom", origin)
+
+
+def is_below(address: str, domains: Iterable[str]) -> bool:
+    """Whether an address is https, and its host one of some domains, or below one."""
+    if (found := _HTTPS.match(address)) is None:
+        return False
+    return f".{found[1].lower().rstrip('.')}".endswith(tuple(f".{name}" for name in domains))
 
 
 def is_loopback(host: str) -> bool:

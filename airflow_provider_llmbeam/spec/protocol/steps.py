@@ -21,6 +21,7 @@ from airflow_provider_llmbeam.spec.evaluation import (
 )
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import RowsToForget
+from airflow_provider_llmbeam.spec.stream import StreamRun
 
 
 class EstimateSample(SpecModel):
@@ -74,6 +75,7 @@ STEPS = {
     "preview": Step(PreviewSample, lambda sample: sample.sends, "sample"),
     "check": Step(PreviewSample, lambda _: False, "sample"),
     "cascade": Step(CascadeTable, lambda _: True, "all"),
+    "stream": Step(StreamRun, lambda _: True, "all"),
     "sample_answers": Step(AnswerSample, lambda _: False, "sample"),
     "add_golden": Step(GoldenAddition, lambda _: False),
     "diff": Step(JobSpec, lambda _: False, "sample"),  # the earlier spec of the job

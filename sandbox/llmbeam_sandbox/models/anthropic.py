@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
@@ -196,6 +197,17 @@ class AnthropicDialect:
         if delay is not None:
             headers["retry-after"] = str(math.ceil(delay))
         return anthropic_error(429, message, headers=headers)
+
+    def limit_headers(
+        self, call: ModelCall, limits: Mapping[str, tuple[int, int, float]], now: float
+    ) -> Mapping[str, str]:
+        """Returns the headers with the limits, which Vertex AI does not send."""
+        found: dict[str, str] = {}
+        for unit, (limit, left, seconds) in {} if self.vertex_model else limits.items():
+            reset = datetime.fromtimestamp(now + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            values = {"limit": limit, "remaining": left, "reset": reset}
+            found |= {f"anthropic-ratelimit-{unit}-{name}": str(value) for name, value in values.items()}
+        return found
 
     def stream_error(self, reply: Reply, error: Reply) -> Reply:
         """Returns the reply with an error after the first events."""

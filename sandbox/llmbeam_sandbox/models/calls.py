@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from aiohttp import web
 
@@ -126,6 +127,16 @@ class Dialect(Protocol):
 
     def stream_error(self, reply: Reply, error: Reply) -> Reply:
         """Returns the reply with an error after the first chunk of a streamed one."""
+
+
+@runtime_checkable
+class StatesLimits(Protocol):
+    """A dialect whose replies state the limits of the account."""
+
+    def limit_headers(
+        self, call: ModelCall, limits: Mapping[str, tuple[int, int, float]], now: float
+    ) -> Mapping[str, str]:
+        """Returns the headers of `QuotaLedger.stated`."""
 
 
 class RowDialect(Dialect, Protocol):

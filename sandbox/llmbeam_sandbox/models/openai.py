@@ -170,6 +170,16 @@ class OpenAIDialect:
             headers = {"Retry-After": str(math.ceil(delay)), "retry-after-ms": str(math.ceil(delay * 1000))}
         return openai_error(429, message, kind=kind, code="rate_limit_exceeded", headers=headers)
 
+    def limit_headers(
+        self, call: ModelCall, limits: Mapping[str, tuple[int, int, float]], now: float
+    ) -> Mapping[str, str]:
+        """Returns the headers with the limits, which servers with this API other than OpenAI rarely send."""
+        found: dict[str, str] = {}
+        for unit, (limit, left, seconds) in limits.items() if is_openai(call.model) else ():
+            values = {"limit": limit, "remaining": left, "reset": f"{math.ceil(seconds * 1000)}ms"}
+            found |= {f"x-ratelimit-{name}-{unit}": str(value) for name, value in values.items()}
+        return found
+
     def stream_error(self, reply: Reply, error: Reply) -> Reply:
         """Returns the reply with an error after the first chunk."""
         return Reply(

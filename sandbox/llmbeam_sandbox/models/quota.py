@@ -139,6 +139,11 @@ class TokenBucket:
         self._refill(now)
         self._level -= amount
 
+    def used(self, now: float) -> float:
+        """Returns what of the capacity is used."""
+        self._refill(now)
+        return self.capacity - self._level
+
     def _refill(self, now: float) -> None:
         elapsed = 0.0 if self._read_at is None else max(0.0, now - self._read_at)
         self._level = min(self.capacity, self._level + elapsed * self.per_second)
@@ -218,6 +223,15 @@ class QuotaLedger:
         for name, meter in self._of(model).items():
             if name in _TOKEN_LIMITS:
                 meter.take(now, tokens)
+
+    def stated(self, now: float, model: str) -> dict[str, tuple[int, int, float]]:
+        """Returns the limits per minute that headers state: limit, what is left, and seconds until it is whole."""
+        found = {}
+        for name, meter in self._of(model).items():
+            if name in ("requests-per-minute", "tokens-per-minute") and isinstance(meter, TokenBucket):
+                limit, used = _limits(self.quota, model)[name], max(0.0, meter.used(now))
+                found[name.partition("-")[0]] = (limit, max(0, int(limit - used)), used / meter.per_second)
+        return found
 
     def _of(self, model: str) -> dict[LimitName, Meter]:
         if model not in self._meters:

@@ -20,6 +20,7 @@ from llmbeam_sandbox.models.calls import (
     ModelCall,
     RefusedError,
     RowDialect,
+    StatesLimits,
     damaged,
     preempting,
 )
@@ -150,7 +151,7 @@ class ModelServer:
         if rejection is not None:
             refusal = dialect.quota_exceeded(call, rejection, rejection.retry_delay_seconds)
             self._record(exchange, call, http_status=refusal.http_status, limit_name=rejection.limit_name)
-            return await send(request, refusal)
+            return await send(request, self._with_limits(exchange, call, refusal))
         if call.tier == "flex" and self._random.random() < self.settings.flex_shed_ratio:
             shed = dialect.error(503, NO_CAPACITY)
             self._record(exchange, call, http_status=503, limit_name="flex")
@@ -208,7 +209,16 @@ class ModelServer:
         else:
             exchange.ledger.charge_output(self.backend.now(), answer.output_tokens, call.model)
         self._record(exchange, call, http_status=reply.http_status, answer=answer)
-        return await send(request, damaged(fault, dialect, reply), fault=fault, seconds=seconds)
+        reply = self._with_limits(exchange, call, damaged(fault, dialect, reply))
+        return await send(request, reply, fault=fault, seconds=seconds)
+
+    def _with_limits(self, exchange: _Exchange, call: ModelCall, reply: Reply) -> Reply:
+        """Returns a reply with the headers that state the limits, if the service has them."""
+        dialect, now = exchange.dialect, self.backend.now()
+        if not dialect.is_metered or not isinstance(dialect, StatesLimits):
+            return reply
+        headers = dialect.limit_headers(call, exchange.ledger.stated(now, call.model), now)
+        return replace(reply, headers={**reply.headers, **headers})
 
     async def _pause(self, dialect: Dialect, call: ModelCall, answer: Answer) -> float:
         """Waits for the first byte, and returns the duration of the rest of a streamed answer, in seconds."""

@@ -79,6 +79,11 @@ class SecretStore:
             found = self._secrets.get((project, name))
         return found is not None and number_of(found, version) is not None
 
+    def has_secret(self, project: str, name: str) -> bool:
+        """Returns whether a secret exists."""
+        with self._lock:
+            return (project, name) in self._secrets
+
     def clear(self) -> None:
         """Removes all secrets."""
         with self._lock:

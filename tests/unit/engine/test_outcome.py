@@ -8,7 +8,7 @@ from tests.outcomes import completion
 
 
 def test_the_kinds_are_different_and_all_listed() -> None:
-    assert len(set(FAILURE_KINDS)) == len(FAILURE_KINDS) == 24
+    assert len(set(FAILURE_KINDS)) == len(FAILURE_KINDS) == 25
 
 
 def test_an_outcome_can_be_pickled() -> None:

@@ -94,7 +94,7 @@ def test_other_operators_and_sensors_say_it_too(operator: Any, argument: str, in
         ({"older_than_seconds": float("nan")}, "`older_than_seconds` must be 0 or more; got nan."),
         (
             {"model": "echo"},
-            "`model`: only models of type 'gemini', 'openai' and 'anthropic' have batch inference here; got",
+            "`model`: must have batch inference; got 'echo' of type 'echo', which has none here.",
         ),
         ({"model": {"type": "gemini", "nam": "a"}}, "nam"),
         ({"deployments": "production"}, "`deployments` must be a list of names, each at most 40 of a-z"),

@@ -337,6 +337,11 @@ def test_a_token_service_that_redirects_gets_no_assertion_sent_on(
 
 def test_the_secrets_of_a_header_are_its_whole_value_what_follows_a_scheme_and_the_secret_fields_of_json() -> None:
     config = '{"provider": "openai", "api_key": "of-the-provider"}'
-    headers = {"apikey": "one two three", "x-config": config, "x-a": "Token of-a-scheme", "anthropic-version": "1"}
+    headers = {
+        "apikey": "one two three",
+        "x-config": config,
+        "x-a": "Token of-a-scheme",
+        "x-goog-user-project": "1",
+    }
     assert {*secrets_in(headers)} >= {"one two three", config, "of-the-provider", "of-a-scheme"}
     assert "1" not in secrets_in(headers)

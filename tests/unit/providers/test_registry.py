@@ -44,7 +44,7 @@ def test_what_a_family_has_not_is_refused(parrot: EchoModel) -> None:
         open_backend(parrot, Generation(), None, Embedding())
     with pytest.raises(JobSpecError, match="no provider has batch inference for a model of type 'parrot'"):
         batch_format(parrot, Generation(), None)
-    with pytest.raises(JobSpecError, match="got 'parrot'"):
+    with pytest.raises(JobSpecError, match="type 'parrot' have no batch inference"):
         open_provider(parrot, output_uri="")
 
 

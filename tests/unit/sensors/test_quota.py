@@ -314,7 +314,7 @@ def test_the_recommended_limits_exclude_the_usage_of_other_jobs(monkeypatch):
         ({"limits": {"rpm": 5}}, "`limits.rpm`: there is no such field"),
         (
             {"model": {"type": "echo"}, "locations": ["a"]},
-            "`locations`: only a model of Gemini or Anthropic",
+            "`locations`: only a model on Vertex AI",
         ),
         (
             {"demand": {"rows": 1, "input_tokens_per_row": 1}, "min_fit_ratio": 0.5},

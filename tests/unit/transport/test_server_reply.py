@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.transport.server_reply import (
     parse_json,
     read_error,
     redirect_refusal,
+    stated_limits,
 )
 from tests.hostile import examples
 
@@ -176,3 +177,33 @@ def test_any_header_is_read(header):
 )
 def test_milliseconds_precede_the_rounded_seconds_and_both_the_body(headers, seconds):
     assert advised_wait_seconds(headers, RETRY_INFO) == seconds
+
+
+def of_openai(limit, left, reset):
+    return {"X-RateLimit-Limit-Requests": limit, "x-ratelimit-remaining-requests": left} | (
+        {"x-ratelimit-reset-requests": reset} if reset else {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("headers", "limits"),
+    [
+        (of_openai("5000", "4999", "12ms"), {"requests": [5000, 1]}),
+        (of_openai("60", "0", "1m0s"), {"requests": [60, 60]}),
+        (of_openai("5000", "5000", "0s"), {"requests": [5000, 0]}),
+        (of_openai("10000", "9999", "8.64s"), {}),
+        (of_openai("10000", "5000", "12h0m0s"), {}),
+        (of_openai("-1", "-1", "0"), {}),
+        (of_openai("5000", "", None), {}),
+        (
+            {
+                "anthropic-ratelimit-input-tokens-limit": "80000",
+                "anthropic-ratelimit-input-tokens-remaining": "79000",
+                "anthropic-ratelimit-input-tokens-reset": "2026-11-21T12:40:59Z",
+            },
+            {"input_tokens": [80_000, 1000]},
+        ),
+    ],
+)
+def test_the_limits_per_minute_that_a_reply_states_are_read_and_no_others(headers, limits):
+    assert stated_limits(headers) == limits

@@ -13,7 +13,7 @@ from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.answer_form import AnswerForm
 from airflow_provider_llmbeam.pipeline.batch_inference import harvest as module
 from airflow_provider_llmbeam.pipeline.batch_inference.harvest import harvest, result_files
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import RequestFile, Sums
+from airflow_provider_llmbeam.pipeline.batch_inference.manifest import BatchManifest, RequestFile, Sums
 from airflow_provider_llmbeam.providers.batch import BatchJob
 from airflow_provider_llmbeam.providers.errors import ApiUnavailableError
 from airflow_provider_llmbeam.spec import Embedding, JobSpec
@@ -105,6 +105,25 @@ def test_an_answer_is_recorded_with_its_tier_and_half_the_price(harvested):
     assert isinstance(outcome, Completion)
     assert (outcome.text, outcome.service_tier, outcome.cost_nano_usd) == ("Paris", "batch", 100_000)
     assert sums == Sums(answered=1, input_tokens=100, output_tokens=10, cost_nano_usd=100_000)
+
+
+def test_tokens_written_to_a_cache_and_of_thoughts_are_billed_and_reported(harvested):
+    usage = {"input_tokens": 100, "cache_creation_input_tokens": 40}
+    usage |= {"output_tokens": 10, "output_tokens_details": {"thinking_tokens": 4}}
+    message = {"type": "message", "content": [{"type": "text", "text": "Paris"}], "stop_reason": "end_turn"}
+    result = {"type": "succeeded", "message": message | {"usage": usage}}
+    sums, _ = harvested(
+        json.dumps({"custom_id": KEY, "result": result}).encode() + b"\n",
+        model={"type": "anthropic", "name": "claude-haiku-5-5"},
+        limits={"price": PRICE | {"cache_write_usd_per_million_tokens": 1.25}},
+    )
+    manifest = BatchManifest(
+        prompts="p", model={}, created_at=1.0, deadline_at=None, files={}, online_seconds=None
+    )
+    tally = manifest.changed(harvested={"a": sums}).tally()
+    counts = ("input", "cache_write", "output", "reasoning")
+    assert [tally.sums[f"{name}_tokens"] for name in counts] == [140, 40, 10, 4]
+    assert tally.sums["cost_nano_usd"] == (100 * 1 + 40 * 1.25 + 10 * 10) * 1_000 / 2
 
 
 @pytest.mark.parametrize(("generation", "reasoning"), [({}, None), ({"keep_reasoning": True}, "Hm.\nOkay.")])

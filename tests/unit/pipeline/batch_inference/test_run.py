@@ -35,6 +35,8 @@ def job(name, phase="running"):
 class Provider:
     """A provider that has some jobs."""
 
+    has_display_names = True
+
     def __init__(self, *jobs, listed=True, error=None):
         self.jobs = {job.name: job for job in jobs}
         self.listed, self.error, self.cancelled = listed, error, []
@@ -135,9 +137,18 @@ def test_a_job_that_cannot_be_cancelled_is_named_with_what_to_do(discarded):
     assert "WARNING" in log
     assert (
         "Batch-inference job batch_a (a) of an earlier try, of model 'gpt-5-mini' of type 'openai', was not "
-        "cancelled, and may still run and bill: OpenAI did not answer. Cancel it in the console" in log
+        "cancelled, and may still run and bill: OpenAI did not answer. Cancel it at its provider, or leave it to "
+        "`SweepBatchInferenceOperator` with that model." in log
     )
     assert "was cancelled" not in log
+
+
+def test_no_sweep_is_advised_for_a_provider_whose_batches_have_no_names(discarded):
+    provider = Provider(job("a"), error=ApiUnavailableError("Anthropic did not answer."))
+    provider.has_display_names = False
+    claude = {"type": "anthropic", "name": "claude-haiku-5-5"}
+    log = discarded(manifest_of("a", model=claude), provider)
+    assert "bill: Anthropic did not answer. Cancel it at its provider." in log
 
 
 def test_jobs_are_named_where_the_credentials_of_the_earlier_provider_are_missing(discarded, monkeypatch):

@@ -82,6 +82,7 @@ def test_vectors_are_refused_at_parse(job: Any) -> None:
     [
         ({}, "https://api.anthropic.com/v1/messages"),
         ({"base_url": "http://127.0.0.1:9"}, "http://127.0.0.1:9/v1/messages"),
+        ({"base_url": "http://127.0.0.1:9/v1"}, "http://127.0.0.1:9/v1/messages"),
         (
             {"project": "p"},
             "https://aiplatform.googleapis.com/v1/projects/p/locations/global/publishers/anthropic/models/"

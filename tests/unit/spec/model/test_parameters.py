@@ -14,17 +14,11 @@ from airflow_provider_llmbeam.providers.openai.client import model_parameters
 from airflow_provider_llmbeam.providers.vertex_endpoint.client import VertexChat, VertexRaw
 from airflow_provider_llmbeam.spec import Generation, JobSpec
 from airflow_provider_llmbeam.spec.model import parse_model
-from airflow_provider_llmbeam.spec.model.parameters import (
-    PARAMETER_COLUMNS,
-    ParameterColumn,
-    ignored,
-    parameter_column,
-    use_of,
-)
 
 ENDPOINT = "projects/p/locations/us-central1/endpoints/e"
 TEMPLATE = "projects/p/locations/us-central1/templates/t"
-MODELS: dict[ParameterColumn, dict[str, Any]] = {
+#: A model of each column of the documentation, and at the end `echo`.
+MODELS: dict[str, dict[str, Any]] = {
     "gemini_developer": {"type": "gemini", "name": "gemini-3-flash"},
     "gemini_vertex": {"type": "gemini", "name": "gemini-3-flash", "project": "p"},
     "openai": {"type": "openai", "name": "gpt-5-mini"},
@@ -56,12 +50,16 @@ VALUES: dict[str, Any] = {
     "strip_reasoning": False,
     "keep_reasoning": True,
 }
-CASES = [(server, name) for server in PARAMETER_COLUMNS for name in VALUES]
+CASES = [(server, name) for server in MODELS for name in VALUES]
 #: Parameters of how an answer arrives; the address of the request or a timeout, not its body, depends on them.
 TRANSPORT = {"stream", "stream_idle_timeout_seconds", "strip_reasoning", "keep_reasoning"}
 
 
-def sent_fields(server: ParameterColumn, generation: Generation) -> Any:
+def use_of(name: str, server: str) -> str:
+    return parse_model(MODELS[server]).parameters.use_of(name)
+
+
+def sent_fields(server: str, generation: Generation) -> Any:
     """Returns what all requests of a job have in common."""
     model = parse_model(MODELS[server])
     match server:
@@ -81,9 +79,7 @@ def sent_fields(server: ParameterColumn, generation: Generation) -> Any:
 
 def test_the_tables_of_this_test_are_complete():
     assert VALUES.keys() == Generation.model_fields.keys()
-    assert {server: parameter_column(parse_model(model)) for server, model in MODELS.items()} == {
-        server: server for server in PARAMETER_COLUMNS
-    }
+    assert len({parse_model(model).parameters.server for model in MODELS.values()}) == len(MODELS)
 
 
 def test_the_documentation_has_the_same_table():
@@ -91,7 +87,7 @@ def test_the_documentation_has_the_same_table():
     rows = re.findall(r"^\| `(\w+)` \| ((?:sent|refused|ignored).+) \|$", text, re.MULTILINE)
     assert "The model `echo` ignores all." in text
     assert {name: [*uses.split(" | "), "ignored"] for name, uses in rows} == {
-        name: [use_of(name, server) for server in PARAMETER_COLUMNS] for name in VALUES
+        name: [use_of(name, server) for server in MODELS] for name in VALUES
     }
 
 
@@ -110,7 +106,7 @@ def test_a_parameter_is_refused_when_the_dag_is_parsed_or_taken(job, server, nam
 def test_a_parameter_that_is_sent_changes_the_requests_and_one_that_is_ignored_is_named(server, name, google):
     changed = Generation(**{name: VALUES[name]})
     use = use_of(name, server)
-    assert (name in ignored(changed, parse_model(MODELS[server]))) == (use == "ignored")
+    assert (name in parse_model(MODELS[server]).parameters.find_ignored(changed)) == (use == "ignored")
     if name not in TRANSPORT and use != "refused":
         assert (sent_fields(server, changed) != sent_fields(server, Generation())) == (use == "sent")
 
@@ -222,11 +218,11 @@ def test_a_schema_and_a_search_go_together_from_gemini_3_on(job):
 
 
 #: Largest values that each server takes; those that it documents no bound for take any.
-SEED_BITS = dict.fromkeys(PARAMETER_COLUMNS, 64) | {"gemini_developer": 32, "gemini_vertex": 32}
-STOP_SEQUENCES = dict.fromkeys(PARAMETER_COLUMNS, 100) | {"gemini_developer": 5, "gemini_vertex": 5, "openai": 4}
+SEED_BITS = dict.fromkeys(MODELS, 64) | {"gemini_developer": 32, "gemini_vertex": 32}
+STOP_SEQUENCES = dict.fromkeys(MODELS, 100) | {"gemini_developer": 5, "gemini_vertex": 5, "openai": 4}
 
 
-@pytest.mark.parametrize("server", [name for name in PARAMETER_COLUMNS if use_of("seed", name) != "refused"])
+@pytest.mark.parametrize("server", [name for name in MODELS if use_of("seed", name) != "refused"])
 def test_a_value_above_what_the_provider_documents_is_refused_when_the_dag_is_parsed(job, server):
     half, most = 2 ** (SEED_BITS[server] - 1), STOP_SEQUENCES[server]
     for name, taken, refused, want in (

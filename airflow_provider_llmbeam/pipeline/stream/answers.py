@@ -1,0 +1,326 @@
+"""From the prompt of a message to its answered or failed row: asked, journaled, judged and restored.
+
+Everything here runs on the event loop of the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+
+from airflow_provider_llmbeam.engine.engine import Engine
+from airflow_provider_llmbeam.engine.journal.entry import encode_entry
+from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.pipeline.audit.record import key_hashes
+from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail, was_sent
+from airflow_provider_llmbeam.pipeline.conversation.order import conversation_of, fault_of, turn_name
+from airflow_provider_llmbeam.pipeline.conversation.turns import Dialogue, RowTurn
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Origin, Row, RowPrompt, failed_row
+from airflow_provider_llmbeam.pipeline.moderation.feature import judged_row, replaced_row, with_published_text
+from airflow_provider_llmbeam.pipeline.moderation.guard import Questions, guard_job
+from airflow_provider_llmbeam.pipeline.moderation.verdict import decide, refusal
+from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
+from airflow_provider_llmbeam.pipeline.privacy.repair import altered_row
+from airflow_provider_llmbeam.pipeline.privacy.vault import add_sealed, masked_in, returned_of
+from airflow_provider_llmbeam.pipeline.stream.flow import seconds_to_send
+from airflow_provider_llmbeam.pipeline.stream.histories import Histories, Talk
+from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
+from airflow_provider_llmbeam.pipeline.stream.key_limits import KeyLimits
+from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partition
+from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.safety import Moderation
+
+#: Failures that every other message would meet, too: the worker ends, and the messages stay in the topic.
+_OF_THE_JOB: frozenset[FailureKind] = frozenset({"unauthorized", "not_found", "quota_exhausted", "not_sent"})
+
+#: Begins a request to the guard of a job.
+AskGuard = Callable[[list[Prompt]], Future[list[Outcome]]]
+_Send = Callable[[Prompt], Awaitable[Outcome]]
+
+
+class Answers:
+    """Answers messages.
+
+    Args:
+        spec: The job.
+        engine: The engine.
+        writer: Writer of the journal.
+        counts: What is counted.
+        histories: The conversations; `None` without any.
+        ask_guard: Sends prompts to the guard; `None` without one.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        engine: Engine,
+        writer: JournalWriter,
+        counts: StreamCounts,
+        histories: Histories | None,
+        ask_guard: AskGuard | None,
+    ) -> None:
+        self._spec, self._writer, self._counts = spec, writer, counts
+        self._histories, self._conversation = histories, spec.conversation
+        self._ask_guard, self._moderation = ask_guard, spec.safety.moderation
+        self._questions = None if spec.safety.moderation is None else _questions(spec, spec.safety.moderation)
+        self._masker = masker_of(spec)
+        self._keys = None if spec.limits.per_key is None else KeyLimits(spec.limits.per_key)
+        self._requests = _Requests(engine, spec.stream.batch_wait_ms / 1000)
+        self._trail = AuditTrail.of(spec)
+        self._records = None if self._trail is None else self._trail.open_writer()
+
+    async def answer(self, partition: Partition, message: Message) -> AnsweredRow | FailedRow:
+        """Answers a message.
+
+        Args:
+            partition: Its partition.
+            message: The message.
+
+        Raises:
+            LLMBeamError: Nothing more is sent, e.g. as the server is down or the budget is spent.
+        """
+        found = message.prompt
+        answered = found if isinstance(found, FailedRow) else await self._take_turn(partition, message, found)
+        if self._masker is None:
+            return answered
+        if isinstance(answered, FailedRow):
+            return dataclasses.replace(answered, row=self._masker.sealed(answered.row))
+        return self._masker.restore(answered)
+
+    def close(self) -> None:
+        """Closes the records of the audit."""
+        if self._records is not None:
+            self._records.close()
+
+    async def _take_turn(
+        self, partition: Partition, message: Message, found: RowPrompt
+    ) -> AnsweredRow | FailedRow:
+        """Answers a message, after those before it in its conversation."""
+        if self._conversation is None:
+            return await self._answer(partition, message, found)
+        if (fault := fault_of(found.row, self._conversation, self._spec.source.key)) is not None:
+            return failed_row(found.row, "no_turn", fault)
+        message.conversation = conversation_of(found.row, self._conversation)
+        talk = partition.talks.setdefault(message.conversation, Talk())
+        talk.messages += 1
+        async with talk.lock:
+            return await self._answer(partition, message, found)
+
+    async def _answer(self, partition: Partition, message: Message, found: RowPrompt) -> AnsweredRow | FailedRow:
+        row, fingerprint, prompt = found
+        flag, moderation = None, self._moderation
+        if moderation is not None and "input" in moderation.on:
+            verdict = await self._judge(partition, message, prompt.text)
+            decision = decide(verdict, moderation)
+            match decision.action:
+                case "fail":
+                    return FailedRow(row, refusal(decision, moderation, "prompt"))
+                case "replace":
+                    return replaced_row(row, fingerprint, decision, moderation, verdict.answered_at)
+                case "flag":
+                    flag = decision.category
+        dialogue = self._begin_turn(partition, message, found)
+        if dialogue is not None:
+            prompt = dialogue.next_prompt() or prompt
+            fingerprint = dialogue.fingerprint
+        outcome, origin = await self._ask(
+            partition, message, fingerprint, prompt, lambda prompt: self._send(prompt, message)
+        )
+        if dialogue is not None:
+            row = self._finish_turn(partition, message, row, dialogue, outcome)
+        if isinstance(outcome, Failure):
+            if outcome.kind in _OF_THE_JOB:
+                raise JobFailedError(
+                    f"No message can be answered: {outcome.message} ({outcome.kind}). Their positions have not "
+                    "moved. Correct the job or the account; the worker then continues where it was."
+                )
+            return FailedRow(row, outcome, origin)
+        answered = AnsweredRow(row, fingerprint, outcome, origin, moderation_input=flag)
+        privacy = self._spec.safety.privacy
+        if privacy is not None and privacy.on_altered == "fail" and (returned := returned_of(answered)).altered:
+            return altered_row(answered, returned, "`safety.privacy.on_altered` is 'fail'")
+        if moderation is None or "output" not in moderation.on:
+            return answered
+        text, _ = with_published_text(answered, self._spec.generation.keep_reasoning)
+        return judged_row(answered, decide(await self._judge(partition, message, text), moderation), moderation)
+
+    def _begin_turn(self, partition: Partition, message: Message, found: RowPrompt) -> Dialogue | None:
+        if self._histories is None or message.conversation is None:
+            return None
+        row, _, prompt = found
+        turn = RowTurn(turn_name(row, self._spec.source.key), (message.offset,), row, prompt.text, prompt.system)
+        talk = partition.talks[message.conversation]
+        return self._histories.begin(partition.place, talk, message.conversation, turn, time.time())
+
+    def _finish_turn(
+        self, partition: Partition, message: Message, row: Row, dialogue: Dialogue, outcome: Outcome
+    ) -> Row:
+        """Adds a turn to its conversation; returns its row, with the values of the placeholders before it."""
+        assert self._histories is not None
+        assert message.conversation is not None
+        talk = partition.talks[message.conversation]
+        asked, message.state = self._histories.finish(talk, dialogue, outcome)
+        return add_sealed(row, asked.values, outcome.text) if isinstance(outcome, Completion) else row
+
+    async def _send(self, prompt: Prompt, message: Message) -> Outcome:
+        """Sends the prompt of a message within the rate of its key and the age of the message."""
+        wait = 0.0 if self._keys is None else self._keys.admit(message.key or b"", time.time())
+        if wait is None:
+            return Failure(kind="throttled", message="its key has more messages than `limits.per_key` allows")
+        left = seconds_to_send(message.produced_at, self._spec.stream, time.time() + wait)
+        if left is not None and left <= 0:
+            return _too_old()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        return await self._requests.send(prompt, message, left)
+
+    async def _judge(self, partition: Partition, message: Message, text: str) -> Outcome:
+        assert self._questions is not None
+        assert self._ask_guard is not None
+        fingerprint, question = self._questions.of(text)
+        ask_guard = self._ask_guard
+
+        async def send(prompt: Prompt) -> Outcome:
+            (outcome,) = await asyncio.wrap_future(ask_guard([prompt]))
+            return outcome
+
+        outcome, _ = await self._ask(partition, message, fingerprint, question, send)
+        return outcome
+
+    async def _ask(
+        self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt, send: _Send
+    ) -> tuple[Outcome, Origin]:
+        """Returns the outcome of a prompt, asked unless another message of its partition has its answer."""
+        journal = partition.journal
+        while (ending := journal.ending.get(fingerprint)) is not None:
+            await asyncio.wait([ending])
+        journal.use(fingerprint)
+        message.fingerprints.append(fingerprint)
+        while (known := journal.paid(fingerprint)) is None:
+            if (asked := partition.asked.get(fingerprint)) is not None:
+                await asyncio.wait([asked])
+                if not asked.cancelled():
+                    self._counts.duplicates += 1
+                    return asked.result(), "duplicate"
+                continue
+            asked = partition.asked[fingerprint] = asyncio.get_running_loop().create_future()
+            try:
+                outcome = await send(prompt)
+                await self._record(partition, message, fingerprint, prompt, outcome)
+                asked.set_result(outcome)
+            finally:
+                del partition.asked[fingerprint]
+                asked.cancel()
+            return outcome, "repaired" if isinstance(outcome, Completion) and outcome.repairs else "fresh"
+        self._counts.resumed += known.was_read
+        self._counts.duplicates += not known.was_read
+        return known.outcome, "resumed" if known.was_read else "duplicate"
+
+    async def _record(
+        self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt, outcome: Outcome
+    ) -> None:
+        """Records an outcome, first in the audit and then in the journal, if it is paid."""
+        self._counts.count(outcome)
+        if self._trail is not None and self._records is not None and was_sent(outcome):
+            assert isinstance(message.prompt, RowPrompt)
+            rows = [message.prompt.row]
+            hashes, masked = key_hashes(rows, self._trail.key), masked_in(prompt, rows)
+            self._records.write(0, self._trail.line(outcome, fingerprint, hashes, "online", masked, prompt))
+            self._records.store()
+        if isinstance(outcome, Completion) or outcome.kind in REFUSED:
+            entry = encode_entry(fingerprint, self._spec.name, outcome)
+            offset = await self._writer.write(partition.place, fingerprint, entry)
+            if offset is not None:
+                partition.journal.record(fingerprint, outcome, offset)
+
+
+def _questions(spec: JobSpec, moderation: Moderation) -> Questions:
+    return Questions(guard_job(spec, moderation), moderation)
+
+
+class _Requests:
+    """Sends prompts, several in one request if the server takes them.
+
+    Args:
+        engine: The engine.
+        wait_seconds: Longest time for which a prompt waits for others.
+    """
+
+    def __init__(self, engine: Engine, wait_seconds: float) -> None:
+        self._engine, self._wait_seconds = engine, wait_seconds
+        self._waiting: list[tuple[Prompt, asyncio.Future[Outcome]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._batches: set[asyncio.Task[None]] = set()
+
+    async def send(self, prompt: Prompt, message: Message, left_seconds: float | None) -> Outcome:
+        """Sends the prompt of a message, unless its time is over before it can be sent."""
+        if self._engine.max_instances > 1:
+            message.is_sent = True
+            return await self._send_with_others(prompt)
+        try:
+            async with asyncio.timeout(left_seconds) as limit:
+                (outcome,) = await self._engine.answer([prompt], (_Sending(message, limit),))
+        except TimeoutError:
+            return _too_old()
+        return outcome
+
+    async def _send_with_others(self, prompt: Prompt) -> Outcome:
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Outcome] = loop.create_future()
+        self._waiting.append((prompt, outcome))
+        if len(self._waiting) >= self._engine.max_instances:
+            self._send_batch()
+        elif self._timer is None:
+            self._timer = loop.call_later(self._wait_seconds, self._send_batch)
+        return await outcome
+
+    def _send_batch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        batch, self._waiting = self._waiting, []
+        task = asyncio.get_running_loop().create_task(self._answer_batch(batch))
+        self._batches.add(task)
+        task.add_done_callback(self._batches.discard)
+
+    async def _answer_batch(self, batch: list[tuple[Prompt, asyncio.Future[Outcome]]]) -> None:
+        try:
+            outcomes = await self._engine.answer([prompt for prompt, _ in batch])
+        except Exception as error:  # noqa: BLE001 - raised for each of them
+            for _, waiting in batch:
+                if not waiting.done():
+                    waiting.set_exception(error)
+            return
+        for (_, waiting), outcome in zip(batch, outcomes, strict=True):
+            if not waiting.done():
+                waiting.set_result(outcome)
+
+
+class _Sending:
+    """Ends the time in which a message may be sent when it is; an engine `Observer`."""
+
+    def __init__(self, message: Message, limit: asyncio.Timeout) -> None:
+        self._message, self._limit, self._deadline = message, limit, limit.when()
+
+    def sent(self) -> None:
+        """Has the answer awaited."""
+        self._message.is_sent = True
+        self._limit.reschedule(None)
+
+    def rejected(self, hold_seconds: float) -> None:
+        """Has the time end again: a 429 is no answer."""
+        self._limit.reschedule(self._deadline)
+
+    def finished(self, prompt: Prompt, outcome: Outcome) -> None:
+        """Does nothing."""
+
+
+def _too_old() -> Failure:
+    return Failure(kind="too_old", message="the message reached `stream.max_age_seconds` before it could be sent")

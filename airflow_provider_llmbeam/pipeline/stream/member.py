@@ -1,0 +1,354 @@
+"""A member of a consumer group whose answers and positions are committed in transactions of Kafka.
+
+Its functions are called on one thread, and so are the callbacks, during `poll` and `close`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
+    CONSUMER_SETTINGS,
+    TIMEOUT_SECONDS,
+    Client,
+    client_package,
+    is_permanent,
+)
+from airflow_provider_llmbeam.pipeline.stream.histories import Histories
+from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal, begin_of
+from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
+from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Partition, Place
+from airflow_provider_llmbeam.pipeline.stream.topics import Topics
+from airflow_provider_llmbeam.spec.source import KafkaSource
+
+_log = logging.getLogger("llmbeam")
+
+#: With "rebootstrap", the default of librdkafka 2.16, `send_offsets_to_transaction` hung beyond its timeout when
+#: all brokers had been down, and static members were fenced for good (tried with Apache Kafka 4.4).
+RECOVERY = {"metadata.recovery.strategy": "none"}
+#: A dead member's open transaction hides later records from `read_committed` for this time.
+_TRANSACTION_MILLISECONDS = 10_000
+#: A session of 6 s was shorter than the restart of a broker, and partitions were lost.
+_SESSION_MILLISECONDS = 10_000
+#: Fetched messages that wait in the client.
+_QUEUED_KILOBYTES = 16_384
+#: A partition that is resumed waits for the fetch under way.
+_FETCH_MILLISECONDS = 100
+#: Time to commit, in seconds: beyond it the cluster has aborted the transaction.
+_COMMIT_SECONDS = 20.0
+#: Time to read the journals of new partitions, in seconds; a dead member's transaction delays it by ten.
+_READ_BACK_SECONDS = 120.0
+#: Interval between two questions for the ends of a partition that has no leader, in seconds.
+_LEADER_SECONDS = 0.2
+_SEPARATOR = ":"  # no name of a topic has one
+
+
+class RestartError(Exception):
+    """The member is fenced, or its client is of no more use: a new one continues from the committed positions."""
+
+
+class Member:
+    """A member of the group.
+
+    Args:
+        source: The source.
+        client: The cluster.
+        topics: The topics.
+        name: Name of the member, the same after its restart.
+        histories: The conversations; `None` without any.
+        on_assigned: Takes new partitions.
+        on_revoked: Takes the places of partitions that go to another member; may commit.
+        on_lost: Takes the places of partitions that another member has already.
+    """
+
+    def __init__(
+        self,
+        source: KafkaSource,
+        client: Client,
+        topics: Topics,
+        name: str,
+        histories: Histories | None,
+        on_assigned: Callable[[Sequence[Partition]], None],
+        on_revoked: Callable[[Collection[Place]], None],
+        on_lost: Callable[[Collection[Place]], None],
+    ) -> None:
+        self._kafka = client_package("source")
+        self._source, self._client, self._topics = source, client, topics
+        self._name = f"{topics.group}-{name}"
+        self._histories = histories
+        self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
+        self._paused: frozenset[Place] = frozenset()
+        self._producer: Any = None
+        self._consumer: Any = None
+
+    def open(self) -> None:
+        """Ends what an earlier process of this name has left open, and joins the group."""
+        given = self._client.settings()
+        for_producers = {name: value for name, value in given.items() if name not in CONSUMER_SETTINGS}
+        with self._errors("beginning transactions"):
+            self._producer = self._kafka.Producer(
+                {
+                    "compression.type": "lz4",
+                    "linger.ms": 1,
+                    **RECOVERY,
+                    **for_producers,
+                    "transactional.id": self._name,
+                    "transaction.timeout.ms": _TRANSACTION_MILLISECONDS,
+                    "enable.idempotence": True,
+                }
+            )
+            self._producer.init_transactions(TIMEOUT_SECONDS)
+        with self._errors("joining the group"):
+            self._consumer = self._kafka.Consumer(
+                {
+                    "partition.assignment.strategy": "cooperative-sticky",
+                    "session.timeout.ms": _SESSION_MILLISECONDS,
+                    "queued.max.messages.kbytes": _QUEUED_KILOBYTES,
+                    "fetch.wait.max.ms": _FETCH_MILLISECONDS,
+                    **RECOVERY,
+                    **given,
+                    "group.id": self._topics.group,
+                    "group.instance.id": self._name,
+                    "isolation.level": "read_committed",
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "auto.offset.reset": "error" if self._source.on_deleted == "fail" else "earliest",
+                }
+            )
+            self._consumer.subscribe(
+                list(self._topics.source),
+                on_assign=self._assigned,
+                on_revoke=self._revoked,
+                on_lost=self._lost,
+            )
+
+    def close(self) -> None:
+        """Closes the clients; the group keeps the place of the member until its session ends."""
+        for close in (
+            self._consumer and self._consumer.close,
+            self._producer and self._producer.abort_transaction,
+        ):
+            if close is not None:
+                with contextlib.suppress(Exception):  # a fenced client, or no transaction
+                    close()
+        self._consumer = self._producer = None
+        self._paused = frozenset()
+
+    def poll(self, most: int, seconds: float) -> Iterator[Any]:
+        """Yields messages, at most so many, and ends of partitions (`_PARTITION_EOF`)."""
+        with self._errors("reading"):
+            first = self._consumer.poll(seconds)
+            found = [] if first is None else [first, *self._consumer.consume(max(1, most - 1), 0)]
+        for message in found:
+            error = message.error()
+            if error is None or error.code() == self._kafka.KafkaError._PARTITION_EOF:
+                yield message
+            elif error.code() == self._kafka.KafkaError._AUTO_OFFSET_RESET:
+                raise JobSpecError(
+                    f"`source.on_deleted`: Kafka has deleted messages of {message.topic()!r}, partition "
+                    f"{message.partition()}, before they were read: {error.str()}. With 'skip' the worker goes on "
+                    "with the oldest message that is left."
+                )
+            elif error.name() == "_FATAL" or error.fatal():  # seen with `fatal()` False
+                raise RestartError(error.str())
+            elif is_permanent(error):
+                raise self._client.error(error, "reading")
+
+    def pause(self, places: frozenset[Place]) -> None:
+        """Reads no messages of these partitions, and those of all others."""
+        assigned = {(part.topic, part.partition) for part in self._consumer.assignment()}
+        with self._errors("pausing"):
+            for change, changed in (
+                (self._consumer.pause, (places - self._paused) & assigned),
+                (self._consumer.resume, (self._paused - places) & assigned),
+            ):
+                if changed:
+                    change([self._kafka.TopicPartition(*place) for place in changed])
+        self._paused = places & assigned
+
+    def lag(self, positions: Sequence[tuple[Place, int]]) -> int:
+        """Returns the number of offsets after these positions, as far as the client knows."""
+        lag = 0
+        for place, position in positions:
+            with contextlib.suppress(self._kafka.KafkaException):
+                _, high = self._consumer.get_watermark_offsets(self._kafka.TopicPartition(*place), cached=True)
+                lag += max(0, high - position)
+        return lag
+
+    def commit(self, commits: Sequence[Commit]) -> bool:
+        """Commits results and positions in one transaction; returns whether it is committed, and not aborted.
+
+        Raises:
+            RestartError: Whether it is committed is known only to the cluster, or another member has the name.
+        """
+        producer = self._producer
+        try:
+            producer.begin_transaction()
+            for commit in commits:
+                for result in commit.results:
+                    if result.topic is not None:
+                        self._produce(result.topic, result.value, result.key)
+                topic, number = commit.partition.place
+                for name, state in commit.states.items():
+                    assert self._topics.history is not None
+                    self._produce(self._topics.history, state, journal_key(topic, name), number)
+                for fingerprint in commit.ended:
+                    self._produce(self._topics.journal, None, journal_key(topic, fingerprint), number)
+            positions = [
+                self._kafka.TopicPartition(*commit.partition.place, commit.position, commit.metadata)
+                for commit in commits
+            ]
+            group = self._consumer.consumer_group_metadata()
+            producer.send_offsets_to_transaction(positions, group, _COMMIT_SECONDS)
+            producer.commit_transaction(_COMMIT_SECONDS)
+        except self._kafka.KafkaException as raised:
+            error = raised.args[0]
+            if not error.txn_requires_abort():
+                raise RestartError(f"{error.name()}: {error.str()}") from None
+            _log.warning("A transaction is aborted, and repeated: %s: %s", error.name(), error.str())
+            with self._errors("aborting a transaction"):
+                producer.abort_transaction(_COMMIT_SECONDS)
+            return False
+        return True
+
+    def _produce(self, topic: str, value: bytes | None, key: bytes | None, partition: int = -1) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition)
+            except BufferError:  # the queue of the client is full
+                self._producer.poll(0.1)
+            else:
+                return
+
+    def _assigned(self, consumer: Any, parts: list[Any]) -> None:
+        if not parts:
+            self._on_assigned(())
+            return
+        with self._errors("asking for the positions"):
+            # Waits for open transactions that contain positions.
+            committed = consumer.committed(parts, TIMEOUT_SECONDS)
+            for part in committed:
+                if part.error is not None:
+                    raise self._kafka.KafkaException(part.error)
+            begun = [self._begin(consumer, part) for part in committed]
+        partitions = self._read_back(begun)
+        self._on_assigned(partitions)
+        consumer.incremental_assign(
+            [self._kafka.TopicPartition(*each.place, each.order.position) for each in partitions]
+        )
+
+    def _begin(self, consumer: Any, part: Any) -> tuple[Place, int, int, int]:
+        """Returns a place, its position, the offset at which its journal begins, and its end."""
+        low, high = self._watermarks(consumer, part)
+        if part.offset >= 0:
+            return (part.topic, part.partition), part.offset, begin_of(part.metadata), high
+        offset = low if self._source.first_run == "earliest" else high
+        if self._source.first_run == "latest":  # so that a restart before the first answer begins here, too
+            consumer.commit(
+                offsets=[self._kafka.TopicPartition(part.topic, part.partition, offset)], asynchronous=False
+            )
+        return (part.topic, part.partition), offset, 0, high
+
+    def _watermarks(self, consumer: Any, part: Any) -> tuple[int, int]:
+        """Returns the first offset of a partition, and the next one; a topic may have no leader at first."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            try:
+                low, high = consumer.get_watermark_offsets(part, TIMEOUT_SECONDS)
+            except self._kafka.KafkaException as raised:
+                if is_permanent(raised.args[0]) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_LEADER_SECONDS)
+            else:
+                return low, high
+
+    def _read_back(self, begun: Sequence[tuple[Place, int, int, int]]) -> list[Partition]:
+        """Reads the journals of partitions, and their conversations."""
+        settings = {
+            **RECOVERY,
+            **self._client.settings(),
+            "group.id": self._topics.group,  # required, and not used
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",  # compaction may have removed the offset
+        }
+        journals = {place: PartitionJournal(known_until=high) for place, _, _, high in begun}
+        first = {
+            number: min(begin for place, _, begin, _ in begun if place[1] == number) for (_, number), *_ in begun
+        }
+        asked = [self._kafka.TopicPartition(self._topics.journal, *each) for each in first.items()]
+        if self._topics.history is not None:
+            asked += [self._kafka.TopicPartition(self._topics.history, number, 0) for number in first]
+        with self._errors("reading the journal"):
+            # The watermarks follow the isolation level: those of `read_committed` end at an open transaction.
+            ends = self._kafka.Consumer({**settings, "isolation.level": "read_uncommitted"})
+            high = {(part.topic, part.partition): self._watermarks(ends, part)[1] for part in asked}
+            ends.close()
+            reader = self._kafka.Consumer({**settings, "isolation.level": "read_committed"})
+            try:
+                reader.assign(asked)
+                left, deadline = (
+                    {place for place, end in high.items() if end > 0},
+                    time.monotonic() + _READ_BACK_SECONDS,
+                )
+                while left:
+                    if time.monotonic() > deadline:
+                        raise RestartError("the journal could not be read to its end")
+                    for record in reader.consume(1000, 0.05):
+                        self._restore(record, journals)
+                        place, is_end = (record.topic(), record.partition()), record.error() is not None
+                        if record.offset() + (not is_end) >= high[place]:
+                            left.discard(place)
+            finally:
+                reader.close()
+        for (_, number), journal in journals.items():
+            journal.end = max(journal.end, high[self._topics.journal, number])
+        return [Partition(place, PartitionOrder(position), journals[place]) for place, position, _, _ in begun]
+
+    def _restore(self, record: Any, journals: dict[Place, PartitionJournal]) -> None:
+        if (error := record.error()) is not None:
+            if error.code() != self._kafka.KafkaError._PARTITION_EOF and not error.retriable():
+                raise self._kafka.KafkaException(error)
+            return
+        topic, _, name = (record.key() or b"").decode("utf-8", "replace").partition(_SEPARATOR)
+        place = topic, record.partition()
+        if (journal := journals.get(place)) is None:
+            return
+        if record.topic() == self._topics.journal:
+            journal.restore(record.offset(), name, record.value())
+        elif self._histories is not None:
+            self._histories.put(place, [(name, record.value())])
+
+    def _revoked(self, consumer: Any, parts: list[Any]) -> None:
+        places = {(part.topic, part.partition) for part in parts}
+        self._on_revoked(places)
+        consumer.incremental_unassign(parts)
+        self._paused -= places
+
+    def _lost(self, consumer: Any, parts: list[Any]) -> None:
+        places = {(part.topic, part.partition) for part in parts}
+        self._on_lost(places)
+        consumer.incremental_unassign(parts)
+        self._paused -= places
+
+    @contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        """Converts the errors of the clients: those that a new client does not have restart the member."""
+        try:
+            yield
+        except self._kafka.KafkaException as raised:
+            error = raised.args[0]
+            if is_permanent(error):
+                raise self._client.error(error, doing) from None
+            raise RestartError(f"{doing} failed: {error.name()}: {error.str()}") from None
+
+
+def journal_key(topic: str, fingerprint: str) -> bytes:
+    """Returns the key of an entry."""
+    return f"{topic}{_SEPARATOR}{fingerprint}".encode()

@@ -1,0 +1,65 @@
+"""The records that messages become: answers, and the dead letter. Pure."""
+
+from __future__ import annotations
+
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row, failed_row
+from airflow_provider_llmbeam.pipeline.records import answer_record, encode_record, failed_record
+from airflow_provider_llmbeam.pipeline.sources.lines import SHOWN_SIZE
+from airflow_provider_llmbeam.pipeline.stream.partition import Message, Result
+from airflow_provider_llmbeam.pipeline.stream.topics import Topics
+
+#: Columns of a message besides its value.
+_PLACE = "kafka_"
+
+
+class Outputs:
+    """Makes the records of messages.
+
+    Args:
+        columns: Columns of the answers.
+        topics: The topics.
+        max_bytes: Size of the largest record, in bytes.
+        has_stores: Whether answers are stored outside Kafka, too.
+    """
+
+    def __init__(self, columns: OutputColumns, topics: Topics, max_bytes: int, *, has_stores: bool) -> None:
+        self._columns, self._topics, self._max_bytes = columns, topics, max_bytes
+        self._has_stores = has_stores
+
+    def result(self, message: Message, row: AnsweredRow | FailedRow) -> Result:
+        """Returns the record of a message, which has its key; a record that is too large is of the dead letter."""
+        if isinstance(row, FailedRow):
+            return self._failed(message, row)
+        value = b""
+        if self._topics.answers is not None:
+            value = encode_record(answer_record(row, self._columns)).rstrip(b"\n")
+        if not self._fits(message, value):
+            size = f"the answer is a record of {len(value):,} bytes, and the topics take {self._max_bytes:,}"
+            return self.refused(message, row, size)
+        stored = row if self._has_stores else None
+        return Result(message, self._topics.answers, message.key, value, is_answered=True, row=stored)
+
+    def refused(self, message: Message, row: AnsweredRow, reason: str) -> Result:
+        """Returns the record of an answer that a sink refuses."""
+        return self._failed(message, failed_row(row.masked_row or row.row, "not_stored", reason))
+
+    def _failed(self, message: Message, row: FailedRow) -> Result:
+        value = encode_record(failed_record(row)).rstrip(b"\n")
+        key = message.key if len(message.key or b"") < self._max_bytes // 2 else None
+        if not self._fits(message, value):
+            value = encode_record(failed_record(_shortened(row))).rstrip(b"\n")
+        return Result(message, self._topics.dead_letter, key, value, is_answered=False)
+
+    def _fits(self, message: Message, value: bytes) -> bool:
+        return len(value) + len(message.key or b"") <= self._max_bytes
+
+
+def _shortened(failed: FailedRow) -> FailedRow:
+    """Returns a failed row with the beginnings of its texts, and nothing else but where its message is."""
+    row: Row = {
+        name: value[:SHOWN_SIZE] if isinstance(value, str) else value
+        for name, value in failed.row.items()
+        if name.startswith(_PLACE) or isinstance(value, str)
+    }
+    return FailedRow(row, failed.failure, failed.origin)

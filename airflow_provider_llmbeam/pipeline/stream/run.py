@@ -1,0 +1,192 @@
+"""The step `stream`: checks a job, and runs its resident worker in this process."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import re
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import wait
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_llmbeam.engine.engine import Engine
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline import sinks, storage
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.context import RunContext
+from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
+from airflow_provider_llmbeam.pipeline.features import features_of
+from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
+from airflow_provider_llmbeam.pipeline.launch.interruption import stopped_at_signal
+from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
+from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
+from airflow_provider_llmbeam.pipeline.stream.answers import Answers
+from airflow_provider_llmbeam.pipeline.stream.histories import Histories
+from airflow_provider_llmbeam.pipeline.stream.http import served
+from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
+from airflow_provider_llmbeam.pipeline.stream.member import Member
+from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
+from airflow_provider_llmbeam.pipeline.stream.state import StreamState
+from airflow_provider_llmbeam.pipeline.stream.stores import Stores
+from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
+from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
+from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.safety import FilesAudit
+from airflow_provider_llmbeam.spec.sink import KafkaSink
+from airflow_provider_llmbeam.spec.source import KafkaSource
+from airflow_provider_llmbeam.spec.stream import StreamRun
+
+_log = logging.getLogger("llmbeam")
+
+_POLL_SECONDS = 0.5
+#: Time beyond `stream.drain_seconds` in which the last transaction is committed and the group is told.
+_END_SECONDS = 30.0
+#: Number of processes of a host that can be members of one group.
+_SLOTS = 1000
+
+
+def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
+    """Answers messages until a signal, the end of its time, or of what there is to drain.
+
+    Args:
+        spec: The job.
+        run: The process.
+
+    Returns:
+        The counts.
+
+    Raises:
+        JobSpecError: The job cannot be a stream, or a topic is missing; nothing was sent.
+        LLMBeamError: Nothing can be answered any more. What was answered is committed.
+    """
+    source, jobs = check_stream(spec)
+    client = Client(source, "source")
+    sink = next((job.sink for job in jobs if isinstance(job.sink, KafkaSink)), None)
+    stores = [job for job in jobs if job.sink != sink]
+    if sink is not None and not _is_same_cluster(client, Client(sink, "sink")):
+        raise JobSpecError(
+            "`sink.bootstrap_servers`: a stream has source and sink in one cluster, as one transaction has both; "
+            f"got {source.shown_servers} and {sink.shown_servers}. Copy the answers to the other cluster, e.g. "
+            "with MirrorMaker."
+        )
+    for job in stores:
+        sinks.check_here(job)
+    for feature in features_of(spec):
+        feature.check_keys()
+    topics = Topics.of(spec, source, sink)
+    ttl_days = 0.0 if spec.conversation is None else spec.conversation.ttl_days
+    max_bytes = check_topics(topics, client, creates=spec.stream.create_topics, ttl_days=ttl_days)
+    state, context = StreamState(), RunContext(started_at=time.time())
+    with ExitStack() as until_end:
+        name = run.member or until_end.enter_context(_slot(topics.group))
+        _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
+        writer = JournalWriter(client, topics.journal, max_bytes)
+        until_end.callback(writer.close)
+        histories = None
+        if spec.conversation is not None:
+            histories = Histories(spec.conversation, spec.fingerprinter())
+            until_end.callback(histories.close)
+        moderation = spec.safety.moderation
+        guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context)
+        workers: list[StreamWorker] = []
+
+        async def work(engine: Engine) -> None:
+            ask_guard = None if guard is None else guard.submit
+            answers = Answers(spec, engine, writer, state.counts, histories, ask_guard)
+            member = partial(Member, source, client, topics, name, histories)
+            columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
+            outputs = Outputs(columns, topics, max_bytes, has_stores=bool(stores))
+            workers.append(
+                StreamWorker(
+                    spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state
+                )
+            )
+            async with served(state, run.http):
+                await workers[0].run()
+
+        engine_thread = _open_engine(spec, context)  # it ends with its last reference
+        ended = engine_thread.start(work)
+
+        def stop() -> None:
+            for worker in workers:
+                worker.stop()
+
+        with stopped_at_signal(stop, spec.stream.drain_seconds + _END_SECONDS):
+            while not wait([ended], timeout=_POLL_SECONDS).done:
+                pass
+        ended.result()
+    return state.plain()
+
+
+def _is_same_cluster(source: Client, sink: Client) -> bool:
+    servers = "bootstrap.servers"
+    return bool(source.settings()[servers] == sink.settings()[servers])
+
+
+def check_stream(spec: JobSpec) -> tuple[KafkaSource, list[JobSpec]]:
+    """Returns the source of a job that can be a stream, and the job with each of its sinks.
+
+    Raises:
+        JobSpecError: It cannot.
+    """
+    source = spec.source
+    if not isinstance(source, KafkaSource) or source.window is not None:
+        raise JobSpecError("`source`: a stream reads a source of type 'kafka', without a time range.")
+    types = [sink.type for sink in (spec.sink, *spec.sinks)]
+    if not {*types} <= {"kafka", "milvus", "postgres"} or types.count("kafka") > 1:
+        raise JobSpecError(
+            f"`sinks`: a stream has sinks of types 'kafka', at most one, 'milvus' and 'postgres'; got {types!r}."
+        )
+    privacy, audit = spec.safety.privacy, spec.safety.audit
+    for field, value, expected in (
+        ("inference.mode", spec.inference.mode if spec.inference.mode != "online" else None, "must be 'online'"),
+        ("cascade", spec.cascade, "must be left out"),
+        (
+            "conversation.order_by",
+            spec.conversation and spec.conversation.order_by,
+            "must be left out: the order of the topic counts",
+        ),
+        ("prompt.media", spec.prompt.media or None, "must be left out"),
+        ("safety.privacy.dlp", privacy and privacy.dlp, "must be left out"),
+        (
+            "safety.privacy.on_altered",
+            privacy and privacy.on_altered if privacy and privacy.on_altered == "repair" else None,
+            "must be 'keep' or 'fail'",
+        ),
+    ):
+        if value is not None:
+            raise JobSpecError(f"`{field}` {expected} in a stream.")
+    if audit is not None and not (isinstance(audit, FilesAudit) and storage.is_local(audit.uri)):
+        raise JobSpecError("`safety.audit`: a stream writes its records to files of a disk; copy them from there.")
+    # A sink has rules on other parts of the job.
+    fields = spec.model_dump(mode="json", exclude={"sink", "sinks"})
+    return source, [
+        JobSpec.parse({**fields, "sink": sink.model_dump(mode="json")}) for sink in (spec.sink, *spec.sinks)
+    ]
+
+
+def _open_engine(spec: JobSpec, context: RunContext) -> EngineThread:
+    handler: JobHandler[Any] = JobHandler(spec, context)
+    handler.journal_uri = None  # the journal is a topic
+    return handler.load_model()
+
+
+@contextmanager
+def _slot(group: str) -> Iterator[str]:
+    """Provides a name that no other process of this host has, the same one for the next process."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:80]
+    for number in range(_SLOTS):
+        with (Path(tempfile.gettempdir()) / f"{group}-{number}.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield f"{host}-{number}"
+            return
+    raise JobSpecError(f"{_SLOTS} processes of this host are members of group {group!r}.")

@@ -1,0 +1,120 @@
+"""Command line of the bench of the stream worker."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from kafka_broker import Broker, fetch_jars  # noqa: E402
+from llmbeam_sandbox import Latency  # noqa: E402
+
+from bench.stream import __doc__ as description  # noqa: E402
+from bench.stream.latency import LOADS, measure, table  # noqa: E402
+from bench.stream.plan import steps  # noqa: E402
+from bench.stream.trial import Setting, Trial  # noqa: E402
+from bench.stream.verdict import judge  # noqa: E402
+
+_MIB = 2**20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a measurement; returns 1 if something is wrong."""
+    options = _parser().parse_args(arguments)
+    return int(not {"kills": kills, "latency": latency, "memory": memory, "lag": lag}[options.what](options))
+
+
+def kills(options: argparse.Namespace) -> bool:
+    """Kills workers and the broker at random moments; returns whether nothing was wrong."""
+    plan = steps(options.seed, options.kills, leaves=2, joins=1, brokers=1)
+    with _broker() as (broker, directory), Trial(Setting(seed=options.seed), broker, directory) as trial:
+        verdict = judge(trial.run(plan))
+    found = asdict(verdict) | {"faults": verdict.faults, "recovery_median": median(verdict.recoveries)}
+    _print(json.dumps(found, indent=1))
+    return not verdict.faults and verdict.paid_twice <= verdict.unrecorded
+
+
+def latency(options: argparse.Namespace) -> bool:
+    """Measures the latency of the worker and of a plain loop."""
+    results: dict[str, Any] = {}
+    for load in LOADS:
+        for contender in ("worker", "plain loop"):
+            with _broker() as (broker, directory):
+                results.setdefault(load.name, {})[contender] = measure(load, contender, broker, directory)
+                _print(f"{load.name}: {contender}: {results[load.name][contender]}")
+    _print(table(results))
+    if options.out is not None:
+        options.out.write_text(json.dumps(results, indent=1, ensure_ascii=False))
+    return True
+
+
+def memory(options: argparse.Namespace) -> bool:
+    """Measures the memory of a worker over many messages."""
+    setting = Setting(partitions=12, keys=1000, rate=options.rate, latency=Latency(mean_seconds=0.02))
+    with _broker() as (broker, directory), Trial(setting, broker, directory) as trial:
+        trial.start(0)
+        trial.await_partitions()
+        process = psutil.Process(trial.workers[0].pid)
+        end = time.monotonic() + options.minutes * 60
+        while time.monotonic() < end:
+            time.sleep(10)
+            _print(f"{len(trial.seen):>10,} answers  {process.memory_info().rss / _MIB:6.0f} MiB")
+    return True
+
+
+def lag(options: argparse.Namespace) -> bool:
+    """Measures how long a worker takes for the messages of a minute in which it did not run."""
+    setting = Setting(partitions=12, keys=1000, rate=options.rate, latency=Latency(mean_seconds=0.05))
+    with _broker() as (broker, directory), Trial(setting, broker, directory) as trial:
+        trial.start(0)
+        trial.await_partitions()
+        trial.end(0)
+        time.sleep(60)
+        begun, behind = time.monotonic(), len(trial.keys) - len(trial.seen)
+        trial.start(0)
+        while len(trial.keys) - len(trial.seen) > options.rate:  # what a second brings
+            time.sleep(0.1)
+        _print(f"{behind:,} messages behind, and {options.rate:.0f} more per second: caught up after "
+               f"{time.monotonic() - begun:.1f} s, the start of the process included")  # fmt: skip
+    return True
+
+
+@contextmanager
+def _broker() -> Iterator[tuple[Broker, Path]]:
+    """Provides a broker, and a folder for the rest."""
+    with tempfile.TemporaryDirectory(prefix="llmbeam-stream-", ignore_cleanup_errors=True) as folder:
+        (own := Path(folder, "broker")).mkdir()
+        with Broker(fetch_jars(), own) as broker:
+            yield broker, Path(folder)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.stream", description=description)
+    parser.add_argument("what", choices=("kills", "latency", "memory", "lag"))
+    parser.add_argument("--seed", type=int, default=61)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--rate", type=float, default=200.0, help="messages per second, of memory and lag")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of memory")
+    parser.add_argument("--out", type=Path, help="JSON file of latency, for bench.stream.plot")
+    return parser
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The emulated permissions, APIs of projects, accounts and subnetworks."""

@@ -1,0 +1,100 @@
+"""Sinks outside Kafka of a stream: upserted by key, as often as a transaction is repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from airflow_provider_llmbeam.engine.outcome import Completion
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
+from airflow_provider_llmbeam.pipeline.columns import OutputColumns
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, failed_row
+from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal
+from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
+from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
+from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Message, Partition
+from airflow_provider_llmbeam.pipeline.stream.run import check_stream
+from airflow_provider_llmbeam.pipeline.stream.stores import Stores
+from airflow_provider_llmbeam.pipeline.stream.topics import Topics
+from airflow_provider_llmbeam.spec import JobSpec
+
+pytestmark = pytest.mark.full
+
+TOPICS = Topics(source=("q",), answers=None, dead_letter="dead", journal="journal", history=None, group="g")
+
+
+def answered(number: int, text: str = "yes") -> AnsweredRow:
+    row = {"kafka_topic": "q", "kafka_partition": 0, "kafka_offset": number, "text": f"t{number}"}
+    answer = Completion(
+        text=text,
+        model="m",
+        finish_reason="stop",
+        tokens=NO_TOKENS,
+        attempts=1,
+        latency_seconds=0.1,
+        sent_at=1.0,
+        answered_at=2.0,
+    )
+    return AnsweredRow(row, f"f{number}", answer, "fresh")
+
+
+@pytest.fixture
+def job(tmp_path, postgres, monkeypatch) -> JobSpec:
+    monkeypatch.setenv("STORE", postgres)
+    sink = {"type": "postgres", "table": "answers", "dsn_env": "STORE"}
+    spec = JobSpec.parse(
+        {
+            "name": "stream",
+            "source": {"type": "kafka", "topic": "q", "bootstrap_servers": "127.0.0.1:1"},
+            "prompt": {"template": "{{ row.text }}"},
+            "model": {"type": "echo"},
+            "sink": sink,
+            "state_uri": str(tmp_path),
+        }
+    )
+    _, (found,) = check_stream(spec)
+    return found
+
+
+@pytest.fixture
+def end() -> Iterator[asyncio.Future[None]]:
+    loop = asyncio.new_event_loop()
+    yield asyncio.Future(loop=loop)
+    loop.close()
+
+
+def commit_of(end: asyncio.Future[None], outputs: Outputs, *rows) -> Commit:
+    results = tuple(outputs.result(Message(number, b"k", None, 0.0, row), row) for number, row in enumerate(rows))
+    partition = Partition(("q", 0), PartitionOrder(0), PartitionJournal())
+    return Commit(partition, results, len(rows), {}, "", end)
+
+
+def rows_of(dsn: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(dsn) as connection:
+        return connection.execute("SELECT kafka_offset, answer FROM answers ORDER BY 1").fetchall()
+
+
+def test_a_repeated_transaction_stores_each_answer_once(job, postgres, end):
+    outputs = Outputs(OutputColumns.of(job), TOPICS, 1000, has_stores=True)
+    commit = commit_of(end, outputs, answered(0), answered(1, "no"), failed_row({}, "unreadable_row", "bytes"))
+    assert [each.topic for each in commit.results] == [None, None, "dead"]
+    stores = Stores([job], outputs)
+    for _ in range(2):
+        (after,) = stores.put([commit])
+        assert after.results == commit.results
+    assert rows_of(postgres) == [(0, "yes"), (1, "no")]
+
+
+def test_an_answer_that_a_store_refuses_goes_to_the_dead_letter_and_the_others_are_stored(job, postgres, end):
+    outputs = Outputs(OutputColumns.of(job), TOPICS, 1000, has_stores=True)
+    stores = Stores([job], outputs)
+    stores.put([commit_of(end, outputs, answered(0))])
+    with psycopg.connect(postgres) as connection:
+        connection.execute("ALTER TABLE answers ADD CHECK (answer <> 'never')")
+    (after,) = stores.put([commit_of(end, outputs, answered(0), answered(1, "never"))])
+    assert [(each.topic, each.is_answered) for each in after.results] == [(None, True), ("dead", False)]
+    assert b"not_stored" in after.results[1].value
+    assert (1, "never") not in rows_of(postgres)

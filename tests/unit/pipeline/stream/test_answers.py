@@ -1,0 +1,286 @@
+"""From the prompt of a message to its answer: asked once, in time, in the order of its conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_provider_llmbeam.engine.outcome import Completion, Failure
+from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
+from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
+from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
+from airflow_provider_llmbeam.pipeline.stream.answers import Answers
+from airflow_provider_llmbeam.pipeline.stream.histories import Histories
+from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal
+from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
+from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partition, Result, finish, prepare
+from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
+from airflow_provider_llmbeam.spec import JobSpec
+
+SPEC: dict[str, Any] = {
+    "name": "stream",
+    "source": {"type": "kafka", "topic": "q", "bootstrap_servers": "h:1"},
+    "prompt": {"template": "{{ row.text }}"},
+    "model": {"type": "echo"},
+    "sink": {"type": "kafka", "topic": "a", "bootstrap_servers": "h:1"},
+    "state_uri": "/tmp/llmbeam-stream-test/",
+}
+
+
+class FakeEngine:
+    """Answers with the texts of the history and the prompt; `held` prompts wait for `release`."""
+
+    def __init__(self, max_instances: int = 1, failure: Failure | None = None) -> None:
+        self.max_instances, self.failure = max_instances, failure
+        self.asked: list[list[str]] = []
+        self.release = asyncio.Event()
+        self.release.set()
+        self.is_sent_before_release = True
+
+    async def answer(self, prompts, observers=()):
+        if not self.is_sent_before_release:
+            await self.release.wait()
+        for observer in observers:
+            observer.sent()
+        self.asked.append([prompt.text for prompt in prompts])
+        await self.release.wait()
+        return [self.failure or self._completion(prompt) for prompt in prompts]
+
+    @staticmethod
+    def _completion(prompt) -> Completion:
+        return Completion(
+            text="|".join([*(turn.text for turn in prompt.history), prompt.text]),
+            model="m",
+            finish_reason="stop",
+            tokens=NO_TOKENS,
+            attempts=1,
+            latency_seconds=0.1,
+            sent_at=1.0,
+            answered_at=time.time(),
+        )
+
+
+class FakeWriter:
+    """A journal that acknowledges each entry."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+
+    async def write(self, place, fingerprint, entry):
+        self.entries.append(fingerprint)
+        return len(self.entries) - 1
+
+
+class Stream:
+    """Answers of one partition."""
+
+    def __init__(self, engine: FakeEngine, guard: Any = None, **changes: Any) -> None:
+        self.spec = JobSpec.parse({**SPEC, **changes})
+        self.engine, self.writer, self.counts = engine, FakeWriter(), StreamCounts()
+        conversation = self.spec.conversation
+        self.histories = None if conversation is None else Histories(conversation, self.spec.fingerprinter())
+        self.answers = Answers(self.spec, engine, self.writer, self.counts, self.histories, guard)  # type: ignore[arg-type]
+        self.partition = Partition(("q", 0), PartitionOrder(0), PartitionJournal())
+        self.prompts = RowPrompts(self.spec)
+        self.offset = 0
+
+    def message(self, text: str, *, user: str = "u", produced_at: float | None = None) -> Message:
+        row = {"text": text, "user": user, "kafka_topic": "q", "kafka_partition": 0, "kafka_offset": self.offset}
+        found = Message(self.offset, user.encode(), produced_at, time.time(), self.prompts.prompt_of_row(row))
+        self.offset += 1
+        return found
+
+    async def ask(self, *messages: Message) -> list[AnsweredRow | FailedRow]:
+        return await asyncio.gather(*(self.answers.answer(self.partition, each) for each in messages))
+
+
+def texts(rows) -> list[str]:
+    return [row.completion.text if isinstance(row, AnsweredRow) else row.failure.kind for row in rows]
+
+
+def test_equal_prompts_of_a_partition_are_asked_once():
+    async def main() -> None:
+        stream = Stream(FakeEngine())
+        rows = await stream.ask(stream.message("a"), stream.message("a"), stream.message("b"))
+        assert texts(rows) == ["a", "a", "b"]
+        assert [row.origin for row in rows] == ["fresh", "duplicate", "fresh"]
+        (later,) = await stream.ask(stream.message("a"))
+        assert later.origin == "duplicate"
+        assert len(stream.engine.asked) == len(stream.writer.entries) == 2
+
+    asyncio.run(main())
+
+
+def test_a_message_that_reaches_its_age_before_it_is_sent_is_not_sent():
+    async def main() -> None:
+        engine = FakeEngine()
+        stream = Stream(engine, stream={"max_age_seconds": 0.2})
+        assert texts(await stream.ask(stream.message("old", produced_at=time.time() - 1))) == ["too_old"]
+        engine.release.clear()
+        engine.is_sent_before_release = False  # the governor holds it
+        assert texts(await stream.ask(stream.message("held", produced_at=time.time()))) == ["too_old"]
+        assert engine.asked == []
+
+    asyncio.run(main())
+
+
+def test_a_message_that_was_sent_in_time_is_awaited():
+    async def main() -> None:
+        engine = FakeEngine()
+        engine.release.clear()
+        stream = Stream(engine, stream={"max_age_seconds": 0.05})
+        asked = asyncio.ensure_future(stream.ask(stream.message("a", produced_at=time.time())))
+        await asyncio.sleep(0.15)
+        engine.release.set()
+        assert texts(await asked) == ["a"]
+
+    asyncio.run(main())
+
+
+def test_a_server_that_takes_several_prompts_gets_what_came_within_the_wait():
+    async def main() -> None:
+        engine = FakeEngine(max_instances=3)
+        stream = Stream(engine, stream={"batch_wait_ms": 20})
+        rows = await stream.ask(*map(stream.message, "abcd"))
+        assert texts(rows) == [*"abcd"]
+        assert engine.asked == [["a", "b", "c"], ["d"]]
+
+    asyncio.run(main())
+
+
+def test_what_every_other_message_would_meet_ends_the_worker_and_moves_no_position():
+    async def main() -> None:
+        stream = Stream(FakeEngine(failure=Failure(kind="unauthorized", message="no key")))
+        with pytest.raises(JobFailedError, match="no key"):
+            await stream.ask(stream.message("a"))
+
+    asyncio.run(main())
+
+
+def test_a_key_above_its_rate_is_not_sent():
+    async def main() -> None:
+        stream = Stream(FakeEngine(), limits={"per_key": {"requests_per_minute": 1}})
+        rows = await stream.ask(stream.message("a"), stream.message("b"), stream.message("c", user="v"))
+        assert texts(rows) == ["a", "throttled", "c"]
+
+    asyncio.run(main())
+
+
+def test_each_turn_of_a_conversation_sees_the_turns_before_it_committed_or_not():
+    async def main() -> None:
+        stream = Stream(FakeEngine(), conversation={"key": "user"})
+        assert stream.histories is not None
+        messages = [stream.message("a"), stream.message("x", user="v"), stream.message("b")]
+        for message in messages:
+            stream.partition.order.take(message.offset)
+        rows = await stream.ask(*messages)
+        assert texts(rows) == ["a", "x", "a|b"]
+        for message in messages:
+            stream.partition.order.settle(message.offset, result_of(message), 1)
+        commit = prepare(stream.partition, 9)
+        assert commit is not None
+        finish(commit, is_committed=True)
+        stream.histories.put(("q", 0), commit.states.items())
+        assert stream.partition.talks == {}
+        assert texts(await stream.ask(stream.message("c"))) == ["a|b|c"]
+        other = Stream(FakeEngine(), conversation={"key": "user"})  # the next owner, which has read the topic
+        assert other.histories is not None
+        other.histories.put(("q", 0), commit.states.items())
+        assert texts(await other.ask(other.message("c"))) == ["a|b|c"]
+        other.histories.drop(("q", 0))
+        assert texts(await other.ask(other.message("d", user="v"))) == ["d"]
+        stream.histories.close()
+        other.histories.close()
+
+    asyncio.run(main())
+
+
+def result_of(message: Message):
+    return Result(message, "a", message.key, b"x", is_answered=True)
+
+
+def test_a_turn_that_failed_is_in_no_history():
+    async def main() -> None:
+        engine = FakeEngine(failure=Failure(kind="timeout", message=""))
+        stream = Stream(engine, conversation={"key": "user"})
+        assert texts(await stream.ask(stream.message("a"))) == ["timeout"]
+        engine.failure = None
+        assert texts(await stream.ask(stream.message("b"))) == ["b"]
+        assert stream.histories is not None
+        stream.histories.close()
+
+    asyncio.run(main())
+
+
+def judged(unsafe: str) -> Any:
+    """A guard that calls texts unsafe that have a word."""
+
+    def ask(prompts) -> Future[list[Completion]]:
+        future: Future[list[Completion]] = Future()
+        verdicts = ["unsafe\nS1" if unsafe in prompt.text else "safe" for prompt in prompts]
+        future.set_result(
+            [
+                replace(FakeEngine._completion(prompt), text=verdict)
+                for prompt, verdict in zip(prompts, verdicts, strict=True)
+            ]
+        )
+        return future
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("on", "action", "expected"),
+    [
+        (["input"], "fail", ["fine", "moderated"]),
+        (["output"], "fail", ["fine", "moderated"]),
+        (["input"], "replace", ["fine", "no"]),
+        (["output"], "replace", ["fine", "no"]),
+    ],
+)
+def test_a_guard_judges_prompts_before_they_are_sent_and_answers_before_they_are_committed(on, action, expected):
+    moderation = {"model": {"type": "echo"}, "template": "{text}", "on": on, "action": action}
+    if action == "replace":
+        moderation["replacement"] = "no"
+
+    async def main() -> None:
+        stream = Stream(FakeEngine(), judged("bad"), safety={"moderation": moderation})
+        rows = await stream.ask(stream.message("fine"), stream.message("bad"))
+        assert texts(rows) == expected
+        assert stream.engine.asked == ([["fine"]] if on == ["input"] else [["fine"], ["bad"]])
+        assert len(stream.writer.entries) == len(stream.engine.asked) + 2  # verdicts are paid, too
+
+    asyncio.run(main())
+
+
+def test_personal_data_is_masked_for_the_model_and_restored_in_the_answer(monkeypatch):
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "k" * 32)
+
+    async def main() -> None:
+        stream = Stream(FakeEngine(), safety={"privacy": {}})
+        text = "write to ada@example.com"
+        assert texts(await stream.ask(stream.message(text))) == [text]
+        ((asked,),) = stream.engine.asked
+        assert "ada@example.com" not in asked
+
+    asyncio.run(main())
+
+
+def test_the_audit_has_a_record_of_each_request(tmp_path):
+    async def main() -> None:
+        stream = Stream(FakeEngine(), safety={"audit": {"uri": str(tmp_path)}})
+        await stream.ask(stream.message("a"), stream.message("a"))
+        (file,) = tmp_path.rglob("*.jsonl")
+        (record,) = map(json.loads, file.read_text().splitlines())  # there before the journal has the answer
+        assert record["model"] == "m"
+        assert len(record["row_key_hashes"]) == 1
+        stream.answers.close()
+
+    asyncio.run(main())
