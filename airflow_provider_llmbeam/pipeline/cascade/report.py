@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.pipeline.cascade.audit import Audit
+from airflow_provider_llmbeam.pipeline.cascade.distilled.counts import DistilledCounts
 from airflow_provider_llmbeam.pipeline.cascade.distilled.curve import has_drifted
 from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
 from airflow_provider_llmbeam.pipeline.reporting.report import (
@@ -14,7 +15,6 @@ from airflow_provider_llmbeam.pipeline.reporting.report import (
     CascadeCounts,
     CascadePoint,
     CascadeStage,
-    DistilledCounts,
     Report,
 )
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally

@@ -28,6 +28,7 @@ from airflow_provider_llmbeam.pipeline.cascade.calibration import (
 )
 from airflow_provider_llmbeam.pipeline.cascade.choice import is_kept
 from airflow_provider_llmbeam.pipeline.cascade.comparer import Comparer
+from airflow_provider_llmbeam.pipeline.cascade.distilled.counts import DistilledCounts
 from airflow_provider_llmbeam.pipeline.cascade.distilled.facts import Compared
 from airflow_provider_llmbeam.pipeline.cascade.distilled.facts import describe as describe_distilled
 from airflow_provider_llmbeam.pipeline.cascade.distilled.stage import (
@@ -69,7 +70,6 @@ from airflow_provider_llmbeam.pipeline.measure.answers import (
     refuse_faults_of_the_server,
     send,
 )
-from airflow_provider_llmbeam.pipeline.reporting.report import DistilledCounts
 from airflow_provider_llmbeam.pipeline.reporting.tally import Tally, add_up
 from airflow_provider_llmbeam.pipeline.transforms.account import add_outcome
 from airflow_provider_llmbeam.providers.distilled.fit import FitError

@@ -14,7 +14,7 @@ from airflow_provider_llmbeam.engine.state_version import refuse_newer
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.cascade.audit import Audit, contradicts, count_audit_rows
 from airflow_provider_llmbeam.pipeline.cascade.calibration import Calibration
-from airflow_provider_llmbeam.pipeline.reporting.report import DistilledCounts
+from airflow_provider_llmbeam.pipeline.cascade.distilled.counts import DistilledCounts
 from airflow_provider_llmbeam.spec.cascade import Cascade
 from airflow_provider_llmbeam.spec.job import JobSpec
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from airflow_provider_llmbeam.pipeline.cascade.distilled.counts import DistilledCounts
 from airflow_provider_llmbeam.spec.model.server import ServerKind
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.protocol.manifest import manifest
@@ -333,61 +334,6 @@ class ModerationCounts(Part):
     cost_usd: float | None
     input: JudgedSide | None
     output: JudgedSide | None
-
-
-class DistilledPoint(Part):
-    """A point of a learning curve: see `cascade.distilled.curve.LearningPoint`."""
-
-    labels: int
-    agreement: float
-    kept: float
-
-
-class DistilledConfusion(Part):
-    """Test draws by the class that `model` and the classifier answer."""
-
-    expected: str
-    answer: str
-    draws: int
-
-
-class DistilledClass(Part):
-    """Test draws by the class that the classifier answers, and those of them that it keeps."""
-
-    label: str
-    draws: int
-    kept: int
-
-
-class DistilledExample(Part):
-    """A test draw on which classifier and `model` disagree; its prompt is masked if the job masks rows."""
-
-    text: str
-    expected: str
-    answer: str
-    score: float
-
-
-class DistilledCounts(Part):
-    """What a distilled stage has learned, and how it compares with `model` on the test draws.
-
-    Attributes:
-        fit_uri: Address of its fit.
-        learning_curve: What more labels have added.
-        confusion: Numbers of draws by both answers, for jobs with classes.
-        classes: What it keeps by class.
-        uncertain: Ten disagreements with the lowest scores.
-        confident: Ten disagreements with the highest scores.
-        has_drifted: Whether it keeps another share of the rows of a later run than of the sample.
-    """
-
-    fit_uri: str
-    learning_curve: list[DistilledPoint]
-    confusion: list[DistilledConfusion]
-    classes: list[DistilledClass]
-    uncertain: list[DistilledExample]
-    confident: list[DistilledExample]
-    has_drifted: bool = False
 
 
 class CascadeStage(Part):

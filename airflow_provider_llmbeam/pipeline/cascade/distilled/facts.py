@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_llmbeam.pipeline.cascade.distilled.curve import LearningPoint
-from airflow_provider_llmbeam.pipeline.reporting.report import (
+from airflow_provider_llmbeam.pipeline.cascade.distilled.counts import (
     DistilledClass,
     DistilledConfusion,
     DistilledCounts,
     DistilledExample,
-    DistilledPoint,
 )
+from airflow_provider_llmbeam.pipeline.cascade.distilled.curve import LearningPoint
 
 #: Number of examples of each kind, and of characters of their prompts.
 _EXAMPLES, _CHARACTERS = 10, 300
@@ -61,7 +60,7 @@ def describe(uri: str, curve: Sequence[LearningPoint], compared: Sequence[Compar
     ordered = sorted(wrong.values(), key=lambda each: each.score)
     return DistilledCounts(
         fit_uri=uri,
-        learning_curve=[DistilledPoint(**point.model_dump()) for point in curve],
+        learning_curve=[*curve],
         confusion=[
             DistilledConfusion(expected=expected, answer=answer, draws=draws)
             for (expected, answer), draws in sorted(confusion.items())
