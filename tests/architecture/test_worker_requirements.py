@@ -18,6 +18,7 @@ from airflow_provider_llmbeam.pipeline.launch.worker_package import (
     PRIVACY_REQUIREMENTS,
     REQUIREMENTS,
     SINK_REQUIREMENTS,
+    TFIDF_REQUIREMENTS,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +29,8 @@ BEAM = "apache-beam"
 LOCAL_ONLY = {"milvus-lite", "prometheus-client"}
 #: fastavro imports it when it reads a file of the codec snappy.
 FASTAVRO_IMPORTS = {"cramjam"}
+#: What scikit-learn requires, and is imported beside it.
+WITH_SCIKIT_LEARN = {"scipy", "threadpoolctl"}
 
 
 def imports():
@@ -78,9 +81,15 @@ def test_the_wheel_requires_what_its_code_imports_and_beam_does_not_bring(import
     assert of_sinks <= imported
     of_privacy = names(PRIVACY_REQUIREMENTS)
     assert of_privacy <= imported
+    of_classifiers = names(TFIDF_REQUIREMENTS)
+    assert of_classifiers <= imported
     own = names(REQUIREMENTS)
     # Packages whose objects are pickled or passed to Arrow need one version on both sides, even those of Beam.
-    assert imported - brought - of_sinks - of_privacy - LOCAL_ONLY - {BEAM} <= own <= imported
+    assert (
+        imported - brought - of_sinks - of_privacy - of_classifiers - WITH_SCIKIT_LEARN - LOCAL_ONLY - {BEAM}
+        <= own
+        <= imported
+    )
     assert "google-cloud-secret-manager" in brought, "else the workers could not read a secret"
 
 

@@ -95,6 +95,7 @@ def test_the_requirements_are_pinned_to_the_installed_versions(wheel):
     ]
 
 
+CLASSIFIER = {"model": {"type": "distilled", "fit": f"{'0' * 32}.json"}}
 PRIVACY = {"safety": {"privacy": {}}}
 OWN_PATTERN = {"safety": {"privacy": {"detectors": [{"type": "custom", "name": "ID", "pattern": "C-1"}]}}}
 
@@ -106,8 +107,9 @@ OWN_PATTERN = {"safety": {"privacy": {"detectors": [{"type": "custom", "name": "
         (MILVUS, "pymilvus"),
         (KAFKA, "confluent-kafka"),
         (PRIVACY, "presidio-analyzer"),
+        (CLASSIFIER, "scikit-learn"),
     ],
-    ids=["postgres", "milvus", "kafka", "privacy"],
+    ids=["postgres", "milvus", "kafka", "privacy", "classifier"],
 )
 def test_what_a_sink_or_a_detector_needs_is_required_where_it_is_used(tmp_path, changes, name):
     spec = JobSpec.parse(JOB | changes)

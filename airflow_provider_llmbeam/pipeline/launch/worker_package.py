@@ -13,7 +13,9 @@ from pathlib import Path
 
 import airflow_provider_llmbeam
 from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.spec.distilled import DistilledStage, TfidfVectors
 from airflow_provider_llmbeam.spec.job import JobSpec
+from airflow_provider_llmbeam.spec.model import DistilledModel
 from airflow_provider_llmbeam.spec.safety import PatternsDetector
 from airflow_provider_llmbeam.spec.sink import KafkaSink, MilvusSink, PostgresSink, Sink
 
@@ -44,6 +46,9 @@ SINK_REQUIREMENTS: dict[type[Sink], tuple[str, ...]] = {
 #: cryptography, is one of `apache-beam[gcp]`.
 PRIVACY_REQUIREMENTS = ("presidio-analyzer",)
 
+#: Additional distributions of a job with a classifier on hashed texts.
+TFIDF_REQUIREMENTS = ("scikit-learn",)
+
 _PACKAGE = "airflow_provider_llmbeam"
 #: Modules at the top that only Airflow and the command line have.
 _OF_AIRFLOW = frozenset({"__main__.py", "cli.py", "provider_info.py"})
@@ -61,7 +66,7 @@ def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
 
     Args:
         directory: Existing directory for the wheel.
-        spec: The job; the requirements of its sink and its privacy are added.
+        spec: The job; the requirements of its sink, its privacy and its classifiers are added.
 
     Returns:
         The wheel.
@@ -75,7 +80,11 @@ def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
     files = dict(_modules(Path(airflow_provider_llmbeam.__file__).parent))
     files[f"{info}/METADATA"] = _metadata(
         release,
-        pinned_requirements(*([type(spec.sink)] if spec else []), has_patterns=_has_patterns(spec)),
+        pinned_requirements(
+            *([type(spec.sink)] if spec else []),
+            has_patterns=_has_patterns(spec),
+            hashes_texts=spec is not None and _hashes_texts(spec),
+        ),
     ).encode()
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: llmbeam\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files[f"{info}/RECORD"] = _record(files, f"{info}/RECORD").encode()
@@ -90,12 +99,13 @@ def build_worker_package(directory: Path, spec: JobSpec | None = None) -> Path:
     return wheel
 
 
-def pinned_requirements(*sinks: type[Sink], has_patterns: bool = False) -> list[str]:
+def pinned_requirements(*sinks: type[Sink], has_patterns: bool = False, hashes_texts: bool = False) -> list[str]:
     """Returns the requirements of a worker, e.g. `aiohttp==3.14.5`, in the versions installed here.
 
     Args:
         sinks: Types of the sinks that the worker writes.
         has_patterns: Whether the worker finds personal data by patterns.
+        hashes_texts: Whether the worker has a classifier on hashed texts.
 
     Raises:
         JobSpecError: A requirement is not installed here.
@@ -103,12 +113,21 @@ def pinned_requirements(*sinks: type[Sink], has_patterns: bool = False) -> list[
     extra = [name for sink in sinks for name in SINK_REQUIREMENTS.get(sink, ())]
     if has_patterns:
         extra += PRIVACY_REQUIREMENTS
+    if hashes_texts:
+        extra += TFIDF_REQUIREMENTS
     return [_pinned(name) for name in (*REQUIREMENTS, *extra)]
 
 
 def _has_patterns(spec: JobSpec | None) -> bool:
     privacy = None if spec is None else spec.safety.privacy
     return privacy is not None and any(isinstance(each, PatternsDetector) for each in privacy.detectors)
+
+
+def _hashes_texts(spec: JobSpec) -> bool:
+    stages = () if spec.cascade is None else spec.cascade.stages
+    return isinstance(spec.model, DistilledModel) or any(
+        isinstance(stage, DistilledStage) and isinstance(stage.embedding, TfidfVectors) for stage in stages
+    )
 
 
 def _pinned(requirement: str) -> str:

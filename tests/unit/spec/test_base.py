@@ -47,8 +47,8 @@ def test_the_problem_of_a_model_without_a_type_names_the_field(job) -> None:
 def test_the_problem_of_an_unknown_type_lists_the_types(job) -> None:
     (problem,) = JobSpec.problems(job(model={"type": "claude"}))
     assert (
-        str(problem) == "`model.type`: must be one of 'gemini', 'openai', 'anthropic', 'vertex_endpoint', 'echo' "
-        "(did you mean 'anthropic'?); got 'claude'."
+        str(problem) == "`model.type`: must be one of 'gemini', 'openai', 'anthropic', 'vertex_endpoint', 'echo', "
+        "'distilled' (did you mean 'anthropic'?); got 'claude'."
     )
 
 
