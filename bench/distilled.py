@@ -202,10 +202,10 @@ def read_docstrings(seed: int = 0) -> tuple[list[str], list[str]]:
     for package, paths in files.items():
         source.shuffle(paths)
         # Half of all docstrings are of one package: its files are read until it has its share.
-        texts = dict.fromkeys(
+        distinct = dict.fromkeys(
             itertools.islice(itertools.chain.from_iterable(map(_read_file, paths)), PACKAGE_TEXTS)
         )
-        found[package] = [*texts]
+        found[package] = [*distinct]
     largest = sorted(found, key=lambda package: (-len(found[package]), package))[:PACKAGES]
     names = re.compile("|".join(sorted(map(re.escape, found), key=len, reverse=True)), re.IGNORECASE)
     # Word by word, each once: 100,000 texts against 300 names took longer than all that follows.
