@@ -258,9 +258,9 @@ def run_texts() -> int:
     model_usd = (tokens * MODEL_USD[0] + len(texts) * OUTPUT_TOKENS * MODEL_USD[1]) / 1e6
     embedding_usd = tokens * EMBEDDING_USD / 1e6
     for line in (
-        "| Vectors | Target | Labels | Agreement, cross-fitted | Kept | Agreement of all rows | Right "
-        "| By `model` | Cascade | Batch of all |",
-        f"|{'---|' * 10}",
+        "| Vectors | Target | `class_agreement` | Labels | Kept | Agreement of all rows | Right "
+        "| All by `model` | Cascade | Saved | Batch of all |",
+        f"|{'---|' * 11}",
     ):
         sys.stdout.write(line + "\n")
     curves = []
@@ -270,21 +270,22 @@ def run_texts() -> int:
         ("TF-IDF", TFIDF, hashed),
     ):
         for target, draws in ((0.90, 500), (0.95, 1000)):
-            learned = _Text(texts, answers, vectors, embedding, target, draws)
-            kept = learned.kept
-            final = [
-                mine if is_kept else answer
-                for mine, is_kept, answer in zip(learned.mine, kept, answers, strict=True)
-            ]
-            asked = {row for row, is_kept in enumerate(kept) if not is_kept} | learned.labelled
-            cascade = model_usd * len(asked) / len(texts) + (embedding_usd if embedding is COLUMN else 0)
-            sys.stdout.write(
-                f"| {name} | {target:.2f} | {learned.curve[-1].labels:,} | {learned.curve[-1].agreement:.1%} "
-                f"| {fmean(kept):.1%} | {fmean(one == two for one, two in zip(final, answers, strict=True)):.2%} "
-                f"| {fmean(one == two for one, two in zip(final, right, strict=True)):.2%} "
-                f"| ${model_usd:.2f} | ${cascade:.2f} | ${model_usd / 2:.2f} |\n"
-            )
-            sys.stdout.flush()
+            learned = _Text(answers, vectors, embedding, target, draws)
+            for class_agreement in (CLASS_AGREEMENT, 0.5):
+                kept = learned.keep(class_agreement)
+                final = [
+                    mine if is_kept else answer
+                    for mine, is_kept, answer in zip(learned.mine, kept, answers, strict=True)
+                ]
+                asked = {row for row, is_kept in enumerate(kept) if not is_kept} | learned.labelled
+                cascade = model_usd * len(asked) / len(texts) + (embedding_usd if embedding is COLUMN else 0)
+                sys.stdout.write(
+                    f"| {name} | {target:.2f} | {class_agreement:.2f} | {learned.curve[-1].labels:,} "
+                    f"| {fmean(kept):.1%} | {fmean(one == two for one, two in zip(final, answers, strict=True)):.2%} "
+                    f"| {fmean(one == two for one, two in zip(final, right, strict=True)):.2%} "
+                    f"| ${model_usd:.2f} | ${cascade:.2f} | {1 - cascade / model_usd:.1%} | ${model_usd / 2:.2f} |\n"
+                )
+                sys.stdout.flush()
             curves.append((name, target, learned.curve))
     sys.stdout.write(
         "\n| Vectors | Target | Labels | Agreement, cross-fitted | Could keep |\n|---|---|---|---|---|\n"
@@ -303,7 +304,6 @@ class _Text:
 
     def __init__(
         self,
-        texts: Sequence[str],
         answers: Sequence[str],
         vectors: Any,
         embedding: Vectors,
@@ -311,7 +311,7 @@ class _Text:
         draws: int,
         max_labels: int = 2000,
     ) -> None:
-        weights = {f"{row:06d}": 1 for row in range(len(texts))}
+        weights = {f"{row:06d}": 1 for row in range(len(answers))}
         drawn = [int(each) for each in draw_sample(weights, 0, draws + max_labels)]
         first, tested, more = drawn[: draws // 2], drawn[draws // 2 : draws], 0
 
@@ -328,29 +328,35 @@ class _Text:
             distilled, point = learned(lessons)
             self.curve.append(point)
             labels = min(len(first) + more, max_labels - more)
-            if not labels_pay(self.curve, rows=len(texts), labels=labels):
+            if not labels_pay(self.curve, rows=len(answers), labels=labels):
                 break
             more += labels
         self.mine = [answer for answer, _ in distilled.answers]
         self.labelled = {*lessons, *tested}
+        self._scores, self._target = [score for _, score in distilled.answers], target
 
         def draw(row: int, answer: str, score: float) -> Draw:
             return Draw((StageAnswer(score, answer == answers[row], answer),), label=answers[row])
 
+        self._draws = [
+            *(draw(row, *distilled.choosing[row]) for row in first),
+            *(draw(row, *distilled.answers[row]) for row in tested),
+        ]
+
+    def keep(self, class_agreement: float) -> list[bool]:
+        """Returns whether the classifier answers, for each row."""
         calibration = calibrate(
-            [
-                *(draw(row, *distilled.choosing[row]) for row in first),
-                *(draw(row, *distilled.answers[row]) for row in tested),
-            ],
+            self._draws,
             Costs((0.0,), 1.0),
-            target_agreement=target,
+            target_agreement=self._target,
             confidence=CONFIDENCE,
-            class_agreement=CLASS_AGREEMENT,
+            class_agreement=class_agreement,
         )
+        sys.stderr.write(f"{calibration.reason or 'found a threshold'}\n")
         (threshold,) = calibration.thresholds
-        self.kept = [
+        return [
             threshold is not None and score >= threshold and answer in (calibration.guaranteed or ())
-            for answer, score in distilled.answers
+            for answer, score in zip(self.mine, self._scores, strict=True)
         ]
 
 
