@@ -279,11 +279,14 @@ def run_texts() -> int:
                 ]
                 asked = {row for row, is_kept in enumerate(kept) if not is_kept} | learned.labelled
                 cascade = model_usd * len(asked) / len(texts) + (embedding_usd if embedding is COLUMN else 0)
+                agree, are_right = (
+                    fmean(one == two for one, two in zip(final, others, strict=True))
+                    for others in (answers, right)
+                )
                 sys.stdout.write(
                     f"| {name} | {target:.2f} | {class_agreement:.2f} | {learned.curve[-1].labels:,} "
-                    f"| {fmean(kept):.1%} | {fmean(one == two for one, two in zip(final, answers, strict=True)):.2%} "
-                    f"| {fmean(one == two for one, two in zip(final, right, strict=True)):.2%} "
-                    f"| ${model_usd:.2f} | ${cascade:.2f} | {1 - cascade / model_usd:.1%} | ${model_usd / 2:.2f} |\n"
+                    f"| {fmean(kept):.1%} | {agree:.2%} | {are_right:.2%} | ${model_usd:.2f} "
+                    f"| ${cascade:.2f} | {1 - cascade / model_usd:.1%} | ${model_usd / 2:.2f} |\n"
                 )
                 sys.stdout.flush()
             curves.append((name, target, learned.curve))
