@@ -278,7 +278,9 @@ def run_texts() -> int:
                     for mine, is_kept, answer in zip(learned.mine, kept, answers, strict=True)
                 ]
                 asked = {row for row, is_kept in enumerate(kept) if not is_kept} | learned.labelled
-                cascade = model_usd * len(asked) / len(texts) + (embedding_usd if embedding is COLUMN else 0)
+                # Without a threshold, only the sample has embeddings.
+                embedded = (len(texts) if any(kept) else len(learned.labelled)) if embedding is COLUMN else 0
+                cascade = (model_usd * len(asked) + embedding_usd * embedded) / len(texts)
                 agree, are_right = (
                     fmean(one == two for one, two in zip(final, others, strict=True))
                     for others in (answers, right)
