@@ -13,8 +13,8 @@ MISTAKES = (
     Mistake(
         changes={"model.type": "gpt"},
         sentence=(
-            "`model.type`: must be one of 'gemini', 'openai', 'anthropic', 'vertex_endpoint', 'echo'; got "
-            "'gpt'. Nothing was sent or billed."
+            "`model.type`: must be one of 'gemini', 'openai', 'anthropic', 'vertex_endpoint', 'echo', "
+            "'distilled'; got 'gpt'. Nothing was sent or billed."
         ),
     ),
     Mistake(
@@ -155,7 +155,7 @@ MISTAKES = (
     Mistake(
         changes={"model": "gpt-4o"},
         sentence=(
-            "`model`: is not the name of a Gemini model, so its server is not known: write "
+            "`model`: is not a name of Gemini, so its server is not known: write "
             "{'type': 'openai', 'name': …, 'base_url': …}, or {'type': 'gemini' or 'anthropic', "
             "'name': …}; got 'gpt-4o'. Nothing was sent or billed."
         ),
@@ -163,7 +163,7 @@ MISTAKES = (
     Mistake(
         changes={"model": "{'type': 'gemini', 'name': <Model>}"},
         sentence=(
-            "`model`: is not the name of a Gemini model, so its server is not known: write "
+            "`model`: is not a name of Gemini, so its server is not known: write "
             "{'type': 'openai', 'name': …, 'base_url': …}, or {'type': 'gemini' or 'anthropic', "
             "'name': …}; got \"{'type': 'gemini', 'name': <Model>}\". Nothing was sent or billed."
         ),

@@ -239,9 +239,10 @@ class Member:
             begun = [self._begin(consumer, part) for part in committed]
         partitions = self._read_back(begun)
         self._on_assigned(partitions)
-        consumer.incremental_assign(
-            [self._kafka.TopicPartition(*each.place, each.order.position) for each in partitions]
-        )
+        given = [self._kafka.TopicPartition(*each.place, each.order.position) for each in partitions]
+        consumer.incremental_assign(given)
+        # A partition that was paused when it was lost is paused when it comes back (librdkafka 2.16, tried).
+        consumer.resume(given)
 
     def _begin(self, consumer: Any, part: Any) -> tuple[Place, int, int, int]:
         """Returns a place, its position, the offset at which its journal begins, and its end."""

@@ -669,7 +669,7 @@ def _by_name(value: Any) -> Any:
     value = model_data(value)
     if isinstance(value, str):
         raise ValueError(
-            "is not the name of a Gemini model, so its server is not known: write {'type': 'openai', 'name': …, "
+            "is not a name of Gemini, so its server is not known: write {'type': 'openai', 'name': …, "
             "'base_url': …}, or {'type': 'gemini' or 'anthropic', 'name': …}"
         )
     return value

@@ -162,14 +162,14 @@ def test_httplib2_trusts_the_proxy_through_the_environment(sandbox: Sandbox) -> 
 
 def test_every_other_host_is_refused_and_counted(sandbox: Sandbox, proxy: Proxy) -> None:
     with pytest.raises(requests.exceptions.ProxyError, match="403 Forbidden by the llmbeam sandbox"):
-        requests.get("https://compute.googleapis.com/compute/v1", timeout=60)
+        requests.get("https://container.googleapis.com/compute/v1", timeout=60)
     plain = requests.get("http://metadata.google.internal/computeMetadata/v1/", timeout=60)
     assert plain.status_code == 403
     assert "refuses 'metadata.google.internal', so that nothing leaves this machine" in plain.text
     with pytest.raises(requests.exceptions.ProxyError):
         requests.get("https://storage.googleapis.com:8443/", timeout=60)
     assert sandbox.stats()["refused_hosts"] == {
-        "compute.googleapis.com": 1,
+        "container.googleapis.com": 1,
         "metadata.google.internal": 1,
         "storage.googleapis.com": 1,
     }
