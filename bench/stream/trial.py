@@ -147,13 +147,14 @@ class Trial:
 
     def kill(self, member: int) -> None:
         """Ends a worker with kill -9, and all that it has started."""
-        self.done.append((time.time(), "kill"))
+        self._note("kill")
         self._remove(member)
+        self._note("killed")  # until then it goes on: its processes are searched first
 
     def end(self, member: int) -> None:
         """Has a worker drain and end."""
         worker = self.workers[member]
-        self.done.append((time.time(), "leave"))
+        self._note("leave")
         worker.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             worker.wait(scaled(60))
