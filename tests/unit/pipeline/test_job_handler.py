@@ -132,7 +132,7 @@ def test_the_parts_may_be_plain_data() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"model": "gpt-5"}, "`model`: is not the name of a Gemini model, .*; got 'gpt-5'"),
+        ({"model": "gpt-5"}, "`model`: is not a name of Gemini, .*; got 'gpt-5'"),
         ({"model": {"type": "ecko"}}, r"`model\.type`: must be one of .*; got 'ecko'"),
         ({"limits": {"requests_per_minut": 1}}, r"`limits\.requests_per_minut`: .* did you mean"),
         ({"generation": "hot"}, "`generation`: must be an object .*; got 'hot'"),
