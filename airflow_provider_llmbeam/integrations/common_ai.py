@@ -32,7 +32,7 @@ from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.providers.access import open_access
-from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchPhase, lines_of
 from airflow_provider_llmbeam.providers.errors import ApiNotFoundError
 from airflow_provider_llmbeam.providers.gemini.batch import GeminiBatches
 from airflow_provider_llmbeam.providers.gemini.batch_format import DeveloperFormat
@@ -228,7 +228,7 @@ class GoogleBatchAdapter(BatchAdapter):
     def _results(self, job: BatchJob) -> Iterator[RawResultItem]:
         results = DeveloperFormat(self._model, Generation(), None)
         for file, chunks in self._batches().results(job):
-            for line in _split(chunks):
+            for line in lines_of(chunks):
                 try:
                     found = results.decode(line)
                     yield _item(found.key, int(found.key.rpartition("-")[2]), found.result)
@@ -280,13 +280,3 @@ def _item(key: str, index: int, result: Reply | RequestError) -> RawResultItem:
     return RawResultItem(
         key, index, "success", result.model, usage, result.finish_reason, error=None, raw=result.text
     )
-
-
-def _split(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yields the lines of a file that arrives in chunks."""
-    rest = b""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from filter(bytes.strip, lines)
-    if rest.strip():
-        yield rest

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any, ClassVar, Literal
 
@@ -413,3 +413,13 @@ def open_provider(
         model, open_client(model, session), output_uri=output_uri, embeds=embeds, kms_key_name=kms_key_name
     )
     return provider
+
+
+def lines_of(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the lines of a file that arrives in chunks, without blank ones."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from filter(bytes.strip, lines)
+    if rest.strip():
+        yield rest

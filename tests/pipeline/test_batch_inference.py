@@ -390,6 +390,24 @@ class Killed(BaseException):
     """The end of a process, which no part of it handles."""
 
 
+def run_until_killed(spec, moment, api, monkeypatch):
+    """Runs a job until a moment of `KILLED_AT`, at an API whose provider is a class."""
+    owner, name, is_done = KILLED_AT[moment]
+    owner = api if owner is BatchProvider else owner
+    call = getattr(owner, name)
+
+    def killed(*args, **options):
+        if is_done:
+            call(*args, **options)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, killed)
+        # Beam's runner wraps what ends one of its workers.
+        with pytest.raises(JobFailedError if owner is Sums else Killed):
+            run(spec)
+
+
 IN_THE_LOOP = ("the job exists, and is not recorded", "results are read", "the job is deleted")
 
 
@@ -419,20 +437,8 @@ def test_a_try_that_ends_at_any_moment_is_continued_by_the_next_one_which_pays_f
     if is_cancelled := moment == "the job is cancelled":
         sandbox.batches.settings = BatchSettings(outcome="stuck")
         end_when_submitted(monkeypatch, sandbox)
-    spec, (owner, name, is_done) = JobSpec.parse(job), KILLED_AT[moment]
-    owner = api if owner is BatchProvider else owner
-    call = getattr(owner, name)
-
-    def killed(*args, **options):
-        if is_done:
-            call(*args, **options)
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, name, killed)
-        # Beam's runner wraps what ends one of its workers.
-        with pytest.raises(JobFailedError if owner is Sums else Killed):
-            run(spec)
+    spec = JobSpec.parse(job)
+    run_until_killed(spec, moment, api, monkeypatch)
     manifest = run(spec)
     assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     answers = {charge.tier: charge.answers for charge in sandbox.token_bill.charges}

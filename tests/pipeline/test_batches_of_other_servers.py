@@ -10,17 +10,15 @@ from click.testing import CliRunner
 from llmbeam_sandbox.batch_inference.settings import BatchSettings
 
 from airflow_provider_llmbeam.cli import llmbeam
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
 from airflow_provider_llmbeam.pipeline.batch_inference import decide
-from airflow_provider_llmbeam.pipeline.batch_inference.manifest import Sums
 from airflow_provider_llmbeam.pipeline.batch_inference.run import PILOT_ROWS
 from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.pipeline.measure.estimate.run import make_estimate
-from airflow_provider_llmbeam.providers.batch import BatchProvider
 from airflow_provider_llmbeam.providers.openai.batch import OpenAIBatches
 from airflow_provider_llmbeam.spec import JobSpec
-from tests.pipeline.test_batch_inference import KILLED_AT, Killed, report_of
+from tests.pipeline.test_batch_inference import report_of, run_until_killed
 from tests.unit.pipeline.batch_inference.moments import KILLS
 
 pytestmark = [pytest.mark.promise(2), pytest.mark.promise(4), pytest.mark.usefixtures("quick_batch_polls")]
@@ -76,20 +74,8 @@ def test_a_try_that_ends_at_any_moment_is_continued_where_batches_have_no_metada
     if is_cancelled := moment == "the job is cancelled":
         sandbox.batches.settings = BatchSettings(outcome="stuck", without=["metadata"])
         end_when_submitted(monkeypatch, sandbox)
-    owner, name, is_done = KILLED_AT[moment]
-    owner = OpenAIBatches if owner is BatchProvider else owner
-    spec, call = JobSpec.parse(job), getattr(owner, name)
-
-    def killed(*args, **options):
-        if is_done:
-            call(*args, **options)
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, name, killed)
-        # Beam's runner wraps what ends one of its workers.
-        with pytest.raises(JobFailedError if owner is Sums else Killed):
-            run(spec)
+    spec = JobSpec.parse(job)
+    run_until_killed(spec, moment, OpenAIBatches, monkeypatch)
     manifest = run(spec)
     assert manifest["rows"] == {"read": ROWS, "answered": ROWS, "dead_letter": 0, "skipped": 0}
     batch = 0 if is_cancelled else FROM_BATCH

@@ -35,7 +35,7 @@ from airflow_provider_llmbeam.pipeline.batch_inference.manifest import (
     Sums,
 )
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
-from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider
+from airflow_provider_llmbeam.providers.batch import BatchJob, BatchProvider, lines_of
 from airflow_provider_llmbeam.providers.batch_format import batch_format
 from airflow_provider_llmbeam.providers.errors import ApiNotFoundError, ApiUnavailableError
 from airflow_provider_llmbeam.redaction import redact
@@ -141,20 +141,12 @@ def has_key_of(spec: JobSpec, provider: BatchProvider, job: BatchJob, file: Requ
     lines = batch_format(spec.model, spec.generation, spec.prompt.output_schema, spec.embedding)
     keys = {key for key, _ in _keys(spec.paths.index_uri(file.digest))}
     for _, chunks in provider.results(job):
-        for line in _lines_of(chunks):
+        for line in lines_of(chunks):
             with contextlib.suppress(ValueError):
                 return lines.decode(line).key in keys
     raise ApiUnavailableError(
         f"The results of batch-inference job {job.name} have no line that says whose they are."
     )
-
-
-def _lines_of(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    rest = b""
-    for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from whole
-    yield rest
 
 
 def harvest(
