@@ -286,9 +286,9 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
             connected, secrets = LLMBeamHook(self.llmbeam_conn_id).complete({**data, "model": model})
         models = OtherModels(self.model, self.llmbeam_conn_id, secrets)
         if self.safety is not None:
-            connected["safety"] = models.completed_guard(self.safety)
+            connected["safety"] = models.complete_guard(self.safety)
         if self.cascade is not None:
-            connected["cascade"] = models.completed_stages(self.cascade)
+            connected["cascade"] = models.complete_stages(self.cascade)
         spec = with_base_urls(with_key(JobSpec.parse(connected), self.gcp_conn_id), os.environ, self.log)
         self._check_allowed(spec)
         return spec, secrets

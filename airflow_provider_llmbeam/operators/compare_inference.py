@@ -99,7 +99,7 @@ class CompareInferenceOperator(InProcessOperator):
         for field, conn_id in (("other", self.other_conn_id), ("judge", self.judge_conn_id)):
             part = data.get(field)
             if isinstance(part, Mapping) and part.get("model") is not None:
-                data[field] = {**part, "model": models.completed(part["model"], conn_id)}
+                data[field] = {**part, "model": models.complete_model(part["model"], conn_id)}
         comparison = self._parse_input(data)
         return spec, environment, comparison
 

@@ -132,7 +132,7 @@ class EvaluateInferenceOperator(InProcessOperator):
         data = self._input_data()
         for name, metric in data["metrics"].items():
             if isinstance(metric, Mapping) and metric.get("type") == "judge":
-                model = models.completed(metric.get("model"), self.judge_conn_id)
+                model = models.complete_model(metric.get("model"), self.judge_conn_id)
                 data["metrics"][name] = {**metric, "model": model}
         evaluation = self._parse_input(data)
         return spec.model_copy(update={"source": evaluation.golden}), environment, evaluation

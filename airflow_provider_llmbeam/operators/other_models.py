@@ -26,7 +26,7 @@ class OtherModels:
         self._llmbeam_conn_id = llmbeam_conn_id
         self._environment = environment
 
-    def completed(self, model: Any, conn_id: str | None = None) -> Any:
+    def complete_model(self, model: Any, conn_id: str | None = None) -> Any:
         """Returns a model, as plain data, with the fields of its connection.
 
         Args:
@@ -54,30 +54,30 @@ class OtherModels:
                 )
         return completed
 
-    def completed_guard(self, safety: Any) -> Any:
+    def complete_guard(self, safety: Any) -> Any:
         """Returns `safety`, as plain data, with the fields of the connection of its guard model.
 
         Args:
             safety: The safety of the job.
 
         Raises:
-            JobSpecError: See `completed`.
+            JobSpecError: See `complete_model`.
         """
         found = from_text(plain(safety))
         moderation = from_text(found.get("moderation")) if isinstance(found, Mapping) else None
         if not isinstance(moderation, Mapping):
             return safety
-        guard = self.completed(moderation.get("model"), moderation.get("conn_id"))
+        guard = self.complete_model(moderation.get("model"), moderation.get("conn_id"))
         return {**found, "moderation": {**moderation, "model": guard}}
 
-    def completed_stages(self, cascade: Any) -> Any:
+    def complete_stages(self, cascade: Any) -> Any:
         """Returns `cascade`, as plain data, with the fields of the connection of each model of its type.
 
         Args:
             cascade: The cascade of the job.
 
         Raises:
-            JobSpecError: See `completed`.
+            JobSpecError: See `complete_model`.
         """
         found = from_text(plain(cascade))
         stages = found.get("stages") if isinstance(found, Mapping) else None
@@ -85,16 +85,16 @@ class OtherModels:
             return cascade
         return {
             **found,
-            "stages": [self._completed_stage(from_text(stage)) for stage in stages],
+            "stages": [self._complete_stage(from_text(stage)) for stage in stages],
         }
 
-    def _completed_stage(self, stage: Any) -> Any:
+    def _complete_stage(self, stage: Any) -> Any:
         """Returns a stage, or the embedding of one that is distilled, with its model."""
         if not isinstance(stage, Mapping):
             return stage
         if stage.get("type") != "distilled":
-            return {**stage, "model": self.completed(stage.get("model"))}
+            return {**stage, "model": self.complete_model(stage.get("model"))}
         embedding = from_text(stage.get("embedding"))
         if not isinstance(embedding, Mapping) or "model" not in embedding:
             return stage
-        return {**stage, "embedding": {**embedding, "model": self.completed(embedding["model"])}}
+        return {**stage, "embedding": {**embedding, "model": self.complete_model(embedding["model"])}}

@@ -276,20 +276,20 @@ def test_a_connection_with_another_key_for_the_same_variable_is_refused(connecti
     monkeypatch.setenv("AIRFLOW_CONN_JUDGES", json.dumps(connection | {"password": "another"}))
     environment = {"GOOGLE_API_KEY": "k"}
     models = OtherModels("gemini-2.5-flash", "llmbeam_default", environment)
-    assert models.completed("gemini-2.5-pro")["base_url"] == connection["host"]
-    assert models.completed({"type": "openai", "name": "m"}) == {"type": "openai", "name": "m"}
+    assert models.complete_model("gemini-2.5-pro")["base_url"] == connection["host"]
+    assert models.complete_model({"type": "openai", "name": "m"}) == {"type": "openai", "name": "m"}
     with pytest.raises(JobSpecError, match=r"'judges' has another key .* from `GOOGLE_API_KEY`"):
-        models.completed("gemini-2.5-pro", "judges")
-    judge = models.completed({"type": "openai", "name": "m", "api_key_env": "JUDGE_KEY"}, "judges")
+        models.complete_model("gemini-2.5-pro", "judges")
+    judge = models.complete_model({"type": "openai", "name": "m", "api_key_env": "JUDGE_KEY"}, "judges")
     assert (judge["base_url"], environment["JUDGE_KEY"]) == (connection["host"], "another")
     moderation = {"model": {"type": "openai", "name": "m", "api_key_env": "GUARD_KEY"}, "conn_id": "judges"}
-    guard = models.completed_guard({"moderation": moderation})["moderation"]["model"]
+    guard = models.complete_guard({"moderation": moderation})["moderation"]["model"]
     assert (guard["base_url"], environment["GUARD_KEY"]) == (connection["host"], "another")
-    assert models.completed_guard("{{ params.safety }}") == "{{ params.safety }}"
-    assert models.completed_guard({"moderation": None}) == {"moderation": None}
-    (stage,) = models.completed_stages({"stages": [{"model": "gemini-2.5-flash-lite"}]})["stages"]
+    assert models.complete_guard("{{ params.safety }}") == "{{ params.safety }}"
+    assert models.complete_guard({"moderation": None}) == {"moderation": None}
+    (stage,) = models.complete_stages({"stages": [{"model": "gemini-2.5-flash-lite"}]})["stages"]
     assert stage["model"]["base_url"] == connection["host"]
-    assert models.completed_stages("{{ params.cascade }}") == "{{ params.cascade }}"
+    assert models.complete_stages("{{ params.cascade }}") == "{{ params.cascade }}"
 
 
 def test_invalid_literal_values_are_refused_when_the_dag_is_parsed(night):

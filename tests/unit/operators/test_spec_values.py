@@ -68,7 +68,7 @@ def test_the_models_of_an_evaluation_and_of_a_comparison_may_be_spec_values() ->
     )
     models = OtherModels(compare.model, "llmbeam_default", {})
     given = [evaluate._input_data()["metrics"]["good"], *map(compare._input_data().get, ("other", "judge"))]
-    found = [models.completed(part["model"]) for part in given]
+    found = [models.complete_model(part["model"]) for part in given]
     assert [model["base_url"] for model in found] == [GATEWAY] * 3
 
 
