@@ -172,17 +172,22 @@ class Member:
                     change([self._kafka.TopicPartition(*place) for place in changed])
         self._paused = places & assigned
 
-    def lag(self, positions: Sequence[tuple[Place, int]]) -> int:
-        """Returns the number of offsets after these positions, as far as the client knows."""
-        lag = 0
+    def lags(self, positions: Sequence[tuple[Place, int]]) -> dict[Place, int]:
+        """Returns the number of offsets after each of these positions, as far as the client knows."""
+        lags: dict[Place, int] = {}
         for place, position in positions:
             with contextlib.suppress(self._kafka.KafkaException):
                 _, high = self._consumer.get_watermark_offsets(self._kafka.TopicPartition(*place), cached=True)
-                lag += max(0, high - position)
-        return lag
+                lags[place] = max(0, high - position)
+        return lags
 
-    def commit(self, commits: Sequence[Commit]) -> bool:
+    def commit(self, commits: Sequence[Commit], at_ms: int, increment: tuple[bytes, bytes] | None) -> bool:
         """Commits results and positions in one transaction; returns whether it is committed, and not aborted.
+
+        Args:
+            commits: What it commits.
+            at_ms: Timestamp of the results, in milliseconds.
+            increment: Key and value of the record of the metrics; `None` for none.
 
         Raises:
             RestartError: Whether it is committed is known only to the cluster, or another member has the name.
@@ -193,13 +198,16 @@ class Member:
             for commit in commits:
                 for result in commit.results:
                     if result.topic is not None:
-                        self._produce(result.topic, result.value, result.key)
+                        self._produce(result.topic, result.value, result.key, at_ms=at_ms)
                 topic, number = commit.partition.place
                 for name, state in commit.states.items():
                     assert self._topics.history is not None
                     self._produce(self._topics.history, state, journal_key(topic, name), number)
                 for fingerprint in commit.ended:
                     self._produce(self._topics.journal, None, journal_key(topic, fingerprint), number)
+            if self._topics.metrics is not None and increment is not None:
+                key, value = increment
+                self._produce(self._topics.metrics, value, key, at_ms=at_ms)
             positions = [
                 self._kafka.TopicPartition(*commit.partition.place, commit.position, commit.metadata)
                 for commit in commits
@@ -217,10 +225,12 @@ class Member:
             return False
         return True
 
-    def _produce(self, topic: str, value: bytes | None, key: bytes | None, partition: int = -1) -> None:
+    def _produce(
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int = -1, *, at_ms: int = 0
+    ) -> None:
         while True:
             try:
-                self._producer.produce(topic, value, key, partition)
+                self._producer.produce(topic, value, key, partition, timestamp=at_ms)  # 0: now
             except BufferError:  # the queue of the client is full
                 self._producer.poll(0.1)
             else:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Row, failed_row
 from airflow_provider_llmbeam.pipeline.records import answer_record, encode_record, failed_record
 from airflow_provider_llmbeam.pipeline.sources.lines import SHOWN_SIZE
-from airflow_provider_llmbeam.pipeline.stream.partition import Message, Result
+from airflow_provider_llmbeam.pipeline.stream.partition import Message, Result, Usage
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 
 #: Columns of a message besides its value.
@@ -38,18 +40,19 @@ class Outputs:
             size = f"the answer is a record of {len(value):,} bytes, and the topics take {self._max_bytes:,}"
             return self.refused(message, row, size)
         stored = row if self._has_stores else None
-        return Result(message, self._topics.answers, message.key, value, is_answered=True, row=stored)
+        return Result(message, self._topics.answers, message.key, value, Usage.of(row), stored)
 
     def refused(self, message: Message, row: AnsweredRow, reason: str) -> Result:
         """Returns the record of an answer that a sink refuses."""
-        return self._failed(message, failed_row(row.masked_row or row.row, "not_stored", reason))
+        failed = failed_row(row.masked_row or row.row, "not_stored", reason)
+        return self._failed(message, failed, replace(Usage.of(row), failure="not_stored"))
 
-    def _failed(self, message: Message, row: FailedRow) -> Result:
+    def _failed(self, message: Message, row: FailedRow, usage: Usage | None = None) -> Result:
         value = encode_record(failed_record(row)).rstrip(b"\n")
         key = message.key if len(message.key or b"") < self._max_bytes // 2 else None
         if not self._fits(message, value):
             value = encode_record(failed_record(_shortened(row))).rstrip(b"\n")
-        return Result(message, self._topics.dead_letter, key, value, is_answered=False)
+        return Result(message, self._topics.dead_letter, key, value, usage or Usage.of(row))
 
     def _fits(self, message: Message, value: bytes) -> bool:
         return len(value) + len(message.key or b"") <= self._max_bytes

@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.flow import parts_to_pause, room, seconds_to_commit
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.member import Member, RestartError
+from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
 from airflow_provider_llmbeam.pipeline.stream.partition import (
     Commit,
@@ -36,6 +37,7 @@ from airflow_provider_llmbeam.pipeline.stream.partition import (
 )
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
+from airflow_provider_llmbeam.pipeline.stream.windows import increment_of
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import KafkaSource
 from airflow_provider_llmbeam.spec.stream import StreamRun
@@ -71,6 +73,7 @@ class StreamWorker:
         outputs: Makes the records of messages.
         stores: Sinks outside Kafka.
         state: What the worker shows.
+        metrics: Windows of what it does.
     """
 
     def __init__(
@@ -84,11 +87,12 @@ class StreamWorker:
         outputs: Outputs,
         stores: Stores,
         state: StreamState,
+        metrics: Metrics,
     ) -> None:
         self._spec, self._source, self._run, self._options = spec, source, run, spec.stream
         self._histories = histories
         self._answers, self._state, self._counts = answers, state, state.counts
-        self._outputs, self._stores = outputs, stores
+        self._outputs, self._stores, self._metrics = outputs, stores, metrics
         self._prompts = RowPrompts(spec)
         self._member = open_member(self._on_assigned, self._on_revoked, self._on_lost)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llmbeam-kafka")
@@ -100,7 +104,6 @@ class StreamWorker:
         self._has_settled = asyncio.Event()
         self._joined_at = self._began_at = time.time()
         self._committed_at = self._reported_at = 0.0
-        self._cost_seconds = 0.0
         self._down_since: float | None = None
 
     def stop(self) -> None:
@@ -166,7 +169,7 @@ class StreamWorker:
                 ready += 1
                 if not number and result.message.produced_at is not None:
                     first_at = min(first_at, result.message.produced_at)
-        return seconds_to_commit(ready, first_at, self._committed_at, self._cost_seconds, self._options, now)
+        return seconds_to_commit(ready, first_at, self._committed_at, self._state.commit_seconds, self._options, now)
 
     def _room(self) -> int:
         unsettled = sum(each.order.unsettled for each in self._partitions.values())
@@ -235,16 +238,19 @@ class StreamWorker:
 
     def _commit(self, places: Collection[Place]) -> bool:
         """Commits what is ready of some partitions; returns whether anything was."""
-        began_at = time.monotonic()
+        began_at, at_ms = time.monotonic(), time.time_ns() // 1_000_000
         commits = self._on_loop(self._prepare, places)
         if not commits:
             return False
         is_committed = False
         try:
             commits = self._stores.put(commits)
-            is_committed = self._member.commit(commits)
+            increment = increment_of(commits, at_ms, self._state.commit_seconds)
+            is_committed = self._member.commit(commits, at_ms, self._metrics.record(increment, at_ms))
         finally:
             self._on_loop(self._finish, commits, is_committed, time.monotonic() - began_at)
+        if is_committed:
+            self._on_loop(self._metrics.add, increment, at_ms)
         return True
 
     def _settle(self, places: Collection[Place]) -> None:
@@ -258,7 +264,7 @@ class StreamWorker:
         asyncio.run_coroutine_threadsafe(draining, self._loop).result()
 
     def _measure_lag(self) -> None:
-        self._state.lag = self._member.lag(
+        self._state.lags = self._member.lags(
             [(place, each.order.position) for place, each in [*self._partitions.items()]]
         )
 
@@ -289,7 +295,7 @@ class StreamWorker:
 
     def _add(self, partitions: Sequence[Partition]) -> None:
         self._partitions.update((each.place, each) for each in partitions)
-        self._state.assigned = len(self._partitions)
+        self._show_assigned()
         self._down_since = None
 
     def _remove(self, places: Collection[Place]) -> None:
@@ -298,7 +304,11 @@ class StreamWorker:
             if self._histories is not None:
                 self._histories.drop(place)
         self._paused -= frozenset(places)
+        self._show_assigned()
+
+    def _show_assigned(self) -> None:
         self._state.assigned = len(self._partitions)
+        self._state.leads = (self._source.topic[0], 0) in self._partitions
 
     def _take(self, found: Sequence[tuple[Place, Message | None]]) -> None:
         """Begins to answer messages; `None` is the end of a partition."""
@@ -346,7 +356,7 @@ class StreamWorker:
 
     def _finish(self, commits: Sequence[Commit], is_committed: bool, seconds: float) -> None:
         now, budget = time.time(), self._options.latency_budget_ms
-        self._cost_seconds += _WEIGHT * (seconds - self._cost_seconds)
+        self._state.commit_seconds += _WEIGHT * (seconds - self._state.commit_seconds)
         self._committed_at = now
         for commit in commits:
             finish(commit, is_committed=is_committed)
