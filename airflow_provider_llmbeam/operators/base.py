@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.deadline import with_deadline, with_stand_in
 from airflow_provider_llmbeam.operators.identity import airflow_run_of, budget_name, job_name, owner_of
 from airflow_provider_llmbeam.operators.literal import Unrendered, literal_problems, plain
+from airflow_provider_llmbeam.operators.notify import notify
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.operators.written import WrittenInDag
 from airflow_provider_llmbeam.spec.identity import with_billing_labels
@@ -29,6 +30,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
 from airflow_provider_llmbeam.spec.model.server import with_base_urls
 from airflow_provider_llmbeam.spec.prompt import prompt_data
+from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.protocol.manifest import PAGE_KEY
 from airflow_provider_llmbeam.spec.runner import runner_data
 from airflow_provider_llmbeam.spec.sink import PostgresSink
@@ -223,6 +225,9 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         """Keeps the page of what the task has reported, for the page "Inference" of Airflow."""
         if page is not None:
             context["ti"].xcom_push(key=PAGE_KEY, value=page)
+
+    def _notify(self, context: Context, alert: Alert) -> None:
+        notify(self.notifiers, alert, context, self.log)
 
     def resolve_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
         """Returns what a task asks of a job: spec, variables with its secrets, and the input of its step.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
@@ -39,7 +40,8 @@ class StreamInferenceOperator(InProcessOperator):
         http: Address of `/healthz`, `/readyz` and `/metrics`, e.g. `127.0.0.1:8080`. `None`: none.
         max_restarts: Number of failures in succession after which the task fails; ten minutes of work end a
             succession.
-        kwargs: Arguments of `RunInferenceOperator`. `runner` and `deferrable` have no effect.
+        kwargs: Arguments of `RunInferenceOperator`. `runner` and `deferrable` have no effect; of
+            `alerts`, a stream has `failed_row_ratio`, `latency_p95_ms`, `lag` and `cost_usd_per_hour`.
 
     Templated:
         The fields of `RunInferenceOperator`, and `stream`.
@@ -86,7 +88,14 @@ class StreamInferenceOperator(InProcessOperator):
             while True:
                 started_at = time.monotonic()
                 try:
-                    found = self._run_step("stream", self._rest(started_at - begun_at), job, context)
+                    found = self._run_step(
+                        "stream",
+                        self._rest(started_at - begun_at),
+                        job,
+                        context,
+                        on_alert=partial(self._notify, context),
+                        on_page=partial(self._renew_page, context),
+                    )
                 except JobFailedError as error:
                     now = time.monotonic()
                     failures = 1 if now - started_at > _SOUND_SECONDS else failures + 1
@@ -110,6 +119,12 @@ class StreamInferenceOperator(InProcessOperator):
         """Has the worker drain and end."""
         self._is_killed = True
         super().on_kill()
+
+    def _renew_page(self, context: Context, page: dict[str, Any]) -> None:
+        try:
+            self._show_page(page, context)
+        except Exception as error:  # noqa: BLE001 - of Airflow's API; the messages go on
+            self.log.warning("The page of the stream could not be stored: %s", error)
 
     def _rest(self, passed_seconds: float) -> Any:
         """Returns what is left to do for a worker, at least a second: it has to see that nothing is left."""

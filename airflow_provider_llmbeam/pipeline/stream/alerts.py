@@ -71,9 +71,7 @@ def alerts_of_stream(
             )
 
 
-def _readings(
-    rules: Alerts, windows: Mapping[int, Window], last: int, window_seconds: int
-) -> Iterator[Reading]:
+def _readings(rules: Alerts, windows: Mapping[int, Window], last: int, window_seconds: int) -> Iterator[Reading]:
     recent = slide(windows, last, rules.for_seconds, window_seconds)
     each_window = [windows.get(begin, Window()) for begin in begins(last, rules.for_seconds, window_seconds)]
     time = f"{len(each_window) * window_seconds:,} s"

@@ -31,6 +31,7 @@ from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.http import served
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
+from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
@@ -51,12 +52,16 @@ _END_SECONDS = 30.0
 _SLOTS = 1000
 
 
-def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
+def run_stream(
+    spec: JobSpec, run: StreamRun, alerts_path: Path | None = None, page_path: Path | None = None
+) -> dict[str, Any]:
     """Answers messages until a signal, the end of its time, or of what there is to drain.
 
     Args:
         spec: The job.
         run: The process.
+        alerts_path: File to which a line is added for each alert; `None` for none.
+        page_path: File to which the page of the group is written; `None` for none.
 
     Returns:
         The counts.
@@ -86,6 +91,7 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
     with ExitStack() as until_end:
         name = run.member or until_end.enter_context(_slot(topics.group))
         _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
+        metrics = Metrics(spec, name, state, alerts_path, page_path)
         writer = JournalWriter(client, topics.journal, max_bytes)
         until_end.callback(writer.close)
         histories = None
@@ -104,10 +110,10 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
             outputs = Outputs(columns, topics, max_bytes, has_stores=bool(stores))
             workers.append(
                 StreamWorker(
-                    spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state
+                    spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state, metrics
                 )
             )
-            async with served(state, run.http):
+            async with metrics.kept(), served(spec, state, run.http):
                 await workers[0].run()
 
         engine_thread = _open_engine(spec, context)  # it ends with its last reference

@@ -8,13 +8,17 @@ sliding window is the sum of the last windows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from airflow_provider_llmbeam.pipeline.reporting.time_series import latency_class, percentile_seconds
+from airflow_provider_llmbeam.pipeline.reporting.time_series import (
+    LATENCY_RATIO,
+    latency_class,
+    percentile_seconds,
+)
 from airflow_provider_llmbeam.pipeline.stream.partition import Commit
 
 
@@ -72,6 +76,8 @@ class Window:
 
 _COUNTERS = ("dead_letter", "latencies")
 _NUMBERS = tuple(each.name for each in fields(Window) if each.name not in (*_COUNTERS, "lag"))
+#: Classes that are upper bounds of a histogram: 9 ms to 305 s.
+BUCKETS = range(-50, 62, 2)
 #: What an increment has.
 _INCREMENT = (*_COUNTERS, "answers", "input_tokens", "output_tokens", "cost_nano_usd", "latency_ms")
 WINDOWS = TypeAdapter(dict[int, Window])
@@ -137,6 +143,16 @@ def merge(every: Iterable[Mapping[int, Window]]) -> dict[int, Window]:
         for begin, window in windows.items():
             found.setdefault(begin, Window()).add(window)
     return dict(sorted(found.items()))
+
+
+def bucket_counts(latencies: Counter[int]) -> Iterator[tuple[str, int]]:
+    """Yields the cumulative counts of a histogram of Prometheus, each with its upper bound in seconds.
+
+    The bounds are those of every second class, so that they are the same in each process.
+    """
+    for bound in BUCKETS:
+        yield f"{LATENCY_RATIO**bound:.4g}", sum(n for each, n in latencies.items() if each <= bound)
+    yield "+Inf", latencies.total()
 
 
 def encode_increment(increment: Window, **words: Any) -> bytes:

@@ -169,7 +169,9 @@ class StreamWorker:
                 ready += 1
                 if not number and result.message.produced_at is not None:
                     first_at = min(first_at, result.message.produced_at)
-        return seconds_to_commit(ready, first_at, self._committed_at, self._state.commit_seconds, self._options, now)
+        return seconds_to_commit(
+            ready, first_at, self._committed_at, self._state.commit_seconds, self._options, now
+        )
 
     def _room(self) -> int:
         unsettled = sum(each.order.unsettled for each in self._partitions.values())
