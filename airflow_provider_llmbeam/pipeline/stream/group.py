@@ -91,9 +91,8 @@ class GroupReader:
                 if now > (hour + 1) * HOUR + SETTLED_SECONDS:
                     self._settled[hour] = files
             every += files
-        models = {
-            model: merge(each.models.get(model, {}) for each in every) for each in every for model in each.models
-        }
+        names = dict.fromkeys(model for each in every for model in each.models)
+        models = {name: merge(each.models.get(name, {}) for each in every) for name in names}
         counts = Counter(begin for each in every for begin in {*chain(*each.models.values())})
         return GroupMetrics(
             members={each.member: each for each in sorted(every, key=lambda each: each.written_at)},

@@ -66,9 +66,15 @@ class Metrics:
     def record(self, increment: Window, at_ms: int) -> tuple[bytes, bytes]:
         """Returns key and value of the record of an increment."""
         window = begin_of_window(at_ms, self._options.window_seconds)
-        words = {"window": window, "window_seconds": self._options.window_seconds}
-        words |= {"member": self._member, "sequence": at_ms, "model": self._model}
-        return f"{window}:{self._member}:{at_ms}".encode(), encode_increment(increment, **words)
+        record = encode_increment(
+            increment,
+            window=window,
+            window_seconds=self._options.window_seconds,
+            member=self._member,
+            sequence=at_ms,
+            model=self._model,
+        )
+        return f"{window}:{self._member}:{at_ms}".encode(), record
 
     def add(self, increment: Window, at_ms: int) -> None:
         """Adds the increment of a committed transaction."""
@@ -127,8 +133,8 @@ class Metrics:
         except Exception as error:  # noqa: BLE001 - see above
             if not self._is_failing:
                 _log.warning(
-                    "The metrics below %r cannot be written or read, so that the page stays as it is, and no alert "
-                    "is raised: %s",
+                    "The metrics below %r cannot be written or read: the page stays as it is, and no alert is "
+                    "raised: %s",
                     self._spec.paths.stream_uri,
                     error,
                 )

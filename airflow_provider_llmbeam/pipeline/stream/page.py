@@ -37,9 +37,8 @@ def render_page(spec: JobSpec, group: GroupMetrics, raised: Collection[str], now
     windows = [group.windows.get(begin, Window()) for begin in begins]
     recent = slide(group.windows, last, _RECENT_SECONDS, length)
     members = sorted(group.members.values(), key=lambda each: each.member)
-    lags = {
-        name: lag for each in members for name, lag in each.lags.items() if _is_there(each.written_at, spec, now)
-    }
+    there = [each for each in members if now - each.written_at < _GONE_INTERVALS * spec.stream.report_seconds]
+    lags = {name: lag for each in there for name, lag in each.lags.items()}
     shown = merge([{0: each} for each in windows]).get(0, Window())
     return render(
         "stream",
@@ -59,7 +58,7 @@ def render_page(spec: JobSpec, group: GroupMetrics, raised: Collection[str], now
         members=[
             {
                 "name": each.member,
-                "is_there": _is_there(each.written_at, spec, now),
+                "is_there": each in there,
                 "recent": slide(merge(each.models.values()), last, _RECENT_SECONDS, length),
                 "file": each,
             }
@@ -77,10 +76,6 @@ def render_page(spec: JobSpec, group: GroupMetrics, raised: Collection[str], now
         height=HEIGHT,
         headroom=HEADROOM,
     )
-
-
-def _is_there(written_at: float, spec: JobSpec, now: float) -> bool:
-    return now - written_at < _GONE_INTERVALS * spec.stream.report_seconds
 
 
 def _plots(windows: list[Window], counts: list[int], length: int) -> list[Plot]:

@@ -94,7 +94,7 @@ def check_topics(topics: Topics, client: Client, *, creates: bool, ttl_days: flo
         # A conversation without a new turn for that time has none that is in a history.
         own[topics.history] = {_POLICY: "compact,delete", "retention.ms": str(int(ttl_days * _DAY_MILLISECONDS))}
     plain = filter(None, (topics.answers, topics.dead_letter, topics.metrics))
-    wanted: dict[str, dict[str, str]] = {**dict.fromkeys(plain, {}), **own}
+    wanted: dict[str, dict[str, str]] = {**{topic: {} for topic in plain}, **own}
     lacking = {topic: config for topic, config in wanted.items() if topic not in found}
     if lacking and not creates:
         raise JobSpecError(

@@ -34,9 +34,11 @@ class Window:
         cost_nano_usd: Cost of these tokens, in billionths of a US dollar.
         latencies: Number of messages by class of latency, from the message to its committed record.
         latency_ms: Sum of these latencies, in milliseconds.
-        spent_nano_usd: Cost of all that was sent, also by a guard and for what was not committed. Not in increments.
-        rejections: Number of 429s. Not in increments.
-        lag: Number of offsets that are not committed, as last measured; `None` if it was not. Not in increments.
+        spent_nano_usd: Cost of all that was sent, also to a guard and for what was not committed.
+        rejections: Number of 429s.
+        lag: Number of offsets that are not committed, as last measured; `None` if it was not.
+
+    The last three are no part of an increment.
     """
 
     answers: int = 0
