@@ -33,7 +33,7 @@ def _move_positions(self: Any, commits: Sequence[Commit]) -> None:
     self._consumer.commit(offsets=positions, asynchronous=False)
 
 
-def commit_positions_first(self: Any, commits: Sequence[Commit]) -> bool:
+def commit_positions_first(self: Any, commits: Sequence[Commit], *_: Any) -> bool:
     """Moves the positions before the answers are there: a kill in between loses them."""
     _move_positions(self, commits)
     time.sleep(PAUSE_SECONDS)
@@ -41,7 +41,7 @@ def commit_positions_first(self: Any, commits: Sequence[Commit]) -> bool:
     return True
 
 
-def commit_without_transactions(self: Any, commits: Sequence[Commit]) -> bool:
+def commit_without_transactions(self: Any, commits: Sequence[Commit], *_: Any) -> bool:
     """Moves the positions after the answers: a kill in between sends them twice."""
     _produce(self, commits)
     time.sleep(PAUSE_SECONDS)
