@@ -33,7 +33,7 @@ def run(monkeypatch):
     def run(*ends, seconds=1.0, is_killed=False, **arguments):
         task, left, given = make(**arguments), [*ends], []
 
-        def run_step(name, asked, job, context):
+        def run_step(name, asked, job, context, **_):
             given.append(asked)
             clock.now += seconds
             if is_killed:

@@ -20,7 +20,14 @@ from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
-from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partition, Result, finish, prepare
+from airflow_provider_llmbeam.pipeline.stream.partition import (
+    Message,
+    Partition,
+    Result,
+    Usage,
+    finish,
+    prepare,
+)
 from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
 from airflow_provider_llmbeam.spec import JobSpec
 
@@ -203,7 +210,7 @@ def test_each_turn_of_a_conversation_sees_the_turns_before_it_committed_or_not()
 
 
 def result_of(message: Message):
-    return Result(message, "a", message.key, b"x", is_answered=True)
+    return Result(message, "a", message.key, b"x", usage=Usage(None))
 
 
 def test_a_turn_that_failed_is_in_no_history():
