@@ -41,8 +41,7 @@ def alerts_of_stream(
     *,
     job: str,
     window_seconds: int,
-    delay_seconds: float,
-    now: float,
+    last: int,
 ) -> Iterator[Alert]:
     """Yields the alerts that are to be raised now, and those that are over.
 
@@ -52,10 +51,8 @@ def alerts_of_stream(
         raised: Kinds of the alerts that are raised.
         job: Name of the job.
         window_seconds: Length of a window, in seconds.
-        delay_seconds: Time after the end of a window until all members have written it, in seconds.
-        now: Unix time.
+        last: Begin of the last window that all members have written.
     """
-    last = int(now - delay_seconds) // window_seconds * window_seconds - window_seconds
     if last not in windows:  # no member was there, and nothing is known
         return
     for each in _readings(rules, windows, last, window_seconds):

@@ -28,7 +28,12 @@ from airflow_provider_llmbeam.pipeline.stream.group import (
 )
 from airflow_provider_llmbeam.pipeline.stream.page import render_page
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
-from airflow_provider_llmbeam.pipeline.stream.windows import Window, begin_of_window, encode_increment
+from airflow_provider_llmbeam.pipeline.stream.windows import (
+    Window,
+    begin_of_last,
+    begin_of_window,
+    encode_increment,
+)
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.manifest import encode_page
 
@@ -60,7 +65,7 @@ class Metrics:
         self._hours = {int(now) // HOUR: self._read(int(now) // HOUR)}
         self._raised: RaisedAlerts | None = None
         self._sampled = (0, 0)
-        self._seen_window = 0
+        self._last = 0
         self._is_failing = False
 
     def record(self, increment: Window, at_ms: int) -> tuple[bytes, bytes]:
@@ -90,8 +95,7 @@ class Metrics:
         finally:
             task.cancel()
             await asyncio.wait([task])
-            self._seen_window = 0  # once more, whether the window is over or not
-            await asyncio.to_thread(self.write, self.sample(now := time.time()), now)
+            await asyncio.to_thread(self.write, self.sample(now := time.time()), now, is_last=True)
 
     async def _keep(self) -> None:
         while True:
@@ -116,19 +120,25 @@ class Metrics:
             del self._hours[number]
         return files
 
-    def write(self, files: Mapping[str, bytes], now: float) -> None:
+    def write(self, files: Mapping[str, bytes], now: float, *, is_last: bool = False) -> None:
         """Writes the files of this member, and leads the group if it is this member's part.
 
         A folder that cannot be written or read is a line in the log, once: the messages go on.
+
+        Args:
+            files: The files, by address.
+            now: Unix time.
+            is_last: Whether this process ends, so that the window under way is the last one.
         """
+        delay = 0 if is_last else 2 * self._options.report_seconds
+        last = begin_of_last(now, delay, self._options.window_seconds) + is_last * self._options.window_seconds
         try:
             for uri, content in files.items():
                 storage.make_private(uri.rpartition("/")[0])
                 storage.replace(uri, content)
-            seconds, delay = self._options.window_seconds, 2 * self._options.report_seconds
-            if (window := int(now - delay) // seconds) != self._seen_window:
-                self._seen_window = window
-                self._lead(now, delay)
+            if last != self._last:
+                self._last = last
+                self._lead(last, now)
                 self._hand_over_page()
         except Exception as error:  # noqa: BLE001 - see above
             if not self._is_failing:
@@ -162,7 +172,7 @@ class Metrics:
             return new
         return found if found.window_seconds == new.window_seconds else new
 
-    def _lead(self, now: float, delay_seconds: float) -> None:
+    def _lead(self, last: int, now: float) -> None:
         """Raises the alerts of the group, and writes its page, if it is this member's part."""
         if not self._state.leads:
             self._raised = None
@@ -177,11 +187,10 @@ class Metrics:
             self._raised.keys,
             job=self._spec.name,
             window_seconds=self._options.window_seconds,
-            delay_seconds=delay_seconds,
-            now=now,
+            last=last,
         ):
             (self._raised.resolve if alert.is_resolved else self._raised.raise_new)([alert])
-        page = render_page(self._spec, group, sorted(self._raised.keys), now)
+        page = render_page(self._spec, group, sorted(self._raised.keys), last, now)
         storage.replace(self._spec.paths.stream_html_uri, page.encode())
 
     def _delete_old(self, now: float) -> None:

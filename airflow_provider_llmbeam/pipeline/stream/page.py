@@ -21,19 +21,20 @@ _RECENT_SECONDS = 300
 _GONE_INTERVALS = 4
 
 
-def render_page(spec: JobSpec, group: GroupMetrics, raised: Collection[str], now: float) -> str:
+def render_page(spec: JobSpec, group: GroupMetrics, raised: Collection[str], last: int, now: float) -> str:
     """Returns the page of a stream.
 
     Args:
         spec: The job.
         group: What its members have left.
         raised: Kinds of the alerts that are raised.
+        last: Begin of the last window that all members have written.
         now: Unix time.
     """
     length, run = spec.stream.window_seconds, spec.airflow_run
-    last = int(now) // length * length
-    first = max(min(group.windows, default=last), last - (_WINDOWS - 1) * length)
-    begins = range(first, last + 1, length)
+    first = max(min([*group.windows, last]), last - (_WINDOWS - 1) * length)
+    end = last + length
+    begins = range(first, end, length)
     windows = [group.windows.get(begin, Window()) for begin in begins]
     recent = slide(group.windows, last, _RECENT_SECONDS, length)
     members = sorted(group.members.values(), key=lambda each: each.member)
@@ -67,7 +68,10 @@ def render_page(spec: JobSpec, group: GroupMetrics, raised: Collection[str], now
         models=[(name, merge([{0: each} for each in found.values()])[0]) for name, found in group.models.items()],
         window_seconds=length,
         plots=_plots(windows, [group.counts.get(begin, 0) for begin in begins], length),
-        times=[datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M") for at in (first, (first + now) / 2, now)],
+        times=[
+            datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M")
+            for at in (first, (first + last + length) / 2, last + length)
+        ],
         hints=[
             (round(number * WIDTH / len(begins), 2), round(WIDTH / len(begins), 2), _hint(begin, window))
             for number, (begin, window) in enumerate(zip(begins, windows, strict=True))

@@ -91,6 +91,17 @@ def begin_of_window(at_ms: int, window_seconds: int) -> int:
     return at_ms // 1000 // window_seconds * window_seconds
 
 
+def begin_of_last(now: float, delay_seconds: float, window_seconds: int) -> int:
+    """Returns the begin of the last window that all members have written.
+
+    Args:
+        now: Unix time.
+        delay_seconds: Time after the end of a window until they have, in seconds.
+        window_seconds: Length of a window, in seconds.
+    """
+    return begin_of_window(int((now - delay_seconds) * 1000), window_seconds) - window_seconds
+
+
 def increment_of(commits: Sequence[Commit], at_ms: int, commit_seconds: float) -> Window:
     """Returns the increment of a transaction.
 

@@ -11,7 +11,7 @@ from airflow_provider_llmbeam.pipeline.stream.alerts import alerts_of_stream
 from airflow_provider_llmbeam.pipeline.stream.windows import Window
 from airflow_provider_llmbeam.spec import Alerts
 
-WINDOW, DELAY = 60, 20
+WINDOW = 60
 FINE = {"answers": 10, "latencies": Counter({latency_class(0.1): 10}), "lag": 5, "spent_nano_usd": 10**6}
 SLOW = {"latencies": Counter({latency_class(0.1): 5, latency_class(2.0): 5})}
 #: Of each kind: what raises it, windows that do, and its message.
@@ -44,9 +44,8 @@ def told(rules, windows):
     raised, found = set(), []
     for count in range(1, len(windows) + 1):
         known = {number * WINDOW: window for number, window in enumerate(windows[:count]) if window is not None}
-        now = count * WINDOW + DELAY
-        times = {"window_seconds": WINDOW, "delay_seconds": DELAY, "now": now}
-        for alert in alerts_of_stream(Alerts(**rules), known, raised, job="job", **times):
+        last = (count - 1) * WINDOW
+        for alert in alerts_of_stream(Alerts(**rules), known, raised, job="job", window_seconds=WINDOW, last=last):
             raised ^= {alert.key}
             found.append((count - 1, alert))
     return found
@@ -81,18 +80,6 @@ def test_four_of_five_windows_above_the_limit_raise_nothing_and_end_nothing(kind
     assert told(rules, series(bad, 4)) == []
     flapping = series(bad, 6)[:18] + series(bad, 1)[10:]
     assert len(told(rules, flapping)) == 2
-
-
-def test_a_window_that_is_not_complete_yet_raises_nothing():
-    rules, bad, _ = CASES["cost"]
-    windows = {0: Window(**{**FINE, **bad})}
-
-    def kinds(now):
-        times = {"window_seconds": WINDOW, "delay_seconds": DELAY, "now": now}
-        return [each.kind for each in alerts_of_stream(Alerts(**rules), windows, (), job="job", **times)]
-
-    assert kinds(WINDOW + DELAY - 1) == []
-    assert kinds(WINDOW + DELAY) == ["cost"]
 
 
 def test_while_no_member_is_there_an_alert_stays():

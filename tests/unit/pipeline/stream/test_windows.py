@@ -15,6 +15,7 @@ from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
 from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Message, Partition, Result, Usage
 from airflow_provider_llmbeam.pipeline.stream.windows import (
     Window,
+    begin_of_last,
     begin_of_window,
     bucket_counts,
     decode_increment,
@@ -83,6 +84,10 @@ def test_a_record_has_the_increment_and_what_it_names(window):
 def test_windows_begin_at_multiples_of_their_length():
     assert begin_of_window(AT_MS, 60) == 1_764_400_020
     assert begin_of_window(AT_MS + 20_500, 60) == 1_764_400_080
+
+
+def test_a_window_is_the_last_one_when_all_members_have_had_time_to_write_it():
+    assert [begin_of_last(now, 20, 60) for now in (199.9, 200, 259.9)] == [60, 120, 120]
 
 
 def test_a_sliding_window_is_the_sum_of_the_last_ones_with_or_without_messages():
