@@ -93,7 +93,7 @@ def _plots(windows: list[Window], counts: list[int], length: int) -> list[Plot]:
             ("dead letter", "bad", "area", per_second("failed")),
         ),
         plot(
-            "Time from a message to its committed answer in seconds",
+            "Time to a committed answer in seconds",
             ("95 %", "warn", "line", [each.latency_seconds(0.95) for each in windows]),
             ("median", "good", "line", [each.latency_seconds(0.5) for each in windows]),
         ),
