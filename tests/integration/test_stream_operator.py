@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from datetime import timedelta
+from itertools import product
 
 import pytest
 from airflow.sdk import DAG, BaseNotifier
@@ -68,16 +69,16 @@ def test_the_notifiers_of_a_task_get_each_alert_once_and_once_that_it_is_over(
     run_dag, connection, sandbox, tmp_path, tmp_path_factory, monkeypatch
 ):
     alerts = []
-    rules = {"latency_p95_ms": 1, "lag": 0, "failed_row_ratio": 0.0, "cost_usd_per_hour": 1e-9}
+    rules = {"latency_p95_ms": 1, "lag": 1, "failed_row_ratio": 0.0, "cost_usd_per_hour": 1e-9}
     with kafka_broker(tmp_path_factory.mktemp("broker")) as broker:
         extra = {"bootstrap.servers": broker.servers}
         monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
         create_topics(broker.servers, 4, "questions", "answers")
         cluster = Cluster(broker.servers)
-        held = sandbox.faults.hold("gemini.generateContent", "held")
-        cluster.send("questions", {"text": "first"}, {"text": "held"})
+        held, last = (sandbox.faults.hold("gemini.generateContent", text) for text in ("held", "last"))
+        cluster.send("questions", *({"text": text} for text in ("first", "held", "last", "held, too")))
         with DAG("alerted", schedule=None) as dag:
-            task = StreamInferenceOperator(
+            StreamInferenceOperator(
                 task_id="answer",
                 source={"type": "kafka", "topic": "questions", "conn_id": "kafka_default"},
                 prompt="{{ row.text }}",
@@ -86,6 +87,7 @@ def test_the_notifiers_of_a_task_get_each_alert_once_and_once_that_it_is_over(
                 state_uri=str(tmp_path / "state"),
                 stream={"create_topics": True, "window_seconds": 1, "report_seconds": 0.5},
                 alerts={**rules, "for_seconds": 3},
+                drain=True,
                 notifiers=Recording(alerts),
             )
 
@@ -100,16 +102,16 @@ def test_the_notifiers_of_a_task_get_each_alert_once_and_once_that_it_is_over(
             held.release()
             until(lambda: len(alerts) == 2 * len(rules) - 1, lambda: f"the alerts are over: {alerts}")
             time.sleep(4)  # none is repeated
-            task.on_kill()
+            last.release()  # and nothing is left
 
         thread = threading.Thread(target=go_through_trouble)
         thread.start()
         dag_run, states = run_dag(dag)
         thread.join()
-    assert sorted(alerts) == sorted(
-        [(each, False) for each in KINDS] + [(each, True) for each in KINDS - {"cost"}]
-    )
+    assert states == {"answer": "success"}
+    assert {*alerts} == {*product(KINDS, [False, True])} - {("cost", True)}  # the last hour stays dear
+    assert len({*alerts}) == len(alerts)
     page = dag_run.get_task_instance("answer").xcom_pull(task_ids="answer", key="llmbeam_page")
     html = gzip.decompress(base64.b64decode(page["html_gzip"])).decode()
-    assert "Alert: cost" in html  # the last hour stays dear
+    assert "Alert: cost" in html
     assert "Alert: lag" not in html
