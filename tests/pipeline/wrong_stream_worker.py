@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.stream.partition import Commit
 
 #: Time between the two halves of what should be one transaction, in seconds.
 PAUSE_SECONDS = 2.0
+_commit = Member.commit
 
 
 def _produce(self: Any, commits: Sequence[Commit]) -> None:
@@ -49,6 +50,17 @@ def commit_without_transactions(self: Any, commits: Sequence[Commit], *_: Any) -
     return True
 
 
+def commit_increments_first(
+    self: Any, commits: Sequence[Commit], at_ms: int, increment: tuple[bytes, bytes]
+) -> bool:
+    """Writes an increment outside its transaction: after a kill in between it counts twice."""
+    producer = Producer({"bootstrap.servers": self._client.settings()["bootstrap.servers"], "linger.ms": 1})
+    producer.produce(self._topics.metrics, increment[1], increment[0])
+    producer.flush()
+    time.sleep(PAUSE_SECONDS)
+    return _commit(self, commits, at_ms, None)
+
+
 async def write_nothing(self: Any, *_: Any) -> None:
     """Keeps nothing of what is paid."""
 
@@ -56,6 +68,7 @@ async def write_nothing(self: Any, *_: Any) -> None:
 FAULTS: dict[str, tuple[type, str, Any]] = {
     "positions-first": (Member, "commit", commit_positions_first),
     "no-transactions": (Member, "commit", commit_without_transactions),
+    "increments-first": (Member, "commit", commit_increments_first),
     "no-journal": (JournalWriter, "write", write_nothing),
 }
 
