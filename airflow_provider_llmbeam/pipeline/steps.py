@@ -60,9 +60,8 @@ def run_step(
     """
     storage.use_key(spec.kms_key_name)
     with _in_process(spec, sends=STEPS[name].sends(given)):
-        if isinstance(given, StreamRun):
-            return _run_stream(spec, given, alerts_path, page_path)
-        return _FUNCTIONS[name](spec, given)
+        is_resident = isinstance(given, StreamRun)
+        return _FUNCTIONS[name](spec, given, *((alerts_path, page_path) if is_resident else ()))
 
 
 def _estimate(spec: JobSpec, sample: EstimateSample) -> dict[str, Any]:
@@ -148,13 +147,14 @@ def _forget(spec: JobSpec, rows: RowsToForget) -> dict[str, Any]:
     return {"result": forget(spec, rows).model_dump(mode="json")}
 
 
-_FUNCTIONS: dict[str, Callable[[JobSpec, Any], dict[str, Any]]] = {
+_FUNCTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "estimate": _estimate,
     "evaluate": _evaluate,
     "compare": _compare,
     "preview": _preview,
     "check": _check,
     "cascade": _try_cascade,
+    "stream": _run_stream,
     "sample_answers": _sample_answers,
     "add_golden": _add_golden_rows,
     "diff": _diff,

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from airflow_provider_llmbeam import local_files
@@ -89,18 +89,21 @@ class Metrics:
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Writes the windows during the body, and what is left at its end."""
-        task = asyncio.create_task(self._keep())
+        ended = asyncio.Event()
+        task = asyncio.create_task(self._keep(ended))
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.wait([task])
+            ended.set()
+            await task  # a write that goes on would replace the last one
             await asyncio.to_thread(self.write, self.sample(now := time.time()), now, is_last=True)
 
-    async def _keep(self) -> None:
-        while True:
+    async def _keep(self, ended: asyncio.Event) -> None:
+        while not ended.is_set():
             await asyncio.to_thread(self.write, self.sample(now := time.time()), now)
-            await asyncio.sleep(self._options.report_seconds)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.report_seconds):
+                    await ended.wait()
 
     def sample(self, now: float) -> dict[str, bytes]:
         """Takes what the process has done outside transactions; returns its files, by address."""
