@@ -410,9 +410,10 @@ def _run_job(name: str, embedding: str | None, rows: int) -> None:
         spec: dict[str, Any] = {
             "name": "rows",
             "source": {"uri": f"{folder}/rows.jsonl", "key": ["id"]},
-            # The echo model answers with the prompt.
+            # The echo model answers with the prompt. Of two equal names, JSON of Python takes the last one: with a
+            # field more than the schema has, no answer of a classifier would agree.
             "prompt": {
-                "template": '{"label": "{{ row.label }}", "x": "{{ row.text }}"}',
+                "template": '{"label": "{{ row.text }}", "label": "{{ row.label }}"}',
                 "output_schema": {**schema, "required": ["label"]},
             },
             "model": "echo",

@@ -154,7 +154,7 @@ class _AnswerBlock(beam.DoFn):
         """Answers one block."""
         outcomes = [escalation.samples[0][0] for escalation in block]
         if self._classifier is None:
-            answers: list[Outcome] = [self._failure] * len(block)
+            answers = [each if isinstance(each, Failure) else self._failure for each in outcomes]
         else:
             answers = answer_block(self._classifier, self._stage.embedding, outcomes)
         for escalation, answer in zip(block, answers, strict=True):
