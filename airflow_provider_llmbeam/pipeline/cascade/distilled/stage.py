@@ -153,6 +153,7 @@ class _AnswerBlock(beam.DoFn):
     def process(self, block: list[Escalation]) -> Iterator[Escalation]:
         """Answers one block."""
         outcomes = [escalation.samples[0][0] for escalation in block]
+        answers: list[Outcome]
         if self._classifier is None:
             answers = [each if isinstance(each, Failure) else self._failure for each in outcomes]
         else:
