@@ -113,20 +113,25 @@ def test_vectors_of_a_column_and_hashed_words_are_free(tmp_path, sandbox, kind):
     assert set(by_model(sandbox)) == {"large"}
     assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
     assert "beside" in Path(ended.manifest["report_html_uri"]).read_text()
-    if kind == "tfidf":
-        fit = report["stages"][0]["distilled"]["fit_uri"]
-        sent = len(sandbox.requests)
-        alone = job.run(
-            rows,
-            name="alone",
-            cascade=None,
-            model={"type": "distilled", "fit": fit},
-            prompt={"template": "{{ row.hint }}", "output_schema": SCHEMA},
-            limits={"price": None},
-            sink={"uri": str(tmp_path / "alone")},
-        )
-        assert len(sandbox.requests) == sent, "no model is asked"
-        assert agreement(alone.answers) >= 0.85
+    fit = report["stages"][0]["distilled"]["fit_uri"]
+    sent = len(sandbox.requests)
+    alone = job.run(
+        [*rows, {"id": 10_000, "text": "", "hint": "", "vector": "[1]"}],
+        name="alone",
+        cascade=None,
+        model={"type": "distilled", "fit": fit},
+        prompt={
+            "template": "{{ row.vector | tojson }}" if kind == "column" else "{{ row.hint }}",
+            "output_schema": SCHEMA,
+        },
+        limits={"price": None},
+        sink={"uri": str(tmp_path / "alone")},
+    )
+    assert len(sandbox.requests) == sent, "no model is asked"
+    assert agreement([each for each in alone.answers if each["id"] != 10_000]) >= 0.85
+    if kind == "column":
+        (failed,) = alone.dead_letter
+        assert failed["llmbeam_error"]["message"].startswith("the prompt must be a list of 2 numbers")
 
 
 def test_vectors_that_say_nothing_leave_every_row_to_model(tmp_path, sandbox):

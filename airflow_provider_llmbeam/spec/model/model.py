@@ -629,7 +629,8 @@ class DistilledModel(SpecModel):
     """A classifier that a cascade has learned, alone: without a sample, a guarantee or a request to any model.
 
     Attributes:
-        fit: Address of a fit on `tfidf`, as the log and the report of the cascade have it; its digest is its name.
+        fit: Address of a fit, as the log and the report of the cascade have it; its digest is its name. The prompt
+            of one that has learned from vectors is a vector: `{{ row.vector | tojson }}`.
     """
 
     type: Literal["distilled"]
