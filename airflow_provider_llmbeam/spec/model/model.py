@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.spec.base import (
     problems_of,
     variable_name,
 )
-from airflow_provider_llmbeam.spec.fields.names import ChatRoute, Labels, VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.names import ChatRoute, FitUri, Labels, VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.model.gateway import Auth, Headers, Query
@@ -634,7 +634,7 @@ class DistilledModel(SpecModel):
     """
 
     type: Literal["distilled"]
-    fit: Annotated[str, Field(pattern=r"^(.*/)?[0-9a-f]{32}\.json$")]
+    fit: FitUri
 
     #: It has no server.
     address: ClassVar[str] = ""
