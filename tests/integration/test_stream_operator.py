@@ -61,6 +61,7 @@ def test_a_task_answers_each_message_once_and_ends_when_none_is_left(
         found = dag_run.get_task_instance("answer").xcom_pull(task_ids="answer")
         answers = [json.loads(message.value())["answer"] for message in cluster.messages("answers")]
     assert (found["committed"], found["lag"]) == (20, 0)
+    assert "20 in 1 min" in page_of(dag_run)
     assert len(answers) == len(set(answers)) == 20
     assert set(sandbox.requests.paid().values()) == {1}
 
@@ -111,7 +112,11 @@ def test_the_notifiers_of_a_task_get_each_alert_once_and_once_that_it_is_over(
     assert states == {"answer": "success"}
     assert {*alerts} == {*product(KINDS, [False, True])} - {("cost", True)}  # the last hour stays dear
     assert len({*alerts}) == len(alerts)
-    page = dag_run.get_task_instance("answer").xcom_pull(task_ids="answer", key="llmbeam_page")
-    html = gzip.decompress(base64.b64decode(page["html_gzip"])).decode()
+    html = page_of(dag_run)
     assert "Alert: cost" in html
     assert "Alert: lag" not in html
+
+
+def page_of(dag_run):
+    page = dag_run.get_task_instance("answer").xcom_pull(task_ids="answer", key="llmbeam_page")
+    return gzip.decompress(base64.b64decode(page["html_gzip"])).decode()

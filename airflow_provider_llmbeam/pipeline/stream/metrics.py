@@ -65,7 +65,7 @@ class Metrics:
         self._hours = {int(now) // HOUR: self._read(int(now) // HOUR)}
         self._raised: RaisedAlerts | None = None
         self._sampled = (0, 0)
-        self._last = 0
+        self._last = self._cleared_hour = 0
         self._is_failing = False
 
     def record(self, increment: Window, at_ms: int) -> tuple[bytes, bytes]:
@@ -141,7 +141,7 @@ class Metrics:
                 storage.replace(uri, content)
             if last != self._last:
                 self._last = last
-                self._lead(last, now)
+                self._lead(last, now, is_last=is_last)
                 self._hand_over_page()
         except Exception as error:  # noqa: BLE001 - see above
             if not self._is_failing:
@@ -175,30 +175,36 @@ class Metrics:
             return new
         return found if found.window_seconds == new.window_seconds else new
 
-    def _lead(self, last: int, now: float) -> None:
-        """Raises the alerts of the group, and writes its page, if it is this member's part."""
-        if not self._state.leads:
+    def _lead(self, last: int, now: float, *, is_last: bool) -> None:
+        """Raises the alerts of the group, and writes its page, if it is this member's part.
+
+        At its end, when a member has no partition any more, it writes the page, too.
+        """
+        if not self._state.leads and not is_last:
             self._raised = None
             return
         if self._raised is None:
             self._raised = RaisedAlerts(self._spec, self._alerts_path)
-            self._delete_old(now)
+        if (hour := int(now) // HOUR) != self._cleared_hour:
+            self._cleared_hour = hour
+            self._delete_old(hour)
         group = self._reader.read(now)
-        for alert in alerts_of_stream(
-            self._spec.alerts,
-            group.windows,
-            self._raised.keys,
-            job=self._spec.name,
-            window_seconds=self._options.window_seconds,
-            last=last,
-        ):
-            (self._raised.resolve if alert.is_resolved else self._raised.raise_new)([alert])
+        if self._state.leads:
+            for alert in alerts_of_stream(
+                self._spec.alerts,
+                group.windows,
+                self._raised.keys,
+                job=self._spec.name,
+                window_seconds=self._options.window_seconds,
+                last=last,
+            ):
+                (self._raised.resolve if alert.is_resolved else self._raised.raise_new)([alert])
         page = render_page(self._spec, group, sorted(self._raised.keys), last, now)
         storage.replace(self._spec.paths.stream_html_uri, page.encode())
 
-    def _delete_old(self, now: float) -> None:
+    def _delete_old(self, hour: int) -> None:
         """Deletes the files of long ago."""
-        oldest = folder_of(int(now) // HOUR - _KEPT_HOURS)
+        oldest = folder_of(hour - _KEPT_HOURS)
         paths = [each.path for each in storage.find(f"{self._spec.paths.stream_uri}*/*.json")]
         storage.delete([path for path in paths if path.split("/")[-2] < oldest])
 
