@@ -178,9 +178,7 @@ def test_a_report_that_somebody_else_stored_loads_nothing_and_leads_to_no_other_
         assert "another page" not in [frame.content() for frame in page.frames][-1]
 
 
-def test_tasks_that_measure_or_stream_have_a_page_and_the_run_has_all_of_them(
-    page, cloud, paused
-):
+def test_tasks_that_measure_or_stream_have_a_page_and_the_run_has_all_of_them(page, cloud, paused):
     run = Run(cloud, MEASURED)
     for task in MEASURES:
         html = f"<p id=end>what {task} has found</p>"

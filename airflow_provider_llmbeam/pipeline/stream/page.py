@@ -68,10 +68,7 @@ def render_page(spec: JobSpec, group: GroupMetrics, raised: Collection[str], las
         models=[(name, merge([{0: each} for each in found.values()])[0]) for name, found in group.models.items()],
         window_seconds=length,
         plots=_plots(windows, [group.counts.get(begin, 0) for begin in begins], length),
-        times=[
-            datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M")
-            for at in (first, (first + last + length) / 2, last + length)
-        ],
+        times=[datetime.fromtimestamp(at, UTC).strftime("%m-%d %H:%M") for at in (first, (first + end) / 2, end)],
         hints=[
             (round(number * WIDTH / len(begins), 2), round(WIDTH / len(begins), 2), _hint(begin, window))
             for number, (begin, window) in enumerate(zip(begins, windows, strict=True))
