@@ -94,30 +94,24 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
             until_end.callback(histories.close)
         moderation = spec.safety.moderation
         guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context)
-        workers: list[StreamWorker] = []
-
         async def work(engine: Engine) -> None:
             ask_guard = None if guard is None else guard.submit
             answers = Answers(spec, engine, writer, state.counts, histories, ask_guard)
             member = partial(Member, source, client, topics, name, histories)
             columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
             outputs = Outputs(columns, topics, max_bytes, has_stores=bool(stores))
-            workers.append(
-                StreamWorker(
-                    spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state
-                )
+            worker = StreamWorker(
+                spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state
             )
             async with served(state, run.http):
-                await workers[0].run()
-
-        engine_thread = _open_engine(spec, context)  # it ends with its last reference
-        ended = engine_thread.start(work)
+                await worker.run()
 
         def stop() -> None:
-            for worker in workers:
-                worker.stop()
+            state.is_stopping = True
 
+        engine_thread = _open_engine(spec, context)  # it ends with its last reference
         with stopped_at_signal(stop, spec.stream.drain_seconds + _END_SECONDS):
+            ended = engine_thread.start(work)
             while not wait([ended], timeout=_POLL_SECONDS).done:
                 pass
         ended.result()
