@@ -99,7 +99,8 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
             answers = Answers(spec, engine, writer, state.counts, histories, ask_guard)
             member = partial(Member, source, client, topics, name, histories)
             columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
-            outputs = Outputs(columns, topics, max_bytes, has_stores=bool(stores))
+            key = None if sink is None else sink.key
+            outputs = Outputs(columns, key, topics, max_bytes, has_stores=bool(stores))
             worker = StreamWorker(
                 spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state
             )
