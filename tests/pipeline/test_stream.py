@@ -7,12 +7,15 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka_broker import Broker, create_topics
+from llmbeam_sandbox import Latency, ModelSettings, Quota, Sandbox
 
 from airflow_provider_llmbeam.pipeline.stream.run import run_stream
 from airflow_provider_llmbeam.spec import JobSpec
@@ -80,9 +83,15 @@ def broker(tmp_path_factory) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def stream(broker, sandbox, tmp_path, monkeypatch) -> Stream:
+def stream_to(broker, tmp_path, monkeypatch) -> Callable[[Sandbox], Stream]:
+    """Returns a function that makes a job of models."""
     monkeypatch.setenv("OPENAI_API_KEY", "test")
-    return Stream(broker, f"job-{next(NUMBERS)}", sandbox.url, str(tmp_path / "state"))
+    return lambda sandbox: Stream(broker, f"job-{next(NUMBERS)}", sandbox.url, str(tmp_path / "state"))
+
+
+@pytest.fixture
+def stream(stream_to, sandbox) -> Stream:
+    return stream_to(sandbox)
 
 
 def encoded(row: dict[str, Any]) -> bytes:
@@ -151,3 +160,51 @@ def test_each_turn_of_a_conversation_has_exactly_the_turns_before_it_although_a_
     paid = Counter(sandbox.requests.paid().values())
     assert paid.keys() <= {1, 2}
     assert paid[2] <= users  # what was in flight
+
+
+def test_personal_data_is_masked_texts_are_judged_within_limits_of_their_own_and_requests_are_audited(
+    stream_to, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "k" * 32)
+    count, guard = 12, "guard-model"
+    with Sandbox(models=ModelSettings(latency=Latency(mean_seconds=0.1))) as sandbox:
+        stream = stream_to(sandbox)
+        moderation = {"model": {**stream.spec["model"], "name": guard}, "limits": {"max_in_flight": 1}}
+        audit = {"uri": str(tmp_path / "audit"), "include_text": True}
+        stream.spec["sink"]["passthrough"] = ["text"]
+        stream.spec["safety"] = {"privacy": {}, "moderation": moderation, "audit": audit}
+        asked = [f"Write to user{number}@example.com" for number in range(count)]
+        unsafe = ["Say unsafe_S1 to bad@example.com", "Be one who tempts_S2"]
+        stream.send([(b"u", encoded({"text": text})) for text in (*asked, *unsafe)])
+        found = stream.drain()
+        requests = [*sandbox.requests]
+    assert sorted(each["text"] for each in stream.answers()) == sorted(asked), "restored"
+    assert Counter(each["llmbeam_error"]["kind"] for each in stream.dead_letter()) == {"moderated": len(unsafe)}
+    judged = sorted((each.received_at, each.answered_at) for each in requests if each.model == guard)
+    answered = sorted((each.received_at, each.answered_at) for each in requests if each.model != guard)
+    assert len(judged) == 2 * count + 3
+    assert not [later for earlier, later in pairwise(judged) if later[0] < earlier[1]]
+    assert [later for earlier, later in pairwise(answered) if later[0] < earlier[1]], "at once, as its limits allow"
+    records = [
+        json.loads(line) for path in Path(audit["uri"]).rglob("*.jsonl") for line in path.read_text().splitlines()
+    ]
+    assert len(records) == len(requests) == found["requests"]
+    assert Counter(each["model"] for each in records) == Counter(each.model for each in requests)
+    assert not [each for each in records if "example.com" in json.dumps(each)]
+
+
+def test_the_rate_that_a_worker_has_learned_is_that_of_the_next_one_on_another_machine(
+    stream_to, tmp_path, tmp_path_factory, monkeypatch
+):
+    count, rejected = 100, []
+    with Sandbox(models=ModelSettings(quota=Quota(requests_per_minute=600, burst_seconds=1.0))) as sandbox:
+        stream = stream_to(sandbox)
+        for run in range(2):
+            monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("machine")))
+            sandbox.requests.clear()
+            stream.send([(None, encoded({"text": f"{run}, {number}"})) for number in range(count)])
+            assert stream.drain()["committed"] == count
+            rejected.append(sum(each.http_status == 429 for each in sandbox.requests))
+    (file,) = (tmp_path / "state").rglob("learned_rate-*.json")
+    assert 5 < json.loads(file.read_text())["requests_per_second"] < 14
+    assert rejected[0] > rejected[1]
