@@ -100,6 +100,8 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
 
     #: Whether the task writes answers.
     _writes = True
+    #: The rules that its arguments must satisfy when the Dag is parsed.
+    _rules: type[JobSpec] = JobSpec
 
     def __init__(
         self,
@@ -172,7 +174,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
             data = self._spec_data(job_name or "parsed", with_stand_in(self.inference, self.get_dag()))
         except JobSpecError as error:
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
-        problems = literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media"))
+        problems = literal_problems(self._rules, data, ("prompt.template", "prompt.system", "prompt.media"))
         if problems:
             words = (replace(one, field="job_name") if one.field == "name" else one for one in problems)
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, words))}")

@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.exceptions import (
     error_name,
 )
 from airflow_provider_llmbeam.pipeline.dag_task import open_dag_task
-from airflow_provider_llmbeam.pipeline.launch.interruption import signals_handled, what_remains
+from airflow_provider_llmbeam.pipeline.launch.interruption import IdleInterrupt, signals_handled, what_remains
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.providers.errors import BatchPendingError
 from airflow_provider_llmbeam.spec.allowed import Allowed, check_allowed, read_options, variable_of
@@ -135,7 +135,10 @@ def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any
         return _exit_code(error, command.step), {
             "error": {"type": error_name(error), "message": message, "page": error.page, "report": error.report}
         }
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
+        if command.step == "stream" and isinstance(interruption, IdleInterrupt):
+            _log.info("Stopped before the worker has begun: nothing was sent, and no position has moved.")
+            return EXIT_OK, {}
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it names each request in flight
         _log.error("Interrupted. %s", redactor(what_remains(spec)))
         return EXIT_INTERRUPTED, {}

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -40,7 +41,7 @@ _SESSION_MILLISECONDS = 10_000
 _QUEUED_KILOBYTES = 16_384
 #: A partition that is resumed waits for the fetch under way.
 _FETCH_MILLISECONDS = 100
-#: Time to commit, in seconds: beyond it the cluster has aborted the transaction.
+#: Time to commit or to abort, in seconds: beyond it the cluster has aborted the transaction.
 _COMMIT_SECONDS = 20.0
 #: Time to read the journals of new partitions, in seconds; a dead member's transaction delays it by ten.
 _READ_BACK_SECONDS = 120.0
@@ -132,7 +133,8 @@ class Member:
         """Closes the clients; the group keeps the place of the member until its session ends."""
         for close in (
             self._consumer and self._consumer.close,
-            self._producer and self._producer.abort_transaction,
+            # Without a timeout it did not return while the broker was stopped.
+            self._producer and partial(self._producer.abort_transaction, _COMMIT_SECONDS),
         ):
             if close is not None:
                 with contextlib.suppress(Exception):  # a fenced client, or no transaction
@@ -261,9 +263,13 @@ class Member:
             return (part.topic, part.partition), part.offset, begin_of(part.metadata), high
         offset = low if self._source.first_run == "earliest" else high
         if self._source.first_run == "latest":  # so that a restart before the first answer begins here, too
-            consumer.commit(
-                offsets=[self._kafka.TopicPartition(part.topic, part.partition, offset)], asynchronous=False
+            # In a transaction: `Consumer.commit` has no timeout.
+            position = self._kafka.TopicPartition(part.topic, part.partition, offset)
+            self._producer.begin_transaction()
+            self._producer.send_offsets_to_transaction(
+                [position], consumer.consumer_group_metadata(), _COMMIT_SECONDS
             )
+            self._producer.commit_transaction(_COMMIT_SECONDS)
         return (part.topic, part.partition), offset, 0, high
 
     def _watermarks(self, consumer: Any, part: Any) -> tuple[int, int]:

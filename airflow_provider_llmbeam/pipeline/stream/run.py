@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline import sinks, storage
+from airflow_provider_llmbeam.pipeline import sinks
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
@@ -38,8 +38,7 @@ from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
 from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
-from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.safety import FilesAudit
+from airflow_provider_llmbeam.spec.job import JobSpec, StreamJob
 from airflow_provider_llmbeam.spec.sink import KafkaSink
 from airflow_provider_llmbeam.spec.source import KafkaSource
 from airflow_provider_llmbeam.spec.stream import StreamRun
@@ -101,31 +100,27 @@ def run_stream(
             histories = Histories(spec.conversation, spec.fingerprinter())
             until_end.callback(histories.close)
         moderation = spec.safety.moderation
-        guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context)
-        workers: list[StreamWorker] = []
+        guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context, until_end)
 
         async def work(engine: Engine) -> None:
             ask_guard = None if guard is None else guard.submit
             answers = Answers(spec, engine, writer, state.counts, histories, ask_guard)
             member = partial(Member, source, client, topics, name, histories)
             columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
-            outputs = Outputs(columns, topics, max_bytes, has_stores=bool(stores))
-            workers.append(
-                StreamWorker(
-                    spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state, metrics
-                )
+            key = None if sink is None else sink.key
+            outputs = Outputs(columns, key, topics, max_bytes, has_stores=bool(stores))
+            worker = StreamWorker(
+                spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state, metrics
             )
             async with metrics.kept(), served(spec, state, run.http):
-                await workers[0].run()
-
-        engine_thread = _open_engine(spec, context)  # it ends with its last reference
-        ended = engine_thread.start(work)
+                await worker.run()
 
         def stop() -> None:
-            for worker in workers:
-                worker.stop()
+            state.is_stopping = True
 
+        engine_thread = _open_engine(spec, context, until_end)
         with stopped_at_signal(stop, spec.stream.drain_seconds + _END_SECONDS):
+            ended = engine_thread.start(work)
             while not wait([ended], timeout=_POLL_SECONDS).done:
                 pass
         ended.result()
@@ -143,35 +138,8 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource, list[JobSpec]]:
     Raises:
         JobSpecError: It cannot.
     """
-    source = spec.source
-    if not isinstance(source, KafkaSource) or source.window is not None:
-        raise JobSpecError("`source`: a stream reads a source of type 'kafka', without a time range.")
-    types = [sink.type for sink in (spec.sink, *spec.sinks)]
-    if not {*types} <= {"kafka", "milvus", "postgres"} or types.count("kafka") > 1:
-        raise JobSpecError(
-            f"`sinks`: a stream has sinks of types 'kafka', at most one, 'milvus' and 'postgres'; got {types!r}."
-        )
-    privacy, audit = spec.safety.privacy, spec.safety.audit
-    for field, value, expected in (
-        ("inference.mode", spec.inference.mode if spec.inference.mode != "online" else None, "must be 'online'"),
-        ("cascade", spec.cascade, "must be left out"),
-        (
-            "conversation.order_by",
-            spec.conversation and spec.conversation.order_by,
-            "must be left out: the order of the topic counts",
-        ),
-        ("prompt.media", spec.prompt.media or None, "must be left out"),
-        ("safety.privacy.dlp", privacy and privacy.dlp, "must be left out"),
-        (
-            "safety.privacy.on_altered",
-            privacy and privacy.on_altered if privacy and privacy.on_altered == "repair" else None,
-            "must be 'keep' or 'fail'",
-        ),
-    ):
-        if value is not None:
-            raise JobSpecError(f"`{field}` {expected} in a stream.")
-    if audit is not None and not (isinstance(audit, FilesAudit) and storage.is_local(audit.uri)):
-        raise JobSpecError("`safety.audit`: a stream writes its records to files of a disk; copy them from there.")
+    source = StreamJob.parse(spec.model_dump(mode="json")).source
+    assert isinstance(source, KafkaSource)
     # A sink has rules on other parts of the job.
     fields = spec.model_dump(mode="json", exclude={"sink", "sinks"})
     return source, [
@@ -179,10 +147,12 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource, list[JobSpec]]:
     ]
 
 
-def _open_engine(spec: JobSpec, context: RunContext) -> EngineThread:
+def _open_engine(spec: JobSpec, context: RunContext, until_end: ExitStack) -> EngineThread:
     handler: JobHandler[Any] = JobHandler(spec, context)
     handler.journal_uri = None  # the journal is a topic
-    return handler.load_model()
+    engine_thread = handler.load_model()  # it closes with its last reference
+    until_end.callback(engine_thread.end)
+    return engine_thread
 
 
 @contextmanager

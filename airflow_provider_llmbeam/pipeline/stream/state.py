@@ -78,6 +78,7 @@ class StreamState:
         held: Number of answers that wait for their transaction.
         held_bytes: Their size, in bytes.
         is_paused: Whether it reads nothing now.
+        is_stopping: Whether the worker is to drain and end.
         polled_at: Unix time at which it has last read from Kafka.
         latencies: Seconds from the message to its committed answer, of the last answers.
     """
@@ -92,6 +93,7 @@ class StreamState:
     held: int = 0
     held_bytes: int = 0
     is_paused: bool = False
+    is_stopping: bool = False
     polled_at: float = 0.0
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOW))
 

@@ -72,7 +72,7 @@ class StreamWorker:
         histories: The conversations; `None` without any.
         outputs: Makes the records of messages.
         stores: Sinks outside Kafka.
-        state: What the worker shows.
+        state: What the worker shows, and whether it is to end.
         metrics: Windows of what it does.
     """
 
@@ -100,15 +100,10 @@ class StreamWorker:
         self._partitions: dict[Place, Partition] = {}
         self._paused: frozenset[Place] = frozenset()
         self._error: BaseException | None = None
-        self._is_stopping = False
         self._has_settled = asyncio.Event()
         self._joined_at = self._began_at = time.time()
         self._committed_at = self._reported_at = 0.0
         self._down_since: float | None = None
-
-    def stop(self) -> None:
-        """Has the worker drain and end; called on its loop."""
-        self._is_stopping = True
 
     async def run(self) -> None:
         """Works until it is stopped, its time is over, or nothing is left to drain.
@@ -124,6 +119,10 @@ class StreamWorker:
                     await self._work()
                     return
                 except RestartError as error:
+                    if self._state.is_stopping:
+                        await self._drain([*self._partitions], self._options.drain_seconds)
+                        _log.warning("The last answers are in the journal, and not committed: %s", error)
+                        return
                     await self._restart(error)
         finally:
             await self._in_thread(self._member.close)
@@ -154,7 +153,7 @@ class StreamWorker:
 
     def _is_over(self, now: float) -> bool:
         limit = self._run.run_for_seconds
-        if self._is_stopping or (limit is not None and now - self._began_at >= limit):
+        if self._state.is_stopping or (limit is not None and now - self._began_at >= limit):
             return True
         if not self._run.drain or self._state.assigned is None:
             return False

@@ -280,6 +280,46 @@ def test_personal_data_is_masked_for_the_model_and_restored_in_the_answer(monkey
     asyncio.run(main())
 
 
+class Altering(FakeEngine):
+    """Alters the placeholders of its first answers, and those of a text with `twice` in the repair, too."""
+
+    @staticmethod
+    def _completion(prompt) -> Completion:
+        text, *repair = prompt.text.split("\n\nAn earlier answer")
+        is_altered = not repair or "twice" in text
+        answer = FakeEngine._completion(prompt)
+        return replace(answer, text=text.lower() if is_altered else text, cost_nano_usd=7)
+
+
+@pytest.mark.parametrize(
+    ("on_altered", "expected", "asked"),
+    [
+        ("keep", ["write to <email_", "twice to <email_"], 2),
+        ("fail", ["invalid_output", "invalid_output"], 2),
+        ("repair", ["write to ada@example.com", "invalid_output"], 4),
+    ],
+)
+def test_an_answer_with_an_altered_placeholder_is_kept_refused_or_asked_for_once_more(
+    monkeypatch, on_altered, expected, asked
+):
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "k" * 32)
+
+    async def main() -> None:
+        stream = Stream(Altering(), safety={"privacy": {"on_altered": on_altered}})
+        first, second = [stream.message(f"{word} to ada@example.com") for word in ("write", "twice")]
+        rows = await stream.ask(first, second)
+        assert [text.partition("_")[0] for text in texts(rows)] == [text.partition("_")[0] for text in expected]
+        assert len(stream.engine.asked) == len(stream.writer.entries) == asked
+        assert len(first.fingerprints) == asked / 2  # their tombstones go with the position
+        costs = [(row.completion if isinstance(row, AnsweredRow) else row.failure).cost_nano_usd for row in rows]
+        assert sum(map(int, costs)) == stream.counts.cost_nano_usd == 7 * asked
+        (again,) = await stream.ask(stream.message("write to ada@example.com"))
+        assert len(stream.engine.asked) == asked, "what is paid is asked no more"
+        assert texts([again]) == texts(rows[:1])
+
+    asyncio.run(main())
+
+
 def test_the_audit_has_a_record_of_each_request(tmp_path):
     async def main() -> None:
         stream = Stream(FakeEngine(), safety={"audit": {"uri": str(tmp_path)}})
