@@ -29,9 +29,9 @@ from airflow_provider_llmbeam.pipeline.privacy.repair import altered_row
 from airflow_provider_llmbeam.pipeline.privacy.vault import add_sealed, masked_in, returned_of
 from airflow_provider_llmbeam.pipeline.stream.flow import seconds_to_send
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories, Talk
-from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.key_limits import KeyLimits
 from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partition
+from airflow_provider_llmbeam.pipeline.stream.queue import ELSEWHERE, StreamJournal
 from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -61,7 +61,7 @@ class Answers:
         self,
         spec: JobSpec,
         engine: Engine,
-        writer: JournalWriter,
+        writer: StreamJournal,
         counts: StreamCounts,
         histories: Histories | None,
         ask_guard: AskGuard | None,
@@ -212,6 +212,9 @@ class Answers:
                 continue
             asked = partition.asked[fingerprint] = asyncio.get_running_loop().create_future()
             try:
+                if (earlier := await self._writer.find(fingerprint)) is not None:
+                    journal.record(fingerprint, earlier, ELSEWHERE, was_read=True)
+                    continue
                 outcome = await send(prompt)
                 await self._record(partition, message, fingerprint, prompt, outcome)
                 asked.set_result(outcome)

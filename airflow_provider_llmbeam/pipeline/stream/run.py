@@ -26,20 +26,23 @@ from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.launch.interruption import stopped_at_signal
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
+from airflow_provider_llmbeam.pipeline.queues.pubsub_publisher import Publisher
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.http import served
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
+from airflow_provider_llmbeam.pipeline.stream.pubsub_member import open_pubsub
+from airflow_provider_llmbeam.pipeline.stream.queue import Queue
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
 from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
-from airflow_provider_llmbeam.spec.sink import KafkaSink
-from airflow_provider_llmbeam.spec.source import KafkaSource
+from airflow_provider_llmbeam.spec.sink import KafkaSink, PubSubSink
+from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 from airflow_provider_llmbeam.spec.stream import StreamRun
 
 _log = logging.getLogger("llmbeam")
@@ -66,49 +69,45 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
         LLMBeamError: Nothing can be answered any more. What was answered is committed.
     """
     source, jobs = check_stream(spec)
-    client = Client(source, "source")
     sink = next((job.sink for job in jobs if isinstance(job.sink, KafkaSink)), None)
     stores = [job for job in jobs if job.sink != sink]
-    if sink is not None and not _is_same_cluster(client, Client(sink, "sink")):
-        raise JobSpecError(
-            "`sink.bootstrap_servers`: a stream has source and sink in one cluster, as one transaction has both; "
-            f"got {source.shown_servers} and {sink.shown_servers}. Copy the answers to the other cluster, e.g. "
-            "with MirrorMaker."
-        )
     for job in stores:
         sinks.check_here(job)
     for feature in features_of(spec):
         feature.check_keys()
-    topics = Topics.of(spec, source, sink)
-    ttl_days = 0.0 if spec.conversation is None else spec.conversation.ttl_days
-    max_bytes = check_topics(topics, client, creates=spec.stream.create_topics, ttl_days=ttl_days)
     state, context = StreamState(), RunContext(started_at=time.time())
     with ExitStack() as until_end:
-        name = run.member or until_end.enter_context(_slot(topics.group))
-        _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
-        writer = JournalWriter(client, topics.journal, max_bytes)
-        until_end.callback(writer.close)
+        publisher = None
+        if isinstance(source, PubSubSource) or any(isinstance(job.sink, PubSubSink) for job in stores):
+            publisher = Publisher()
+            until_end.callback(publisher.close)
         histories = None
         if spec.conversation is not None:
             histories = Histories(spec.conversation, spec.fingerprinter())
             until_end.callback(histories.close)
+        if isinstance(source, PubSubSource):
+            assert publisher is not None
+            queue = open_pubsub(spec, source, publisher)
+        else:
+            queue = _open_kafka(spec, source, sink, run, histories, until_end)
         moderation = spec.safety.moderation
         guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context)
         workers: list[StreamWorker] = []
 
         async def work(engine: Engine) -> None:
             ask_guard = None if guard is None else guard.submit
-            answers = Answers(spec, engine, writer, state.counts, histories, ask_guard)
-            member = partial(Member, source, client, topics, name, histories)
+            answers = Answers(spec, engine, queue.journal, state.counts, histories, ask_guard)
             columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
-            outputs = Outputs(columns, topics, max_bytes, has_stores=bool(stores))
+            outputs = Outputs(columns, queue.topics, queue.max_bytes, has_stores=bool(stores))
+            into = Stores(stores, outputs, publisher)
             workers.append(
-                StreamWorker(
-                    spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state
-                )
+                StreamWorker(spec, source, run, queue.open_member, answers, histories, outputs, into, state)
             )
             async with served(state, run.http):
-                await workers[0].run()
+                try:
+                    await workers[0].run()
+                finally:
+                    await queue.journal.close()
 
         engine_thread = _open_engine(spec, context)  # it ends with its last reference
         ended = engine_thread.start(work)
@@ -124,25 +123,54 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
     return state.plain()
 
 
+def _open_kafka(
+    spec: JobSpec,
+    source: KafkaSource,
+    sink: KafkaSink | None,
+    run: StreamRun,
+    histories: Histories | None,
+    until_end: ExitStack,
+) -> Queue:
+    client = Client(source, "source")
+    if sink is not None and not _is_same_cluster(client, Client(sink, "sink")):
+        raise JobSpecError(
+            "`sink.bootstrap_servers`: a stream has source and sink in one cluster, as one transaction has both; "
+            f"got {source.shown_servers} and {sink.shown_servers}. Copy the answers to the other cluster, e.g. "
+            "with MirrorMaker."
+        )
+    topics = Topics.of(spec, source, sink)
+    ttl_days = 0.0 if spec.conversation is None else spec.conversation.ttl_days
+    max_bytes = check_topics(topics, client, creates=spec.stream.create_topics, ttl_days=ttl_days)
+    name = run.member or until_end.enter_context(_slot(topics.group))
+    _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
+    journal = JournalWriter(client, topics.journal, max_bytes)
+    open_member = partial(Member, source, client, topics, name, histories)
+    return Queue(topics=topics, max_bytes=max_bytes, journal=journal, open_member=open_member)
+
+
 def _is_same_cluster(source: Client, sink: Client) -> bool:
     servers = "bootstrap.servers"
     return bool(source.settings()[servers] == sink.settings()[servers])
 
 
-def check_stream(spec: JobSpec) -> tuple[KafkaSource, list[JobSpec]]:
+def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpec]]:
     """Returns the source of a job that can be a stream, and the job with each of its sinks.
 
     Raises:
         JobSpecError: It cannot.
     """
-    source = spec.source
-    if not isinstance(source, KafkaSource) or source.window is not None:
-        raise JobSpecError("`source`: a stream reads a source of type 'kafka', without a time range.")
-    types = [sink.type for sink in (spec.sink, *spec.sinks)]
-    if not {*types} <= {"kafka", "milvus", "postgres"} or types.count("kafka") > 1:
+    source, options = spec.source, spec.stream
+    if not isinstance(source, KafkaSource | PubSubSource) or getattr(source, "window", None) is not None:
+        raise JobSpecError("`source`: a stream reads a source of type 'kafka', without a time range, or 'pubsub'.")
+    types, is_kafka = [sink.type for sink in (spec.sink, *spec.sinks)], isinstance(source, KafkaSource)
+    if not {*types} <= {"kafka", "milvus", "postgres", "pubsub"} or types.count("kafka") > int(is_kafka):
         raise JobSpecError(
-            f"`sinks`: a stream has sinks of types 'kafka', at most one, 'milvus' and 'postgres'; got {types!r}."
+            f"`sinks`: a stream has sinks of types 'milvus', 'postgres' and 'pubsub', and, from Kafka, at most one "
+            f"of type 'kafka', whose transaction has the positions of the source, too; got {types!r}."
         )
+    dead_letter = options.dead_letter_topic
+    if dead_letter is not None and ("/" in dead_letter) == is_kafka:
+        raise JobSpecError(f"`stream.dead_letter_topic` must be a topic of the source's kind; got {dead_letter!r}.")
     privacy, audit = spec.safety.privacy, spec.safety.audit
     for field, value, expected in (
         ("inference.mode", spec.inference.mode if spec.inference.mode != "online" else None, "must be 'online'"),
@@ -151,6 +179,16 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource, list[JobSpec]]:
             "conversation.order_by",
             spec.conversation and spec.conversation.order_by,
             "must be left out: the order of the topic counts",
+        ),
+        *(
+            (name, value, "must be left out with a source of type 'pubsub'")
+            for name, value in (
+                ("conversation", spec.conversation),
+                ("stream.group_id", options.group_id),
+                ("stream.journal_topic", options.journal_topic),
+                ("stream.history_topic", options.history_topic),
+            )
+            if not is_kafka
         ),
         ("prompt.media", spec.prompt.media or None, "must be left out"),
         ("safety.privacy.dlp", privacy and privacy.dlp, "must be left out"),
