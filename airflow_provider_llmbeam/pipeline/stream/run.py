@@ -27,6 +27,7 @@ from airflow_provider_llmbeam.pipeline.launch.interruption import stopped_at_sig
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
 from airflow_provider_llmbeam.pipeline.queues.pubsub_publisher import Publisher
+from airflow_provider_llmbeam.pipeline.shared_budget import check_budget, name_window
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.http import served
@@ -75,6 +76,7 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
         sinks.check_here(job)
     for feature in features_of(spec):
         feature.check_keys()
+    check_budget(name_window(spec, time.time()))
     state, context = StreamState(), RunContext(started_at=time.time())
     with ExitStack() as until_end:
         publisher = None
@@ -170,7 +172,9 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpe
         )
     dead_letter = options.dead_letter_topic
     if dead_letter is not None and ("/" in dead_letter) == is_kafka:
-        raise JobSpecError(f"`stream.dead_letter_topic` must be a topic of the source's kind; got {dead_letter!r}.")
+        raise JobSpecError(
+            f"`stream.dead_letter_topic` must be a topic of the source's kind; got {dead_letter!r}."
+        )
     privacy, audit = spec.safety.privacy, spec.safety.audit
     for field, value, expected in (
         ("inference.mode", spec.inference.mode if spec.inference.mode != "online" else None, "must be 'online'"),
