@@ -1,4 +1,4 @@
-"""A publisher of Pub/Sub for messages that cannot wait: Google's client batches them, and sends batches at once."""
+"""A publisher of Pub/Sub for messages that cannot wait: Google's client sends several batches at once."""
 
 from __future__ import annotations
 
@@ -125,6 +125,6 @@ def _errors(topic: str) -> Iterator[None]:
         yield
     except GoogleAPIError as error:
         raise JobFailedError(
-            f"Topic {topic!r}: {message_of(error)} The answers are in the journal, and their messages are delivered "
-            "again: a worker that is started again sends nothing to the model for them."
+            f"Topic {topic!r}: {message_of(error)} The answers are in the journal, and their messages are "
+            "delivered again: a worker that is started again sends nothing to the model for them."
         ) from error

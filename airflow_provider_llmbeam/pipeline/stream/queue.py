@@ -10,7 +10,6 @@ from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Incoming, Place
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 
-
 #: Attribute of a message of Pub/Sub with the id of the message that it answers, the same if it is sent twice.
 MESSAGE_ID = "llmbeam_message_id"
 #: Place of an entry that another process has stored.

@@ -1,7 +1,7 @@
 """The journal of a queue that has no place for one: segments below `state_uri`, as those of batch jobs.
 
-A process writes segments of its own, and looks for an answer in those of all. A segment is deleted when none of its
-messages can be delivered again.
+A process writes segments of its own, and looks for an answer in those of all. A segment is deleted when none of
+its messages can be delivered again.
 """
 
 from __future__ import annotations
@@ -176,6 +176,6 @@ class SegmentJournal:
             yield
         except Exception as error:
             raise JobFailedError(
-                f"The journal in {self._directory!r} cannot be used: {error}. What is answered and not sent yet is "
-                "perhaps paid again. Make room or grant access there; the worker then goes on where it was."
+                f"The journal in {self._directory!r} cannot be used: {error}. What is answered and not sent yet "
+                "is perhaps paid again. Make room or grant access there; the worker then goes on where it was."
             ) from error

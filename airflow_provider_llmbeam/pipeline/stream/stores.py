@@ -1,7 +1,7 @@
 """Sinks outside the transaction: they take its answers before it is committed.
 
-A transaction that is repeated puts the same answers again: stores upsert them by key, so a reader may see an answer
-early, and never two; a topic of Pub/Sub gets them again, with the same id.
+A transaction that is repeated puts the same answers again: stores upsert them by key, so a reader may see an
+answer early, and never two; a topic of Pub/Sub gets them again, with the same id.
 """
 
 from __future__ import annotations
