@@ -39,6 +39,7 @@ from airflow_provider_llmbeam.pipeline.stream.queue import Queue
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
+from airflow_provider_llmbeam.pipeline.stream.vectors import AnswerEmbedder, embedding_of, vector_job
 from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
@@ -94,11 +95,16 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
             queue = _open_kafka(spec, source, sink, run, histories, until_end)
         moderation = spec.safety.moderation
         guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context)
+        vectors = [
+            AnswerEmbedder(job, _open_engine(job, context), spec.stream.batch_wait_ms / 1000)
+            for job in stores
+            if embedding_of(job.sink) is not None
+        ]
         workers: list[StreamWorker] = []
 
         async def work(engine: Engine) -> None:
             ask_guard = None if guard is None else guard.submit
-            answers = Answers(spec, engine, queue.journal, state.counts, histories, ask_guard)
+            answers = Answers(spec, engine, queue.journal, state.counts, histories, ask_guard, vectors)
             columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
             outputs = Outputs(columns, queue.topics, queue.max_bytes, has_stores=bool(stores))
             into = Stores(stores, outputs, publisher)
@@ -208,9 +214,16 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpe
         raise JobSpecError("`safety.audit`: a stream writes its records to files of a disk; copy them from there.")
     # A sink has rules on other parts of the job.
     fields = spec.model_dump(mode="json", exclude={"sink", "sinks"})
-    return source, [
-        JobSpec.parse({**fields, "sink": sink.model_dump(mode="json")}) for sink in (spec.sink, *spec.sinks)
-    ]
+    jobs = []
+    for sink in (spec.sink, *spec.sinks):
+        embed = embedding_of(sink)
+        if embed is None:
+            jobs.append(JobSpec.parse({**fields, "sink": sink.model_dump(mode="json")}))
+        elif spec.embedding is None:
+            jobs.append(vector_job(spec, sink, embed))
+        else:
+            raise JobSpecError("`sink.embed` must be left out with `task` 'embed', whose answers are vectors.")
+    return source, jobs
 
 
 def _open_engine(spec: JobSpec, context: RunContext) -> EngineThread:

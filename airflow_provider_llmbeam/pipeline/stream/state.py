@@ -21,7 +21,8 @@ class StreamCounts:
     Attributes:
         consumed: Number of messages read.
         requests: Number of requests that were answered or failed, retries included.
-        answered: Number of answers received.
+        answered: Number of answers received, verdicts and vectors included.
+        embedded: Number of vectors of answers received.
         resumed: Number of messages whose answer was in the journal.
         duplicates: Number of messages that took the answer of an equal prompt of their partition.
         committed: Number of answers committed.
@@ -38,6 +39,7 @@ class StreamCounts:
     consumed: int = 0
     requests: int = 0
     answered: int = 0
+    embedded: int = 0
     resumed: int = 0
     duplicates: int = 0
     committed: int = 0

@@ -19,8 +19,9 @@ from airflow_provider_llmbeam.pipeline.records import answer_record, encode_key,
 from airflow_provider_llmbeam.pipeline.sinks import milvus
 from airflow_provider_llmbeam.pipeline.sinks.pubsub import message_of_answer
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
-from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Result
+from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Result, Vector
 from airflow_provider_llmbeam.pipeline.stream.queue import MESSAGE_ID
+from airflow_provider_llmbeam.pipeline.stream.vectors import TEXT, embedding_of, text_to_embed
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.sink import MilvusSink, PubSubSink
 
@@ -47,8 +48,14 @@ class Stores:
         Raises:
             JobFailedError: A store does not take them now.
         """
+        vectors = 0  # stores before, which have vectors
         for job, columns in self._jobs:
-            every = [result for commit in commits for result in commit.results if result.row is not None]
+            every = [(each, each.row) for commit in commits for each in commit.results if each.row is not None]
+            if (embed := embedding_of(job.sink)) is not None:
+                every = [
+                    (each, _with_vector(row, each.message.vectors[vectors], embed.field)) for each, row in every
+                ]
+                vectors += 1
             refused = self._put(job, columns, every)
             commits = [
                 replace(commit, results=tuple(refused.get(id(each), each) for each in commit.results))
@@ -56,16 +63,18 @@ class Stores:
             ]
         return [*commits]
 
-    def _put(self, job: JobSpec, columns: OutputColumns, results: Sequence[Result]) -> dict[int, Result]:
+    def _put(
+        self, job: JobSpec, columns: OutputColumns, rows: Sequence[tuple[Result, AnsweredRow]]
+    ) -> dict[int, Result]:
         """Stores answers; returns what becomes of those that are refused, by the identity of the result."""
-        rows = [(result, result.row) for result in results if result.row is not None]
         if not isinstance(job.sink, PubSubSink):  # the last one of a key counts
             rows = [*{encode_key(row.row, columns.key): (result, row) for result, row in rows}.values()]
         refused = dict[int, Result]()
 
         def refuse(number: int, reason: str) -> None:
-            result, row = rows[number]
-            refused[id(result)] = self._outputs.refused(result.message, row, reason)
+            result, _ = rows[number]
+            assert result.row is not None
+            refused[id(result)] = self._outputs.refused(result.message, result.row, reason)
 
         if rows and isinstance(job.sink, PubSubSink):
             self._publish(job.sink, columns, rows, refuse)
@@ -88,6 +97,17 @@ class Stores:
             messages.append(Outgoing(message["data"], attributes, message.get("ordering_key", "")))
         for position, reason in self._publisher.send(sink.topic, messages).items():
             refuse(numbers[position], f"`sink.topic` {reason}")
+
+
+def _with_vector(answered: AnsweredRow, vector: Vector, field: str) -> AnsweredRow:
+    """Returns an answer with a vector in its place, and the text that it is of as a column."""
+    return replace(
+        answered,
+        row={**answered.row, TEXT: text_to_embed(answered, field)},
+        fingerprint=vector.fingerprint,
+        completion=vector.completion,
+        origin=vector.origin,
+    )
 
 
 def _store(job: JobSpec, columns: OutputColumns, rows: Sequence[AnsweredRow], refuse: _Refuse) -> None:
