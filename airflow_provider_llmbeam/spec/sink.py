@@ -191,7 +191,7 @@ class PostgresSink(_Sink):
 
 
 class MilvusSink(_Sink):
-    """A Milvus collection with one entity per key, for the vectors of `task: embed`, or of the answers of a stream.
+    """A Milvus collection with one entity per key, for the vectors of `task: embed`, or of answers of a stream.
 
     Each entity has the key columns, those of `passthrough`, `vector`, with `details` `llmbeam_model` and
     `llmbeam_fingerprint`, and as its primary key `llmbeam_id`, a hash of the key columns: writing a row again
@@ -205,8 +205,8 @@ class MilvusSink(_Sink):
         token_env: Environment variable that holds the token, `user:password` or an API key. If it is unset, no
             token is sent.
         metric_type: Metric of the index of a new collection.
-        embed: Makes the vectors of the answers of a stream, which are texts. `passthrough` may name `llmbeam_text`,
-            what the vector is of.
+        embed: Makes the vectors of the answers of a stream, which are texts. `passthrough` may name
+            `llmbeam_text`, what the vector is of.
     """
 
     type: Literal["milvus"]

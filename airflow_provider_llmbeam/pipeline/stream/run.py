@@ -173,8 +173,8 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpe
     types, is_kafka = [sink.type for sink in (spec.sink, *spec.sinks)], isinstance(source, KafkaSource)
     if not {*types} <= {"kafka", "milvus", "postgres", "pubsub"} or types.count("kafka") > int(is_kafka):
         raise JobSpecError(
-            f"`sinks`: a stream has sinks of types 'milvus', 'postgres' and 'pubsub', and, from Kafka, at most one "
-            f"of type 'kafka', whose transaction has the positions of the source, too; got {types!r}."
+            f"`sinks`: a stream has sinks of types 'milvus', 'postgres' and 'pubsub', and, from Kafka, at most "
+            f"one of type 'kafka', whose transaction has the positions of the source, too; got {types!r}."
         )
     dead_letter = options.dead_letter_topic
     if dead_letter is not None and ("/" in dead_letter) == is_kafka:

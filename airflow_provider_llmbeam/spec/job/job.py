@@ -159,7 +159,7 @@ class JobSpec(SpecModel):
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """The models that the job asks: its own, those of its cascade, that of its guard and those of its sinks."""
+        """The models that the job asks: its own, those of its cascade and its sinks, and that of its guard."""
         moderation = self.safety.moderation
         stages = () if self.cascade is None else self.cascade.models
         guards = () if moderation is None else (moderation.model,)
