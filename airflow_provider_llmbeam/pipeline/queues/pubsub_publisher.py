@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from google.api_core.exceptions import AlreadyExists, BadRequest, GoogleAPIError, NotFound
 from google.api_core.retry import Retry
-from google.cloud.pubsub_v1 import PublisherClient, SubscriberClient
-from google.cloud.pubsub_v1.types import PublisherOptions
+from google.cloud.pubsub_v1 import PublisherClient, SubscriberClient  # type: ignore[import-untyped]
+from google.cloud.pubsub_v1.types import PublisherOptions  # type: ignore[import-untyped]
 
 from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import before_the_model, message_of

@@ -18,8 +18,8 @@ from typing import Any
 from google.api_core.datetime_helpers import to_rfc3339
 from google.api_core.exceptions import GoogleAPICallError
 from google.auth.exceptions import GoogleAuthError
-from google.cloud.pubsub_v1 import SubscriberClient
-from google.cloud.pubsub_v1.types import FlowControl
+from google.cloud.pubsub_v1 import SubscriberClient  # type: ignore[import-untyped]
+from google.cloud.pubsub_v1.types import FlowControl  # type: ignore[import-untyped]
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import message_of
@@ -189,6 +189,6 @@ def open_pubsub(spec: JobSpec, source: PubSubSource, publisher: Publisher) -> Qu
 
 
 def _incoming(number: int, message: Any) -> Incoming:
-    columns = columns_of(message, to_rfc3339(message.publish_time))
+    columns = columns_of(message, to_rfc3339(message.publish_time))  # type: ignore[no-untyped-call]
     key = message.ordering_key.encode() or None
     return Incoming(number, message.message_id, key, message.publish_time.timestamp(), columns, message.data)

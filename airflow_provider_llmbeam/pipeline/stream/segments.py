@@ -77,9 +77,11 @@ class SegmentJournal:
         Raises:
             JobFailedError: The directory cannot be read.
         """
-        found = self._asked[fingerprint] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Outcome | None] = loop.create_future()
+        self._asked[fingerprint] = found
         if self._look_task is None:
-            self._look_task = asyncio.get_running_loop().create_task(self._look())
+            self._look_task = loop.create_task(self._look())
         return await found
 
     async def write(self, place: Place, fingerprint: str, entry: bytes) -> int | None:
