@@ -112,7 +112,8 @@ def test_vectors_of_a_column_and_hashed_words_are_free(tmp_path, sandbox, kind):
     assert report["stages"][0]["cost_usd"] == 0
     assert set(by_model(sandbox)) == {"large"}
     assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
-    assert "beside" in Path(ended.manifest["report_html_uri"]).read_text()
+    page = Path(ended.manifest["report_html_uri"]).read_text()
+    assert "Draws that the classifier has not seen" in page
     fit = report["stages"][0]["distilled"]["fit_uri"]
     sent = len(sandbox.requests)
     alone = job.run(

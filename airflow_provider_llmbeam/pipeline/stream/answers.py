@@ -35,7 +35,12 @@ from airflow_provider_llmbeam.pipeline.moderation.feature import judged_row, rep
 from airflow_provider_llmbeam.pipeline.moderation.guard import Questions, guard_job
 from airflow_provider_llmbeam.pipeline.moderation.verdict import decide, refusal
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
-from airflow_provider_llmbeam.pipeline.privacy.repair import altered_row
+from airflow_provider_llmbeam.pipeline.privacy.repair import (
+    altered_row,
+    apply_repair,
+    repair_fingerprint,
+    repair_text,
+)
 from airflow_provider_llmbeam.pipeline.privacy.vault import add_sealed, masked_in, returned_of
 from airflow_provider_llmbeam.pipeline.stream.batches import Batches
 from airflow_provider_llmbeam.pipeline.stream.flow import seconds_to_send
@@ -149,18 +154,16 @@ class Answers:
         if dialogue is not None:
             prompt = dialogue.next_prompt() or prompt
             fingerprint = dialogue.fingerprint
-        outcome, origin = await self._ask(
-            partition, message, fingerprint, prompt, lambda prompt: self._send(prompt, message)
-        )
+        outcome, origin = await self._ask_model(partition, message, fingerprint, prompt)
         if dialogue is not None:
             row = self._finish_turn(partition, message, row, dialogue, outcome)
         if isinstance(outcome, Failure):
-            _refuse_of_the_job(outcome)
             return FailedRow(row, outcome, origin)
         answered = AnsweredRow(row, fingerprint, outcome, origin, moderation_input=flag)
-        privacy = self._spec.safety.privacy
-        if privacy is not None and privacy.on_altered == "fail" and (returned := returned_of(answered)).altered:
-            return altered_row(answered, returned, "`safety.privacy.on_altered` is 'fail'")
+        settled = await self._settle_altered(partition, message, answered, prompt)
+        if isinstance(settled, FailedRow):
+            return settled
+        answered = settled
         if moderation is None or "output" not in moderation.on:
             return answered
         text, _ = with_published_text(answered, self._spec.generation.keep_reasoning)
@@ -193,6 +196,35 @@ class Answers:
             return Vector(fingerprint, outcome, origin)
         _refuse_of_the_job(outcome)
         return dataclasses.replace(outcome, message=f"the vector of the answer: {outcome.message}")
+
+    async def _ask_model(
+        self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt
+    ) -> tuple[Outcome, Origin]:
+        """Returns the outcome of a prompt of the model, see `_ask`.
+
+        Raises:
+            JobFailedError: Every other message would fail, too.
+        """
+        outcome, origin = await self._ask(
+            partition, message, fingerprint, prompt, lambda prompt: self._send(prompt, message)
+        )
+        if isinstance(outcome, Failure):
+            _refuse_of_the_job(outcome)
+        return outcome, origin
+
+    async def _settle_altered(
+        self, partition: Partition, message: Message, answered: AnsweredRow, prompt: Prompt
+    ) -> AnsweredRow | FailedRow:
+        """Applies `privacy.on_altered` to an answer, which is not yet restored."""
+        privacy = self._spec.safety.privacy
+        if privacy is None or privacy.on_altered == "keep" or not (found := returned_of(answered)).altered:
+            return answered
+        if privacy.on_altered == "fail":
+            return altered_row(answered, found, "`safety.privacy.on_altered` is 'fail'")
+        question = dataclasses.replace(prompt, text=repair_text(prompt.text, found))
+        fingerprint = repair_fingerprint(answered.fingerprint)
+        outcome, origin = await self._ask_model(partition, message, fingerprint, question)
+        return apply_repair(answered, outcome, is_counted=origin in ("fresh", "repaired"))
 
     def _begin_turn(self, partition: Partition, message: Message, found: RowPrompt) -> Dialogue | None:
         if self._histories is None or message.conversation is None:

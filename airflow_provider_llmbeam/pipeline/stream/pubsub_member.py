@@ -124,12 +124,12 @@ class PubSubMember:
         """Takes no messages of the client, which leases no further ones then, or takes them again."""
         self._is_paused = bool(places)
 
-    def lag(self, positions: Sequence[tuple[Place, int]]) -> int:
+    def lags(self, positions: Sequence[tuple[Place, int]]) -> dict[Place, int]:
         """Returns the number of messages that the client has leased and the worker has not read."""
-        return self._found.qsize()
+        return {self._place: self._found.qsize()}
 
-    def commit(self, commits: Sequence[Commit]) -> bool:
-        """Sends what the dead letter gets, and acknowledges all messages.
+    def commit(self, commits: Sequence[Commit], at_ms: int, increment: tuple[bytes, bytes] | None) -> bool:
+        """Sends what the dead letter gets, and acknowledges all messages; there is no topic for an increment.
 
         Raises:
             JobFailedError: Pub/Sub does not take the dead letter.
@@ -169,21 +169,22 @@ def open_pubsub(spec: JobSpec, source: PubSubSource, publisher: Publisher) -> Qu
     """
     options = spec.stream
     project = "/".join(source.subscription.split("/")[:2])
-    dead_letter = options.dead_letter_topic or f"{project}/topics/llmbeam-{job_identity(spec)}-dead-letter"
+    name = f"llmbeam-{job_identity(spec)}"
+    dead_letter = options.dead_letter_topic or f"{project}/topics/{name}-dead-letter"
     publisher.check(dead_letter, "stream.dead_letter_topic", creates=options.create_topics)
-    journal = SegmentJournal(spec.paths.stream_uri, spec.name)
+    journal = SegmentJournal(spec.paths.segments_uri, spec.name)
     flow = FlowControl(max_messages=room(0, spec.limits.max_in_flight), max_bytes=options.max_held_bytes)
 
-    def open_member(*callbacks: Any) -> PubSubMember:
+    def open_member(name: str, *callbacks: Any) -> PubSubMember:
         return PubSubMember(source.subscription, flow, publisher, journal, *callbacks)
 
     topics = Topics(
         source=(source.subscription,),
         answers=None,
         dead_letter=dead_letter,
-        journal=spec.paths.stream_uri,
+        journal=spec.paths.segments_uri,
         history=None,
-        group=source.subscription,
+        group=name,
     )
     return Queue(topics=topics, max_bytes=MAX_BYTES, journal=journal, open_member=open_member)
 

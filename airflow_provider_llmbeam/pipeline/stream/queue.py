@@ -32,11 +32,11 @@ class QueueMember(Protocol):
     def pause(self, places: frozenset[Place]) -> None:
         """Reads no messages of these partitions, and those of all others."""
 
-    def lag(self, positions: Sequence[tuple[Place, int]]) -> int:
-        """Returns the number of messages after these positions, as far as the client knows."""
+    def lags(self, positions: Sequence[tuple[Place, int]]) -> dict[Place, int]:
+        """Returns the number of messages after each of these positions, as far as the client knows."""
         ...
 
-    def commit(self, commits: Sequence[Commit]) -> bool:
+    def commit(self, commits: Sequence[Commit], at_ms: int, increment: tuple[bytes, bytes] | None) -> bool:
         """Commits results and positions; returns whether they are, and are not to be tried again."""
         ...
 
@@ -64,7 +64,7 @@ class Queue:
         topics: Its topics.
         max_bytes: Size of the largest record, in bytes.
         journal: What is paid and not committed yet.
-        open_member: Makes a reader, with what takes new, revoked and lost partitions.
+        open_member: Makes a reader, with its name and what takes new, revoked and lost partitions.
     """
 
     topics: Topics

@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline import sinks, storage
+from airflow_provider_llmbeam.pipeline import sinks
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
@@ -33,6 +33,7 @@ from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.http import served
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
+from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
 from airflow_provider_llmbeam.pipeline.stream.pubsub_member import open_pubsub
 from airflow_provider_llmbeam.pipeline.stream.queue import Queue
@@ -41,8 +42,7 @@ from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
 from airflow_provider_llmbeam.pipeline.stream.vectors import AnswerEmbedder, embedding_of, vector_job
 from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
-from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.safety import FilesAudit
+from airflow_provider_llmbeam.spec.job import JobSpec, StreamJob
 from airflow_provider_llmbeam.spec.sink import KafkaSink, PubSubSink
 from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 from airflow_provider_llmbeam.spec.stream import StreamRun
@@ -56,12 +56,16 @@ _END_SECONDS = 30.0
 _SLOTS = 1000
 
 
-def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
+def run_stream(
+    spec: JobSpec, run: StreamRun, alerts_path: Path | None = None, page_path: Path | None = None
+) -> dict[str, Any]:
     """Answers messages until a signal, the end of its time, or of what there is to drain.
 
     Args:
         spec: The job.
         run: The process.
+        alerts_path: File to which a line is added for each alert; `None` for none.
+        page_path: File to which the page of the group is written; `None` for none.
 
     Returns:
         The counts.
@@ -92,53 +96,47 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
             assert publisher is not None
             queue = open_pubsub(spec, source, publisher)
         else:
-            queue = _open_kafka(spec, source, sink, run, histories, until_end)
+            queue = _open_kafka(spec, source, sink, histories)
+        topics = queue.topics
+        name = run.member or until_end.enter_context(_slot(topics.group))
+        _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
+        metrics = Metrics(spec, name, state, alerts_path, page_path)
         moderation = spec.safety.moderation
-        guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context)
+        guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context, until_end)
         vectors = [
-            AnswerEmbedder(job, _open_engine(job, context), spec.stream.batch_wait_ms / 1000)
+            AnswerEmbedder(job, _open_engine(job, context, until_end), spec.stream.batch_wait_ms / 1000)
             for job in stores
             if embedding_of(job.sink) is not None
         ]
-        workers: list[StreamWorker] = []
 
         async def work(engine: Engine) -> None:
             ask_guard = None if guard is None else guard.submit
             answers = Answers(spec, engine, queue.journal, state.counts, histories, ask_guard, vectors)
             columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
-            outputs = Outputs(columns, queue.topics, queue.max_bytes, has_stores=bool(stores))
+            key = None if sink is None else sink.key
+            outputs = Outputs(columns, key, queue.topics, queue.max_bytes, has_stores=bool(stores))
             into = Stores(stores, outputs, publisher)
-            workers.append(
-                StreamWorker(spec, source, run, queue.open_member, answers, histories, outputs, into, state)
-            )
-            async with served(state, run.http):
-                try:
-                    await workers[0].run()
-                finally:
-                    await queue.journal.close()
-
-        engine_thread = _open_engine(spec, context)  # it ends with its last reference
-        ended = engine_thread.start(work)
+            member = partial(queue.open_member, name)
+            worker = StreamWorker(spec, source, run, member, answers, histories, outputs, into, state, metrics)
+            try:
+                async with metrics.kept(), served(spec, state, run.http):
+                    await worker.run()
+            finally:
+                await queue.journal.close()
 
         def stop() -> None:
-            for worker in workers:
-                worker.stop()
+            state.is_stopping = True
 
+        engine_thread = _open_engine(spec, context, until_end)
         with stopped_at_signal(stop, spec.stream.drain_seconds + _END_SECONDS):
+            ended = engine_thread.start(work)
             while not wait([ended], timeout=_POLL_SECONDS).done:
                 pass
         ended.result()
     return state.plain()
 
 
-def _open_kafka(
-    spec: JobSpec,
-    source: KafkaSource,
-    sink: KafkaSink | None,
-    run: StreamRun,
-    histories: Histories | None,
-    until_end: ExitStack,
-) -> Queue:
+def _open_kafka(spec: JobSpec, source: KafkaSource, sink: KafkaSink | None, histories: Histories | None) -> Queue:
     client = Client(source, "source")
     if sink is not None and not _is_same_cluster(client, Client(sink, "sink")):
         raise JobSpecError(
@@ -149,10 +147,11 @@ def _open_kafka(
     topics = Topics.of(spec, source, sink)
     ttl_days = 0.0 if spec.conversation is None else spec.conversation.ttl_days
     max_bytes = check_topics(topics, client, creates=spec.stream.create_topics, ttl_days=ttl_days)
-    name = run.member or until_end.enter_context(_slot(topics.group))
-    _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
     journal = JournalWriter(client, topics.journal, max_bytes)
-    open_member = partial(Member, source, client, topics, name, histories)
+
+    def open_member(name: str, *callbacks: Any) -> Member:
+        return Member(source, client, topics, name, histories, *callbacks)
+
     return Queue(topics=topics, max_bytes=max_bytes, journal=journal, open_member=open_member)
 
 
@@ -167,51 +166,8 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpe
     Raises:
         JobSpecError: It cannot.
     """
-    source, options = spec.source, spec.stream
-    if not isinstance(source, KafkaSource | PubSubSource) or getattr(source, "window", None) is not None:
-        raise JobSpecError("`source`: a stream reads a source of type 'kafka', without a time range, or 'pubsub'.")
-    types, is_kafka = [sink.type for sink in (spec.sink, *spec.sinks)], isinstance(source, KafkaSource)
-    if not {*types} <= {"kafka", "milvus", "postgres", "pubsub"} or types.count("kafka") > int(is_kafka):
-        raise JobSpecError(
-            f"`sinks`: a stream has sinks of types 'milvus', 'postgres' and 'pubsub', and, from Kafka, at most "
-            f"one of type 'kafka', whose transaction has the positions of the source, too; got {types!r}."
-        )
-    dead_letter = options.dead_letter_topic
-    if dead_letter is not None and ("/" in dead_letter) == is_kafka:
-        raise JobSpecError(
-            f"`stream.dead_letter_topic` must be a topic of the source's kind; got {dead_letter!r}."
-        )
-    privacy, audit = spec.safety.privacy, spec.safety.audit
-    for field, value, expected in (
-        ("inference.mode", spec.inference.mode if spec.inference.mode != "online" else None, "must be 'online'"),
-        ("cascade", spec.cascade, "must be left out"),
-        (
-            "conversation.order_by",
-            spec.conversation and spec.conversation.order_by,
-            "must be left out: the order of the topic counts",
-        ),
-        *(
-            (name, value, "must be left out with a source of type 'pubsub'")
-            for name, value in (
-                ("conversation", spec.conversation),
-                ("stream.group_id", options.group_id),
-                ("stream.journal_topic", options.journal_topic),
-                ("stream.history_topic", options.history_topic),
-            )
-            if not is_kafka
-        ),
-        ("prompt.media", spec.prompt.media or None, "must be left out"),
-        ("safety.privacy.dlp", privacy and privacy.dlp, "must be left out"),
-        (
-            "safety.privacy.on_altered",
-            privacy and privacy.on_altered if privacy and privacy.on_altered == "repair" else None,
-            "must be 'keep' or 'fail'",
-        ),
-    ):
-        if value is not None:
-            raise JobSpecError(f"`{field}` {expected} in a stream.")
-    if audit is not None and not (isinstance(audit, FilesAudit) and storage.is_local(audit.uri)):
-        raise JobSpecError("`safety.audit`: a stream writes its records to files of a disk; copy them from there.")
+    source = StreamJob.parse(spec.model_dump(mode="json")).source
+    assert isinstance(source, KafkaSource | PubSubSource)
     # A sink has rules on other parts of the job.
     fields = spec.model_dump(mode="json", exclude={"sink", "sinks"})
     jobs = []
@@ -219,17 +175,17 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpe
         embed = embedding_of(sink)
         if embed is None:
             jobs.append(JobSpec.parse({**fields, "sink": sink.model_dump(mode="json")}))
-        elif spec.embedding is None:
-            jobs.append(vector_job(spec, sink, embed))
         else:
-            raise JobSpecError("`sink.embed` must be left out with `task` 'embed', whose answers are vectors.")
+            jobs.append(vector_job(spec, sink, embed))
     return source, jobs
 
 
-def _open_engine(spec: JobSpec, context: RunContext) -> EngineThread:
+def _open_engine(spec: JobSpec, context: RunContext, until_end: ExitStack) -> EngineThread:
     handler: JobHandler[Any] = JobHandler(spec, context)
     handler.journal_uri = None  # the journal is a topic
-    return handler.load_model()
+    engine_thread = handler.load_model()  # it closes with its last reference
+    until_end.callback(engine_thread.end)
+    return engine_thread
 
 
 @contextmanager
