@@ -21,10 +21,11 @@ from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
     client_package,
     is_permanent,
 )
+from airflow_provider_llmbeam.pipeline.sources.kafka import columns_of
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal, begin_of
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
-from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Partition, Place
+from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Incoming, Partition, Place
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 from airflow_provider_llmbeam.spec.source import KafkaSource
 
@@ -142,15 +143,17 @@ class Member:
         self._consumer = self._producer = None
         self._paused = frozenset()
 
-    def poll(self, most: int, seconds: float) -> Iterator[Any]:
-        """Yields messages, at most so many, and ends of partitions (`_PARTITION_EOF`)."""
+    def poll(self, most: int, seconds: float) -> Iterator[tuple[Place, Incoming | None]]:
+        """Yields messages, at most so many; `None` is the end of a partition."""
         with self._errors("reading"):
             first = self._consumer.poll(seconds)
             found = [] if first is None else [first, *self._consumer.consume(max(1, most - 1), 0)]
         for message in found:
             error = message.error()
-            if error is None or error.code() == self._kafka.KafkaError._PARTITION_EOF:
-                yield message
+            if error is None:
+                yield (message.topic(), message.partition()), _incoming(message)
+            elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
+                yield (message.topic(), message.partition()), None
             elif error.code() == self._kafka.KafkaError._AUTO_OFFSET_RESET:
                 raise JobSpecError(
                     f"`source.on_deleted`: Kafka has deleted messages of {message.topic()!r}, partition "
@@ -364,6 +367,14 @@ class Member:
             if is_permanent(error):
                 raise self._client.error(error, doing) from None
             raise RestartError(f"{doing} failed: {error.name()}: {error.str()}") from None
+
+
+def _incoming(record: Any) -> Incoming:
+    columns = columns_of(record)
+    at = columns["kafka_timestamp"]
+    name = f"{record.topic()}:{record.partition()}:{record.offset()}"
+    produced_at = None if at is None else at / 1000
+    return Incoming(record.offset(), name, record.key(), produced_at, columns, record.value())
 
 
 def journal_key(topic: str, fingerprint: str) -> bytes:

@@ -79,10 +79,17 @@ class FakeWriter:
 
     def __init__(self) -> None:
         self.entries: list[str] = []
+        self.elsewhere: dict[str, Completion] = {}
 
     async def write(self, place, fingerprint, entry):
         self.entries.append(fingerprint)
         return len(self.entries) - 1
+
+    async def find(self, fingerprint):
+        return self.elsewhere.get(fingerprint)
+
+    async def close(self):
+        pass
 
 
 class Stream:
