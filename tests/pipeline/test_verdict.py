@@ -56,6 +56,81 @@ FAULTS = {
             tests=(),
         ),
     ),
+    "a sink that appends on retry": (
+        PROCESS,
+        "published once",
+        PlantedFault(
+            area="verdict",
+            what="the rows that a retry takes from the journal are written twice",
+            file="pipeline/transforms/write.py",
+            old="    line = encode_record(answer_record(found, columns))",
+            new="    line = encode_record(answer_record(found, columns)) * (1 + (found.origin == 'resumed'))",
+            tests=(),
+        ),
+    ),
+    "a retried row that is answered by its neighbour": (
+        PROCESS,
+        "answer of its row",
+        PlantedFault(
+            area="verdict",
+            what="each prompt in the journal has the answer of the next one",
+            file="pipeline/transforms/reuse.py",
+            old=(
+                "    for entry in _entries(uri, oldest_at):\n"
+                "        yield entry.fingerprint, (entry.job, entry.outcome)"
+            ),
+            new=(
+                "    entries = [*_entries(uri, oldest_at)]\n"
+                "    for entry, other in zip(entries, entries[1:] + entries[:1], strict=True):\n"
+                "        yield entry.fingerprint, (entry.job, other.outcome)"
+            ),
+            tests=(),
+        ),
+    ),
+    "a refused prompt that is published as an empty answer": (
+        PROCESS,
+        "answer of its row",
+        PlantedFault(
+            area="verdict",
+            what="a row that the server refused is published with an empty answer, which nobody paid for",
+            file="engine/engine.py",
+            old="        failures = failures_of(request, self._failed(error, request))\n",
+            new=(
+                "        self._failed(error, request)\n"
+                "        reply = Reply(text='', finish_reason='stop', tokens=error.tokens, model='gemini-2.5-flash')\n"
+                "        bill = self._bill(error, request)\n"
+                "        failures = [completion_of(reply, None, bill, request, 0.0, 0, is_first=True)]\n"
+            ),
+            tests=(),
+        ),
+    ),
+    "a few prompts that are sent twice without a kill": (
+        PROCESS,
+        "paid once",
+        PlantedFault(
+            area="verdict",
+            what="one prompt in twenty is sent twice, and one of its answers is thrown away",
+            file="engine/engine.py",
+            old="                    replies = [await tier.backend.complete(*prompts)]",
+            new=(
+                "                    twice = range(1 + (request.number % 20 == 7))\n"
+                "                    replies = [await tier.backend.complete(*prompts) for _ in twice][:1]"
+            ),
+            tests=(),
+        ),
+    ),
+    "two GPUs where one was asked for": (
+        ENDPOINT,
+        "GPUs that were asked for",
+        PlantedFault(
+            area="verdict",
+            what="an endpoint is deployed with twice the replicas of its spec",
+            file="endpoints/platforms/vertex_ai_requests.py",
+            old='        "min_replica_count": spec.min_replicas,\n        "max_replica_count": spec.max_replicas,',
+            new='        "min_replica_count": 2 * spec.min_replicas,\n        "max_replica_count": 2 * spec.max_replicas,',
+            tests=(),
+        ),
+    ),
 }
 
 
