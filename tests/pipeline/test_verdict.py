@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.promise(2), pytest
 ROOT = Path(__file__).resolve().parents[2]
 #: Its first case asks Gemini from a process, and is killed once, after more answers than are in flight.
 SEED = 69
-PROCESS, DATAFLOW, ENDPOINT = "process-gemini-jsonl", "dataflow-gemini-parquet", "endpoint-garden"
+PROCESS, DATAFLOW = "process-gemini-jsonl", "dataflow-gemini-parquet"
+ENDPOINT, CLOUD_RUN = "endpoint-garden", "endpoint-cloud_run"
 FAULTS = {
     "answers joined by position": (
         PROCESS,
@@ -37,10 +38,10 @@ FAULTS = {
         "paid once",
         PlantedFault(
             area="verdict",
-            what="answers are recorded at the end of a batch, and the retry of a killed job pays for them again",
+            what="answers are not recorded, and the retry of a killed job pays for them again",
             file="engine/journal/segment_writer.py",
             old="            file.writelines(line for _, line in self._unwritten)\n            file.flush()",
-            new="            file.writelines(line for _, line in self._unwritten)",
+            new="            file.flush()",
             tests=(),
         ),
     ),
@@ -58,7 +59,7 @@ FAULTS = {
     ),
     "a sink that appends on retry": (
         PROCESS,
-        "published once",
+        "every row once",
         PlantedFault(
             area="verdict",
             what="the rows that a retry takes from the journal are written twice",
@@ -120,14 +121,14 @@ FAULTS = {
         ),
     ),
     "two GPUs where one was asked for": (
-        ENDPOINT,
-        "GPUs that were asked for",
+        CLOUD_RUN,
+        "no GPU that was not asked for",
         PlantedFault(
             area="verdict",
-            what="an endpoint is deployed with twice the replicas of its spec",
-            file="endpoints/platforms/vertex_ai_requests.py",
-            old='        "min_replica_count": spec.min_replicas,\n        "max_replica_count": spec.max_replicas,',
-            new='        "min_replica_count": 2 * spec.min_replicas,\n        "max_replica_count": 2 * spec.max_replicas,',
+            what="a service keeps twice the instances of its spec",
+            file="endpoints/platforms/cloud_run.py",
+            old='{"min_instance_count": spec.min_instances, "max_instance_count": spec.max_instances}',
+            new='{"min_instance_count": 2 * spec.max_instances, "max_instance_count": 2 * spec.max_instances}',
             tests=(),
         ),
     ),
