@@ -98,7 +98,7 @@ FAULTS = {
             old="        failures = failures_of(request, self._failed(error, request))\n",
             new=(
                 "        self._failed(error, request)\n"
-                "        reply = Reply(text='', finish_reason='stop', tokens=error.tokens, model='gemini-2.5-flash')\n"
+                "        reply = Reply(text='', finish_reason='stop', tokens=error.tokens, model='gemini')\n"
                 "        bill = self._bill(error, request)\n"
                 "        failures = [completion_of(reply, None, bill, request, 0.0, 0, is_first=True)]\n"
             ),
