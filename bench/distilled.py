@@ -20,7 +20,7 @@ import sysconfig
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
@@ -107,8 +107,12 @@ class Result:
     rare: float
 
 
-def simulate(separation: float, has_small: bool, target: float, draws: int, seed: int) -> Result:
-    """Draws rows, learns, calibrates, and counts all of them."""
+#: What is simulated of one source: the targets, each without and with a small model.
+SETTINGS = [(target, has_small) for target in (0.90, 0.95) for has_small in (False, True)]
+
+
+def simulate(separation: float, draws: int, seed: int) -> list[Result]:
+    """Draws rows, learns, calibrates for each of `SETTINGS`, and counts all rows."""
     source = np.random.default_rng(seed)
     names = np.array([*CLASSES])
     classes = source.choice(len(names), PROMPTS, p=[*CLASSES.values()])
@@ -122,39 +126,49 @@ def simulate(separation: float, has_small: bool, target: float, draws: int, seed
     texts = labels.tolist()
     distilled = teach(vectors, texts, drawn[: draws // 2], COLUMN)
     answers = np.array([answer for answer, _ in distilled.answers])
-    scores, agrees, predicted = (
-        [np.array([score for _, score in distilled.answers])],
-        [answers == labels],
-        [answers],
+    is_right = source.random(PROMPTS) < SMALL_RIGHT
+    wrong = names[(classes + source.integers(1, len(names), PROMPTS)) % len(names)]
+    distance = NormalDist().inv_cdf(GOOD) * 2**0.5
+    every = Rows(
+        weights,
+        [
+            np.array([score for _, score in distilled.answers]),
+            source.standard_normal(PROMPTS) + distance * is_right,
+        ],
+        [answers == labels, is_right],
+        labels,
+        [answers, np.where(is_right, labels, wrong)],
     )
-    costs = [0.0]
-    if has_small:
-        is_right = source.random(PROMPTS) < SMALL_RIGHT
-        wrong = names[(classes + source.integers(1, len(names), PROMPTS)) % len(names)]
-        distance = NormalDist().inv_cdf(GOOD) * 2**0.5
-        scores.append(source.standard_normal(PROMPTS) + distance * is_right)
-        agrees.append(is_right)
-        predicted.append(np.where(is_right, labels, wrong))
-        costs.append(SMALL_COST)
-    rows = Rows(weights, scores, agrees, labels, predicted)
-    calibration = calibrate(
-        draws_of(rows, distilled, texts, drawn),
-        Costs(tuple(costs), 1.0),
-        target_agreement=target,
-        confidence=CONFIDENCE,
-        class_agreement=CLASS_AGREEMENT,
-    )
-    chosen = rows.choose(calibration)
-    final = final_agreement(rows, chosen)
-    agreement, of_classes = rows.share(final), rows.share_by_class(final)
-    misses = any(of_classes[label] < CLASS_AGREEMENT for label in calibration.guaranteed or ())
-    return Result(
-        misses=agreement < target or misses,
-        is_found=not calibration.reason,
-        by_stage=tuple(rows.share(chosen == stage) for stage in range(len(costs) + 1)),
-        agreement=agreement,
-        rare=of_classes["rare"],
-    )
+    found = []
+    for target, has_small in SETTINGS:
+        stages = 1 + has_small
+        rows = replace(
+            every,
+            scores=every.scores[:stages],
+            agrees=every.agrees[:stages],
+            predicted=every.predicted[:stages],
+        )
+        calibration = calibrate(
+            draws_of(rows, distilled, texts, drawn),
+            Costs((0.0, SMALL_COST)[:stages], 1.0),
+            target_agreement=target,
+            confidence=CONFIDENCE,
+            class_agreement=CLASS_AGREEMENT,
+        )
+        chosen = rows.choose(calibration)
+        final = final_agreement(rows, chosen)
+        agreement, of_classes = rows.share(final), rows.share_by_class(final)
+        misses = any(of_classes[label] < CLASS_AGREEMENT for label in calibration.guaranteed or ())
+        found.append(
+            Result(
+                misses=agreement < target or misses,
+                is_found=not calibration.reason,
+                by_stage=tuple(rows.share(chosen == stage) for stage in range(stages + 1)),
+                agreement=agreement,
+                rare=of_classes["rare"],
+            )
+        )
+    return found
 
 
 def run_simulation(runs: int, processes: int) -> int:
@@ -171,23 +185,21 @@ def run_simulation(runs: int, processes: int) -> int:
     sys.stdout.write(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}\n")
     is_missed, began = False, time.monotonic()
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for target in (0.90, 0.95):
-            for name, separation in SEPARATIONS.items():
-                for has_small in (False, True):
-                    arguments = [(separation, has_small, target, 1000, seed) for seed in range(runs)]
-                    results = pool.starmap(simulate, arguments, chunksize=5)
-                    missed = sum(result.misses for result in results)
-                    low, high = lower_bound(missed, runs, _INTERVAL), upper_bound(missed, runs, _INTERVAL)
-                    is_missed |= low > 1 - CONFIDENCE
-                    shares = [fmean(each) for each in zip(*(result.by_stage for result in results), strict=True)]
-                    small = f"{shares[1]:.1%}" if has_small else "–"
-                    sys.stdout.write(
-                        f"| {target:.2f}, {name}, {'small model' if has_small else 'alone'} "
-                        f"| {missed / runs:.1%}: {low:.1%}–{high:.1%} "
-                        f"| {fmean(result.is_found for result in results):.0%} | {shares[0]:.1%} | {small} "
-                        f"| {shares[-1]:.1%} | {fmean(result.rare for result in results):.1%} |\n"
-                    )
-                    sys.stdout.flush()
+        for name, separation in SEPARATIONS.items():
+            every = pool.starmap(simulate, [(separation, 1000, seed) for seed in range(runs)], chunksize=5)
+            for (target, has_small), *results in zip(SETTINGS, *every, strict=True):
+                missed = sum(result.misses for result in results)
+                low, high = lower_bound(missed, runs, _INTERVAL), upper_bound(missed, runs, _INTERVAL)
+                is_missed |= low > 1 - CONFIDENCE
+                shares = [fmean(each) for each in zip(*(result.by_stage for result in results), strict=True)]
+                small = f"{shares[1]:.1%}" if has_small else "–"
+                sys.stdout.write(
+                    f"| {name}, {target:.2f}, {'small model' if has_small else 'alone'} "
+                    f"| {missed / runs:.1%}: {low:.1%}–{high:.1%} "
+                    f"| {fmean(result.is_found for result in results):.0%} | {shares[0]:.1%} | {small} "
+                    f"| {shares[-1]:.1%} | {fmean(result.rare for result in results):.1%} |\n"
+                )
+            sys.stdout.flush()
     sys.stdout.write(f"\n{runs} runs of each, {time.monotonic() - began:.0f} s\n")
     return int(is_missed)
 

@@ -101,6 +101,8 @@ def learn(
         has_schema: Whether the answers are values of an output schema.
         learned_from: Digests for the fit.
     """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
     columns = idf = None
     vectors, scale = lesson.vectors, 1.0
     if isinstance(embedding, TfidfVectors):
@@ -115,7 +117,9 @@ def learn(
     fitted, logits = [], []
     for head in heads:
         labels, targets = _labels_of(head, lesson.values)
-        learned, found = _learn_head(vectors, targets, lesson.weights, head.kind == "many")
+        # One thread: on two busy cores, the threads of BLAS waited for each other for 30 times as long.
+        with threadpool_limits(1):
+            learned, found = _learn_head(vectors, targets, lesson.weights, head.kind == "many")
         weights, intercepts = learned
         fitted.append(
             Head(
@@ -219,10 +223,8 @@ def _solve_many(vectors: Any, targets: Floats, weights: Floats, strength: float)
 def _regress(vectors: Any, labels: NDArray[Any], weights: Floats, strength: float) -> tuple[Floats, Floats]:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    # One thread: on two busy cores, the threads of BLAS waited for each other for 30 times as long.
-    with threadpool_limits(1), warnings.catch_warnings():
+    with warnings.catch_warnings():
         # Coefficients that are not quite the best ones are tested like others.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = LogisticRegression(C=strength, max_iter=300, tol=_TOLERANCE).fit(

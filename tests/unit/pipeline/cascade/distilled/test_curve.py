@@ -31,12 +31,18 @@ def curve(*kept: float) -> list[LearningPoint]:
         ((0.5, 0.6), 1000, False),
         ((0.6, 0.6), 10**6, False),
         ((0.6, 0.5), 10**6, False),
+        ((0.5, 0.56), 10_000, False),
         ((0.5,), 10**6, False),
     ],
 )
-def test_more_labels_are_asked_for_if_the_last_doubling_saved_more_than_they_are(kept, rows, pays):
+def test_more_labels_are_asked_for_if_a_flattening_curve_saves_more_than_they_are(kept, rows, pays):
     assert labels_pay(curve(*kept), rows=rows, labels=400) is pays
     assert not labels_pay(curve(*kept), rows=rows, labels=0)
+
+
+def test_the_noise_of_one_point_of_the_curve_does_not_decide():
+    assert labels_pay(curve(0.3, 0.5, 0.5), rows=10_000, labels=400)
+    assert not labels_pay(curve(0.5, 0.4, 0.5), rows=10_000, labels=400)
 
 
 @pytest.mark.parametrize(
