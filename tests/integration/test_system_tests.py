@@ -17,24 +17,32 @@ NAMES = sorted(path.stem for path in HERE.glob("example_*.py"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_system_test_tears_down_in_every_case_and_fails_with_each_of_its_tasks(name):
-    module = importlib.import_module(f"tests.system.{name}")
-    tasks = module.dag.task_dict
-    assert module.dag.dag_id == f"{name.removeprefix('example_')}" == module.test.dag_id
+def test_a_system_test_tears_down_in_every_case_and_fails_with_each_of_its_tasks(name, dag_bags):
+    bag = dag_bags.DagBag(str(HERE / f"{name}.py"))
+    assert not bag.import_errors
+    ((dag_id, dag),) = bag.dags.items()
+    assert f"example_{dag_id}" == name
+    tasks = dag.task_dict
     assert (tasks["watcher"].trigger_rule, tasks["watcher"].retries) == ("one_failed", 0)
-    assert tasks["watcher"].upstream_task_ids == tasks.keys() - {"watcher"}
+    assert tasks["watcher"].upstream_task_ids == {task.task_id for task in tasks.values() if not task.is_setup} - {
+        "watcher"
+    }
     assert tasks["delete_rows"].trigger_rule == "all_done"
     assert tasks.keys() - {"watcher", "delete_rows"} <= tasks["delete_rows"].get_flat_relative_ids(upstream=True)
-    assert [root.task_id for root in module.dag.roots] == ["write_rows"]
-    assert module.test.usd > 0
-    assert module.test.minutes > 0
+    assert [root.task_id for root in dag.roots] == ["write_rows"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_system_test_says_what_it_costs_and_takes(name):
+    test = importlib.import_module(f"tests.system.{name}").test
+    assert test.usd > 0
+    assert test.minutes > 0
 
 
 def test_the_tests_of_this_machine_collect_no_system_test(pytestconfig):
     assert NAMES
-    assert not any(
-        path.match(pattern) for pattern in pytestconfig.getini("python_files") for path in HERE.iterdir()
-    )
+    patterns = pytestconfig.getini("python_files")
+    assert not any(path.match(pattern) for pattern in patterns for path in HERE.iterdir())
 
 
 @pytest.fixture
@@ -55,7 +63,7 @@ def cloud(tmp_path):
 
 
 def run_system_test(environment, *arguments):
-    command = [sys.executable, "-m", "tests.system", "classify_csv", *arguments]
+    command = [sys.executable, "-m", "tests.system", *arguments]
     return subprocess.run(
         command, cwd=HERE.parents[1], env=environment, check=False, capture_output=True, text=True
     )
@@ -68,20 +76,30 @@ def objects_of(sandbox):
 @pytest.mark.full
 def test_a_system_test_runs_only_for_an_allowed_cost_and_leaves_nothing(cloud):
     sandbox, environment = cloud
-    refused = run_system_test(environment, "--spend", "0.001")
+    refused = run_system_test(environment, "classify_csv", "--spend", "0.001")
     assert refused.returncode == 2
     assert refused.stdout.startswith("classify_csv: at most $0.01 and 5 minutes. Needs `GOOGLE_API_KEY`")
     assert sandbox.requests.paid().total() == 0
-    ended = run_system_test(environment, "--spend", "0.01")
+    ended = run_system_test(environment, "classify_csv", "--spend", "0.01")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert sandbox.requests.paid().total() == 2
     assert objects_of(sandbox) == []
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("name", ["reviews_on_dataflow", "gemma_gpu_backfill"])
+def test_a_system_test_in_the_cloud_leaves_nothing_that_is_billed(cloud, name):
+    sandbox, environment = cloud
+    ended = run_system_test(environment, name, "--spend", "3")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert len(sandbox.requests.paid()) >= 10
+    assert (objects_of(sandbox), sandbox.bill.running) == ([], [])
+
+
+@pytest.mark.full
 def test_a_system_test_of_a_job_that_fails_fails_and_leaves_nothing(cloud):
     sandbox, environment = cloud
     sandbox.faults.queue("gemini.generateContent", *[Fault(kind="error", http_status=400, message="no")] * 9)
-    ended = run_system_test(environment, "--spend", "1")
+    ended = run_system_test(environment, "classify_csv", "--spend", "1")
     assert ended.returncode != 0
     assert objects_of(sandbox) == []
