@@ -3,7 +3,7 @@
 `simulate`: vectors, labels and a small model are drawn at random; a job's own code learns, calibrates, and answers
 all rows. `texts`: docstrings of the installed packages, without the names of packages; the label is the package,
 and `model` is right on 97 % of them. `rows`: jobs with the echo model, and a free stage
-before it. Nothing is sent.
+before it, beside a graph with their shuffles alone. Nothing is sent.
 """
 
 from __future__ import annotations
@@ -11,21 +11,27 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import hashlib
 import itertools
+import json
 import multiprocessing
 import random
 import re
+import resource
 import sys
 import sysconfig
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
 
+import apache_beam as beam
 import numpy as np
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from airflow_provider_llmbeam.engine.tokens import estimate_tokens
 from airflow_provider_llmbeam.pipeline.cascade.binomial import lower_bound, upper_bound
@@ -33,8 +39,10 @@ from airflow_provider_llmbeam.pipeline.cascade.calibration import Costs, Draw, S
 from airflow_provider_llmbeam.pipeline.cascade.distilled.curve import LearningPoint, labels_pay, measure
 from airflow_provider_llmbeam.pipeline.cascade.distilled.learn import Learned, Lesson, learn, weigh_vectors
 from airflow_provider_llmbeam.pipeline.cascade.draw import draw_sample
+from airflow_provider_llmbeam.pipeline.job import run
 from airflow_provider_llmbeam.providers.distilled.fit import Classifier, digest_of, read_fit
 from airflow_provider_llmbeam.providers.distilled.vectors import hash_texts
+from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.distilled import ColumnVectors, HeadType, TfidfVectors, Vectors
 from bench.cascade import CLASS_AGREEMENT, CONFIDENCE, GOOD, PROMPTS, Rows, final_agreement
 
@@ -55,6 +63,15 @@ MODEL_USD, EMBEDDING_USD, OUTPUT_TOKENS = (1.25, 10.0), 0.15, 10
 PACKAGES, ERRORS = 20, 0.03
 #: Most docstrings of a package, before equal ones count once, and characters of each.
 PACKAGE_TEXTS, TEXT = 2000, 400
+
+#: What is measured with many rows: the fields of a stage before the echo model, or none.
+SHUFFLES = "the shuffles of a job alone"
+JOBS: dict[str, dict[str, Any] | None] = {
+    SHUFFLES: None,
+    "echo alone": None,
+    "a column of 8 numbers": {"embedding": {"type": "column", "column": "vector"}},
+    "TF-IDF": {"embedding": "tfidf", "prompt": "{{ row.text }}"},
+}
 
 
 @dataclass(frozen=True)
@@ -378,62 +395,87 @@ class _Text:
 
 
 def run_rows(rows: int) -> int:
-    """Prints rows per second and memory of a job with the echo model alone, and with a free stage before it."""
-    sys.stdout.write("| Job | Rows | Rows per s | CPU time per row | Peak memory |\n|---|---|---|---|---|\n")
-    for name, embedding in (("echo alone", None), ("column of 8 numbers", "column"), ("TF-IDF", "tfidf")):
-        context = multiprocessing.get_context("spawn")
-        process = context.Process(target=_run_job, args=(name, embedding, rows))
-        process.start()
-        process.join()
+    """Prints rows per second and memory of jobs with the echo model, and of a graph with their shuffles alone."""
+    titles = ("Job", "Rows", "Kept by the stage", "Rows per s", "CPU time per row", "Peak memory")
+    sys.stdout.write(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}\n")
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        _write_rows(Path(folder, "rows.jsonl"), rows)
+        for name, embedding in JOBS.items():
+            process = context.Process(target=_measure_job, args=(name, embedding, rows, folder))
+            process.start()
+            process.join()
     return 0
 
 
-def _run_job(name: str, embedding: str | None, rows: int) -> None:
-    import json
-    import resource
-    import tempfile
+def _measure_job(name: str, embedding: dict[str, Any] | None, rows: int, folder: str) -> None:
+    began, used = time.monotonic(), time.process_time()
+    kept = _run_shuffles(folder) if name == SHUFFLES else _run_job(embedding, f"{folder}/{name}", folder)
+    seconds, cpu = time.monotonic() - began, time.process_time() - used
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    sys.stdout.write(
+        f"| {name} | {rows:,} | {kept / rows:.1%} | {rows / seconds:,.0f} | {cpu / rows * 1e6:.0f} µs "
+        f"| {peak:,.0f} MiB |\n"
+    )
+    sys.stdout.flush()
 
-    from airflow_provider_llmbeam.pipeline.job import run
-    from airflow_provider_llmbeam.spec import JobSpec
 
+def _write_rows(path: Path, rows: int) -> None:
     source = random.Random(0)
-    with tempfile.TemporaryDirectory() as folder:
-        with Path(folder, "rows.jsonl").open("w") as file:
-            for number in range(rows):
-                label = source.choice("abcd")
-                words = " ".join(
-                    f"{label if source.random() < 0.5 else 'w'}{source.randrange(50)}" for _ in range(12)
-                )
-                vector = [round(source.gauss(2.5 * (place == "abcd".index(label)), 1), 3) for place in range(8)]
-                file.write(json.dumps({"id": number, "label": label, "text": words, "vector": vector}) + "\n")
-        schema = {"type": "object", "properties": {"label": {"type": "string", "enum": [*"abcd"]}}}
-        spec: dict[str, Any] = {
-            "name": "rows",
-            "source": {"uri": f"{folder}/rows.jsonl", "key": ["id"]},
-            # The echo model answers with the prompt.
-            "prompt": {
-                "template": '{"label": "{{ row.label }}", "x": "{{ row.text }}"}',
-                "output_schema": {**schema, "required": ["label"]},
-            },
-            "model": "echo",
-            "limits": {"price": {"input_usd_per_million_tokens": 1, "output_usd_per_million_tokens": 1}},
-            "sink": {"uri": f"{folder}/out"},
-            "state_uri": f"{folder}/state",
+    with path.open("w") as file:
+        for number in range(rows):
+            label = source.choice("abcd")
+            words = " ".join(f"{label if source.random() < 0.5 else 'w'}{source.randrange(50)}" for _ in range(12))
+            vector = [round(source.gauss(2.5 * (place == "abcd".index(label)), 1), 3) for place in range(8)]
+            file.write(json.dumps({"id": number, "label": label, "text": words, "vector": vector}) + "\n")
+
+
+def _run_shuffles(folder: str) -> int:
+    """Runs a graph with what each job shuffles, rows by prompt and lines by file, and nothing else."""
+
+    def key(line: str) -> tuple[str, tuple[dict[str, Any], str]]:
+        row = json.loads(line)
+        return hashlib.sha256(row["text"].encode()).hexdigest(), (row, row["text"])
+
+    def answer(group: tuple[str, Iterable[tuple[dict[str, Any], str]]]) -> Iterator[tuple[int, bytes]]:
+        for row, text in group[1]:
+            yield 0, json.dumps({**row, "answer": text, "fingerprint": group[0]}).encode() + b"\n"
+
+    def write(group: tuple[int, Iterable[bytes]]) -> None:
+        with Path(folder, "shuffled.jsonl").open("wb") as file:
+            file.writelines(group[1])
+
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        lines = pipeline | beam.io.ReadFromText(f"{folder}/rows.jsonl")
+        answers = lines | beam.Map(key) | "ByPrompt" >> beam.GroupByKey() | beam.FlatMap(answer)
+        _ = answers | "ByFile" >> beam.GroupByKey() | beam.Map(write)
+    return 0
+
+
+def _run_job(embedding: dict[str, Any] | None, place: str, folder: str) -> int:
+    """Runs a job, and returns the number of rows that its stage keeps."""
+    schema = {"type": "object", "properties": {"label": {"type": "string", "enum": [*"abcd"]}}}
+    spec: dict[str, Any] = {
+        "name": "rows",
+        "source": {"uri": f"{folder}/rows.jsonl", "key": ["id"]},
+        # The echo model answers with the prompt. Of two equal names, JSON of Python takes the last one: with a
+        # field more than the schema has, no answer of a classifier would agree.
+        "prompt": {
+            "template": '{"label": "{{ row.text }}", "label": "{{ row.label }}"}',
+            "output_schema": {**schema, "required": ["label"]},
+        },
+        "model": "echo",
+        "limits": {"price": {"input_usd_per_million_tokens": 1, "output_usd_per_million_tokens": 1}},
+        "sink": {"uri": f"{place}/out"},
+        "state_uri": f"{place}/state",
+    }
+    if embedding is not None:
+        spec["cascade"] = {
+            "stages": [{"type": "distilled", "max_labels": 0, **embedding}],
+            "target_agreement": 0.9,
         }
-        if embedding is not None:
-            stage: dict[str, Any] = {"type": "distilled", "embedding": "tfidf", "prompt": "{{ row.text }}"}
-            if embedding == "column":
-                stage = {"type": "distilled", "embedding": {"type": "column", "column": "vector"}}
-            spec["cascade"] = {"stages": [{**stage, "max_labels": 0}], "target_agreement": 0.9}
-        began, used = time.monotonic(), time.process_time()
-        manifest = run(JobSpec.parse(spec))
-        seconds, cpu = time.monotonic() - began, time.process_time() - used
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        sys.stdout.write(
-            f"| {name} | {manifest['rows']['answered']:,} | {rows / seconds:,.0f} | {cpu / rows * 1e6:.0f} µs "
-            f"| {peak:,.0f} MiB |\n"
-        )
-        sys.stdout.flush()
+    stages = (run(JobSpec.parse(spec))["cascade"] or {"stages": [{}]})["stages"]
+    return int(stages[0].get("answered", 0))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

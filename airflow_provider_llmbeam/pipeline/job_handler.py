@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -41,7 +40,7 @@ from airflow_provider_llmbeam.pipeline.pacing.open_files import reserve_open_fil
 from airflow_provider_llmbeam.pipeline.reporting.metrics import count
 from airflow_provider_llmbeam.pipeline.reporting.progress import publish_progress, write_progress_soon
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets, load_environment
-from airflow_provider_llmbeam.pipeline.shared_budget import open_account
+from airflow_provider_llmbeam.pipeline.shared_budget import open_budget
 from airflow_provider_llmbeam.providers.backends import open_backend
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
@@ -280,7 +279,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
     def _open_budget(self) -> Budget | None:
         limits, run = self.spec.limits, self._budget_run
         if limits.budget_field and run not in _BUDGETS:
-            _BUDGETS[run] = Budget(limits.budget_usd or math.inf, open_account(self.spec))
+            _BUDGETS[run] = open_budget(self.spec)
         return _BUDGETS.get(run)
 
     @property

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
+import time
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Self
 
 from airflow_provider_llmbeam.engine.pacing.account import Account
+from airflow_provider_llmbeam.engine.pacing.budget import Budget
 from airflow_provider_llmbeam.engine.pacing.ledger import Ledger
 from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobSpecError
 from airflow_provider_llmbeam.pipeline import storage
+from airflow_provider_llmbeam.spec.identity import job_identity
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.limits import OVER_RUNS, SharedBudget
+from airflow_provider_llmbeam.spec.limits import OVER_RUNS, OVER_WINDOWS, SharedBudget
 from airflow_provider_llmbeam.spec.protocol.counts import NANO, usd
 
 _log = logging.getLogger(__name__)
@@ -69,11 +74,16 @@ def check_budget(spec: JobSpec) -> None:
     """Refuses a budget that cannot be used, and logs what is left of it.
 
     Raises:
-        JobSpecError: It belongs to runs of a Dag, and this is none.
+        JobSpecError: It belongs to runs of a Dag, and this is none, or to a stream.
         JobFailedError: The ledger cannot be read.
     """
     if (file := LedgerFile.of(spec)) is None:
         return
+    if file.budget.over in OVER_WINDOWS:
+        raise JobSpecError(
+            f"`limits.budget.over`: {file.budget.over!r} is of a stream, which waits for the next one. Expected "
+            "'month', 'dag', 'backfill' or a name."
+        )
     if file.budget.over in OVER_RUNS:
         raise JobSpecError(
             f"`limits.budget.over`: {file.budget.over!r} are runs of a Dag, and this is none. Expected a name "
@@ -98,6 +108,49 @@ def open_account(spec: JobSpec) -> Account | None:
     )
     atexit.register(account.close, is_end=True)
     return account
+
+
+def name_window(spec: JobSpec, now: float) -> JobSpec:
+    """Returns a job whose budget, if it begins anew each hour or day, has the name of the window of a time."""
+    budget = spec.limits.budget
+    if budget is None or (begun := budget.begins_at(now)) is None:
+        return spec
+    name = f"{budget.over}-{job_identity(spec)}-{datetime.fromtimestamp(begun, UTC):%Y-%m-%dT%H%M%SZ}"
+    limits = spec.limits.model_copy(update={"budget": budget.model_copy(update={"over": name})})
+    return spec.model_copy(update={"limits": limits})
+
+
+def open_budget(spec: JobSpec) -> Budget:
+    """Opens the budget of this process."""
+    budget = spec.limits.budget
+    if budget is not None and budget.over in OVER_WINDOWS:
+        return RenewedBudget(spec)
+    return Budget(spec.limits.budget_usd or math.inf, open_account(spec))
+
+
+class RenewedBudget(Budget):
+    """A budget of each hour or day: each has its own ledger, and what one leaves is not of the next one.
+
+    Args:
+        spec: The job, with such a budget.
+        clock: Returns the Unix time.
+    """
+
+    def __init__(self, spec: JobSpec, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(spec.limits.budget_usd or math.inf)
+        assert spec.limits.budget is not None
+        self._spec, self._budget, self._clock = spec, spec.limits.budget, clock
+        self._begun: float | None = None
+
+    @property
+    def account(self) -> Account | None:
+        """Account of this process at the ledger of the hour or day; what is in flight may end in the next one."""
+        begun = self._budget.begins_at(now := self._clock())
+        if begun != self._begun:
+            if self._account is not None:
+                atexit.unregister(self._account.close)
+            self._begun, self._account = begun, open_account(name_window(self._spec, now))
+        return self._account
 
 
 def read_left_usd(spec: JobSpec) -> float | None:

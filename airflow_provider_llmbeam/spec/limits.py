@@ -20,6 +20,8 @@ DEFAULT_BUCKET_BOUNDARIES = tuple(2**power for power in range(7, 18))
 
 #: What a shared budget can be for, beside a name; Airflow alone knows which run belongs to which.
 OVER_RUNS = ("backfill", "month", "dag")
+#: What a budget of a stream can be for, and the length of each window, in seconds. Windows begin in UTC.
+OVER_WINDOWS = {"hour": 3600, "day": 86_400}
 
 
 class SharedBudget(SpecModel):
@@ -30,12 +32,23 @@ class SharedBudget(SpecModel):
             spent counts against it.
         over: Which runs. `dag`: all of the Dag; `month`: all of the Dag that start in the same month, in the time
             zone of the Dag; `backfill`: its backfill runs, and others have no such budget (Airflow does not tell
-            a task which backfill its run belongs to). Any other word is a name: all runs with this `state_uri`
-            and the same name, e.g. of several Dags.
+            a task which backfill its run belongs to). `hour`, `day`: all members of a stream, and each hour or
+            day of UTC has its own; what is left over waits for the next. Any other word is a name: all runs with
+            this `state_uri` and the same name, e.g. of several Dags.
     """
 
     usd: Annotated[float, Field(gt=0)]
     over: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,199}$")]
+
+    def begins_at(self, now: float) -> float | None:
+        """Returns when the hour or day of a time has begun, as Unix time; `None` for another budget."""
+        seconds = OVER_WINDOWS.get(self.over)
+        return None if seconds is None else now // seconds * seconds
+
+    def seconds_to_next(self, now: float) -> float | None:
+        """Returns the time until the budget begins anew, in seconds; `None` if it does not."""
+        begun = self.begins_at(now)
+        return None if begun is None else begun + OVER_WINDOWS[self.over] - now
 
 
 class PerKey(SpecModel):

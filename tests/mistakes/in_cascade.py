@@ -121,4 +121,43 @@ MISTAKES = (
             "Nothing was sent or billed."
         ),
     ),
+    Mistake(
+        changes={
+            **_changes(stages=[{"type": "distilled", "embedding": "tfidf"}]),
+            "prompt.output_schema": {"type": "object", "properties": {"reason": {"type": "string"}}},
+        },
+        sentence=(
+            "`cascade.stages.0.type`: must be left out: a classifier answers an enum, a boolean, an integer with "
+            "`minimum` and `maximum`, or a list of these, and 'reason' is none of them; got 'distilled'. Nothing "
+            "was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            **_changes(stages=[{"type": "distilled", "embedding": {"model": "gemini-3.5-flash"}}]),
+            "prompt.output_schema": _SCHEMA,
+        },
+        sentence=(
+            "`cascade.stages.0.embedding.model.name`: must be an embedding model to embed, e.g. "
+            "'gemini-embedding-001'; this one generates texts; got 'gemini-3.5-flash'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
+        changes={
+            **_changes(
+                stages=[
+                    {
+                        "type": "distilled",
+                        "embedding": {"type": "column", "column": "vector"},
+                        "prompt": "{{ row.text }}",
+                    }
+                ]
+            ),
+            "prompt.output_schema": _SCHEMA,
+        },
+        sentence=(
+            "`cascade.stages.0.prompt`: must be left out with vectors of a column, which need no text. Nothing "
+            "was sent or billed."
+        ),
+    ),
 )

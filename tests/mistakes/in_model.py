@@ -78,6 +78,13 @@ MISTAKES = (
         ),
     ),
     Mistake(
+        changes={"model": {"type": "distilled", "fit": "gs://bucket/state/cascades/"}},
+        sentence=(
+            "`model.fit`: must be the address of a fit, '…/cascades/DIGEST.json', as the report has it; got "
+            "'gs://bucket/state/cascades/'. Nothing was sent or billed."
+        ),
+    ),
+    Mistake(
         changes={"generation": {"temperature": 3}},
         sentence=("`generation.temperature`: must be less than or equal to 2; got 3. Nothing was sent or billed."),
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,15 @@ SCHEMA = {
 }
 #: The small model by name of a model of Gemini.
 SMALL_GEMINI = "gemini-2.5-flash-lite"
+#: Models that embed, by how far their vectors say which answer is right.
+EMBEDDING = {"near": 0.8, "half": 0.5, "far": 0.0}
 PRICES = {
     "small": TokenPrice(input_usd=0.1, output_usd=0.4),
     "middle": TokenPrice(input_usd=0.3, output_usd=1.2),
     "large": TokenPrice(input_usd=2.0, output_usd=8.0),
     BATCHED: TokenPrice(input_usd=2.0, output_usd=8.0),
     **dict.fromkeys(("guess", "varying", "judge", SMALL_GEMINI), TokenPrice(input_usd=0.1, output_usd=0.4)),
+    **dict.fromkeys(EMBEDDING, TokenPrice(input_usd=0.02, output_usd=0.0)),
 }
 SKILLS = {
     **dict.fromkeys(("small", SMALL_GEMINI), Skill(right_share=0.8)),
@@ -133,6 +137,14 @@ def paid(sandbox: Sandbox) -> Counter[tuple[str, str]]:
 
 def by_model(sandbox: Sandbox) -> Counter[str]:
     return Counter(name for name, _ in paid(sandbox).elements())
+
+
+def kill_when(has_come: Callable[[], bool], moment: str, job: Job) -> None:
+    """Runs a job in a process of its own, which is killed at a moment."""
+    child = start_command(job, job.directory)
+    until(lambda: has_come() or child.poll() is not None, moment)
+    child.kill()
+    child.wait()
 
 
 def agreement(answers: list[dict[str, Any]], rows: list[dict[str, Any]] = ROWS) -> float:
@@ -447,11 +459,8 @@ def test_a_job_killed_with_kill_9_in_each_phase_pays_for_nothing_twice(tmp_path,
         whole = by_model(sandbox)
         sandbox.reset()
         job = make(tmp_path / "killed", sandbox, target_agreement=0.92)
-        child = start_command(job, tmp_path)
         moment = round(share * whole[model])
-        until(lambda: by_model(sandbox)[model] >= moment or child.poll() is not None, f"{moment} at {model}")
-        child.kill()
-        child.wait()
+        kill_when(lambda: by_model(sandbox)[model] >= moment, f"{moment} at {model}", job)
         assert content(job.run().answers) == expected
         sent = paid(sandbox)
         assert Counter(name for name, _ in sent) == whole
@@ -467,10 +476,7 @@ def test_a_job_killed_during_the_audit_of_a_later_run_pays_for_nothing_twice(tmp
         job.run()
         sandbox.reset()
         job.spec |= {"name": "tuesday", "sink": {"uri": str(job.out), "on_existing": "take_over"}}
-        child = start_command(job, tmp_path)
-        until(lambda: by_model(sandbox)["large"] >= 10 or child.poll() is not None, "the audit began")
-        child.kill()
-        child.wait()
+        kill_when(lambda: by_model(sandbox)["large"] >= 10, "the audit began", job)
         ended = job.run()
         sent = paid(sandbox)
         assert sent.total() - len(sent) <= MAX_IN_FLIGHT

@@ -6,19 +6,39 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import apache_beam as beam
 import pytest
-from llmbeam_sandbox import Sandbox
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from llmbeam_sandbox import Latency, Sandbox
 from llmbeam_sandbox.models.answers import answer_text
 from llmbeam_sandbox.models.embedding.base import Separation
 from llmbeam_sandbox.models.skill import RIGHT
 
-from tests.pipeline.test_cascade import ROWS, SCHEMA, agreement, by_model, make, models, paid, text
+from airflow_provider_llmbeam.pipeline.cascade.run import begin_cascade
+from airflow_provider_llmbeam.pipeline.cascade.state import read_calibration
+from airflow_provider_llmbeam.pipeline.transforms.reuse import journal_entries
+from airflow_provider_llmbeam.spec import JobSpec
+from tests.pipeline.conftest import Job
+from tests.pipeline.test_cascade import (
+    EMBEDDING,
+    MAX_IN_FLIGHT,
+    ROWS,
+    SCHEMA,
+    agreement,
+    by_model,
+    kill_when,
+    limits,
+    make,
+    models,
+    paid,
+    text,
+)
 from tests.pipeline.test_no_answer_is_paid_for_twice import content
 
-DEGREES = {"near": 0.8, "half": 0.5, "far": 0.0}
-VECTORS = {name: Separation(schema=SCHEMA, degree=degree) for name, degree in DEGREES.items()}
+VECTORS = {name: Separation(schema=SCHEMA, degree=degree) for name, degree in EMBEDDING.items()}
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +55,11 @@ def sandbox(separating):
 
 def distilled(sandbox: Sandbox, name: str = "near", **fields: Any) -> dict[str, Any]:
     model = {"type": "openai", "name": name, "base_url": sandbox.openai_url}
-    price = {"input_usd_per_million_tokens": 0.02, "output_usd_per_million_tokens": 0.0}
     return {
         "type": "distilled",
         "embedding": {"model": model, "dimensions": 16},
         "prompt": "{{ row.text }}",
-        "limits": {"price": price},
+        "limits": limits(name),
         "max_labels": 0,
         **fields,
     }
@@ -94,20 +113,25 @@ def test_vectors_of_a_column_and_hashed_words_are_free(tmp_path, sandbox, kind):
     assert set(by_model(sandbox)) == {"large"}
     assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
     assert "beside" in Path(ended.manifest["report_html_uri"]).read_text()
-    if kind == "tfidf":
-        fit = report["stages"][0]["distilled"]["fit_uri"]
-        sent = len(sandbox.requests)
-        alone = job.run(
-            rows,
-            name="alone",
-            cascade=None,
-            model={"type": "distilled", "fit": fit},
-            prompt={"template": "{{ row.hint }}", "output_schema": SCHEMA},
-            limits={"price": None},
-            sink={"uri": str(tmp_path / "alone")},
-        )
-        assert len(sandbox.requests) == sent, "no model is asked"
-        assert agreement(alone.answers) >= 0.85
+    fit = report["stages"][0]["distilled"]["fit_uri"]
+    sent = len(sandbox.requests)
+    alone = job.run(
+        [*rows, {"id": 10_000, "text": "", "hint": "", "vector": "[1]"}],
+        name="alone",
+        cascade=None,
+        model={"type": "distilled", "fit": fit},
+        prompt={
+            "template": "{{ row.vector | tojson }}" if kind == "column" else "{{ row.hint }}",
+            "output_schema": SCHEMA,
+        },
+        limits={"price": None},
+        sink={"uri": str(tmp_path / "alone")},
+    )
+    assert len(sandbox.requests) == sent, "no model is asked"
+    assert agreement([each for each in alone.answers if each["id"] != 10_000]) >= 0.85
+    if kind == "column":
+        (failed,) = alone.dead_letter
+        assert failed["llmbeam_error"]["message"].startswith("the prompt must be a list of 2 numbers")
 
 
 def test_vectors_that_say_nothing_leave_every_row_to_model(tmp_path, sandbox):
@@ -178,3 +202,50 @@ def test_examples_of_disagreements_are_masked_where_rows_are(tmp_path, sandbox, 
     assert 0 < len(facts["uncertain"]) <= 10
     assert 0 < len(facts["confident"]) <= 10
     assert "@example.com" not in json.dumps(ended.report)
+
+
+@pytest.mark.promise(2)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "phase",
+    [
+        pytest.param("vectors of the sample", marks=pytest.mark.full),
+        "fit",
+        pytest.param("vectors of the rows", marks=pytest.mark.full),
+        pytest.param("rows are classified", marks=pytest.mark.full),
+    ],
+)
+def test_a_job_killed_with_kill_9_while_it_learns_or_answers_pays_for_nothing_twice(tmp_path, phase):
+    with Sandbox(models=models(separations=VECTORS, latency=Latency(mean_seconds=0.01))) as sandbox:
+        undisturbed = make(tmp_path / "undisturbed", sandbox, stages=[distilled(sandbox, "half")])
+        begin_cascade(JobSpec.parse(undisturbed.spec), lambda: beam.Pipeline(runner=FnApiRunner()))
+        sampled, sample_usd = by_model(sandbox), sandbox.token_bill.nano_usd / 1e9
+        expected = content(undisturbed.run().answers)
+        whole, usd = by_model(sandbox), sandbox.token_bill.nano_usd / 1e9
+        model, share = {
+            "vectors of the sample": ("half", 0.5 * sampled["half"]),
+            "fit": ("large", sampled["large"]),
+            "vectors of the rows": ("half", fmean([sampled["half"], whole["half"]])),
+            "rows are classified": ("large", fmean([sampled["large"], whole["large"]])),
+        }[phase]
+        sandbox.reset()
+        job = make(tmp_path / "killed", sandbox, stages=[distilled(sandbox, "half")])
+        kill_when(lambda: by_model(sandbox)[model] >= share, phase, job)
+        is_calibrated = read_calibration(JobSpec.parse(job.spec)) is not None
+        assert is_calibrated == (phase not in {"vectors of the sample", "fit"})
+        before = journal_usd(job)
+        ended = job.run()
+        assert content(ended.answers) == expected
+        sent = paid(sandbox)
+        assert Counter(name for name, _ in sent) == whole
+        assert sent.total() - len(sent) <= MAX_IN_FLIGHT
+        assert journal_usd(job) == pytest.approx(usd, abs=1e-6), "each answer once"
+        # The calibration of an earlier try is in the report of the one that publishes.
+        by_this_try = usd - before + (sample_usd if is_calibrated else 0)
+        assert ended.report["cost_usd"] == pytest.approx(by_this_try, abs=1e-6)
+
+
+def journal_usd(job: Job) -> float:
+    entries = journal_entries(JobSpec.parse(job.spec), 0)
+    cost = {each.fingerprint: each.outcome.cost_nano_usd or 0 for each in entries}
+    return sum(cost.values()) / 1e9

@@ -27,10 +27,15 @@ class Budget:
 
     def __init__(self, budget_usd: float = math.inf, account: Account | None = None) -> None:
         self._budget_usd = budget_usd
-        self.account = account
+        self._account = account
         self._input_tokens = 0
         self._output_tokens = 0
         self._spent_nano_usd = 0
+
+    @property
+    def account(self) -> Account | None:
+        """Account of this process at the ledger; `None` for none."""
+        return self._account
 
     def add(self, bill: Bill, price: Price | None = None) -> None:
         """Adds the bill of one reply, valid or not.

@@ -12,6 +12,7 @@ from apache_beam.ml.inference.base import PredictionResult
 from apache_beam.transforms.window import GlobalWindows
 
 from airflow_provider_llmbeam.engine.outcome import OF_EVERY_PROMPT, Completion, Failure, Outcome
+from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.value import value
 from airflow_provider_llmbeam.exceptions import PermanentFailureError
 from airflow_provider_llmbeam.pipeline.answer_form import answer_form
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from airflow_provider_llmbeam.pipeline.cascade.calibration import Calibration
     from airflow_provider_llmbeam.pipeline.cascade.state import RunCascade
 
-KEPT, ESCALATED, TALLIES, PAIRS = "kept", "escalated", "tallies", "pairs"
+KEPT, ESCALATED, UNASKED, TALLIES, PAIRS = "kept", "escalated", "unasked", "tallies", "pairs"
 
 
 @dataclass(frozen=True)
@@ -96,19 +97,16 @@ def ask_stages(root: beam.Pipeline, prompts: Prompts, spec: JobSpec, context: Ru
         | "FindKnown" >> beam.ParDo(_FindKnown(spec, context), *guard).with_outputs(REUSED, FAILED, main="open")
     )
     escalations = found["open"]
-    answered, settled, tallies = [found[REUSED]], [], []
+    answered, tallies = [found[REUSED]], []
     jobs, run = stage_jobs(spec, cascade), cast("RunCascade", context.cascade)
     for number in run.asked:
         job = jobs[number]
         asked: Any = escalations | f"Stage{number}" >> _AskStage(spec, job, number, context, prompts)
         answered.append(asked[KEPT])
-        settled.append(asked["settled"])
         tallies.append(asked[TALLIES])
         escalations = asked[ESCALATED]
-    finished = (
-        (*settled, escalations)
-        | "Unkept" >> beam.Flatten()
-        | "Finish" >> beam.ParDo(_Finish(spec, context)).with_outputs(REUSED, PAIRS, main="requests")
+    finished = escalations | "Finish" >> beam.ParDo(_Finish(spec, context)).with_outputs(
+        REUSED, PAIRS, main="requests"
     )
     return Results(
         finished["requests"],
@@ -120,56 +118,42 @@ def ask_stages(root: beam.Pipeline, prompts: Prompts, spec: JobSpec, context: Ru
 
 
 class _AskStage(beam.PTransform):
-    """Asks one stage; outputs `settled` and `escalated`, both `Escalation`s, `kept` and `tallies`."""
+    """Asks one stage; outputs `escalated`, which are `Escalation`s, `kept` and `tallies`.
+
+    What is not asked goes through the same steps: the local runner holds all rows of a `Flatten`, 0.6 KB for each.
+    """
 
     def __init__(self, spec: JobSpec, job: JobSpec, number: int, context: RunContext, prompts: Prompts) -> None:
         super().__init__()
         self._spec, self._job, self._number, self._context, self._prompts = spec, job, number, context, prompts
 
     def expand(self, escalations: beam.PCollection) -> Any:
-        """Asks for each sample of an answer, one after the other."""
-        cascade = cast("Cascade", self._spec.cascade)
+        """Asks for each sample of an answer, one after the other, and decides."""
+        cascade, run = cast("Cascade", self._spec.cascade), cast("RunCascade", self._context.cascade)
         stage = cascade.stages[self._number]
         if isinstance(stage, DistilledStage) and stage.is_free:
-            return self._decide(*self._hand_on(escalations), stage)
-        of_stage = stage_context(self._context, self._number)
-        handler = StageHandler(self._job, of_stage, cascade.names(self._spec.model)[self._number])
-        unasked = []
+            escalations = escalations | "HandOn" >> beam.ParDo(_HandOn(self._spec, self._number))
+        else:
+            escalations = self._ask(escalations, stage)
+        if isinstance(stage, DistilledStage):
+            escalations = escalations | AnswerVectors(stage, run.distilled[self._number].fit_uri)
+        return escalations | "Decide" >> beam.ParDo(_Decide(self._spec, self._number, self._context)).with_outputs(
+            KEPT, TALLIES, main=ESCALATED
+        )
+
+    def _ask(self, escalations: beam.PCollection, stage: AnyStage) -> beam.PCollection:
+        name = cast("Cascade", self._spec.cascade).names(self._spec.model)[self._number]
+        handler = StageHandler(self._job, stage_context(self._context, self._number), name)
         for sample in range(samples_of(stage)):
             questions = escalations | f"Question{sample}" >> beam.ParDo(
                 _MakeQuestions(self._spec, self._number, sample)
-            ).with_outputs(ESCALATED, main="questions")
-            unasked.append(questions[ESCALATED])
+            ).with_outputs(UNASKED, main="questions")
             answers = questions["questions"] | f"Ask{sample}" >> Ask(
                 handler, self._prompts.delay, self._prompts.duplicate_keys, is_verdict=True
             )
-            escalations = answers | f"Collect{sample}" >> beam.Map(_collect)
-        return self._decide(escalations, unasked, stage)
-
-    def _hand_on(self, escalations: beam.PCollection) -> tuple[beam.PCollection, list[beam.PCollection]]:
-        """Returns the texts as answers, where no server is asked, and what has no text."""
-        questions = escalations | "Question" >> beam.ParDo(
-            _MakeQuestions(self._spec, self._number, 0)
-        ).with_outputs(ESCALATED, main="questions")
-        return questions["questions"] | "HandOn" >> beam.Map(_hand_on), [questions[ESCALATED]]
-
-    def _decide(
-        self, escalations: beam.PCollection, unasked: list[beam.PCollection], stage: AnyStage
-    ) -> dict[str, beam.PCollection]:
-        """Decides on the answers, which a distilled stage first makes of vectors."""
-        if isinstance(stage, DistilledStage):
-            run = cast("RunCascade", self._context.cascade)
-            escalations = escalations | AnswerVectors(stage, run.distilled[self._number].fit_uri)
-        decided = escalations | "Decide" >> beam.ParDo(
-            _Decide(self._spec, self._number, self._context)
-        ).with_outputs(KEPT, ESCALATED, TALLIES, main="settled")
-        escalated = (decided[ESCALATED], *unasked) | beam.Flatten()
-        return {
-            "settled": decided["settled"],
-            KEPT: decided[KEPT],
-            ESCALATED: escalated,
-            TALLIES: decided[TALLIES],
-        }
+            collected = answers | f"Collect{sample}" >> beam.Map(_collect)
+            escalations = (collected, questions[UNASKED]) | f"All{sample}" >> beam.Flatten()
+        return escalations
 
 
 def stage_context(context: RunContext, number: int) -> RunContext:
@@ -239,31 +223,47 @@ class _FindKnown(Reuse):
             yield Escalation(replace(request, batch_error=error), cast("Any", known))
 
 
-class _MakeQuestions(beam.DoFn):
-    """Turns an `Escalation` into what `Ask` takes for one sample of the answer of a stage."""
+class _StagePrompt(beam.DoFn):
+    """Makes the prompts of a stage."""
 
-    def __init__(self, spec: JobSpec, number: int, sample: int) -> None:
+    def __init__(self, spec: JobSpec, number: int) -> None:
         super().__init__()
-        self._spec, self._number, self._sample = spec, number, sample
+        self._spec, self._number = spec, number
 
     def setup(self) -> None:
         """Compiles the templates, once per worker."""
         cascade = cast("Cascade", self._spec.cascade)
         self._prompts = StagePrompts(stage_jobs(self._spec, cascade)[self._number], cascade.stages[self._number])
 
+    def _prompt_of(self, request: Request) -> tuple[str, Prompt] | None:
+        """Returns fingerprint and prompt; `None` without one, or if an earlier stage has settled the answer."""
+        return None if request.audited is not None else self._prompts.of(request.rows[0], request.prompt)
+
+
+class _MakeQuestions(_StagePrompt):
+    """Turns an `Escalation` into what `Ask` takes for one sample of the answer of a stage, or it is `unasked`."""
+
+    def __init__(self, spec: JobSpec, number: int, sample: int) -> None:
+        super().__init__(spec, number)
+        self._sample = sample
+
     def process(self, escalation: Escalation) -> Iterator[Any]:
-        """Makes one question; one without a prompt for the stage is escalated."""
-        request = escalation.request
-        if (made := self._prompts.of(request.rows[0], request.prompt)) is None:
-            yield beam.pvalue.TaggedOutput(ESCALATED, replace(escalation, samples=()))
+        """Makes one question."""
+        if (made := self._prompt_of(escalation.request)) is None:
+            yield beam.pvalue.TaggedOutput(UNASKED, replace(escalation, samples=((NOT_ASKED, False),)))
             return
         fingerprint, prompt = made
         yield sample_fingerprint(fingerprint, self._sample), (prompt.text, prompt.system, escalation)
 
 
-def _hand_on(question: tuple[str, tuple[str, str | None, Escalation]]) -> Escalation:
-    _, (text, _, escalation) = question
-    return replace(escalation, samples=((hand_on(text), True),))
+class _HandOn(_StagePrompt):
+    """Hands the texts on as answers, where no server is asked."""
+
+    def process(self, escalation: Escalation) -> Iterator[Escalation]:
+        """Hands one text on."""
+        made = self._prompt_of(escalation.request)
+        answer = (NOT_ASKED, False) if made is None else (hand_on(made[1].text), True)
+        yield replace(escalation, samples=(answer,))
 
 
 def _collect(asked: Asked) -> Escalation:
@@ -274,7 +274,7 @@ def _collect(asked: Asked) -> Escalation:
 class _Decide(CountingDoFn):
     """Decides which rows keep the answer of a stage: outputs `AnsweredRow`s as `kept`, and `Escalation`s.
 
-    Those with an answer that rows would keep, but for the audit, are settled; the others are escalated.
+    Among these are those with an answer that rows would keep, but for the audit: no later stage is asked.
     """
 
     def __init__(self, spec: JobSpec, number: int, context: RunContext) -> None:
@@ -308,8 +308,8 @@ class _Decide(CountingDoFn):
         request, samples = escalation.request, escalation.samples
         outcome, is_first = merge_samples(samples)
         escalation = replace(escalation, samples=())
-        if outcome is NOT_ASKED or (isinstance(outcome, Failure) and outcome.kind == "not_sent"):
-            yield beam.pvalue.TaggedOutput(ESCALATED, escalation)
+        if isinstance(outcome, Failure) and outcome.kind == "not_sent":
+            yield escalation
             return
         if isinstance(outcome, Failure) and outcome.kind in OF_EVERY_PROMPT:
             raise PermanentFailureError(
@@ -333,9 +333,8 @@ class _Decide(CountingDoFn):
             add_outcome(self._tally, outcome)
         if keeps:
             value = self._reader.value(cast("Completion", outcome))
-            yield replace(escalation, request=replace(request, audited=AuditedAnswer(self._name, value)))
-        else:
-            yield beam.pvalue.TaggedOutput(ESCALATED, escalation)
+            escalation = replace(escalation, request=replace(request, audited=AuditedAnswer(self._name, value)))
+        yield escalation
 
     def _keep(self, request: Request, answer: Completion, is_first: bool) -> Iterator[beam.pvalue.TaggedOutput]:
         origin: Origin = ("repaired" if answer.repairs else "fresh") if is_first else "resumed"

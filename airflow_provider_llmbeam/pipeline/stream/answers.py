@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -15,7 +16,7 @@ from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.engine.journal.entry import encode_entry
 from airflow_provider_llmbeam.engine.outcome import REFUSED, Completion, Failure, Outcome
 from airflow_provider_llmbeam.engine.prompt import Prompt
-from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobFailedError
 from airflow_provider_llmbeam.pipeline.audit.record import key_hashes
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail, was_sent
 from airflow_provider_llmbeam.pipeline.conversation.order import conversation_of, fault_of, turn_name
@@ -36,6 +37,8 @@ from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import Moderation
+
+_log = logging.getLogger("llmbeam")
 
 #: Failures that every other message would meet, too: the worker ends, and the messages stay in the topic.
 _OF_THE_JOB: frozenset[FailureKind] = frozenset({"unauthorized", "not_found", "quota_exhausted", "not_sent"})
@@ -75,6 +78,7 @@ class Answers:
         self._requests = _Requests(engine, spec.stream.batch_wait_ms / 1000)
         self._trail = AuditTrail.of(spec)
         self._records = None if self._trail is None else self._trail.open_writer()
+        self._waits_until = 0
 
     async def answer(self, partition: Partition, message: Message) -> AnsweredRow | FailedRow:
         """Answers a message.
@@ -170,16 +174,32 @@ class Answers:
         return add_sealed(row, asked.values, outcome.text) if isinstance(outcome, Completion) else row
 
     async def _send(self, prompt: Prompt, message: Message) -> Outcome:
-        """Sends the prompt of a message within the rate of its key and the age of the message."""
+        """Sends the prompt of a message within the rate of its key, the budget and the age of the message."""
         wait = 0.0 if self._keys is None else self._keys.admit(message.key or b"", time.time())
         if wait is None:
             return Failure(kind="throttled", message="its key has more messages than `limits.per_key` allows")
-        left = seconds_to_send(message.produced_at, self._spec.stream, time.time() + wait)
-        if left is not None and left <= 0:
-            return _too_old()
-        if wait > 0:
-            await asyncio.sleep(wait)
-        return await self._requests.send(prompt, message, left)
+        while True:
+            left = seconds_to_send(message.produced_at, self._spec.stream, time.time() + wait)
+            if left is not None and left <= 0:
+                return _too_old()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            try:
+                return await self._requests.send(prompt, message, left)
+            except BudgetExceededError as error:
+                budget = self._spec.limits.budget
+                seconds = None if budget is None else budget.seconds_to_next(time.time())
+                if seconds is None:
+                    raise
+                self._log_wait(error, seconds)
+                message.is_sent = False
+                wait = seconds
+
+    def _log_wait(self, error: BudgetExceededError, seconds: float) -> None:
+        """Logs once in a window that its budget is spent."""
+        if (end := round(time.time() + seconds)) != self._waits_until:
+            self._waits_until = end
+            _log.warning("Nothing is sent for %.0f s, until the budget begins anew: %s", seconds, error)
 
     async def _judge(self, partition: Partition, message: Message, text: str) -> Outcome:
         assert self._questions is not None

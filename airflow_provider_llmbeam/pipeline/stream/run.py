@@ -26,6 +26,7 @@ from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.launch.interruption import stopped_at_signal
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
+from airflow_provider_llmbeam.pipeline.shared_budget import check_budget, name_window
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.http import served
@@ -79,6 +80,7 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
         sinks.check_here(job)
     for feature in features_of(spec):
         feature.check_keys()
+    check_budget(name_window(spec, time.time()))
     topics = Topics.of(spec, source, sink)
     ttl_days = 0.0 if spec.conversation is None else spec.conversation.ttl_days
     max_bytes = check_topics(topics, client, creates=spec.stream.create_topics, ttl_days=ttl_days)

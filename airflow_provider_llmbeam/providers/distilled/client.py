@@ -11,6 +11,7 @@ import numpy as np
 
 from airflow_provider_llmbeam.engine.backend import Reply
 from airflow_provider_llmbeam.engine.prompt import Prompt
+from airflow_provider_llmbeam.engine.retry import RequestError
 from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.providers.distilled.fit import Classifier, FitError, read_fit
@@ -20,11 +21,11 @@ from airflow_provider_llmbeam.spec.model.tier import AskedTier
 
 
 class DistilledBackend:
-    """Answers by a fit on `tfidf`."""
+    """Answers by a fit: prompts are texts if it is on `tfidf`, else vectors as JSON."""
 
     def __init__(self, model: DistilledModel, classifier: Classifier) -> None:
         self._model, self._classifier = model, classifier
-        self._columns, self._idf = classifier.fit.columns, np.array(classifier.fit.idf)
+        self._idf = None if classifier.fit.idf is None else np.array(classifier.fit.idf)
 
     async def complete(self, prompt: Prompt) -> Reply:
         """Answers one prompt, in a thread: others are read meanwhile."""
@@ -42,7 +43,20 @@ class DistilledBackend:
         """Does nothing: there is no connection."""
 
     def _answer(self, text: str) -> list[tuple[Any, float]]:
-        return self._classifier.answer(weigh(hash_texts([text]), self._columns, self._idf))
+        fit = self._classifier.fit
+        if self._idf is not None:
+            return self._classifier.answer(weigh(hash_texts([text]), fit.columns, self._idf))
+        try:
+            vector = np.array([json.loads(text)], dtype=float)
+        except (ValueError, TypeError):
+            vector = np.empty(0)
+        if vector.shape != (1, fit.size) or not np.isfinite(vector).all():
+            raise RequestError(
+                "bad_request",
+                f"the prompt must be a list of {fit.size} numbers, as the fit has learned from vectors, e.g. "
+                f"`{{{{ row.vector | tojson }}}}`; got {text[:60]!r}",
+            )
+        return self._classifier.answer(vector)
 
 
 def open_backend(
@@ -69,9 +83,4 @@ def open_backend(
         raise JobSpecError(
             f"`model.fit`: cannot be read: {error}; got {model.fit!r}. Nothing was sent or billed."
         ) from error
-    if classifier.fit.idf is None:
-        raise JobSpecError(
-            "`model.fit`: must be of a stage with `tfidf`: others need vectors, which this job has not; got "
-            f"{model.fit!r}. Use it in a cascade. Nothing was sent or billed."
-        )
     return DistilledBackend(model, classifier)

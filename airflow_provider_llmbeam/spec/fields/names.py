@@ -248,3 +248,9 @@ DeploymentName = Annotated[str, Field(pattern=rf"^({_PATTERN})?$")]
 def is_deployment_name(text: str) -> bool:
     """Whether a text may be the name of a deployment: at most 40 of a-z, 0-9 and -, beginning with a letter."""
     return re.fullmatch(_PATTERN, text) is not None
+
+
+FitUri = Annotated[
+    str,
+    _like(r"(.*/)?[0-9a-f]{32}\.json", "the address of a fit, '…/cascades/DIGEST.json', as the report has it"),
+]

@@ -19,7 +19,7 @@ from airflow_provider_llmbeam.spec.base import (
     problems_of,
     variable_name,
 )
-from airflow_provider_llmbeam.spec.fields.names import ChatRoute, Labels, VertexEndpoint
+from airflow_provider_llmbeam.spec.fields.names import ChatRoute, FitUri, Labels, VertexEndpoint
 from airflow_provider_llmbeam.spec.fields.registered_model import RegisteredModel
 from airflow_provider_llmbeam.spec.fields.text import from_text
 from airflow_provider_llmbeam.spec.model.gateway import Auth, Headers, Query
@@ -629,11 +629,12 @@ class DistilledModel(SpecModel):
     """A classifier that a cascade has learned, alone: without a sample, a guarantee or a request to any model.
 
     Attributes:
-        fit: Address of a fit on `tfidf`, as the log and the report of the cascade have it; its digest is its name.
+        fit: Address of a fit, as the log and the report of the cascade have it; its digest is its name. The prompt
+            of one that has learned from vectors is a vector: `{{ row.vector | tojson }}`.
     """
 
     type: Literal["distilled"]
-    fit: Annotated[str, Field(pattern=r"^(.*/)?[0-9a-f]{32}\.json$")]
+    fit: FitUri
 
     #: It has no server.
     address: ClassVar[str] = ""

@@ -153,8 +153,9 @@ class _AnswerBlock(beam.DoFn):
     def process(self, block: list[Escalation]) -> Iterator[Escalation]:
         """Answers one block."""
         outcomes = [escalation.samples[0][0] for escalation in block]
+        answers: list[Outcome]
         if self._classifier is None:
-            answers: list[Outcome] = [self._failure] * len(block)
+            answers = [each if isinstance(each, Failure) else self._failure for each in outcomes]
         else:
             answers = answer_block(self._classifier, self._stage.embedding, outcomes)
         for escalation, answer in zip(block, answers, strict=True):

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
+from airflow_provider_llmbeam.pipeline.cascade.agreement import agrees, find_judged_parts
 from airflow_provider_llmbeam.pipeline.cascade.distilled.curve import LearningPoint, labels_pay, measure
 from airflow_provider_llmbeam.pipeline.cascade.distilled.learn import MIN_PROMPTS, Lesson, learn
 from airflow_provider_llmbeam.pipeline.cascade.distilled.stage import find_vectors
@@ -123,7 +124,11 @@ class Teacher:
             has_schema=spec.prompt.output_schema is not None,
             learned_from=self._digests(lesson),
         )
-        is_right = [answer == value for (answer, _), value in zip(learned.answers, lesson.values, strict=True)]
+        agreement = self._cascade.agreement
+        is_right = [  # what a judge might let pass disagrees here: it is not asked about the curve
+            agrees(agreement, answer, value) and not find_judged_parts(agreement, answer, value)
+            for (answer, _), value in zip(learned.answers, lesson.values, strict=True)
+        ]
         scores = [score for _, score in learned.answers]
         point = measure(scores, is_right, lesson.weights.tolist(), self._cascade.target_agreement)
         return (learned.fit, learned.answers), point
