@@ -116,7 +116,8 @@ class SegmentJournal:
     async def close(self) -> None:
         """Stores what is left."""
         async with self._writing:
-            await self._complete()
+            with self._errors():
+                await self._complete()
 
     async def _look(self) -> None:
         """Looks once for all that are asked for by then, until none is."""

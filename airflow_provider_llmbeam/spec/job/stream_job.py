@@ -47,8 +47,8 @@ def _stream_fault(spec: JobSpec) -> FieldFaultError | None:
         (
             not {*types} <= {"kafka", "milvus", "postgres", "pubsub"} or types.count("kafka") > is_kafka,
             "sinks",
-            "must be of types 'milvus', 'postgres' and 'pubsub' in a stream, with `sink`; from Kafka, at most one may "
-            "be of type 'kafka', whose transaction has the positions of the source, too",
+            "must be of types 'milvus', 'postgres' and 'pubsub' in a stream, with `sink`; from Kafka, at most one "
+            "may be of type 'kafka', whose transaction has the positions of the source, too",
             types,
         ),
         (
