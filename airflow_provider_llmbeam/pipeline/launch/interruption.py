@@ -25,7 +25,7 @@ _stops: list[tuple[Callable[[], object], float]] = []
 _was_signalled = False
 
 
-class IdleInterrupt(KeyboardInterrupt):  # noqa: N818 - as its base
+class IdleInterrupt(KeyboardInterrupt):
     """The first signal came while nothing was being answered."""
 
 

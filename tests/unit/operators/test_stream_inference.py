@@ -10,7 +10,6 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.operators import stream_inference
 from airflow_provider_llmbeam.operators.stream_inference import StreamInferenceOperator
 
-
 DLP = {"type": "dlp", "location": "europe-west1", "project": "my-project"}
 
 
