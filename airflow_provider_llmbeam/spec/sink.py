@@ -216,8 +216,8 @@ class KafkaSink(KafkaCluster, _Sink):
     The value of a message is the output row as JSON. All messages of a run are sent in one transaction by an
     idempotent producer: readers with the isolation level `read_committed` (the default of librdkafka, not of the
     Java client) see all of them or none. A run that is repeated with the same answers sends nothing; one that was
-    killed within the moment after the transaction sends them again, with the same keys. The topic must exist. Needs
-    the extra `kafka`.
+    killed within the moment after the transaction sends them again, with the same keys. The topic must exist.
+    Needs the extra `kafka`.
 
     Attributes:
         topic: The topic.
