@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.fields.names import KafkaTopic
+from airflow_provider_llmbeam.spec.fields.names import KafkaTopic, QueueTopic
 
 #: What names a member in ids of Kafka.
 _MEMBER = r"[A-Za-z0-9._-]{1,100}"
@@ -40,6 +40,8 @@ class StreamOptions(SpecModel):
         history_topic: Topic of the turns of conversations. `None`: named after the job.
         dead_letter_topic: Topic of the messages without an answer. `None`: named after the job.
         report_seconds: Interval between two lines of counts, in seconds.
+        window_seconds: Length of a window of the metrics, in seconds; it divides an hour.
+        metrics_topic: Topic to which each transaction writes its increment of a window. `None`: none.
     """
 
     commit_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 200
@@ -54,8 +56,17 @@ class StreamOptions(SpecModel):
     group_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     journal_topic: KafkaTopic | None = None
     history_topic: KafkaTopic | None = None
-    dead_letter_topic: KafkaTopic | None = None
+    dead_letter_topic: QueueTopic | None = None
     report_seconds: Annotated[float, Field(gt=0)] = 10.0
+    window_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    metrics_topic: KafkaTopic | None = None
+
+    @field_validator("window_seconds")
+    @classmethod
+    def _divides_an_hour(cls, seconds: int) -> int:
+        if 3600 % seconds:
+            raise ValueError("must divide an hour, e.g. 60")
+        return seconds
 
 
 class StreamRun(SpecModel):

@@ -75,11 +75,14 @@ class JournalWriter:
             else:
                 return await written
 
-    def close(self) -> None:
+    async def find(self, fingerprint: str) -> None:
+        """Finds nothing: what others have written is read with the partition."""
+
+    async def close(self) -> None:
         """Writes what is left."""
-        self._producer.flush(10.0)
+        await asyncio.to_thread(self._producer.flush, 10.0)
         self._is_closed.set()
-        self._thread.join()
+        await asyncio.to_thread(self._thread.join)
 
     def _take_acknowledgements(self) -> None:
         while not self._is_closed.is_set():

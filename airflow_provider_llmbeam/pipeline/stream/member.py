@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -20,10 +21,11 @@ from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
     client_package,
     is_permanent,
 )
+from airflow_provider_llmbeam.pipeline.sources.kafka import columns_of
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal, begin_of
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
-from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Partition, Place
+from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Incoming, Partition, Place
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 from airflow_provider_llmbeam.spec.source import KafkaSource
 
@@ -40,7 +42,7 @@ _SESSION_MILLISECONDS = 10_000
 _QUEUED_KILOBYTES = 16_384
 #: A partition that is resumed waits for the fetch under way.
 _FETCH_MILLISECONDS = 100
-#: Time to commit, in seconds: beyond it the cluster has aborted the transaction.
+#: Time to commit or to abort, in seconds: beyond it the cluster has aborted the transaction.
 _COMMIT_SECONDS = 20.0
 #: Time to read the journals of new partitions, in seconds; a dead member's transaction delays it by ten.
 _READ_BACK_SECONDS = 120.0
@@ -132,7 +134,8 @@ class Member:
         """Closes the clients; the group keeps the place of the member until its session ends."""
         for close in (
             self._consumer and self._consumer.close,
-            self._producer and self._producer.abort_transaction,
+            # Without a timeout it did not return while the broker was stopped.
+            self._producer and partial(self._producer.abort_transaction, _COMMIT_SECONDS),
         ):
             if close is not None:
                 with contextlib.suppress(Exception):  # a fenced client, or no transaction
@@ -140,15 +143,17 @@ class Member:
         self._consumer = self._producer = None
         self._paused = frozenset()
 
-    def poll(self, most: int, seconds: float) -> Iterator[Any]:
-        """Yields messages, at most so many, and ends of partitions (`_PARTITION_EOF`)."""
+    def poll(self, most: int, seconds: float) -> Iterator[tuple[Place, Incoming | None]]:
+        """Yields messages, at most so many; `None` is the end of a partition."""
         with self._errors("reading"):
             first = self._consumer.poll(seconds)
             found = [] if first is None else [first, *self._consumer.consume(max(1, most - 1), 0)]
         for message in found:
             error = message.error()
-            if error is None or error.code() == self._kafka.KafkaError._PARTITION_EOF:
-                yield message
+            if error is None:
+                yield (message.topic(), message.partition()), _incoming(message)
+            elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
+                yield (message.topic(), message.partition()), None
             elif error.code() == self._kafka.KafkaError._AUTO_OFFSET_RESET:
                 raise JobSpecError(
                     f"`source.on_deleted`: Kafka has deleted messages of {message.topic()!r}, partition "
@@ -172,17 +177,22 @@ class Member:
                     change([self._kafka.TopicPartition(*place) for place in changed])
         self._paused = places & assigned
 
-    def lag(self, positions: Sequence[tuple[Place, int]]) -> int:
-        """Returns the number of offsets after these positions, as far as the client knows."""
-        lag = 0
+    def lags(self, positions: Sequence[tuple[Place, int]]) -> dict[Place, int]:
+        """Returns the number of offsets after each of these positions, as far as the client knows."""
+        lags: dict[Place, int] = {}
         for place, position in positions:
             with contextlib.suppress(self._kafka.KafkaException):
                 _, high = self._consumer.get_watermark_offsets(self._kafka.TopicPartition(*place), cached=True)
-                lag += max(0, high - position)
-        return lag
+                lags[place] = max(0, high - position)
+        return lags
 
-    def commit(self, commits: Sequence[Commit]) -> bool:
+    def commit(self, commits: Sequence[Commit], at_ms: int, increment: tuple[bytes, bytes] | None) -> bool:
         """Commits results and positions in one transaction; returns whether it is committed, and not aborted.
+
+        Args:
+            commits: What it commits.
+            at_ms: Timestamp of the results, in milliseconds.
+            increment: Key and value of the record of the metrics; `None` for none.
 
         Raises:
             RestartError: Whether it is committed is known only to the cluster, or another member has the name.
@@ -193,13 +203,16 @@ class Member:
             for commit in commits:
                 for result in commit.results:
                     if result.topic is not None:
-                        self._produce(result.topic, result.value, result.key)
+                        self._produce(result.topic, result.value, result.key, at_ms=at_ms)
                 topic, number = commit.partition.place
                 for name, state in commit.states.items():
                     assert self._topics.history is not None
                     self._produce(self._topics.history, state, journal_key(topic, name), number)
                 for fingerprint in commit.ended:
                     self._produce(self._topics.journal, None, journal_key(topic, fingerprint), number)
+            if self._topics.metrics is not None and increment is not None:
+                key, value = increment
+                self._produce(self._topics.metrics, value, key, at_ms=at_ms)
             positions = [
                 self._kafka.TopicPartition(*commit.partition.place, commit.position, commit.metadata)
                 for commit in commits
@@ -217,10 +230,12 @@ class Member:
             return False
         return True
 
-    def _produce(self, topic: str, value: bytes | None, key: bytes | None, partition: int = -1) -> None:
+    def _produce(
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int = -1, *, at_ms: int = 0
+    ) -> None:
         while True:
             try:
-                self._producer.produce(topic, value, key, partition)
+                self._producer.produce(topic, value, key, partition, timestamp=at_ms)  # 0: now
             except BufferError:  # the queue of the client is full
                 self._producer.poll(0.1)
             else:
@@ -251,9 +266,13 @@ class Member:
             return (part.topic, part.partition), part.offset, begin_of(part.metadata), high
         offset = low if self._source.first_run == "earliest" else high
         if self._source.first_run == "latest":  # so that a restart before the first answer begins here, too
-            consumer.commit(
-                offsets=[self._kafka.TopicPartition(part.topic, part.partition, offset)], asynchronous=False
+            # In a transaction: `Consumer.commit` has no timeout.
+            position = self._kafka.TopicPartition(part.topic, part.partition, offset)
+            self._producer.begin_transaction()
+            self._producer.send_offsets_to_transaction(
+                [position], consumer.consumer_group_metadata(), _COMMIT_SECONDS
             )
+            self._producer.commit_transaction(_COMMIT_SECONDS)
         return (part.topic, part.partition), offset, 0, high
 
     def _watermarks(self, consumer: Any, part: Any) -> tuple[int, int]:
@@ -348,6 +367,14 @@ class Member:
             if is_permanent(error):
                 raise self._client.error(error, doing) from None
             raise RestartError(f"{doing} failed: {error.name()}: {error.str()}") from None
+
+
+def _incoming(record: Any) -> Incoming:
+    columns = columns_of(record)
+    at = columns["kafka_timestamp"]
+    name = f"{record.topic()}:{record.partition()}:{record.offset()}"
+    produced_at = None if at is None else at / 1000
+    return Incoming(record.offset(), name, record.key(), produced_at, columns, record.value())
 
 
 def journal_key(topic: str, fingerprint: str) -> bytes:

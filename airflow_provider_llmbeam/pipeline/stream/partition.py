@@ -3,16 +3,55 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from airflow_provider_llmbeam.engine.outcome import Outcome
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, RowPrompt
+from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Origin, RowPrompt
 from airflow_provider_llmbeam.pipeline.stream.histories import Talk
 from airflow_provider_llmbeam.pipeline.stream.journal import Paid, PartitionJournal
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 #: A partition of a topic.
 Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A message as its queue delivers it.
+
+    Attributes:
+        offset: Its offset, or its number where the queue has none.
+        id: Its id, the same in each delivery.
+        key: Its key.
+        produced_at: Unix time of its timestamp; `None` without one.
+        columns: What is known of it besides its value, by column.
+        value: Its value.
+    """
+
+    offset: int
+    id: str
+    key: bytes | None
+    produced_at: float | None
+    columns: Mapping[str, Any]
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A vector of the answer of a message, for one sink.
+
+    Attributes:
+        fingerprint: Fingerprint of its request.
+        completion: The vector.
+        origin: Its origin.
+    """
+
+    fingerprint: str
+    completion: Completion
+    origin: Origin
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +69,8 @@ class Message:
         task: The task that answers it.
         conversation: Name of its conversation; `None` for a message by itself.
         state: Turns of the conversation with its own; `None` if it adds none.
+        id: Its id, the same in each delivery.
+        vectors: Vectors of its answer, in the order of the sinks that have them.
     """
 
     offset: int
@@ -42,6 +83,34 @@ class Message:
     task: asyncio.Task[None] | None = None
     conversation: str | None = None
     state: bytes | None = None
+    id: str = ""
+    vectors: tuple[Vector, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a message has used.
+
+    Attributes:
+        failure: Why it is in the dead letter; `None` for an answer.
+        input_tokens: Tokens of its prompt; 0 if it shares the answer of an earlier message.
+        output_tokens: Tokens of its answer, in the same way.
+        cost_nano_usd: Cost of these tokens, in billionths of a US dollar.
+    """
+
+    failure: FailureKind | None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_nano_usd: int = 0
+
+    @classmethod
+    def of(cls, row: AnsweredRow | FailedRow) -> Usage:
+        """Returns what the message of a row has used."""
+        outcome = row.completion if isinstance(row, AnsweredRow) else row.failure
+        failure = None if isinstance(outcome, Completion) else outcome.kind
+        if row.origin == "duplicate":
+            return cls(failure)
+        return cls(failure, outcome.tokens.input, outcome.tokens.output, outcome.cost_nano_usd or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +123,20 @@ class Result:
         key: Key of the record.
         value: Value of the record.
         row: The answered row, if it is stored outside Kafka, too.
-        is_answered: Whether it is an answer, and not a record of the dead letter.
+        usage: What the message has used.
     """
 
     message: Message
     topic: str | None
     key: bytes | None
     value: bytes
-    is_answered: bool
+    usage: Usage
     row: AnsweredRow | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it is an answer, and not a record of the dead letter."""
+        return self.usage.failure is None
 
 
 @dataclass(eq=False, slots=True)

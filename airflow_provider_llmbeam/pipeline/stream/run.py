@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline import sinks, storage
+from airflow_provider_llmbeam.pipeline import sinks
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
@@ -26,21 +26,25 @@ from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.launch.interruption import stopped_at_signal
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
+from airflow_provider_llmbeam.pipeline.queues.pubsub_publisher import Publisher
 from airflow_provider_llmbeam.pipeline.shared_budget import check_budget, name_window
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.http import served
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
+from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
+from airflow_provider_llmbeam.pipeline.stream.pubsub_member import open_pubsub
+from airflow_provider_llmbeam.pipeline.stream.queue import Queue
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
+from airflow_provider_llmbeam.pipeline.stream.vectors import AnswerEmbedder, embedding_of, vector_job
 from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
-from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.safety import FilesAudit
-from airflow_provider_llmbeam.spec.sink import KafkaSink
-from airflow_provider_llmbeam.spec.source import KafkaSource
+from airflow_provider_llmbeam.spec.job import JobSpec, StreamJob
+from airflow_provider_llmbeam.spec.sink import KafkaSink, PubSubSink
+from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 from airflow_provider_llmbeam.spec.stream import StreamRun
 
 _log = logging.getLogger("llmbeam")
@@ -52,12 +56,16 @@ _END_SECONDS = 30.0
 _SLOTS = 1000
 
 
-def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
+def run_stream(
+    spec: JobSpec, run: StreamRun, alerts_path: Path | None = None, page_path: Path | None = None
+) -> dict[str, Any]:
     """Answers messages until a signal, the end of its time, or of what there is to drain.
 
     Args:
         spec: The job.
         run: The process.
+        alerts_path: File to which a line is added for each alert; `None` for none.
+        page_path: File to which the page of the group is written; `None` for none.
 
     Returns:
         The counts.
@@ -67,63 +75,84 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
         LLMBeamError: Nothing can be answered any more. What was answered is committed.
     """
     source, jobs = check_stream(spec)
-    client = Client(source, "source")
     sink = next((job.sink for job in jobs if isinstance(job.sink, KafkaSink)), None)
     stores = [job for job in jobs if job.sink != sink]
+    for job in stores:
+        sinks.check_here(job)
+    for feature in features_of(spec):
+        feature.check_keys()
+    check_budget(name_window(spec, time.time()))
+    state, context = StreamState(), RunContext(started_at=time.time())
+    with ExitStack() as until_end:
+        publisher = None
+        if isinstance(source, PubSubSource) or any(isinstance(job.sink, PubSubSink) for job in stores):
+            publisher = Publisher()
+            until_end.callback(publisher.close)
+        histories = None
+        if spec.conversation is not None:
+            histories = Histories(spec.conversation, spec.fingerprinter())
+            until_end.callback(histories.close)
+        if isinstance(source, PubSubSource):
+            assert publisher is not None
+            queue = open_pubsub(spec, source, publisher)
+        else:
+            queue = _open_kafka(spec, source, sink, histories)
+        topics = queue.topics
+        name = run.member or until_end.enter_context(_slot(topics.group))
+        _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
+        metrics = Metrics(spec, name, state, alerts_path, page_path)
+        moderation = spec.safety.moderation
+        guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context, until_end)
+        vectors = [
+            AnswerEmbedder(job, _open_engine(job, context, until_end), spec.stream.batch_wait_ms / 1000)
+            for job in stores
+            if embedding_of(job.sink) is not None
+        ]
+
+        async def work(engine: Engine) -> None:
+            ask_guard = None if guard is None else guard.submit
+            answers = Answers(spec, engine, queue.journal, state.counts, histories, ask_guard, vectors)
+            columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
+            key = None if sink is None else sink.key
+            outputs = Outputs(columns, key, queue.topics, queue.max_bytes, has_stores=bool(stores))
+            into = Stores(stores, outputs, publisher)
+            member = partial(queue.open_member, name)
+            worker = StreamWorker(spec, source, run, member, answers, histories, outputs, into, state, metrics)
+            try:
+                async with metrics.kept(), served(spec, state, run.http):
+                    await worker.run()
+            finally:
+                await queue.journal.close()
+
+        def stop() -> None:
+            state.is_stopping = True
+
+        engine_thread = _open_engine(spec, context, until_end)
+        with stopped_at_signal(stop, spec.stream.drain_seconds + _END_SECONDS):
+            ended = engine_thread.start(work)
+            while not wait([ended], timeout=_POLL_SECONDS).done:
+                pass
+        ended.result()
+    return state.plain()
+
+
+def _open_kafka(spec: JobSpec, source: KafkaSource, sink: KafkaSink | None, histories: Histories | None) -> Queue:
+    client = Client(source, "source")
     if sink is not None and not _is_same_cluster(client, Client(sink, "sink")):
         raise JobSpecError(
             "`sink.bootstrap_servers`: a stream has source and sink in one cluster, as one transaction has both; "
             f"got {source.shown_servers} and {sink.shown_servers}. Copy the answers to the other cluster, e.g. "
             "with MirrorMaker."
         )
-    for job in stores:
-        sinks.check_here(job)
-    for feature in features_of(spec):
-        feature.check_keys()
-    check_budget(name_window(spec, time.time()))
     topics = Topics.of(spec, source, sink)
     ttl_days = 0.0 if spec.conversation is None else spec.conversation.ttl_days
     max_bytes = check_topics(topics, client, creates=spec.stream.create_topics, ttl_days=ttl_days)
-    state, context = StreamState(), RunContext(started_at=time.time())
-    with ExitStack() as until_end:
-        name = run.member or until_end.enter_context(_slot(topics.group))
-        _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
-        writer = JournalWriter(client, topics.journal, max_bytes)
-        until_end.callback(writer.close)
-        histories = None
-        if spec.conversation is not None:
-            histories = Histories(spec.conversation, spec.fingerprinter())
-            until_end.callback(histories.close)
-        moderation = spec.safety.moderation
-        guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context)
-        workers: list[StreamWorker] = []
+    journal = JournalWriter(client, topics.journal, max_bytes)
 
-        async def work(engine: Engine) -> None:
-            ask_guard = None if guard is None else guard.submit
-            answers = Answers(spec, engine, writer, state.counts, histories, ask_guard)
-            member = partial(Member, source, client, topics, name, histories)
-            columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
-            outputs = Outputs(columns, topics, max_bytes, has_stores=bool(stores))
-            workers.append(
-                StreamWorker(
-                    spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state
-                )
-            )
-            async with served(state, run.http):
-                await workers[0].run()
+    def open_member(name: str, *callbacks: Any) -> Member:
+        return Member(source, client, topics, name, histories, *callbacks)
 
-        engine_thread = _open_engine(spec, context)  # it ends with its last reference
-        ended = engine_thread.start(work)
-
-        def stop() -> None:
-            for worker in workers:
-                worker.stop()
-
-        with stopped_at_signal(stop, spec.stream.drain_seconds + _END_SECONDS):
-            while not wait([ended], timeout=_POLL_SECONDS).done:
-                pass
-        ended.result()
-    return state.plain()
+    return Queue(topics=topics, max_bytes=max_bytes, journal=journal, open_member=open_member)
 
 
 def _is_same_cluster(source: Client, sink: Client) -> bool:
@@ -131,52 +160,32 @@ def _is_same_cluster(source: Client, sink: Client) -> bool:
     return bool(source.settings()[servers] == sink.settings()[servers])
 
 
-def check_stream(spec: JobSpec) -> tuple[KafkaSource, list[JobSpec]]:
+def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpec]]:
     """Returns the source of a job that can be a stream, and the job with each of its sinks.
 
     Raises:
         JobSpecError: It cannot.
     """
-    source = spec.source
-    if not isinstance(source, KafkaSource) or source.window is not None:
-        raise JobSpecError("`source`: a stream reads a source of type 'kafka', without a time range.")
-    types = [sink.type for sink in (spec.sink, *spec.sinks)]
-    if not {*types} <= {"kafka", "milvus", "postgres"} or types.count("kafka") > 1:
-        raise JobSpecError(
-            f"`sinks`: a stream has sinks of types 'kafka', at most one, 'milvus' and 'postgres'; got {types!r}."
-        )
-    privacy, audit = spec.safety.privacy, spec.safety.audit
-    for field, value, expected in (
-        ("inference.mode", spec.inference.mode if spec.inference.mode != "online" else None, "must be 'online'"),
-        ("cascade", spec.cascade, "must be left out"),
-        (
-            "conversation.order_by",
-            spec.conversation and spec.conversation.order_by,
-            "must be left out: the order of the topic counts",
-        ),
-        ("prompt.media", spec.prompt.media or None, "must be left out"),
-        ("safety.privacy.dlp", privacy and privacy.dlp, "must be left out"),
-        (
-            "safety.privacy.on_altered",
-            privacy and privacy.on_altered if privacy and privacy.on_altered == "repair" else None,
-            "must be 'keep' or 'fail'",
-        ),
-    ):
-        if value is not None:
-            raise JobSpecError(f"`{field}` {expected} in a stream.")
-    if audit is not None and not (isinstance(audit, FilesAudit) and storage.is_local(audit.uri)):
-        raise JobSpecError("`safety.audit`: a stream writes its records to files of a disk; copy them from there.")
+    source = StreamJob.parse(spec.model_dump(mode="json")).source
+    assert isinstance(source, KafkaSource | PubSubSource)
     # A sink has rules on other parts of the job.
     fields = spec.model_dump(mode="json", exclude={"sink", "sinks"})
-    return source, [
-        JobSpec.parse({**fields, "sink": sink.model_dump(mode="json")}) for sink in (spec.sink, *spec.sinks)
-    ]
+    jobs = []
+    for sink in (spec.sink, *spec.sinks):
+        embed = embedding_of(sink)
+        if embed is None:
+            jobs.append(JobSpec.parse({**fields, "sink": sink.model_dump(mode="json")}))
+        else:
+            jobs.append(vector_job(spec, sink, embed))
+    return source, jobs
 
 
-def _open_engine(spec: JobSpec, context: RunContext) -> EngineThread:
+def _open_engine(spec: JobSpec, context: RunContext, until_end: ExitStack) -> EngineThread:
     handler: JobHandler[Any] = JobHandler(spec, context)
     handler.journal_uri = None  # the journal is a topic
-    return handler.load_model()
+    engine_thread = handler.load_model()  # it closes with its last reference
+    until_end.callback(engine_thread.end)
+    return engine_thread
 
 
 @contextmanager

@@ -20,9 +20,17 @@ from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
-from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partition, Result, finish, prepare
+from airflow_provider_llmbeam.pipeline.stream.partition import (
+    Message,
+    Partition,
+    Result,
+    Usage,
+    finish,
+    prepare,
+)
 from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
-from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.pipeline.stream.vectors import AnswerEmbedder, vector_job
+from airflow_provider_llmbeam.spec import JobSpec, PostgresSink
 
 SPEC: dict[str, Any] = {
     "name": "stream",
@@ -72,10 +80,17 @@ class FakeWriter:
 
     def __init__(self) -> None:
         self.entries: list[str] = []
+        self.elsewhere: dict[str, Completion] = {}
 
     async def write(self, place, fingerprint, entry):
         self.entries.append(fingerprint)
         return len(self.entries) - 1
+
+    async def find(self, fingerprint):
+        return self.elsewhere.get(fingerprint)
+
+    async def close(self):
+        pass
 
 
 class Stream:
@@ -203,7 +218,7 @@ def test_each_turn_of_a_conversation_sees_the_turns_before_it_committed_or_not()
 
 
 def result_of(message: Message):
-    return Result(message, "a", message.key, b"x", is_answered=True)
+    return Result(message, "a", message.key, b"x", usage=Usage(None))
 
 
 def test_a_turn_that_failed_is_in_no_history():
@@ -273,6 +288,46 @@ def test_personal_data_is_masked_for_the_model_and_restored_in_the_answer(monkey
     asyncio.run(main())
 
 
+class Altering(FakeEngine):
+    """Alters the placeholders of its first answers, and those of a text with `twice` in the repair, too."""
+
+    @staticmethod
+    def _completion(prompt) -> Completion:
+        text, *repair = prompt.text.split("\n\nAn earlier answer")
+        is_altered = not repair or "twice" in text
+        answer = FakeEngine._completion(prompt)
+        return replace(answer, text=text.lower() if is_altered else text, cost_nano_usd=7)
+
+
+@pytest.mark.parametrize(
+    ("on_altered", "expected", "asked"),
+    [
+        ("keep", ["write to <email_", "twice to <email_"], 2),
+        ("fail", ["invalid_output", "invalid_output"], 2),
+        ("repair", ["write to ada@example.com", "invalid_output"], 4),
+    ],
+)
+def test_an_answer_with_an_altered_placeholder_is_kept_refused_or_asked_for_once_more(
+    monkeypatch, on_altered, expected, asked
+):
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "k" * 32)
+
+    async def main() -> None:
+        stream = Stream(Altering(), safety={"privacy": {"on_altered": on_altered}})
+        first, second = [stream.message(f"{word} to ada@example.com") for word in ("write", "twice")]
+        rows = await stream.ask(first, second)
+        assert [text.partition("_")[0] for text in texts(rows)] == [text.partition("_")[0] for text in expected]
+        assert len(stream.engine.asked) == len(stream.writer.entries) == asked
+        assert len(first.fingerprints) == asked / 2  # their tombstones go with the position
+        costs = [(row.completion if isinstance(row, AnsweredRow) else row.failure).cost_nano_usd for row in rows]
+        assert sum(map(int, costs)) == stream.counts.cost_nano_usd == 7 * asked
+        (again,) = await stream.ask(stream.message("write to ada@example.com"))
+        assert len(stream.engine.asked) == asked, "what is paid is asked no more"
+        assert texts([again]) == texts(rows[:1])
+
+    asyncio.run(main())
+
+
 def test_the_audit_has_a_record_of_each_request(tmp_path):
     async def main() -> None:
         stream = Stream(FakeEngine(), safety={"audit": {"uri": str(tmp_path)}})
@@ -282,5 +337,76 @@ def test_the_audit_has_a_record_of_each_request(tmp_path):
         assert record["model"] == "m"
         assert len(record["row_key_hashes"]) == 1
         stream.answers.close()
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_another_process_has_recorded_is_not_asked_again():
+    async def main() -> None:
+        stream = Stream(FakeEngine())
+        message = stream.message("a")
+        stream.writer.elsewhere = {message.prompt.fingerprint: FakeEngine._completion(message.prompt.prompt)}
+        (row, again) = await stream.ask(message, stream.message("a"))
+        assert (row.origin, again.origin) == ("resumed", "resumed")
+        assert stream.engine.asked == stream.writer.entries == []
+        assert stream.counts.resumed == 2
+
+    asyncio.run(main())
+
+
+class FakeThread:
+    """An engine that makes vectors of three numbers."""
+
+    max_instances = 2
+
+    def __init__(self, failure: Failure | None = None) -> None:
+        self.asked: list[list[str]] = []
+        self.failure = failure
+
+    def submit(self, prompts):
+        self.asked.append([prompt.text for prompt in prompts])
+        done: Future[list[Any]] = Future()
+        vector = replace(FakeEngine._completion(prompts[0]), text="", parsed=[1.0, 2.0, 3.0])
+        done.set_result([self.failure or vector] * len(prompts))
+        return done
+
+
+def embedding_stream(thread: FakeThread, field: str = "answer") -> Stream:
+    embed = {"model": {"type": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1"}, "field": field}
+    stream = Stream(FakeEngine())
+    sink = PostgresSink(type="postgres", table="t", embed=embed)
+    job = vector_job(stream.spec, sink, sink.embed)
+    stream.answers._vectors = [AnswerEmbedder(job, thread, 0.01)]
+    return stream
+
+
+@pytest.mark.parametrize(("field", "texts"), [("answer", ["a", "b"]), ("user", ["u"])])
+def test_each_answer_has_a_vector_which_is_asked_once_and_journaled(field, texts):
+    async def main() -> None:
+        thread = FakeThread()
+        stream = embedding_stream(thread, field)
+        messages = [stream.message(text) for text in "aab"]
+        rows = await stream.ask(*messages)
+        assert [row.completion.text for row in rows] == ["a", "a", "b"]
+        assert [each.vectors[0].completion.parsed for each in messages] == [[1.0, 2.0, 3.0]] * 3
+        assert sorted(text for batch in thread.asked for text in batch) == texts
+        assert len(stream.writer.entries) == 2 + len(texts)
+        assert stream.counts.embedded == len(texts)
+        assert len(messages[0].fingerprints) == 2
+
+    asyncio.run(main())
+
+
+def test_an_answer_without_a_vector_is_of_the_dead_letter_with_the_reason():
+    async def main() -> None:
+        failure = Failure(kind="bad_request", message="too long")
+        (row,) = await (stream := embedding_stream(FakeThread(failure))).ask(stream.message("a"))
+        assert (row.failure.kind, row.failure.message) == ("bad_request", "the vector of the answer: too long")
+        (row,) = await (stream := embedding_stream(FakeThread(), "absent")).ask(stream.message("a"))
+        assert row.failure.kind == "not_stored"
+        unauthorized = Failure(kind="unauthorized", message="no key")
+        stream = embedding_stream(FakeThread(unauthorized))
+        with pytest.raises(JobFailedError, match="no key"):
+            await stream.ask(stream.message("a"))
 
     asyncio.run(main())
