@@ -6,13 +6,14 @@ import base64
 import json
 import os
 import random
+import re
 import sys
 import time
 from collections import Counter
 
 import pytest
 import sessions
-from llmbeam_sandbox import Latency, ModelSettings, Sandbox
+from llmbeam_sandbox import Fault, Latency, ModelSettings, Sandbox
 from llmbeam_sandbox.models.answers import prompt_sha256
 from waiting import scaled, until
 
@@ -163,3 +164,33 @@ def test_a_message_that_cannot_be_read_goes_to_the_dead_letter_topic_with_its_id
     assert [name for name, _ in failed] == ids[1:]
     assert {record["llmbeam_error"]["kind"] for _, record in failed} == {"unreadable_row", "template_error"}
     assert stream.sandbox.pubsub.subscription(SUBSCRIPTION).deliveries == []
+
+
+def test_an_answer_that_the_topic_refuses_goes_to_the_dead_letter_and_the_others_stay_in_order(stream, sandbox):
+    stream.spec["sink"]["ordering_key"] = "pubsub_ordering_key"
+    stream.spec["sink"]["passthrough"] = ["pubsub_ordering_key"]
+    ids = [name for number in range(6) for name in stream.publish({"text": f"m{number}"}, key="k")]
+    fault = Fault(kind="error", http_status=400, message="No schema.")
+    refused = f'pubsub_message_id\\": \\"{ids[2]}\\"'
+    sandbox.faults.when("pubsub.topics.publish", refused, fault)
+    stream.start(drain=True)
+    assert stream.workers[0].wait(scaled(90)) == 0, stream.log.read_text()
+    sandbox.faults.clear()
+    assert [name for name, _ in stream.records(ANSWERS)] == [*ids[:2], *ids[3:]]
+    assert {each.fields["orderingKey"] for each in sandbox.pubsub.messages(ANSWERS)} == {"k"}
+    ((name, record),) = stream.records(DEAD_LETTER)
+    assert (name, record["llmbeam_error"]["kind"]) == (ids[2], "not_stored")
+    assert "No schema." in record["llmbeam_error"]["message"]
+
+
+def test_missing_topics_are_created_with_a_subscription_or_named(stream, sandbox):
+    del stream.spec["stream"]["dead_letter_topic"]
+    stream.publish(b"no JSON")
+    stream.start(drain=True)
+    assert stream.workers.pop().wait(scaled(90)) != 0
+    assert "or set `stream.create_topics`" in stream.log.read_text()
+    stream.spec["stream"]["create_topics"] = True
+    stream.start(drain=True)
+    assert stream.workers[0].wait(scaled(90)) == 0, stream.log.read_text()
+    name = re.search(r"llmbeam-trial-[0-9a-f]+-dead-letter", stream.log.read_text())[0]
+    assert len(sandbox.pubsub.subscription(f"{PROJECT}/subscriptions/{name}").deliveries) == 1
