@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from google.api_core.exceptions import AlreadyExists, BadRequest, GoogleAPIError, NotFound
@@ -101,14 +101,10 @@ class Publisher:
     def _create(self, topic: str) -> None:
         subscription = topic.replace("/topics/", "/subscriptions/")
         with SubscriberClient() as subscriber:
-            for create in (
-                lambda: self._client.create_topic(name=topic, timeout=_TIMEOUT_SECONDS),
-                lambda: subscriber.create_subscription(name=subscription, topic=topic, timeout=_TIMEOUT_SECONDS),
-            ):
-                try:
-                    create()
-                except AlreadyExists:  # another worker was faster
-                    continue
+            with suppress(AlreadyExists):  # another worker was faster
+                self._client.create_topic(name=topic, timeout=_TIMEOUT_SECONDS)
+            with suppress(AlreadyExists):
+                subscriber.create_subscription(name=subscription, topic=topic, timeout=_TIMEOUT_SECONDS)
 
 
 def _is_refused(sent: Future[str]) -> bool:

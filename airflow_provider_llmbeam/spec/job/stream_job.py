@@ -91,8 +91,8 @@ def _stream_fault(spec: JobSpec) -> FieldFaultError | None:
         (
             audit is not None and not (isinstance(audit, FilesAudit) and _is_local(audit.uri)),
             "safety.audit",
-            "must be a directory of a disk in a stream, which stores each record before its answer: copy the files "
-            "from there, e.g. each day",
+            "must be a directory of a disk in a stream, which stores each record before its answer: copy the "
+            "files from there, e.g. each day",
             NOT_SHOWN,
         ),
     )
