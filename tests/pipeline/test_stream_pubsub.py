@@ -9,7 +9,6 @@ import random
 import re
 import sys
 import time
-from collections import Counter
 
 import pytest
 import sessions
@@ -77,12 +76,17 @@ class Stream:
         return json.loads([line for line in self.log.read_text().splitlines() if line.startswith('{"at"')][-1])
 
     def kill(self):
-        """Kills the oldest worker; its leases end at once, as at any time they may."""
+        """Kills the oldest worker; its leases end at once, as at any time they may.
+
+        Returns the time, and the texts of the answers that were recorded until then.
+        """
         worker = self.workers.pop(0)
         sessions.kill([worker])
         worker.wait()
+        killed_at, recorded = time.time(), self.recorded()
         for each in self.sandbox.pubsub.subscription(SUBSCRIPTION).deliveries:
             each.leased_until = 0.0
+        return killed_at, recorded
 
     def end(self):
         """Ends all workers with SIGTERM."""
@@ -99,10 +103,9 @@ class Stream:
         ]
 
     def recorded(self):
-        """Texts of the answers that segments have."""
         files = self.directory.glob("state/trial/journal*@stream/*.jsonl")
         lines = [line for file in files for line in file.read_text().splitlines()]
-        return [json.loads(line)["text"] for line in lines if line.endswith("}")]
+        return {json.loads(line)["text"].partition(" [")[0] for line in lines if line.endswith("}")}
 
 
 @pytest.fixture
@@ -116,27 +119,19 @@ def stream(sandbox, google, tmp_path):
 def test_kills_lose_nothing_and_pay_twice_at_most_what_was_not_recorded(stream, workers):
     chance = random.Random(61 + workers)
     texts = {}
-    for number in range(400):
+    for number in range(200 * KILLS):
         key = f"user {number % 7}" if number % 2 else ""
-        (message_id,) = stream.publish({"text": f"message {number} of {key}"}, key=key)
-        texts[message_id] = f"message {number} of {key}", key
-    hashes = {prompt_sha256(text): text for text, _ in texts.values()}
-
-    def requests():
-        return Counter(hashes[each.prompt_sha256] for each in stream.sandbox.requests if each.prompt_sha256)
-
+        text = f"message {number} of {key or 'nobody'}"
+        (message_id,) = stream.publish({"text": text}, key=key)
+        texts[message_id] = text, key
     for _ in range(workers):
         stream.start()
-    unrecorded, before_kill = 0, list[tuple[set, Counter]]()
+    kills = []
     for _ in range(2 * KILLS):
         begun = len(stream.records(ANSWERS))
         until(lambda begun=begun: len(stream.records(ANSWERS)) > begun + 10, stream.log.read_text)
         time.sleep(chance.uniform(0, 1))
-        stream.kill()
-        recorded = {text.partition(" [")[0] for text in stream.recorded()}
-        sent = requests()
-        unrecorded += len(set(sent) - recorded)
-        before_kill.append((recorded, sent))
+        kills.append(stream.kill())
         stream.start()
     until(lambda: {name for name, _ in stream.records(ANSWERS)} == set(texts), stream.log.read_text)
     stream.end()
@@ -147,11 +142,17 @@ def test_kills_lose_nothing_and_pay_twice_at_most_what_was_not_recorded(stream, 
     for key in {key for _, key in texts.values() if key}:
         of_key = [name for name in first if texts[name][1] == key]
         assert of_key == sorted(of_key, key=int)
-    total = requests()
-    assert sum(total.values()) - len(texts) <= unrecorded
-    if workers == 1:  # the other one may be asking while this one is killed
-        for recorded, sent in before_kill:
-            assert all(total[text] == sent[text] for text in recorded)
+    hashes = {prompt_sha256(text): text for text, _ in texts.values()}
+    asked = [
+        (each.received_at, hashes[each.prompt_sha256]) for each in stream.sandbox.requests if each.prompt_sha256
+    ]
+    unrecorded = 0
+    for killed_at, recorded in kills:
+        unrecorded += len({text for at, text in asked if at < killed_at} - recorded)
+        assert not {text for at, text in asked if at > killed_at} & recorded
+    print(f"{len(texts)} messages, {len(kills)} kills: {len(answers) - len(texts)} answers and", end=" ")
+    print(f"{len(asked) - len(texts)} requests twice, {unrecorded} unrecorded")
+    assert len(asked) - len(texts) <= unrecorded
     assert stream.sandbox.pubsub.subscription(SUBSCRIPTION).deliveries == []
 
 
