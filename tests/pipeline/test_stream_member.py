@@ -39,7 +39,7 @@ def test_partitions_that_were_paused_when_they_were_lost_are_read_when_they_come
             producer.produce("questions", b"{}")
         assert producer.flush(10) == 0
         places, lost = [], []
-        member = Member(spec.source, client, topics, "a", None, places.extend, lost.extend, lost.extend)
+        member = Member(spec.source, client, topics, "a", {}, {}, None, places.extend, lost.extend, lost.extend)
         member.open()
 
         def messages():

@@ -6,13 +6,15 @@ Its functions are called on one thread, and so are the callbacks, during `poll` 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
     CONSUMER_SETTINGS,
     TIMEOUT_SECONDS,
@@ -21,7 +23,8 @@ from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
     is_permanent,
 )
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
-from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal, begin_of
+from airflow_provider_llmbeam.pipeline.stream.journal import BEGIN, PartitionJournal, begin_of
+from airflow_provider_llmbeam.pipeline.stream.membership import machines_of, read_members
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
 from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Partition, Place
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
@@ -61,6 +64,8 @@ class Member:
         client: The cluster.
         topics: The topics.
         name: Name of the member, the same after its restart.
+        metadata: What the metadata of each position has besides the offset in the journal.
+        versions: Headers of each result: by which version it was answered.
         histories: The conversations; `None` without any.
         on_assigned: Takes new partitions.
         on_revoked: Takes the places of partitions that go to another member; may commit.
@@ -73,6 +78,8 @@ class Member:
         client: Client,
         topics: Topics,
         name: str,
+        metadata: Mapping[str, Any],
+        versions: Mapping[str, str],
         histories: Histories | None,
         on_assigned: Callable[[Sequence[Partition]], None],
         on_revoked: Callable[[Collection[Place]], None],
@@ -81,6 +88,7 @@ class Member:
         self._kafka = client_package("source")
         self._source, self._client, self._topics = source, client, topics
         self._name = f"{topics.group}-{name}"
+        self._metadata, self._versions = metadata, dict(versions)
         self._histories = histories
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._paused: frozenset[Place] = frozenset()
@@ -111,6 +119,7 @@ class Member:
                     "session.timeout.ms": _SESSION_MILLISECONDS,
                     "queued.max.messages.kbytes": _QUEUED_KILOBYTES,
                     "fetch.wait.max.ms": _FETCH_MILLISECONDS,
+                    "client.id": socket.gethostname(),  # by which the members of one machine are known
                     **RECOVERY,
                     **given,
                     "group.id": self._topics.group,
@@ -181,6 +190,14 @@ class Member:
                 lag += max(0, high - position)
         return lag
 
+    def machines(self) -> float | None:
+        """Returns by how many a quota is divided, see `machines_of`; `None` if it is not known now."""
+        try:
+            return machines_of(read_members(self._client, self._topics.group), self._name)
+        except LLMBeamError as error:
+            _log.warning("This machine keeps its share of the quota: %s", error)
+            return None
+
     def commit(self, commits: Sequence[Commit]) -> bool:
         """Commits results and positions in one transaction; returns whether it is committed, and not aborted.
 
@@ -193,7 +210,7 @@ class Member:
             for commit in commits:
                 for result in commit.results:
                     if result.topic is not None:
-                        self._produce(result.topic, result.value, result.key)
+                        self._produce(result.topic, result.value, result.key, headers=self._versions)
                 topic, number = commit.partition.place
                 for name, state in commit.states.items():
                     assert self._topics.history is not None
@@ -201,7 +218,9 @@ class Member:
                 for fingerprint in commit.ended:
                     self._produce(self._topics.journal, None, journal_key(topic, fingerprint), number)
             positions = [
-                self._kafka.TopicPartition(*commit.partition.place, commit.position, commit.metadata)
+                self._kafka.TopicPartition(
+                    *commit.partition.place, commit.position, json.dumps({BEGIN: commit.begin, **self._metadata})
+                )
                 for commit in commits
             ]
             group = self._consumer.consumer_group_metadata()
@@ -217,10 +236,18 @@ class Member:
             return False
         return True
 
-    def _produce(self, topic: str, value: bytes | None, key: bytes | None, partition: int = -1) -> None:
+    def _produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int = -1,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         while True:
             try:
-                self._producer.produce(topic, value, key, partition)
+                self._producer.produce(topic, value, key, partition, headers=headers)
             except BufferError:  # the queue of the client is full
                 self._producer.poll(0.1)
             else:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_llmbeam import __version__
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import sinks, storage
@@ -32,11 +33,19 @@ from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.http import served
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
+from airflow_provider_llmbeam.pipeline.stream.membership import (
+    agreed_of,
+    check_agreed,
+    metadata_of,
+    read_members,
+    read_metadata,
+)
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
 from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
+from airflow_provider_llmbeam.spec.identity import spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.sink import KafkaSink
@@ -88,6 +97,10 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
     with ExitStack() as until_end:
         name = run.member or until_end.enter_context(_slot(topics.group))
         _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
+        agreed = agreed_of(spec, topics)
+        others = sum(each.name != f"{topics.group}-{name}" for each in read_members(client, topics.group))
+        check_agreed(read_metadata(client, topics), agreed, topics.group, others)
+        versions = {"llmbeam-version": __version__, "llmbeam-job": spec_digest(spec)}
         writer = JournalWriter(client, topics.journal, max_bytes)
         until_end.callback(writer.close)
         histories = None
@@ -101,12 +114,21 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
         async def work(engine: Engine) -> None:
             ask_guard = None if guard is None else guard.submit
             answers = Answers(spec, engine, writer, state.counts, histories, ask_guard)
-            member = partial(Member, source, client, topics, name, histories)
+            member = partial(Member, source, client, topics, name, metadata_of(agreed), versions, histories)
             columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
             outputs = Outputs(columns, topics, max_bytes, has_stores=bool(stores))
             workers.append(
                 StreamWorker(
-                    spec, source, run, member, answers, histories, outputs, Stores(stores, outputs), state
+                    spec,
+                    source,
+                    run,
+                    member,
+                    answers,
+                    histories,
+                    outputs,
+                    Stores(stores, outputs),
+                    state,
+                    engine.share_quota if _shares_quota(spec) else None,
                 )
             )
             async with served(state, run.http):
@@ -124,6 +146,13 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
                 pass
         ended.result()
     return state.plain()
+
+
+def _shares_quota(spec: JobSpec) -> bool:
+    """Whether the machines of the group share a quota that is stated, and their number is not."""
+    limits = spec.limits
+    quotas = (limits.requests_per_minute, limits.tokens_per_minute, limits.usage_tier)
+    return limits.expected_workers is None and quotas != (None, None, None)
 
 
 def _is_same_cluster(source: Client, sink: Client) -> bool:

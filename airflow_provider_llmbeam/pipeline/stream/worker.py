@@ -71,6 +71,7 @@ class StreamWorker:
         outputs: Makes the records of messages.
         stores: Sinks outside Kafka.
         state: What the worker shows.
+        share_quota: Takes the number of machines that share the quota; `None` if it is stated or learned.
     """
 
     def __init__(
@@ -84,11 +85,12 @@ class StreamWorker:
         outputs: Outputs,
         stores: Stores,
         state: StreamState,
+        share_quota: Callable[[float], None] | None,
     ) -> None:
         self._spec, self._source, self._run, self._options = spec, source, run, spec.stream
         self._histories = histories
         self._answers, self._state, self._counts = answers, state, state.counts
-        self._outputs, self._stores = outputs, stores
+        self._outputs, self._stores, self._share_quota = outputs, stores, share_quota
         self._prompts = RowPrompts(spec)
         self._member = open_member(self._on_assigned, self._on_revoked, self._on_lost)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llmbeam-kafka")
@@ -264,6 +266,8 @@ class StreamWorker:
 
     def _on_assigned(self, partitions: Sequence[Partition]) -> None:
         self._on_loop(self._add, partitions)
+        if self._share_quota is not None and (machines := self._member.machines()) is not None:
+            self._on_loop(self._share_quota, machines)
 
     def _on_revoked(self, places: Collection[Place]) -> None:
         try:
