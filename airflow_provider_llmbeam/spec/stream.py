@@ -39,6 +39,10 @@ class StreamOptions(SpecModel):
         journal_topic: Topic of the answers that are paid for and not committed yet. `None`: named after the job.
         history_topic: Topic of the turns of conversations. `None`: named after the job.
         dead_letter_topic: Topic of the messages without an answer. `None`: named after the job.
+        stream_output: Whether answers are also written in pieces, while the model generates them, to `piece_topic`
+            and outside the transactions. A piece has `kafka_topic`, `kafka_partition` and `kafka_offset` of its
+            message, `sequence`, `text` and `last`.
+        piece_topic: Topic of these pieces. `None`: named after the job.
         report_seconds: Interval between two lines of counts, in seconds.
     """
 
@@ -55,6 +59,8 @@ class StreamOptions(SpecModel):
     journal_topic: KafkaTopic | None = None
     history_topic: KafkaTopic | None = None
     dead_letter_topic: KafkaTopic | None = None
+    stream_output: bool = False
+    piece_topic: KafkaTopic | None = None
     report_seconds: Annotated[float, Field(gt=0)] = 10.0
 
 

@@ -33,6 +33,7 @@ from airflow_provider_llmbeam.pipeline.stream.histories import Histories, Talk
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.key_limits import KeyLimits
 from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partition
+from airflow_provider_llmbeam.pipeline.stream.pieces import Pieces, Write, listening
 from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -58,6 +59,7 @@ class Answers:
         counts: What is counted.
         histories: The conversations; `None` without any.
         ask_guard: Sends prompts to the guard; `None` without one.
+        write_piece: Writes pieces of answers; `None` for none.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Answers:
         counts: StreamCounts,
         histories: Histories | None,
         ask_guard: AskGuard | None,
+        write_piece: Write | None = None,
     ) -> None:
         self._spec, self._writer, self._counts = spec, writer, counts
         self._histories, self._conversation = histories, spec.conversation
@@ -75,7 +78,7 @@ class Answers:
         self._questions = None if spec.safety.moderation is None else _questions(spec, spec.safety.moderation)
         self._masker = masker_of(spec)
         self._keys = None if spec.limits.per_key is None else KeyLimits(spec.limits.per_key)
-        self._requests = _Requests(engine, spec.stream.batch_wait_ms / 1000)
+        self._requests = _Requests(engine, spec.stream.batch_wait_ms / 1000, write_piece)
         self._trail = AuditTrail.of(spec)
         self._records = None if self._trail is None else self._trail.open_writer()
         self._waits_until = 0
@@ -271,10 +274,11 @@ class _Requests:
     Args:
         engine: The engine.
         wait_seconds: Longest time for which a prompt waits for others.
+        write_piece: Writes pieces of answers; `None` for none.
     """
 
-    def __init__(self, engine: Engine, wait_seconds: float) -> None:
-        self._engine, self._wait_seconds = engine, wait_seconds
+    def __init__(self, engine: Engine, wait_seconds: float, write_piece: Write | None) -> None:
+        self._engine, self._wait_seconds, self._write_piece = engine, wait_seconds, write_piece
         self._waiting: list[tuple[Prompt, asyncio.Future[Outcome]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._batches: set[asyncio.Task[None]] = set()
@@ -284,12 +288,21 @@ class _Requests:
         if self._engine.max_instances > 1:
             message.is_sent = True
             return await self._send_with_others(prompt)
+        pieces = self._pieces_of(message)
         try:
             async with asyncio.timeout(left_seconds) as limit:
-                (outcome,) = await self._engine.answer([prompt], (_Sending(message, limit),))
+                with listening(pieces):
+                    (outcome,) = await self._engine.answer([prompt], (_Sending(message, limit, pieces),))
         except TimeoutError:
             return _too_old()
+        if pieces is not None and isinstance(outcome, Completion):
+            pieces.end()
         return outcome
+
+    def _pieces_of(self, message: Message) -> Pieces | None:
+        if self._write_piece is None or not isinstance(message.prompt, RowPrompt):
+            return None
+        return Pieces(message.prompt.row, message.key, self._write_piece)
 
     async def _send_with_others(self, prompt: Prompt) -> Outcome:
         loop = asyncio.get_running_loop()
@@ -326,12 +339,15 @@ class _Requests:
 class _Sending:
     """Ends the time in which a message may be sent when it is; an engine `Observer`."""
 
-    def __init__(self, message: Message, limit: asyncio.Timeout) -> None:
+    def __init__(self, message: Message, limit: asyncio.Timeout, pieces: Pieces | None) -> None:
         self._message, self._limit, self._deadline = message, limit, limit.when()
+        self._pieces = pieces
 
     def sent(self) -> None:
-        """Has the answer awaited."""
+        """Has the answer awaited, and its pieces begin."""
         self._message.is_sent = True
+        if self._pieces is not None:
+            self._pieces.begin()
         self._limit.reschedule(None)
 
     def rejected(self, hold_seconds: float) -> None:

@@ -75,6 +75,7 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
         JobSpecError: The job cannot be a stream, or a topic is missing; nothing was sent.
         LLMBeamError: Nothing can be answered any more. What was answered is committed.
     """
+    spec = _streamed(spec)
     source, jobs = check_stream(spec)
     client = Client(source, "source")
     sink = next((job.sink for job in jobs if isinstance(job.sink, KafkaSink)), None)
@@ -113,7 +114,8 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
 
         async def work(engine: Engine) -> None:
             ask_guard = None if guard is None else guard.submit
-            answers = Answers(spec, engine, writer, state.counts, histories, ask_guard)
+            write_piece = None if topics.pieces is None else partial(writer.write_piece, topics.pieces)
+            answers = Answers(spec, engine, writer, state.counts, histories, ask_guard, write_piece)
             member = partial(Member, source, client, topics, name, metadata_of(agreed), versions, histories)
             columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
             outputs = Outputs(columns, topics, max_bytes, has_stores=bool(stores))
@@ -148,6 +150,14 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
     return state.plain()
 
 
+def _streamed(spec: JobSpec) -> JobSpec:
+    """Returns the job with streamed answers, if pieces of them are written."""
+    if not spec.stream.stream_output or spec.generation.stream:
+        return spec
+    fields = spec.model_dump(mode="json")
+    return JobSpec.parse({**fields, "generation": {**fields["generation"], "stream": True}})
+
+
 def _shares_quota(spec: JobSpec) -> bool:
     """Whether the machines of the group share a quota that is stated, and their number is not."""
     limits = spec.limits
@@ -174,7 +184,7 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource, list[JobSpec]]:
         raise JobSpecError(
             f"`sinks`: a stream has sinks of types 'kafka', at most one, 'milvus' and 'postgres'; got {types!r}."
         )
-    privacy, audit = spec.safety.privacy, spec.safety.audit
+    privacy, audit, moderation = spec.safety.privacy, spec.safety.audit, spec.safety.moderation
     for field, value, expected in (
         ("inference.mode", spec.inference.mode if spec.inference.mode != "online" else None, "must be 'online'"),
         ("cascade", spec.cascade, "must be left out"),
@@ -193,6 +203,12 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource, list[JobSpec]]:
     ):
         if value is not None:
             raise JobSpecError(f"`{field}` {expected} in a stream.")
+    judges_output = moderation is not None and "output" in moderation.on
+    if spec.stream.stream_output and (privacy is not None or judges_output):
+        raise JobSpecError(
+            "`stream.stream_output` must be left out with `safety.privacy` and with moderation of the output: "
+            "pieces are read before the answer is restored and judged."
+        )
     if audit is not None and not (isinstance(audit, FilesAudit) and storage.is_local(audit.uri)):
         raise JobSpecError("`safety.audit`: a stream writes its records to files of a disk; copy them from there.")
     # A sink has rules on other parts of the job.
