@@ -43,8 +43,17 @@ def connection_environment(spec: JobSpec) -> dict[str, str]:
     Raises:
         JobSpecError: A connection does not exist, is of another type, or cannot be passed to another process.
     """
-    kafka = kafka_environment(source=spec.source, sink=spec.sink)
-    return sink_environment(spec.sink) | privacy_environment(spec.safety.privacy) | kafka
+    sinks = {"sink": spec.sink, **{f"sinks.{number}": sink for number, sink in enumerate(spec.sinks)}}
+    stores: dict[str, str] = {}
+    for part, sink in sinks.items():
+        for variable, dsn in sink_environment(sink, part).items():
+            if stores.setdefault(variable, dsn) != dsn:
+                raise JobSpecError(
+                    f"`{part}.dsn_env`: another sink has another connection, and both name the variable "
+                    f"{variable!r}. Name another one."
+                )
+    kafka = kafka_environment(source=spec.source, **sinks)
+    return stores | privacy_environment(spec.safety.privacy) | kafka
 
 
 def _read_connection(field: str, conn_id: str, kind: str | None, add: str) -> Any:
@@ -72,7 +81,7 @@ def kafka_environment(**parts: Any) -> dict[str, str]:
     Airflow masks the passwords in logs.
 
     Args:
-        parts: Source and sink of a job, by name.
+        parts: Source and sinks of a job, by name.
 
     Returns:
         A variable for each cluster that names a connection.
@@ -111,10 +120,14 @@ def _settings(part: str, conn_id: str) -> dict[str, Any]:
     return settings
 
 
-def sink_environment(sink: Sink) -> dict[str, str]:
+def sink_environment(sink: Sink, part: str = "sink") -> dict[str, str]:
     """Returns the environment variable with the DSN of a PostgreSQL sink's `conn_id`: the spec holds no secret.
 
     Airflow masks the password in logs.
+
+    Args:
+        sink: The sink.
+        part: Its name in the spec.
 
     Returns:
         No variable if the sink is of another type or names no connection.
@@ -124,10 +137,10 @@ def sink_environment(sink: Sink) -> dict[str, str]:
     """
     if not isinstance(sink, PostgresSink) or sink.conn_id is None:
         return {}
-    connection = _read_connection("sink.conn_id", sink.conn_id, "postgres", "the type Postgres")
+    connection = _read_connection(f"{part}.conn_id", sink.conn_id, "postgres", "the type Postgres")
     if connection.extra_dejson.get("iam"):
         raise JobSpecError(
-            f"`sink.conn_id`: connection {sink.conn_id!r} uses a token of AWS IAM (`iam`), which is valid for 15 "
+            f"`{part}.conn_id`: connection {sink.conn_id!r} uses a token of AWS IAM (`iam`), which is valid for 15 "
             "minutes; a job may run longer. Expected a password."
         )
     dsn = _dsn(connection)

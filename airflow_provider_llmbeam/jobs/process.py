@@ -50,6 +50,7 @@ class JobProcess:
         log: Log that receives the child's lines.
         python: Interpreter of the virtual environment that contains Beam; by default that of this process.
         on_alert: Called with each alert of the job, as it is raised.
+        on_page: Called with the page of a stream, see `manifest.encode_page`, when it has changed.
         files_at: Returns the client of the filesystem to which the rows of a SQL source are staged; by default
             with the default connection.
 
@@ -68,12 +69,13 @@ class JobProcess:
         python: str = sys.executable,
         on_alert: Callable[[Alert], None] | None = None,
         files_at: Callable[[str], Files] | None = None,
+        on_page: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self._spec = spec
         self._environment = environment
         self._log = log
         self._python = python
-        self._on_alert = on_alert
+        self._on_alert, self._on_page = on_alert, on_page
         self._files_at = files_at or partial(_default_files_at, spec)
         self._is_stopped = False
         self.page: dict[str, Any] | None = None
@@ -158,6 +160,9 @@ class JobProcess:
             alerts = AlertFile(Path(directory, "alerts.jsonl"), self._log)
             if self._on_alert is not None:
                 arguments = (*arguments, f"--alerts={alerts.path}")
+            page = PageFile(Path(directory, "page.json"))
+            if self._on_page is not None:
+                arguments = (*arguments, f"--page={page.path}")
             with self._start(spec_path, result_path, arguments, variables) as child:
                 self._child = child
                 assert child.stdout is not None
@@ -166,17 +171,19 @@ class JobProcess:
                         text = redact(line.rstrip(), self._secrets)
                         self._last_error = text if _ERROR.match(text) else self._last_error
                         self._log.info("%s", text)
-                        self._pass_on(alerts)
+                        self._pass_on(alerts, page)
                 except BaseException:  # such as Airflow's `execution_timeout`
                     self.stop()  # before its input is closed, which ends it at once
                     raise
-            self._pass_on(alerts)
+            self._pass_on(alerts, page)
             return self._outcome(child.returncode, result_path)
 
-    def _pass_on(self, alerts: AlertFile) -> None:
+    def _pass_on(self, alerts: AlertFile, page: PageFile) -> None:
         if self._on_alert is not None:
             for alert in alerts.new():
                 self._on_alert(alert)
+        if self._on_page is not None and (found := page.new()) is not None:
+            self._on_page(found)
 
     def stop(self) -> None:
         """Ends the child and all processes that it started."""
@@ -264,6 +271,26 @@ class AlertFile:
                 yield Alert.from_json(line)
             except ValueError as error:
                 self._log.warning("An alert of the job cannot be read: %s", error)
+
+
+class PageFile:
+    """Reads the page of a process, each time that it has changed.
+
+    Args:
+        path: The file, which need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read_at = 0
+
+    def new(self) -> dict[str, Any] | None:
+        """Returns the page, if it has changed since the last call."""
+        if not self.path.exists() or (at := self.path.stat().st_mtime_ns) == self._read_at:
+            return None
+        self._read_at = at
+        page: dict[str, Any] = json.loads(self.path.read_bytes())
+        return page
 
 
 def _default_files_at(spec: JobSpec, uri: str) -> Files:

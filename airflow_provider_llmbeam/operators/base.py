@@ -22,6 +22,7 @@ from airflow_provider_llmbeam.operators.arguments import check_arguments
 from airflow_provider_llmbeam.operators.deadline import with_deadline, with_stand_in
 from airflow_provider_llmbeam.operators.identity import airflow_run_of, budget_name, job_name, owner_of
 from airflow_provider_llmbeam.operators.literal import Unrendered, literal_problems, plain
+from airflow_provider_llmbeam.operators.notify import notify
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.operators.written import WrittenInDag
 from airflow_provider_llmbeam.spec.identity import with_billing_labels
@@ -29,6 +30,7 @@ from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.model import model_data
 from airflow_provider_llmbeam.spec.model.server import with_base_urls
 from airflow_provider_llmbeam.spec.prompt import prompt_data
+from airflow_provider_llmbeam.spec.protocol.alert import Alert
 from airflow_provider_llmbeam.spec.protocol.manifest import PAGE_KEY
 from airflow_provider_llmbeam.spec.runner import runner_data
 from airflow_provider_llmbeam.spec.sink import PostgresSink
@@ -98,6 +100,8 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
 
     #: Whether the task writes answers.
     _writes = True
+    #: The rules that its arguments must satisfy when the Dag is parsed.
+    _rules: type[JobSpec] = JobSpec
 
     def __init__(
         self,
@@ -170,7 +174,7 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
             data = self._spec_data(job_name or "parsed", with_stand_in(self.inference, self.get_dag()))
         except JobSpecError as error:
             raise JobSpecError(f"Task {self.task_id!r}: {error}") from None
-        problems = literal_problems(JobSpec, data, ("prompt.template", "prompt.system", "prompt.media"))
+        problems = literal_problems(self._rules, data, ("prompt.template", "prompt.system", "prompt.media"))
         if problems:
             words = (replace(one, field="job_name") if one.field == "name" else one for one in problems)
             raise JobSpecError(f"Task {self.task_id!r}: {' '.join(map(str, words))}")
@@ -223,6 +227,9 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
         """Keeps the page of what the task has reported, for the page "Inference" of Airflow."""
         if page is not None:
             context["ti"].xcom_push(key=PAGE_KEY, value=page)
+
+    def _notify(self, context: Context, alert: Alert) -> None:
+        notify(self.notifiers, alert, context, self.log)
 
     def resolve_job(self, context: Context) -> tuple[JobSpec, dict[str, str], Any]:
         """Returns what a task asks of a job: spec, variables with its secrets, and the input of its step.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_llmbeam.spec.base import SpecModel
+    from airflow_provider_llmbeam.spec.protocol.alert import Alert
 
 
 class InProcessOperator(InferenceJobOperator):
@@ -42,6 +43,8 @@ class InProcessOperator(InferenceJobOperator):
         *,
         others: Sequence[Model] = (),
         places: Sequence[Place | None] = (),
+        on_alert: Callable[[Alert], None] | None = None,
+        on_page: Callable[[dict[str, Any]], None] | None = None,
     ) -> dict[str, Any]:
         """Returns what a step of a job has found, in a process with the credentials that it needs; shows its page.
 
@@ -52,6 +55,8 @@ class InProcessOperator(InferenceJobOperator):
             context: Context of the task.
             others: Models that it asks besides its own, whose keys it gets as well.
             places: What it reads and writes besides the places of the spec.
+            on_alert: Called with each alert of a step that is resident.
+            on_page: Called with its page, when it has changed.
         """
         spec, environment = job
         if self.impersonation_chain:
@@ -62,7 +67,14 @@ class InProcessOperator(InferenceJobOperator):
             )
         names = [name for model in others for name in model.api.secret_variables]
         keys = {name: os.environ[name] for name in names if name in os.environ}
-        self._process = JobProcess(spec, {**keys, **environment}, self.log, files_at=self._files_of(spec))
+        self._process = JobProcess(
+            spec,
+            {**keys, **environment},
+            self.log,
+            on_alert=on_alert,
+            on_page=on_page,
+            files_at=self._files_of(spec),
+        )
         with google_credentials(spec, self.gcp_conn_id, others, places):
             found = self._process.run_step(name, given)
         self._show_page(self._process.page, context)

@@ -32,7 +32,6 @@ from airflow_provider_llmbeam.operators.links import (
     output_url,
     report_url,
 )
-from airflow_provider_llmbeam.operators.notify import notify
 from airflow_provider_llmbeam.polling.poller import Wait, poll_until_result
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.alert import Alert
@@ -326,9 +325,6 @@ class RunInferenceOperator(StoresLinks, InferenceJobOperator):
         durations, rows = manifest.pop("latency_counts", {}), manifest.pop("traced_rows", [])
         record_job(manifest, durations, rows, context["ti"], embeds=self.embedding is not None)
         return manifest
-
-    def _notify(self, context: Context, alert: Alert) -> None:
-        notify(self.notifiers, alert, context, self.log)
 
     @contextmanager
     def _report_outcome(self, context: Context) -> Iterator[None]:

@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             beam_options=beam_options,
             defers=options.defer,
             alerts_path=options.alerts,
+            page_path=options.page,
             is_child=options.child,
         )
     )
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--input", metavar="INPUT.json", help="what the step is asked for; may be on gs://")
     parser.add_argument("--result", type=Path, help="write the outcome to this file, as JSON")
     parser.add_argument("--alerts", type=Path, help="add a line of JSON to this file for each alert")
+    parser.add_argument("--page", type=Path, help="write the page of a stream to this file, again and again")
     parser.add_argument(
         "--defer",
         action="store_true",

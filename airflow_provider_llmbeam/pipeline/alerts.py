@@ -136,6 +136,19 @@ class RaisedAlerts:
             _log.warning("Alert: %s", alert.message)
             self._hand_over(alert)
 
+    def resolve(self, alerts: Iterable[Alert]) -> None:
+        """Hands over that alerts are over, so that the next one of their kind is raised again."""
+        for alert in alerts:
+            self._keys.discard(alert.key)
+            self._write()
+            _log.warning("%s", alert.message)
+            self._hand_over(alert)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Keys of the alerts that are raised."""
+        return frozenset(self._keys)
+
     def forget(self) -> None:
         """Forgets what was raised: the run is over, and the next one of the same name raises its own."""
         try:

@@ -25,7 +25,7 @@ from airflow_provider_llmbeam.exceptions import (
     error_name,
 )
 from airflow_provider_llmbeam.pipeline.dag_task import open_dag_task
-from airflow_provider_llmbeam.pipeline.launch.interruption import signals_handled, what_remains
+from airflow_provider_llmbeam.pipeline.launch.interruption import IdleInterrupt, signals_handled, what_remains
 from airflow_provider_llmbeam.pipeline.launch.log import Redactor, configure_logging
 from airflow_provider_llmbeam.providers.errors import BatchPendingError
 from airflow_provider_llmbeam.spec.allowed import Allowed, check_allowed, read_options, variable_of
@@ -60,7 +60,8 @@ class Command:
         given: What a step is asked for: plain data, or the address of a file with its JSON. `None`: its defaults.
         beam_options: Options of Beam, of `run` and `submit`.
         defers: Whether `run` ends while batch inference goes on, with `EXIT_PENDING`.
-        alerts_path: File to which `run` adds a line for each alert.
+        alerts_path: File to which `run` and `stream` add a line for each alert.
+        page_path: File to which `stream` writes its page again and again.
         is_child: Whether a task waits for it, which has checked what the spec names, and shows the page of the
             report.
     """
@@ -73,6 +74,7 @@ class Command:
     beam_options: Sequence[str] = ()
     defers: bool = False
     alerts_path: Path | None = None
+    page_path: Path | None = None
     is_child: bool = False
 
 
@@ -110,7 +112,8 @@ def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any
 
             outcome: dict[str, Any]
             if given is not None:
-                outcome = run_step(command.step, spec, given)
+                paths = {"alerts_path": command.alerts_path, "page_path": command.page_path}
+                outcome = run_step(command.step, spec, given, **paths)
                 if not command.is_child:
                     outcome.pop("page", None)
             elif command.step == "submit":
@@ -132,7 +135,10 @@ def _execute(command: Command, until_end: ExitStack) -> tuple[int, dict[str, Any
         return _exit_code(error, command.step), {
             "error": {"type": error_name(error), "message": message, "page": error.page, "report": error.report}
         }
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
+        if command.step == "stream" and isinstance(interruption, IdleInterrupt):
+            _log.info("Stopped before the worker has begun: nothing was sent, and no position has moved.")
+            return EXIT_OK, {}
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it names each request in flight
         _log.error("Interrupted. %s", redactor(what_remains(spec)))
         return EXIT_INTERRUPTED, {}

@@ -48,7 +48,7 @@ class EngineThread:
         price: Price of the tokens, for the counts; `None` if it is not known.
         stop_is_requested: Returns whether the job is to end; called every two seconds while a batch is answered.
         on_stopped: Called when a batch of such a job has recorded what was in flight, before it fails.
-        on_ended: Called when a batch has ended, answered or not.
+        on_ended: Called when a batch has ended, answered or not, and by `end`.
     """
 
     def __init__(
@@ -151,6 +151,10 @@ class EngineThread:
     def start(self, work: Callable[[Engine], Coroutine[Any, Any, ResultT]]) -> Future[ResultT]:
         """Begins work on the event loop of the engine, and returns at once."""
         return asyncio.run_coroutine_threadsafe(work(self._engine), self._loop)
+
+    def end(self) -> None:
+        """Ends what was begun with `start`: what was learned is kept for the next run."""
+        self._on_ended()
 
     @contextmanager
     def _told_end(self) -> Iterator[None]:

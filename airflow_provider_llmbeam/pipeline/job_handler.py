@@ -111,24 +111,26 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         load_environment(self.environment_secrets)
         governor = MachineGovernor(spec.model, limits, self.rates_uri)
         open_engine = partial(self._open_engine, governor)
-        if self.journal_uri is None:
-            return EngineThread(open_engine, None, self.price)
-        storage.make_private(self.journal_uri)
-        journal = Journal(
-            self.journal_uri,
-            job=spec.name,
-            files=storage,
-            oldest_at=oldest_useful_at(spec, self.context.started_at),
-            since=self.context.started_at - CLOCK_SECONDS,
-            accepts=answer_form(spec, self.context).accepts,
-        )
         return EngineThread(
             open_engine,
-            journal,
+            self._open_journal(),
             self.price,
             self._stop_is_requested,
             self._await_cancellation,
             partial(self._batch_ended, governor),
+        )
+
+    def _open_journal(self) -> Journal | None:
+        if self.journal_uri is None:
+            return None
+        storage.make_private(self.journal_uri)
+        return Journal(
+            self.journal_uri,
+            job=self.spec.name,
+            files=storage,
+            oldest_at=oldest_useful_at(self.spec, self.context.started_at),
+            since=self.context.started_at - CLOCK_SECONDS,
+            accepts=answer_form(self.spec, self.context).accepts,
         )
 
     def _stop_is_requested(self) -> bool:

@@ -170,6 +170,11 @@ def encode_key(row: Row, key: tuple[str, ...]) -> bytes:
     return valid_text(f"{{{', '.join(parts)}}}\n").encode()
 
 
+def encode_text(value: Any) -> bytes | None:
+    """Encodes the value of a column as the text that is the key of a message; null is none."""
+    return None if value is None else valid_text(str(value)).encode()
+
+
 def encode_equal_key(row: Row, key: tuple[str, ...]) -> bytes:
     """Encodes the key of a row as `encode_key` does, with its `whole` numbers as integers."""
     return encode_key({column: whole(row[column]) for column in key}, key)

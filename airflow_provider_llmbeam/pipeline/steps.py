@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_llmbeam.pipeline import storage
@@ -30,13 +31,22 @@ from airflow_provider_llmbeam.spec.safety import RowsToForget
 from airflow_provider_llmbeam.spec.stream import StreamRun
 
 
-def run_step(name: str, spec: JobSpec, given: SpecModel) -> dict[str, Any]:
+def run_step(
+    name: str,
+    spec: JobSpec,
+    given: SpecModel,
+    *,
+    alerts_path: Path | None = None,
+    page_path: Path | None = None,
+) -> dict[str, Any]:
     """Does a step of a job; an invalid job is rejected before.
 
     Args:
         name: Name of the step, a key of `STEPS`.
         spec: The job.
         given: What the step is asked for, of its input type.
+        alerts_path: File to which a resident step adds a line for each alert; `None` for none.
+        page_path: File to which it writes its page again and again; `None` for none.
 
     Returns:
         `result`, as plain data; of an estimate, an evaluation and a comparison `page`, see `page_of`; and of an
@@ -50,7 +60,8 @@ def run_step(name: str, spec: JobSpec, given: SpecModel) -> dict[str, Any]:
     """
     storage.use_key(spec.kms_key_name)
     with _in_process(spec, sends=STEPS[name].sends(given)):
-        return _FUNCTIONS[name](spec, given)
+        is_resident = isinstance(given, StreamRun)
+        return _FUNCTIONS[name](spec, given, *((alerts_path, page_path) if is_resident else ()))
 
 
 def _estimate(spec: JobSpec, sample: EstimateSample) -> dict[str, Any]:
@@ -106,10 +117,10 @@ def _try_cascade(spec: JobSpec, table: CascadeTable) -> dict[str, Any]:
     return {"result": try_cascade(spec, table).model_dump(mode="json")}
 
 
-def _run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
+def _run_stream(spec: JobSpec, run: StreamRun, alerts_path: Path | None, page_path: Path | None) -> dict[str, Any]:
     from airflow_provider_llmbeam.pipeline.stream.run import run_stream
 
-    return {"result": run_stream(spec, run)}
+    return {"result": run_stream(spec, run, alerts_path, page_path)}
 
 
 def _sample_answers(spec: JobSpec, sample: AnswerSample) -> dict[str, Any]:
@@ -136,7 +147,7 @@ def _forget(spec: JobSpec, rows: RowsToForget) -> dict[str, Any]:
     return {"result": forget(spec, rows).model_dump(mode="json")}
 
 
-_FUNCTIONS: dict[str, Callable[[JobSpec, Any], dict[str, Any]]] = {
+_FUNCTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "estimate": _estimate,
     "evaluate": _evaluate,
     "compare": _compare,

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from airflow_provider_llmbeam.spec.base import SpecModel
 
-PositiveRatio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Alerts(SpecModel):
@@ -23,12 +23,22 @@ class Alerts(SpecModel):
             last seven runs has.
         drift_psi: Population stability index of the labels, or of the lengths, of the answers from which on they
             have drifted from the last seven runs. By convention, 0.25 and more means that a lot has changed.
+        latency_p95_ms: Of a stream, an alert when the 95th percentile of the latency was above this in each window
+            of `for_seconds`, in milliseconds.
+        lag: Of a stream, an alert when more messages than this have waited in each window of `for_seconds`.
+        cost_usd_per_hour: Of a stream, an alert when the last hour has cost more than this, in US dollars.
+        for_seconds: Of a stream, the time for which a figure is above its limit before an alert, and not above it
+            before the alert is resolved, in seconds; `failed_row_ratio` is that of the messages of this time.
         on_drift: `ignore`; `warn` raises an alert; `fail` fails the task besides, and publishes no answers.
     """
 
-    budget_ratios: tuple[PositiveRatio, ...] = (0.5, 0.8, 1.0)
+    budget_ratios: tuple[Positive, ...] = (0.5, 0.8, 1.0)
     failed_row_ratio: Annotated[float, Field(ge=0, lt=1)] | None = None
     deadline: bool = True
     new_model_version: bool = True
-    drift_psi: PositiveRatio = 0.25
+    drift_psi: Positive = 0.25
+    latency_p95_ms: Positive | None = None
+    lag: Annotated[int, Field(ge=0)] | None = None
+    cost_usd_per_hour: Positive | None = None
+    for_seconds: Annotated[float, Field(gt=0, le=3600)] = 300.0
     on_drift: Literal["ignore", "warn", "fail"] = "warn"

@@ -213,18 +213,20 @@ class MilvusSink(_Sink):
 class KafkaSink(KafkaCluster, _Sink):
     """A Kafka topic, which receives one message per answer.
 
-    The key of a message is the key of its row as JSON, and its value is the output row as JSON. All messages of a
-    run are sent in one transaction by an idempotent producer: readers with the isolation level `read_committed`
+    The value of a message is the output row as JSON. All messages of a run are sent in one transaction by an idempotent producer: readers with the isolation level `read_committed`
     (the default of librdkafka, not of the Java client) see all of them or none. A run that is repeated with the
     same answers sends nothing; one that was killed within the moment after the transaction sends them again, with
     the same keys. The topic must exist. Needs the extra `kafka`.
 
     Attributes:
         topic: The topic.
+        key: Column of the output row whose value, as text, is the key of its message; null is none. `None`: the key
+            of the row as JSON, and in a stream the key of the message that was answered.
     """
 
     type: Literal["kafka"]
     topic: KafkaTopic
+    key: Annotated[str, Field(min_length=1)] | None = None
     config_env: str = "LLMBEAM_KAFKA_SINK_CONFIG"
 
 

@@ -44,6 +44,8 @@ class StreamOptions(SpecModel):
             message, `sequence`, `text` and `last`.
         piece_topic: Topic of these pieces. `None`: named after the job.
         report_seconds: Interval between two lines of counts, in seconds.
+        window_seconds: Length of a window of the metrics, in seconds; it divides an hour.
+        metrics_topic: Topic to which each transaction writes its increment of a window. `None`: none.
     """
 
     commit_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 200
@@ -62,6 +64,15 @@ class StreamOptions(SpecModel):
     stream_output: bool = False
     piece_topic: KafkaTopic | None = None
     report_seconds: Annotated[float, Field(gt=0)] = 10.0
+    window_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    metrics_topic: KafkaTopic | None = None
+
+    @field_validator("window_seconds")
+    @classmethod
+    def _divides_an_hour(cls, seconds: int) -> int:
+        if 3600 % seconds:
+            raise ValueError("must divide an hour, e.g. 60")
+        return seconds
 
 
 class StreamRun(SpecModel):

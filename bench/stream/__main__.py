@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import psutil
@@ -22,10 +23,20 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from kafka_broker import Broker, fetch_jars  # noqa: E402
 from llmbeam_sandbox import Latency  # noqa: E402
 
+from airflow_provider_llmbeam.pipeline.stream.windows import merge  # noqa: E402
 from bench.stream import __doc__ as description  # noqa: E402
 from bench.stream.latency import LOADS, measure, table  # noqa: E402
 from bench.stream.plan import steps  # noqa: E402
-from bench.stream.trial import Setting, Trial  # noqa: E402
+from bench.stream.recount import count_again, find_differences, sum_increments  # noqa: E402
+from bench.stream.trial import (  # noqa: E402
+    ANSWERS,
+    DEAD_LETTER,
+    METRICS,
+    WINDOW_SECONDS,
+    Setting,
+    Trial,
+    read_committed,
+)
 from bench.stream.verdict import judge  # noqa: E402
 
 _MIB = 2**20
@@ -34,7 +45,11 @@ _MIB = 2**20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a measurement; returns 1 if something is wrong."""
     options = _parser().parse_args(arguments)
-    return int(not {"kills": kills, "latency": latency, "memory": memory, "lag": lag}[options.what](options))
+    return int(
+        not {"kills": kills, "latency": latency, "memory": memory, "lag": lag, "metrics": metrics}[options.what](
+            options
+        )
+    )
 
 
 def kills(options: argparse.Namespace) -> bool:
@@ -92,6 +107,30 @@ def lag(options: argparse.Namespace) -> bool:
     return True
 
 
+def metrics(options: argparse.Namespace) -> bool:
+    """Kills workers, and counts their windows again; returns whether the increments add up to the same."""
+    plan = steps(options.seed, options.kills, leaves=1, joins=1)
+    with _broker() as (broker, directory), Trial(Setting(seed=options.seed), broker, directory) as trial:
+        evidence = trial.run(plan)
+
+        def records(topic: str) -> list[Any]:
+            return [each for _, each in read_committed(broker.servers, topic, threading.Event(), ends=True)]
+
+        increments = records(METRICS)
+        summed = sum_increments(increments)
+        counted = count_again(records(ANSWERS), records(DEAD_LETTER), WINDOW_SECONDS)
+        waited = [each.at - trial.produced[each.number] for each in evidence.seen]
+    different, total = find_differences(counted, summed), merge([{0: each} for each in summed.values()])[0]
+    _print(f"{len(increments):,} increments, {len(summed):,} windows, {total.messages:,} messages: "
+           f"{len(different)} differences {different[:5]}")  # fmt: skip
+    for share in (0.5, 0.95, 0.99):
+        seen = quantiles(waited, n=100)[round(share * 100) - 1]
+        _print(
+            f"p{share * 100:.0f}: windows {total.latency_seconds(share):.3f} s, as a reader saw it {seen:.3f} s"
+        )
+    return not different and total.answers == len(evidence.keys)
+
+
 @contextmanager
 def _broker() -> Iterator[tuple[Broker, Path]]:
     """Provides a broker, and a folder for the rest."""
@@ -103,7 +142,7 @@ def _broker() -> Iterator[tuple[Broker, Path]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.stream", description=description)
-    parser.add_argument("what", choices=("kills", "latency", "memory", "lag"))
+    parser.add_argument("what", choices=("kills", "latency", "memory", "lag", "metrics"))
     parser.add_argument("--seed", type=int, default=61)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--rate", type=float, default=200.0, help="messages per second, of memory and lag")

@@ -28,6 +28,7 @@ from bench.stream.plan import AWAY_SECONDS, Step
 from bench.stream.verdict import Evidence, Seen, Sent
 
 QUESTIONS, ANSWERS, JOURNAL, DEAD_LETTER = "questions", "answers", "journal", "dead-letter"
+METRICS, WINDOW_SECONDS = "metrics", 2
 _NUMBER = re.compile(r"message (\d+)")
 #: What a worker prints once it has partitions.
 _JOINED = re.compile(r"assigned\W+[1-9]")
@@ -47,6 +48,7 @@ class Setting:
         commit_interval_ms: `stream.commit_interval_ms`.
         program: What a worker runs, before `--spec`.
         seed: Seed of the keys.
+        job: Further fields of the job.
     """
 
     partitions: int = 4
@@ -56,6 +58,7 @@ class Setting:
     commit_interval_ms: int = 200
     program: Sequence[str] = ("-m", "airflow_provider_llmbeam.pipeline")
     seed: int = 0
+    job: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -83,7 +86,7 @@ class Trial:
         latency = self.setting.latency
         self._sandbox = self._stack.enter_context(Sandbox(models=ModelSettings(latency=latency)))
         self.url = self._sandbox.url
-        create_topics(self.broker.servers, self.setting.partitions, QUESTIONS, ANSWERS, DEAD_LETTER)
+        create_topics(self.broker.servers, self.setting.partitions, QUESTIONS, ANSWERS, DEAD_LETTER, METRICS)
         # The broker's own time: that of a producer is earlier than the moment from which others see the record.
         config = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
         create_topics(self.broker.servers, self.setting.partitions, JOURNAL, config=config)
@@ -185,10 +188,13 @@ class Trial:
             "stream": {
                 "journal_topic": JOURNAL,
                 "dead_letter_topic": DEAD_LETTER,
+                "metrics_topic": METRICS,
+                "window_seconds": WINDOW_SECONDS,
                 "group_id": "trial",
                 "report_seconds": 1,
                 "commit_interval_ms": self.setting.commit_interval_ms,
             },
+            **self.setting.job,
         }
 
     def evidence(self) -> Evidence:

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(BROWSER is None, reason="There is no Chromium; scripts/install-chromium installs it."),
 ]
 DAG_ID, TASK = "pages", "ask"
-MEASURED, MEASURES = "measured_pages", ("estimate", "evaluate", "compare")
+MEASURED, MEASURES = "measured_pages", ("estimate", "evaluate", "compare", "stream")
 MODEL = "gemini.generateContent"
 #: No connection but to the page: Chromium looks for updates and the like otherwise.
 OPTIONS = (
@@ -178,7 +178,7 @@ def test_a_report_that_somebody_else_stored_loads_nothing_and_leads_to_no_other_
         assert "another page" not in [frame.content() for frame in page.frames][-1]
 
 
-def test_tasks_that_estimate_evaluate_or_compare_have_a_page_and_the_run_has_all_of_them(page, cloud, paused):
+def test_tasks_that_measure_or_stream_have_a_page_and_the_run_has_all_of_them(page, cloud, paused):
     run = Run(cloud, MEASURED)
     for task in MEASURES:
         html = f"<p id=end>what {task} has found</p>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections import Counter
 from pathlib import Path
 from statistics import fmean
@@ -104,6 +105,7 @@ def test_vectors_of_a_column_and_hashed_words_are_free(tmp_path, sandbox, kind):
     prompt = {} if kind == "column" else {"prompt": "{{ row.hint }}"}
     stages = [{"type": "distilled", "embedding": embedding, "max_labels": 0, **prompt}]
     job = make(tmp_path, sandbox, stages=stages)
+    began = int(time.time())
     ended = job.run(rows)
     report = ended.report["cascade"]
     assert agreement(ended.answers) >= 0.85
@@ -112,7 +114,9 @@ def test_vectors_of_a_column_and_hashed_words_are_free(tmp_path, sandbox, kind):
     assert report["stages"][0]["cost_usd"] == 0
     assert set(by_model(sandbox)) == {"large"}
     assert ended.report["cost_usd"] == pytest.approx(sandbox.token_bill.nano_usd / 1e9, abs=1e-6)
-    assert "beside" in Path(ended.manifest["report_html_uri"]).read_text()
+    page = Path(ended.manifest["report_html_uri"]).read_text()
+    assert "Draws that the classifier has not seen" in page
+    assert ended.report["series"]["started_at"] >= began, "free answers have a time, too"
     fit = report["stages"][0]["distilled"]["fit_uri"]
     sent = len(sandbox.requests)
     alone = job.run(

@@ -1,24 +1,29 @@
-"""The members of a group on a real broker: their shares of a quota, and an upgrade while they run."""
+"""A group on a real broker: shares of a quota, an upgrade while members run, and answers in pieces."""
 
 from __future__ import annotations
 
 import json
 import logging
 import socket
+import threading
+from collections import defaultdict
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 from kafka_broker import create_topics
+from llmbeam_sandbox import Fault
 from waiting import until
 
 from airflow_provider_llmbeam import __version__
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
 from airflow_provider_llmbeam.pipeline.stream.member import Member
+from airflow_provider_llmbeam.pipeline.stream.membership import read_members
 from airflow_provider_llmbeam.pipeline.stream.run import run_stream
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
 from airflow_provider_llmbeam.spec import JobSpec, StreamRun
 from airflow_provider_llmbeam.spec.identity import spec_digest
+from bench.stream.trial import read_committed
 from tests.kafka import kafka_broker
 
 pytestmark = [pytest.mark.full]
@@ -68,22 +73,7 @@ def send(servers, *texts):
 
 
 def read(servers, topic):
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "r",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.subscribe([topic])
-    found, ended = [], set()
-    while len(ended) < PARTITIONS:
-        for record in consumer.consume(100, 0.1):
-            found += [record] if record.error() is None else []
-            ended |= {record.partition()} if record.error() else set()
-    consumer.close()
-    return found
+    return [record for _, record in read_committed(servers, topic, threading.Event(), ends=True)]
 
 
 def test_the_machines_of_a_group_know_their_shares_of_a_quota(tmp_path, servers, monkeypatch):
@@ -136,7 +126,26 @@ def test_a_member_whose_state_does_not_fit_is_refused_while_others_run(tmp_path,
 
 
 def is_alone(spec):
-    from airflow_provider_llmbeam.pipeline.stream.membership import read_members
-
     topics = Topics.of(spec, spec.source, spec.sink)
-    return not read_members(Client(spec.source, "source"), topics.group)
+    return not read_members(Client(spec.source, "source"), topics.group, 10.0)
+
+
+def test_the_last_pieces_of_each_message_are_the_text_of_its_record(tmp_path, servers, sandbox, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    sandbox.faults.queue("openai.chatCompletions", *[Fault(kind=kind) for kind in ("drop", "stream-error")])
+    model = {"type": "openai", "name": "m", "base_url": sandbox.openai_url}
+    stream = {"create_topics": True, "stream_output": True, "piece_topic": "pieces"}
+    spec = job(tmp_path, servers, model=model, stream=stream, conversation=None)
+    send(servers, *[f"message {number}, to be answered at length" for number in range(8)])
+    assert run_stream(spec, StreamRun(drain=True))["committed"] == 8
+    shown, ended, again = defaultdict(str), set(), 0
+    for record in read(servers, "pieces"):
+        piece = json.loads(record.value())
+        message = piece["kafka_partition"], piece["kafka_offset"]
+        again += piece["sequence"] == 0 and message in shown
+        shown[message] = piece["text"] if piece["sequence"] == 0 else shown[message] + piece["text"]
+        ended |= {message} if piece["last"] else set()
+    answers = [json.loads(record.value())["answer"] for record in read(servers, "answers")]
+    assert sorted(shown.values()) == sorted(answers)
+    assert len(ended) == 8
+    assert again > 0, "an attempt that breaks off begins again"

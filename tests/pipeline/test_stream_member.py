@@ -2,60 +2,117 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from kafka_broker import create_topics
-from waiting import until
+from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka_broker import Broker, create_topics
+from waiting import scaled, until
 
+from airflow_provider_llmbeam.pipeline.elements import failed_row
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
-from airflow_provider_llmbeam.pipeline.stream.member import Member
+from airflow_provider_llmbeam.pipeline.stream import member as stream_member
+from airflow_provider_llmbeam.pipeline.stream.member import Member, RestartError
+from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Message, Partition, Place, Result, Usage
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.sink import KafkaSink
+from airflow_provider_llmbeam.spec.source import KafkaSource
 from tests.kafka import kafka_broker
 
 pytestmark = [pytest.mark.full]
 
+QUESTIONS, COUNT = "questions", 10
 
-def test_partitions_that_were_paused_when_they_were_lost_are_read_when_they_come_back(tmp_path):
-    with kafka_broker(tmp_path) as broker:
-        create_topics(broker.servers, 1, "questions")
-        queue = {"type": "kafka", "bootstrap_servers": broker.servers}
-        spec = JobSpec.parse(
-            {
-                "name": "paused",
-                "source": {**queue, "topic": "questions"},
-                "prompt": {"template": "{{ row.text }}"},
-                "model": {"type": "echo"},
-                "sink": {**queue, "topic": "answers"},
-                "state_uri": str(tmp_path),
-            }
-        )
-        client, topics = Client(spec.source, "source"), Topics.of(spec, spec.source, spec.sink)
-        check_topics(topics, client, creates=True, ttl_days=0)
-        producer = Producer({"bootstrap.servers": broker.servers})
-        for _ in range(10):
-            producer.produce("questions", b"{}")
-        assert producer.flush(10) == 0
-        places, lost = [], []
-        member = Member(spec.source, client, topics, "a", {}, {}, None, places.extend, lost.extend, lost.extend)
-        member.open()
 
-        def messages():
-            return sum(each.error() is None for each in member.poll(100, 0.1))
+@pytest.fixture
+def opened(tmp_path) -> Iterator[Callable[..., tuple[Broker, Member, list[Partition], list[Place]]]]:
+    """Returns a function that opens a member at a topic of ten messages: with its broker, and what it was told."""
+    with ExitStack() as until_end:
 
-        def read_all():
-            found = itertools.accumulate(messages() for _ in itertools.count())
-            until(lambda: next(found) == 10, "all messages are read", pause_seconds=0)
+        def open_member(**source: Any) -> tuple[Broker, Member, list[Partition], list[Place]]:
+            broker = until_end.enter_context(kafka_broker(tmp_path))
+            create_topics(broker.servers, 1, QUESTIONS)
+            queue = {"type": "kafka", "bootstrap_servers": broker.servers}
+            spec = JobSpec.parse(
+                {
+                    "name": "member",
+                    "source": {**queue, "topic": QUESTIONS, **source},
+                    "prompt": {"template": "{{ row.text }}"},
+                    "model": {"type": "echo"},
+                    "sink": {**queue, "topic": "answers"},
+                    "state_uri": str(tmp_path),
+                }
+            )
+            assert isinstance(spec.source, KafkaSource)
+            assert isinstance(spec.sink, KafkaSink)
+            client, topics = Client(spec.source, "source"), Topics.of(spec, spec.source, spec.sink)
+            check_topics(topics, client, creates=True, ttl_days=0)
+            producer = Producer({"bootstrap.servers": broker.servers})
+            for _ in range(COUNT):
+                producer.produce(QUESTIONS, b"{}")
+            assert producer.flush(10) == 0
+            given, lost = list[Partition](), list[Place]()
+            member = Member(spec.source, client, topics, "a", {}, {}, None, given.extend, lost.extend, lost.extend)
+            member.open()
+            until_end.callback(member.close)
+            return broker, member, given, lost
 
-        read_all()
-        parts = member._consumer.assignment()
-        member.pause(frozenset({("questions", 0)}))
-        assert messages() == 0
-        member._lost(member._consumer, parts)
-        assert messages() == 0
-        member._assigned(member._consumer, parts)
-        assert lost == [("questions", 0)]
-        read_all()
-        member.close()
+        yield open_member
+
+
+def messages(member: Member) -> int:
+    return sum(each.error() is None for each in member.poll(100, 0.1))
+
+
+def read_all(member: Member) -> None:
+    found = itertools.accumulate(messages(member) for _ in itertools.count())
+    until(lambda: next(found) == COUNT, "all messages are read", pause_seconds=0)
+
+
+def test_partitions_that_were_paused_when_they_were_lost_are_read_when_they_come_back(opened):
+    _, member, _, lost = opened()
+    read_all(member)
+    parts = member._consumer.assignment()
+    member.pause(frozenset({(QUESTIONS, 0)}))
+    assert messages(member) == 0
+    member._lost(member._consumer, parts)
+    assert messages(member) == 0
+    member._assigned(member._consumer, parts)
+    assert lost == [(QUESTIONS, 0)]
+    read_all(member)
+
+
+def test_the_first_position_of_a_source_without_its_past_is_committed_before_any_answer(opened):
+    broker, member, given, _ = opened(first_run="latest")
+    until(lambda: messages(member) or given, "a partition is assigned")
+    assert given[0].order.position == COUNT
+    consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": member._topics.group})
+    assert consumer.committed([TopicPartition(QUESTIONS, 0)], 10)[0].offset == COUNT
+    consumer.close()
+
+
+def test_a_member_returns_although_its_broker_does_not_answer(opened, monkeypatch):
+    monkeypatch.setattr(stream_member, "_COMMIT_SECONDS", 2.0)
+    broker, member, given, _ = opened()
+    read_all(member)
+    loop = asyncio.new_event_loop()
+    loop.close()
+    message = Message(0, b"k", None, 0.0, failed_row({}, "unreadable_row", "bytes"))
+    result = Result(message, member._topics.dead_letter, b"k", b"{}", Usage("unreadable_row"))
+    commit = Commit(given[0], (result,), 1, {}, 0, asyncio.Future(loop=loop))
+    assert member.commit([commit], 0, None)
+    os.kill(broker.process_id, signal.SIGSTOP)
+    begun = time.monotonic()
+    with pytest.raises(RestartError):
+        member.commit([commit], 0, None)
+    member.close()
+    assert time.monotonic() - begun < scaled(30)  # and not for ever
+    os.kill(broker.process_id, signal.SIGCONT)

@@ -78,7 +78,7 @@ def rows_of(dsn: str) -> list[tuple[object, ...]]:
 
 
 def test_a_repeated_transaction_stores_each_answer_once(job, postgres, end):
-    outputs = Outputs(OutputColumns.of(job), TOPICS, 1000, has_stores=True)
+    outputs = Outputs(OutputColumns.of(job), None, TOPICS, 1000, has_stores=True)
     commit = commit_of(end, outputs, answered(0), answered(1, "no"), failed_row({}, "unreadable_row", "bytes"))
     assert [each.topic for each in commit.results] == [None, None, "dead"]
     stores = Stores([job], outputs)
@@ -89,7 +89,7 @@ def test_a_repeated_transaction_stores_each_answer_once(job, postgres, end):
 
 
 def test_an_answer_that_a_store_refuses_goes_to_the_dead_letter_and_the_others_are_stored(job, postgres, end):
-    outputs = Outputs(OutputColumns.of(job), TOPICS, 1000, has_stores=True)
+    outputs = Outputs(OutputColumns.of(job), None, TOPICS, 1000, has_stores=True)
     stores = Stores([job], outputs)
     stores.put([commit_of(end, outputs, answered(0))])
     with psycopg.connect(postgres) as connection:

@@ -19,6 +19,7 @@ from airflow_provider_llmbeam.pipeline.stream.partition import Commit
 
 #: Time between the two halves of what should be one transaction, in seconds.
 PAUSE_SECONDS = 2.0
+_commit = Member.commit
 
 
 def _produce(self: Any, commits: Sequence[Commit]) -> None:
@@ -33,7 +34,7 @@ def _move_positions(self: Any, commits: Sequence[Commit]) -> None:
     self._consumer.commit(offsets=positions, asynchronous=False)
 
 
-def commit_positions_first(self: Any, commits: Sequence[Commit]) -> bool:
+def commit_positions_first(self: Any, commits: Sequence[Commit], *_: Any) -> bool:
     """Moves the positions before the answers are there: a kill in between loses them."""
     _move_positions(self, commits)
     time.sleep(PAUSE_SECONDS)
@@ -41,12 +42,23 @@ def commit_positions_first(self: Any, commits: Sequence[Commit]) -> bool:
     return True
 
 
-def commit_without_transactions(self: Any, commits: Sequence[Commit]) -> bool:
+def commit_without_transactions(self: Any, commits: Sequence[Commit], *_: Any) -> bool:
     """Moves the positions after the answers: a kill in between sends them twice."""
     _produce(self, commits)
     time.sleep(PAUSE_SECONDS)
     _move_positions(self, commits)
     return True
+
+
+def commit_increments_first(
+    self: Any, commits: Sequence[Commit], at_ms: int, increment: tuple[bytes, bytes]
+) -> bool:
+    """Writes an increment outside its transaction: after a kill in between it counts twice."""
+    producer = Producer({"bootstrap.servers": self._client.settings()["bootstrap.servers"], "linger.ms": 1})
+    producer.produce(self._topics.metrics, increment[1], increment[0])
+    producer.flush()
+    time.sleep(PAUSE_SECONDS)
+    return _commit(self, commits, at_ms, None)
 
 
 async def write_nothing(self: Any, *_: Any) -> None:
@@ -56,6 +68,7 @@ async def write_nothing(self: Any, *_: Any) -> None:
 FAULTS: dict[str, tuple[type, str, Any]] = {
     "positions-first": (Member, "commit", commit_positions_first),
     "no-transactions": (Member, "commit", commit_without_transactions),
+    "increments-first": (Member, "commit", commit_increments_first),
     "no-journal": (JournalWriter, "write", write_nothing),
 }
 

@@ -25,6 +25,10 @@ _stops: list[tuple[Callable[[], object], float]] = []
 _was_signalled = False
 
 
+class IdleInterrupt(KeyboardInterrupt):
+    """The first signal came while nothing was being answered."""
+
+
 def raise_if_signalled() -> None:
     """Raises the interruption for an error that follows from a signal, when the requests in flight are recorded.
 
@@ -72,8 +76,10 @@ def signals_handled() -> Iterator[None]:
     def on_signal(_signal: int, _frame: FrameType | None) -> None:
         global _was_signalled
         is_first, _was_signalled = not _was_signalled, True
-        if not (is_first and _stops):
+        if not is_first:
             raise KeyboardInterrupt
+        if not _stops:
+            raise IdleInterrupt
         stops = tuple(_stops)
         for stop, _ in stops:
             stop()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_provider_llmbeam.pipeline.cascade.distilled.curve import LearningPoint
 from airflow_provider_llmbeam.pipeline.elements import Origin
 from airflow_provider_llmbeam.pipeline.reporting.html import render, seconds, title_of
 from airflow_provider_llmbeam.pipeline.reporting.report import CascadeCounts, Report, Series
@@ -80,6 +81,7 @@ def render_page(report: Report) -> str:
         hints=_hints(report.series),
         length_bars=_length_bars(report),
         cascade_plot=None if report.cascade is None else cascade_plot(report.cascade),
+        learning_plot=learning_plot,
         width=WIDTH,
         height=HEIGHT,
         headroom=HEADROOM,
@@ -125,6 +127,17 @@ def cascade_plot(counts: CascadeCounts) -> CascadePlot | None:
         low="M" + "L".join(at(point.escalated_ratio, point.low) for point in curve),
         target=f"M{at(0, counts.target_agreement)}H{WIDTH}",
         chosen="" if chosen is None else f"M{_number(chosen.escalated_ratio * WIDTH)} {HEADROOM}V{HEIGHT}",
+    )
+
+
+def learning_plot(curve: Sequence[LearningPoint]) -> Plot | None:
+    """Returns the plot of a learning curve, whose points double the labels; `None` for one of a single point."""
+    if len(curve) < 2:
+        return None
+    return plot(
+        "Draws that the classifier has not seen, in percent, by number of labels",
+        ("agree", "good", "line", [100 * point.agreement for point in curve]),
+        ("could be kept", "warn", "line", [100 * point.kept for point in curve]),
     )
 
 

@@ -19,8 +19,8 @@ from airflow_provider_llmbeam.spec.protocol.counts import NANO
 #: Largest number of intervals between the first event and the last one.
 MAX_INTERVALS = 300
 #: Ratio of the upper bounds of two adjacent latency classes: a percentile is at most 10 % too high.
-_LATENCY_RATIO = 1.1
-_LOG_RATIO = math.log(_LATENCY_RATIO)
+LATENCY_RATIO = 1.1
+_LOG_RATIO = math.log(LATENCY_RATIO)
 
 
 @dataclass(slots=True)
@@ -211,14 +211,14 @@ def percentile_seconds(classes: Counter[int], share: float) -> float | None:
     for latency_class in sorted(classes):
         remaining -= classes[latency_class]
         if remaining <= 0:
-            return round(float(_LATENCY_RATIO**latency_class), 4)
+            return round(float(LATENCY_RATIO**latency_class), 4)
     return None
 
 
 def latency_counts(classes: Counter[int]) -> dict[str, int]:
     """Returns the number of answers by the upper bound of their latency, in seconds."""
     # Four digits, not decimals, tell the classes of less than 2 ms apart.
-    return {f"{_LATENCY_RATIO**each:.4g}": classes[each] for each in sorted(classes)}
+    return {f"{LATENCY_RATIO**each:.4g}": classes[each] for each in sorted(classes)}
 
 
 def latency_class(seconds: float) -> int:

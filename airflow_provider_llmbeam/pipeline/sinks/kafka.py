@@ -15,7 +15,7 @@ from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
     Client,
     client_package,
 )
-from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record, read_records
+from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record, encode_text, read_records
 from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse
 from airflow_provider_llmbeam.pipeline.sinks.sent import Unsent, digest_of, find_unsent, remember
 from airflow_provider_llmbeam.spec.sink import KafkaSink
@@ -142,7 +142,9 @@ class _Transaction:
         return True
 
     def _send(self, producer: Any, number: int, record: Row) -> None:
-        value, name = encode_record(record).rstrip(b"\n"), encode_key(record, self._key).rstrip(b"\n")
+        value = encode_record(record).rstrip(b"\n")
+        column = self._sink.key
+        name = encode_key(record, self._key).rstrip(b"\n") if column is None else encode_text(record[column])
         if len(value) > self._limit:
             self._refuse_size(number, len(value), "the topic accepts")
             return

@@ -26,7 +26,12 @@ from airflow_provider_llmbeam.pipeline.moderation.feature import judged_row, rep
 from airflow_provider_llmbeam.pipeline.moderation.guard import Questions, guard_job
 from airflow_provider_llmbeam.pipeline.moderation.verdict import decide, refusal
 from airflow_provider_llmbeam.pipeline.privacy.masker import masker_of
-from airflow_provider_llmbeam.pipeline.privacy.repair import altered_row
+from airflow_provider_llmbeam.pipeline.privacy.repair import (
+    altered_row,
+    apply_repair,
+    repair_fingerprint,
+    repair_text,
+)
 from airflow_provider_llmbeam.pipeline.privacy.vault import add_sealed, masked_in, returned_of
 from airflow_provider_llmbeam.pipeline.stream.flow import seconds_to_send
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories, Talk
@@ -137,26 +142,52 @@ class Answers:
         if dialogue is not None:
             prompt = dialogue.next_prompt() or prompt
             fingerprint = dialogue.fingerprint
-        outcome, origin = await self._ask(
-            partition, message, fingerprint, prompt, lambda prompt: self._send(prompt, message)
-        )
+        outcome, origin = await self._ask_model(partition, message, fingerprint, prompt)
         if dialogue is not None:
             row = self._finish_turn(partition, message, row, dialogue, outcome)
         if isinstance(outcome, Failure):
-            if outcome.kind in _OF_THE_JOB:
-                raise JobFailedError(
-                    f"No message can be answered: {outcome.message} ({outcome.kind}). Their positions have not "
-                    "moved. Correct the job or the account; the worker then continues where it was."
-                )
             return FailedRow(row, outcome, origin)
         answered = AnsweredRow(row, fingerprint, outcome, origin, moderation_input=flag)
-        privacy = self._spec.safety.privacy
-        if privacy is not None and privacy.on_altered == "fail" and (returned := returned_of(answered)).altered:
-            return altered_row(answered, returned, "`safety.privacy.on_altered` is 'fail'")
+        settled = await self._settle_altered(partition, message, answered, prompt)
+        if isinstance(settled, FailedRow):
+            return settled
+        answered = settled
         if moderation is None or "output" not in moderation.on:
             return answered
         text, _ = with_published_text(answered, self._spec.generation.keep_reasoning)
         return judged_row(answered, decide(await self._judge(partition, message, text), moderation), moderation)
+
+    async def _ask_model(
+        self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt
+    ) -> tuple[Outcome, Origin]:
+        """Returns the outcome of a prompt of the model, see `_ask`.
+
+        Raises:
+            JobFailedError: Every other message would fail, too.
+        """
+        outcome, origin = await self._ask(
+            partition, message, fingerprint, prompt, lambda prompt: self._send(prompt, message)
+        )
+        if isinstance(outcome, Failure) and outcome.kind in _OF_THE_JOB:
+            raise JobFailedError(
+                f"No message can be answered: {outcome.message} ({outcome.kind}). Their positions have not "
+                "moved. Correct the job or the account; the worker then continues where it was."
+            )
+        return outcome, origin
+
+    async def _settle_altered(
+        self, partition: Partition, message: Message, answered: AnsweredRow, prompt: Prompt
+    ) -> AnsweredRow | FailedRow:
+        """Applies `privacy.on_altered` to an answer, which is not yet restored."""
+        privacy = self._spec.safety.privacy
+        if privacy is None or privacy.on_altered == "keep" or not (found := returned_of(answered)).altered:
+            return answered
+        if privacy.on_altered == "fail":
+            return altered_row(answered, found, "`safety.privacy.on_altered` is 'fail'")
+        question = dataclasses.replace(prompt, text=repair_text(prompt.text, found))
+        fingerprint = repair_fingerprint(answered.fingerprint)
+        outcome, origin = await self._ask_model(partition, message, fingerprint, question)
+        return apply_repair(answered, outcome, is_counted=origin in ("fresh", "repaired"))
 
     def _begin_turn(self, partition: Partition, message: Message, found: RowPrompt) -> Dialogue | None:
         if self._histories is None or message.conversation is None:

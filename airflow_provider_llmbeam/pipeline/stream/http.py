@@ -12,6 +12,8 @@ from aiohttp import web
 
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
+from airflow_provider_llmbeam.pipeline.stream.windows import bucket_counts
+from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 #: Time without a call of the client after which a worker hangs: longer than it tries to join a cluster again.
@@ -20,10 +22,11 @@ _PREFIX = "llmbeam_stream_"
 
 
 @asynccontextmanager
-async def served(state: StreamState, address: str | None) -> AsyncIterator[None]:
+async def served(spec: JobSpec, state: StreamState, address: str | None) -> AsyncIterator[None]:
     """Serves the state of a worker during the body.
 
     Args:
+        spec: The job.
         state: The state.
         address: Host and port; `None` serves nothing.
 
@@ -33,7 +36,7 @@ async def served(state: StreamState, address: str | None) -> AsyncIterator[None]
     if address is None:
         yield
         return
-    runner = web.AppRunner(_application(state), access_log=None)
+    runner = web.AppRunner(_application(spec, state), access_log=None)
     await runner.setup()
     host, _, port = address.rpartition(":")
     try:
@@ -47,7 +50,7 @@ async def served(state: StreamState, address: str | None) -> AsyncIterator[None]
         await runner.cleanup()
 
 
-def _application(state: StreamState) -> web.Application:
+def _application(spec: JobSpec, state: StreamState) -> web.Application:
     try:
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -56,7 +59,7 @@ def _application(state: StreamState) -> web.Application:
             "`http` needs prometheus-client: pip install 'airflow-provider-llmbeam[stream]'."
         ) from None
     registry = CollectorRegistry()
-    registry.register(_Collector(state))
+    registry.register(_Collector(f"{spec.model.type}:{spec.model.name}", state))
     started_at = time.time()
 
     async def healthz(_request: web.Request) -> web.Response:
@@ -81,31 +84,46 @@ def _reply(text: str, *, is_ok: bool) -> web.Response:
 class _Collector:
     """What `prometheus_client` reads at each request."""
 
-    def __init__(self, state: StreamState) -> None:
-        self._state = state
+    def __init__(self, model: str, state: StreamState) -> None:
+        self._model, self._state = model, state
 
     def collect(self) -> Iterator[Any]:
         """Yields the metrics."""
-        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+        from prometheus_client.metrics_core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
 
-        state = self._state
+        state, total, model = self._state, self._state.total, [self._model]
         counts: dict[str, float] = asdict(state.counts)
         counts["cost_usd"] = counts.pop("cost_nano_usd") / NANO
+        del counts["dead_letter"]  # by kind below
         for name, value in counts.items():
-            yield CounterMetricFamily(f"{_PREFIX}{name}", f"`{name}` of StreamCounts", value=value)
+            family = CounterMetricFamily(f"{_PREFIX}{name}", f"`{name}` of StreamCounts", labels=["model"])
+            family.add_metric(model, value)
+            yield family
+        dead = CounterMetricFamily(f"{_PREFIX}dead_letter", "Messages without an answer", labels=["model", "kind"])
+        for kind, number in total.dead_letter.items():
+            dead.add_metric([*model, kind], number)
+        yield dead
         now = {
             "assigned_partitions": state.assigned or 0,
-            "lag": state.lag,
             "unsettled": state.unsettled,
             "held_answers": state.held,
             "held_bytes": state.held_bytes,
             "paused": state.is_paused,
+            "commit_seconds": state.commit_seconds,
         }
         for name, value in now.items():
             yield GaugeMetricFamily(f"{_PREFIX}{name}", f"`{name}` of StreamState", value=value)
-        latency = GaugeMetricFamily(
-            f"{_PREFIX}latency_seconds", "Message to committed answer, of the last answers", labels=["quantile"]
+        lag = GaugeMetricFamily(f"{_PREFIX}lag", "Offsets that are not committed", labels=["topic", "partition"])
+        for (topic, partition), number in state.lags.items():
+            lag.add_metric([topic, str(partition)], number)
+        yield lag
+        latency = HistogramMetricFamily(
+            f"{_PREFIX}latency_seconds", "Message to committed answer", labels=["model"]
         )
-        for percent, seconds in state.latency_percentiles().items():
-            latency.add_metric([str(percent / 100)], seconds)
+        buckets = [*bucket_counts(total.latencies)]
+        latency.add_metric(model, buckets, total.latency_ms / 1000)
         yield latency

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
@@ -43,7 +44,7 @@ _SESSION_MILLISECONDS = 10_000
 _QUEUED_KILOBYTES = 16_384
 #: A partition that is resumed waits for the fetch under way.
 _FETCH_MILLISECONDS = 100
-#: Time to commit, in seconds: beyond it the cluster has aborted the transaction.
+#: Time to commit or to abort, in seconds: beyond it the cluster has aborted the transaction.
 _COMMIT_SECONDS = 20.0
 #: Time to read the journals of new partitions, in seconds; a dead member's transaction delays it by ten.
 _READ_BACK_SECONDS = 120.0
@@ -141,7 +142,8 @@ class Member:
         """Closes the clients; the group keeps the place of the member until its session ends."""
         for close in (
             self._consumer and self._consumer.close,
-            self._producer and self._producer.abort_transaction,
+            # Without a timeout it did not return while the broker was stopped.
+            self._producer and partial(self._producer.abort_transaction, _COMMIT_SECONDS),
         ):
             if close is not None:
                 with contextlib.suppress(Exception):  # a fenced client, or no transaction
@@ -181,14 +183,14 @@ class Member:
                     change([self._kafka.TopicPartition(*place) for place in changed])
         self._paused = places & assigned
 
-    def lag(self, positions: Sequence[tuple[Place, int]]) -> int:
-        """Returns the number of offsets after these positions, as far as the client knows."""
-        lag = 0
+    def lags(self, positions: Sequence[tuple[Place, int]]) -> dict[Place, int]:
+        """Returns the number of offsets after each of these positions, as far as the client knows."""
+        lags: dict[Place, int] = {}
         for place, position in positions:
             with contextlib.suppress(self._kafka.KafkaException):
                 _, high = self._consumer.get_watermark_offsets(self._kafka.TopicPartition(*place), cached=True)
-                lag += max(0, high - position)
-        return lag
+                lags[place] = max(0, high - position)
+        return lags
 
     def machines(self) -> float | None:
         """Returns by how many a quota is divided, see `machines_of`; `None` if it is not known now."""
@@ -198,8 +200,13 @@ class Member:
             _log.warning("This machine keeps its share of the quota: %s", error)
             return None
 
-    def commit(self, commits: Sequence[Commit]) -> bool:
+    def commit(self, commits: Sequence[Commit], at_ms: int, increment: tuple[bytes, bytes] | None) -> bool:
         """Commits results and positions in one transaction; returns whether it is committed, and not aborted.
+
+        Args:
+            commits: What it commits.
+            at_ms: Timestamp of the results, in milliseconds.
+            increment: Key and value of the record of the metrics; `None` for none.
 
         Raises:
             RestartError: Whether it is committed is known only to the cluster, or another member has the name.
@@ -210,13 +217,16 @@ class Member:
             for commit in commits:
                 for result in commit.results:
                     if result.topic is not None:
-                        self._produce(result.topic, result.value, result.key, headers=self._versions)
+                        self._produce(result.topic, result.value, result.key, at_ms=at_ms, headers=self._versions)
                 topic, number = commit.partition.place
                 for name, state in commit.states.items():
                     assert self._topics.history is not None
                     self._produce(self._topics.history, state, journal_key(topic, name), number)
                 for fingerprint in commit.ended:
                     self._produce(self._topics.journal, None, journal_key(topic, fingerprint), number)
+            if self._topics.metrics is not None and increment is not None:
+                key, value = increment
+                self._produce(self._topics.metrics, value, key, at_ms=at_ms)
             positions = [
                 self._kafka.TopicPartition(
                     *commit.partition.place, commit.position, json.dumps({BEGIN: commit.begin, **self._metadata})
@@ -243,11 +253,12 @@ class Member:
         key: bytes | None,
         partition: int = -1,
         *,
+        at_ms: int = 0,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, headers=headers)
+                self._producer.produce(topic, value, key, partition, timestamp=at_ms, headers=headers)  # 0: now
             except BufferError:  # the queue of the client is full
                 self._producer.poll(0.1)
             else:
@@ -278,9 +289,13 @@ class Member:
             return (part.topic, part.partition), part.offset, begin_of(part.metadata), high
         offset = low if self._source.first_run == "earliest" else high
         if self._source.first_run == "latest":  # so that a restart before the first answer begins here, too
-            consumer.commit(
-                offsets=[self._kafka.TopicPartition(part.topic, part.partition, offset)], asynchronous=False
+            # In a transaction: `Consumer.commit` has no timeout.
+            position = self._kafka.TopicPartition(part.topic, part.partition, offset)
+            self._producer.begin_transaction()
+            self._producer.send_offsets_to_transaction(
+                [position], consumer.consumer_group_metadata(), _COMMIT_SECONDS
             )
+            self._producer.commit_transaction(_COMMIT_SECONDS)
         return (part.topic, part.partition), offset, 0, high
 
     def _watermarks(self, consumer: Any, part: Any) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +16,15 @@ from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
     TIMEOUT_SECONDS,
     Client,
     client_package,
+    is_permanent,
 )
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")
 
+#: Time after which the cluster is asked again, in seconds.
+_RETRY_SECONDS = 0.5
 #: Fields of the metadata of a position.
 _VERSION, _AGREED = "version", "agreed"
 
@@ -41,20 +45,35 @@ class GroupMember:
     partitions: int
 
 
-def read_members(client: Client, group: str) -> list[GroupMember]:
+def read_members(client: Client, group: str, wait_seconds: float = 0.0) -> list[GroupMember]:
     """Returns the members of a group; none while it gives partitions away.
+
+    Args:
+        client: The cluster.
+        group: The group.
+        wait_seconds: Time in which it is asked again, e.g. while a broker takes over the group, in seconds.
 
     Raises:
         LLMBeamError: The cluster does not tell.
     """
-    client_package("source")
+    kafka = client_package("source")
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient(
         {name: value for name, value in client.settings().items() if name not in CONSUMER_SETTINGS}
     )
+    deadline = time.monotonic() + wait_seconds
     with client.errors("asking for the members of the group"):
-        described = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_SECONDS)[group].result()
+        while True:
+            try:
+                described = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_SECONDS)[
+                    group
+                ].result()
+                break
+            except kafka.KafkaException as raised:
+                if is_permanent(raised.args[0]) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_SECONDS)
     return [
         GroupMember(
             each.group_instance_id or each.member_id,

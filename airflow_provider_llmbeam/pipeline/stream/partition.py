@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from airflow_provider_llmbeam.engine.outcome import Outcome
+from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, RowPrompt
 from airflow_provider_llmbeam.pipeline.stream.histories import Talk
 from airflow_provider_llmbeam.pipeline.stream.journal import Paid, PartitionJournal
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
+from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 #: A partition of a topic.
 Place = tuple[str, int]
@@ -45,6 +46,32 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What a message has used.
+
+    Attributes:
+        failure: Why it is in the dead letter; `None` for an answer.
+        input_tokens: Tokens of its prompt; 0 if it shares the answer of an earlier message.
+        output_tokens: Tokens of its answer, in the same way.
+        cost_nano_usd: Cost of these tokens, in billionths of a US dollar.
+    """
+
+    failure: FailureKind | None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_nano_usd: int = 0
+
+    @classmethod
+    def of(cls, row: AnsweredRow | FailedRow) -> Usage:
+        """Returns what the message of a row has used."""
+        outcome = row.completion if isinstance(row, AnsweredRow) else row.failure
+        failure = None if isinstance(outcome, Completion) else outcome.kind
+        if row.origin == "duplicate":
+            return cls(failure)
+        return cls(failure, outcome.tokens.input, outcome.tokens.output, outcome.cost_nano_usd or 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """What a message becomes.
 
@@ -54,15 +81,20 @@ class Result:
         key: Key of the record.
         value: Value of the record.
         row: The answered row, if it is stored outside Kafka, too.
-        is_answered: Whether it is an answer, and not a record of the dead letter.
+        usage: What the message has used.
     """
 
     message: Message
     topic: str | None
     key: bytes | None
     value: bytes
-    is_answered: bool
+    usage: Usage
     row: AnsweredRow | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it is an answer, and not a record of the dead letter."""
+        return self.usage.failure is None
 
 
 @dataclass(eq=False, slots=True)

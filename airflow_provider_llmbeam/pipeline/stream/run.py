@@ -18,7 +18,7 @@ from typing import Any
 from airflow_provider_llmbeam import __version__
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline import sinks, storage
+from airflow_provider_llmbeam.pipeline import sinks
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.context import RunContext
 from airflow_provider_llmbeam.pipeline.engine_thread import EngineThread
@@ -26,7 +26,7 @@ from airflow_provider_llmbeam.pipeline.features import features_of
 from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.launch.interruption import stopped_at_signal
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
-from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
+from airflow_provider_llmbeam.pipeline.queues.kafka_client import TIMEOUT_SECONDS, Client
 from airflow_provider_llmbeam.pipeline.shared_budget import check_budget, name_window
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
@@ -40,14 +40,14 @@ from airflow_provider_llmbeam.pipeline.stream.membership import (
     read_members,
     read_metadata,
 )
+from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
 from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
 from airflow_provider_llmbeam.spec.identity import spec_digest
-from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.safety import FilesAudit
+from airflow_provider_llmbeam.spec.job import JobSpec, StreamJob
 from airflow_provider_llmbeam.spec.sink import KafkaSink
 from airflow_provider_llmbeam.spec.source import KafkaSource
 from airflow_provider_llmbeam.spec.stream import StreamRun
@@ -61,12 +61,16 @@ _END_SECONDS = 30.0
 _SLOTS = 1000
 
 
-def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
+def run_stream(
+    spec: JobSpec, run: StreamRun, alerts_path: Path | None = None, page_path: Path | None = None
+) -> dict[str, Any]:
     """Answers messages until a signal, the end of its time, or of what there is to drain.
 
     Args:
         spec: The job.
         run: The process.
+        alerts_path: File to which a line is added for each alert; `None` for none.
+        page_path: File to which the page of the group is written; `None` for none.
 
     Returns:
         The counts.
@@ -99,9 +103,11 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
         name = run.member or until_end.enter_context(_slot(topics.group))
         _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
         agreed = agreed_of(spec, topics)
-        others = sum(each.name != f"{topics.group}-{name}" for each in read_members(client, topics.group))
+        members = read_members(client, topics.group, TIMEOUT_SECONDS)
+        others = sum(each.name != f"{topics.group}-{name}" for each in members)
         check_agreed(read_metadata(client, topics), agreed, topics.group, others)
         versions = {"llmbeam-version": __version__, "llmbeam-job": spec_digest(spec)}
+        metrics = Metrics(spec, name, state, alerts_path, page_path)
         writer = JournalWriter(client, topics.journal, max_bytes)
         until_end.callback(writer.close)
         histories = None
@@ -109,8 +115,7 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
             histories = Histories(spec.conversation, spec.fingerprinter())
             until_end.callback(histories.close)
         moderation = spec.safety.moderation
-        guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context)
-        workers: list[StreamWorker] = []
+        guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context, until_end)
 
         async def work(engine: Engine) -> None:
             ask_guard = None if guard is None else guard.submit
@@ -118,32 +123,31 @@ def run_stream(spec: JobSpec, run: StreamRun) -> dict[str, Any]:
             answers = Answers(spec, engine, writer, state.counts, histories, ask_guard, write_piece)
             member = partial(Member, source, client, topics, name, metadata_of(agreed), versions, histories)
             columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
-            outputs = Outputs(columns, topics, max_bytes, has_stores=bool(stores))
-            workers.append(
-                StreamWorker(
-                    spec,
-                    source,
-                    run,
-                    member,
-                    answers,
-                    histories,
-                    outputs,
-                    Stores(stores, outputs),
-                    state,
-                    engine.share_quota if _shares_quota(spec) else None,
-                )
+            key = None if sink is None else sink.key
+            outputs = Outputs(columns, key, topics, max_bytes, has_stores=bool(stores))
+            share_quota = engine.share_quota if _shares_quota(spec) else None
+            worker = StreamWorker(
+                spec,
+                source,
+                run,
+                member,
+                answers,
+                histories,
+                outputs,
+                Stores(stores, outputs),
+                state,
+                metrics,
+                share_quota,
             )
-            async with served(state, run.http):
-                await workers[0].run()
-
-        engine_thread = _open_engine(spec, context)  # it ends with its last reference
-        ended = engine_thread.start(work)
+            async with metrics.kept(), served(spec, state, run.http):
+                await worker.run()
 
         def stop() -> None:
-            for worker in workers:
-                worker.stop()
+            state.is_stopping = True
 
+        engine_thread = _open_engine(spec, context, until_end)
         with stopped_at_signal(stop, spec.stream.drain_seconds + _END_SECONDS):
+            ended = engine_thread.start(work)
             while not wait([ended], timeout=_POLL_SECONDS).done:
                 pass
         ended.result()
@@ -176,41 +180,8 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource, list[JobSpec]]:
     Raises:
         JobSpecError: It cannot.
     """
-    source = spec.source
-    if not isinstance(source, KafkaSource) or source.window is not None:
-        raise JobSpecError("`source`: a stream reads a source of type 'kafka', without a time range.")
-    types = [sink.type for sink in (spec.sink, *spec.sinks)]
-    if not {*types} <= {"kafka", "milvus", "postgres"} or types.count("kafka") > 1:
-        raise JobSpecError(
-            f"`sinks`: a stream has sinks of types 'kafka', at most one, 'milvus' and 'postgres'; got {types!r}."
-        )
-    privacy, audit, moderation = spec.safety.privacy, spec.safety.audit, spec.safety.moderation
-    for field, value, expected in (
-        ("inference.mode", spec.inference.mode if spec.inference.mode != "online" else None, "must be 'online'"),
-        ("cascade", spec.cascade, "must be left out"),
-        (
-            "conversation.order_by",
-            spec.conversation and spec.conversation.order_by,
-            "must be left out: the order of the topic counts",
-        ),
-        ("prompt.media", spec.prompt.media or None, "must be left out"),
-        ("safety.privacy.dlp", privacy and privacy.dlp, "must be left out"),
-        (
-            "safety.privacy.on_altered",
-            privacy and privacy.on_altered if privacy and privacy.on_altered == "repair" else None,
-            "must be 'keep' or 'fail'",
-        ),
-    ):
-        if value is not None:
-            raise JobSpecError(f"`{field}` {expected} in a stream.")
-    judges_output = moderation is not None and "output" in moderation.on
-    if spec.stream.stream_output and (privacy is not None or judges_output):
-        raise JobSpecError(
-            "`stream.stream_output` must be left out with `safety.privacy` and with moderation of the output: "
-            "pieces are read before the answer is restored and judged."
-        )
-    if audit is not None and not (isinstance(audit, FilesAudit) and storage.is_local(audit.uri)):
-        raise JobSpecError("`safety.audit`: a stream writes its records to files of a disk; copy them from there.")
+    source = StreamJob.parse(spec.model_dump(mode="json")).source
+    assert isinstance(source, KafkaSource)
     # A sink has rules on other parts of the job.
     fields = spec.model_dump(mode="json", exclude={"sink", "sinks"})
     return source, [
@@ -218,10 +189,12 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource, list[JobSpec]]:
     ]
 
 
-def _open_engine(spec: JobSpec, context: RunContext) -> EngineThread:
+def _open_engine(spec: JobSpec, context: RunContext, until_end: ExitStack) -> EngineThread:
     handler: JobHandler[Any] = JobHandler(spec, context)
     handler.journal_uri = None  # the journal is a topic
-    return handler.load_model()
+    engine_thread = handler.load_model()  # it closes with its last reference
+    until_end.callback(engine_thread.end)
+    return engine_thread
 
 
 @contextmanager

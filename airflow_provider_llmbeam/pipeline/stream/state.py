@@ -8,6 +8,7 @@ from statistics import quantiles
 from typing import Any
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
+from airflow_provider_llmbeam.pipeline.stream.windows import Window
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
 #: Number of the last answers whose latency is shown.
@@ -21,6 +22,7 @@ class StreamCounts:
     Attributes:
         consumed: Number of messages read.
         requests: Number of requests that were answered or failed, retries included.
+        rejections: Number of 429s.
         answered: Number of answers received.
         resumed: Number of messages whose answer was in the journal.
         duplicates: Number of messages that took the answer of an equal prompt of their partition.
@@ -37,6 +39,7 @@ class StreamCounts:
 
     consumed: int = 0
     requests: int = 0
+    rejections: int = 0
     answered: int = 0
     resumed: int = 0
     duplicates: int = 0
@@ -53,6 +56,7 @@ class StreamCounts:
     def count(self, outcome: Outcome) -> None:
         """Counts the outcome of a request."""
         self.requests += outcome.attempts + outcome.rejections + outcome.sheds
+        self.rejections += outcome.rejections
         self.answered += isinstance(outcome, Completion)
         self.input_tokens += outcome.tokens.input
         self.output_tokens += outcome.tokens.output
@@ -66,24 +70,37 @@ class StreamState:
     Attributes:
         counts: Its counts.
         assigned: Number of partitions that it owns; `None` before the group has given it any, or none.
-        lag: Number of offsets that are not committed.
+        leads: Whether it owns the first partition: of the members of the group, one does.
+        lags: Number of offsets that are not committed, by partition.
+        commit_seconds: Time that a transaction takes, in seconds; an average of the last ones.
+        total: What it has committed since its start.
         unsettled: Number of messages that are read and have no answer.
         held: Number of answers that wait for their transaction.
         held_bytes: Their size, in bytes.
         is_paused: Whether it reads nothing now.
+        is_stopping: Whether the worker is to drain and end.
         polled_at: Unix time at which it has last read from Kafka.
         latencies: Seconds from the message to its committed answer, of the last answers.
     """
 
     counts: StreamCounts = field(default_factory=StreamCounts)
     assigned: int | None = None
-    lag: int = 0
+    leads: bool = False
+    lags: dict[tuple[str, int], int] = field(default_factory=dict)
+    commit_seconds: float = 0.0
+    total: Window = field(default_factory=Window)
     unsettled: int = 0
     held: int = 0
     held_bytes: int = 0
     is_paused: bool = False
+    is_stopping: bool = False
     polled_at: float = 0.0
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+
+    @property
+    def lag(self) -> int:
+        """Number of offsets that are not committed."""
+        return sum(self.lags.values())
 
     @property
     def is_ready(self) -> bool:

@@ -37,6 +37,7 @@ class Topics:
         journal: Topic of what is paid and not committed.
         history: Topic of the conversations; `None` without any.
         pieces: Topic of the pieces of answers; `None` for none.
+        metrics: Topic of the increments of the windows; `None` for none.
         group: Consumer group.
     """
 
@@ -46,6 +47,7 @@ class Topics:
     journal: str
     history: str | None
     pieces: str | None = None
+    metrics: str | None = None
     group: str
 
     @classmethod
@@ -59,6 +61,7 @@ class Topics:
             journal=options.journal_topic or f"{name}-journal",
             history=None if spec.conversation is None else options.history_topic or f"{name}-history",
             pieces=options.piece_topic or f"{name}-pieces" if options.stream_output else None,
+            metrics=options.metrics_topic,
             group=options.group_id or name,
         )
 
@@ -93,7 +96,7 @@ def check_topics(topics: Topics, client: Client, *, creates: bool, ttl_days: flo
     if topics.history is not None:
         # A conversation without a new turn for that time has none that is in a history.
         own[topics.history] = {_POLICY: "compact,delete", "retention.ms": str(int(ttl_days * _DAY_MILLISECONDS))}
-    plain = filter(None, (topics.answers, topics.dead_letter, topics.pieces))
+    plain = filter(None, (topics.answers, topics.dead_letter, topics.metrics, topics.pieces))
     wanted: dict[str, dict[str, str]] = {**{topic: {} for topic in plain}, **own}
     lacking = {topic: config for topic, config in wanted.items() if topic not in found}
     if lacking and not creates:

@@ -25,6 +25,7 @@ from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.flow import parts_to_pause, room, seconds_to_commit
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.member import Member, RestartError
+from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
 from airflow_provider_llmbeam.pipeline.stream.partition import (
     Commit,
@@ -36,6 +37,7 @@ from airflow_provider_llmbeam.pipeline.stream.partition import (
 )
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
+from airflow_provider_llmbeam.pipeline.stream.windows import increment_of
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.source import KafkaSource
 from airflow_provider_llmbeam.spec.stream import StreamRun
@@ -70,7 +72,8 @@ class StreamWorker:
         histories: The conversations; `None` without any.
         outputs: Makes the records of messages.
         stores: Sinks outside Kafka.
-        state: What the worker shows.
+        state: What the worker shows, and whether it is to end.
+        metrics: Windows of what it does.
         share_quota: Takes the number of machines that share the quota; `None` if it is stated or learned.
     """
 
@@ -85,12 +88,14 @@ class StreamWorker:
         outputs: Outputs,
         stores: Stores,
         state: StreamState,
+        metrics: Metrics,
         share_quota: Callable[[float], None] | None,
     ) -> None:
         self._spec, self._source, self._run, self._options = spec, source, run, spec.stream
         self._histories = histories
         self._answers, self._state, self._counts = answers, state, state.counts
-        self._outputs, self._stores, self._share_quota = outputs, stores, share_quota
+        self._outputs, self._stores, self._metrics = outputs, stores, metrics
+        self._share_quota = share_quota
         self._prompts = RowPrompts(spec)
         self._member = open_member(self._on_assigned, self._on_revoked, self._on_lost)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llmbeam-kafka")
@@ -98,16 +103,10 @@ class StreamWorker:
         self._partitions: dict[Place, Partition] = {}
         self._paused: frozenset[Place] = frozenset()
         self._error: BaseException | None = None
-        self._is_stopping = False
         self._has_settled = asyncio.Event()
         self._joined_at = self._began_at = time.time()
         self._committed_at = self._reported_at = 0.0
-        self._cost_seconds = 0.0
         self._down_since: float | None = None
-
-    def stop(self) -> None:
-        """Has the worker drain and end; called on its loop."""
-        self._is_stopping = True
 
     async def run(self) -> None:
         """Works until it is stopped, its time is over, or nothing is left to drain.
@@ -123,6 +122,10 @@ class StreamWorker:
                     await self._work()
                     return
                 except RestartError as error:
+                    if self._state.is_stopping:
+                        await self._drain([*self._partitions], self._options.drain_seconds)
+                        _log.warning("The last answers are in the journal, and not committed: %s", error)
+                        return
                     await self._restart(error)
         finally:
             await self._in_thread(self._member.close)
@@ -153,7 +156,7 @@ class StreamWorker:
 
     def _is_over(self, now: float) -> bool:
         limit = self._run.run_for_seconds
-        if self._is_stopping or (limit is not None and now - self._began_at >= limit):
+        if self._state.is_stopping or (limit is not None and now - self._began_at >= limit):
             return True
         if not self._run.drain or self._state.assigned is None:
             return False
@@ -168,7 +171,9 @@ class StreamWorker:
                 ready += 1
                 if not number and result.message.produced_at is not None:
                     first_at = min(first_at, result.message.produced_at)
-        return seconds_to_commit(ready, first_at, self._committed_at, self._cost_seconds, self._options, now)
+        return seconds_to_commit(
+            ready, first_at, self._committed_at, self._state.commit_seconds, self._options, now
+        )
 
     def _room(self) -> int:
         unsettled = sum(each.order.unsettled for each in self._partitions.values())
@@ -237,16 +242,19 @@ class StreamWorker:
 
     def _commit(self, places: Collection[Place]) -> bool:
         """Commits what is ready of some partitions; returns whether anything was."""
-        began_at = time.monotonic()
+        began_at, at_ms = time.monotonic(), time.time_ns() // 1_000_000
         commits = self._on_loop(self._prepare, places)
         if not commits:
             return False
         is_committed = False
         try:
             commits = self._stores.put(commits)
-            is_committed = self._member.commit(commits)
+            increment = increment_of(commits, at_ms, self._state.commit_seconds)
+            is_committed = self._member.commit(commits, at_ms, self._metrics.record(increment, at_ms))
         finally:
             self._on_loop(self._finish, commits, is_committed, time.monotonic() - began_at)
+        if is_committed:
+            self._on_loop(self._metrics.add, increment, at_ms)
         return True
 
     def _settle(self, places: Collection[Place]) -> None:
@@ -260,7 +268,7 @@ class StreamWorker:
         asyncio.run_coroutine_threadsafe(draining, self._loop).result()
 
     def _measure_lag(self) -> None:
-        self._state.lag = self._member.lag(
+        self._state.lags = self._member.lags(
             [(place, each.order.position) for place, each in [*self._partitions.items()]]
         )
 
@@ -293,7 +301,7 @@ class StreamWorker:
 
     def _add(self, partitions: Sequence[Partition]) -> None:
         self._partitions.update((each.place, each) for each in partitions)
-        self._state.assigned = len(self._partitions)
+        self._show_assigned()
         self._down_since = None
 
     def _remove(self, places: Collection[Place]) -> None:
@@ -302,7 +310,11 @@ class StreamWorker:
             if self._histories is not None:
                 self._histories.drop(place)
         self._paused -= frozenset(places)
+        self._show_assigned()
+
+    def _show_assigned(self) -> None:
         self._state.assigned = len(self._partitions)
+        self._state.leads = (self._source.topic[0], 0) in self._partitions
 
     def _take(self, found: Sequence[tuple[Place, Message | None]]) -> None:
         """Begins to answer messages; `None` is the end of a partition."""
@@ -350,7 +362,7 @@ class StreamWorker:
 
     def _finish(self, commits: Sequence[Commit], is_committed: bool, seconds: float) -> None:
         now, budget = time.time(), self._options.latency_budget_ms
-        self._cost_seconds += _WEIGHT * (seconds - self._cost_seconds)
+        self._state.commit_seconds += _WEIGHT * (seconds - self._state.commit_seconds)
         self._committed_at = now
         for commit in commits:
             finish(commit, is_committed=is_committed)

@@ -100,6 +100,16 @@ class JobPaths:
         return f"{self.home_uri}alerts.json"
 
     @property
+    def stream_uri(self) -> str:
+        """Directory of the windows of a stream: a folder for each hour, with a file of each member."""
+        return f"{self.home_uri}stream/"
+
+    @property
+    def stream_html_uri(self) -> str:
+        """Address of the page of a stream."""
+        return f"{self.home_uri}stream.html"
+
+    @property
     def owner_uri(self) -> str | None:
         """Address of the file that names the owner of a files sink, and what jobs have published there."""
         return f"{self.spec.sink.uri}.llmbeam/_owner.json" if isinstance(self.spec.sink, FilesSink) else None

@@ -130,13 +130,13 @@ def _queue_fault(spec: JobSpec) -> FieldFaultError | None:
             NOT_SHOWN,
         )
     source, sink = spec.source, spec.sink
-    if isinstance(sink, PubSubSink) and sink.ordering_key is not None:
-        columns = (*source.key, *sink.passthrough)
-        if sink.ordering_key not in columns:
+    columns = (*source.key, *sink.passthrough)
+    for kind, field in ((PubSubSink, "ordering_key"), (KafkaSink, "key")):
+        if isinstance(sink, kind) and (column := getattr(sink, field)) is not None and column not in columns:
             return FieldFaultError(
-                "sink.ordering_key",
+                f"sink.{field}",
                 f"must be a column of `source.key` or `sink.passthrough`: {', '.join(columns)}",
-                sink.ordering_key,
+                column,
             )
     if (
         isinstance(source, KafkaSource)

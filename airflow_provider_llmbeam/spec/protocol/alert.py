@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
-AlertKind = Literal["budget", "deadline", "failed_rows", "model_version", "drift"]
+AlertKind = Literal["budget", "deadline", "failed_rows", "model_version", "drift", "latency", "lag", "cost"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,10 +16,11 @@ class Alert:
     Attributes:
         kind: What it is about.
         message: One sentence with the figures.
-        value: The figure: a ratio of the budget or of the rows, seconds after the deadline, or a population
-            stability index; `None` for a version of the model.
+        value: The figure: a ratio of the budget or of the rows, seconds after the deadline, a population
+            stability index, milliseconds, messages, or US dollars; `None` for a version of the model.
         threshold: What `value` has reached; `None` for a version of the model.
         job: Name of the job.
+        is_resolved: Whether the figure is within its limit again, and an earlier alert is over.
     """
 
     kind: AlertKind
@@ -27,6 +28,7 @@ class Alert:
     value: float | None = None
     threshold: float | None = None
     job: str
+    is_resolved: bool = False
 
     @property
     def key(self) -> str:

@@ -12,6 +12,7 @@ from airflow_provider_llmbeam.operators.endpoint import TeardownEndpointOperator
 from airflow_provider_llmbeam.operators.estimate import EstimateInferenceOperator
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.operators.stream_inference import StreamInferenceOperator
 
 CASE = "gs://rows/{{ dag_run.conf['case'] }}"
 
@@ -40,3 +41,6 @@ with DAG("measured_pages", schedule="@daily", start_date=datetime(2026, 1, 1, tz
     }
     TeardownEndpointOperator(task_id="teardown", name="gpu", endpoint=endpoint)
     CompareInferenceOperator(task_id="compare", other={"model": "gemini-2.5-pro"}, **JOB)
+    queue = {"type": "kafka", "bootstrap_servers": "127.0.0.1:1"}
+    topics = {"source": {**queue, "topic": "questions"}, "sink": {**queue, "topic": "answers"}}
+    StreamInferenceOperator(task_id="stream", state_uri=CASE, **JOB | topics)

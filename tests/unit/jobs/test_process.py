@@ -110,3 +110,21 @@ def test_a_process_that_says_no_exception_left_no_result(job, monkeypatch):
     monkeypatch.setattr(job, "_python", "/bin/false")
     with pytest.raises(JobFailedError, match=r"ended with exit code 1 and left no result\. What was answered"):
         job.run()
+
+
+def test_a_page_is_given_to_the_task_each_time_that_it_has_changed(job, monkeypatch, tmp_path):
+    script = tmp_path / "python"
+    write = 'echo "{\\"html_gzip\\": \\"$1\\"}" > "$page.part"; mv "$page.part" "$page"; echo "a line"'
+    steps = "\n".join(["show first", "sleep 0.2", "echo unchanged", "sleep 0.2", "show second"])
+    script.write_text(
+        "#!/bin/sh\n"
+        'for each in "$@"; do case $each in --page=*) page=${each#--page=};; esac; done\n'
+        f"show() {{ {write}; }}\n{steps}\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(job, "_python", str(script))
+    pages = []
+    monkeypatch.setattr(job, "_on_page", pages.append)
+    with pytest.raises(JobFailedError):  # it leaves no result
+        job.run()
+    assert pages == [{"html_gzip": "first"}, {"html_gzip": "second"}]

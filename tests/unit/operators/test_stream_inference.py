@@ -11,6 +11,9 @@ from airflow_provider_llmbeam.operators import stream_inference
 from airflow_provider_llmbeam.operators.stream_inference import StreamInferenceOperator
 
 
+DLP = {"type": "dlp", "location": "europe-west1", "project": "my-project"}
+
+
 class Clock:
     """A clock that `sleep` moves."""
 
@@ -33,7 +36,7 @@ def run(monkeypatch):
     def run(*ends, seconds=1.0, is_killed=False, **arguments):
         task, left, given = make(**arguments), [*ends], []
 
-        def run_step(name, asked, job, context):
+        def run_step(name, asked, job, context, **_):
             given.append(asked)
             clock.now += seconds
             if is_killed:
@@ -49,15 +52,14 @@ def run(monkeypatch):
 
 
 def make(**arguments):
-    return StreamInferenceOperator(
-        task_id="answer",
-        source={"type": "kafka", "topic": "questions", "bootstrap_servers": "localhost:9092"},
-        prompt="{{ row.text }}",
-        model="echo",
-        sink={"type": "kafka", "topic": "answers", "bootstrap_servers": "localhost:9092"},
-        state_uri="state",
-        **arguments,
-    )
+    given = {
+        "source": {"type": "kafka", "topic": "questions", "bootstrap_servers": "localhost:9092"},
+        "prompt": "{{ row.text }}",
+        "model": "echo",
+        "sink": {"type": "kafka", "topic": "answers", "bootstrap_servers": "localhost:9092"},
+        "state_uri": "state",
+    }
+    return StreamInferenceOperator(task_id="answer", **{**given, **arguments})
 
 
 def test_a_worker_that_fails_is_started_again_for_the_rest_of_the_time(run):
@@ -91,8 +93,27 @@ def test_a_job_that_cannot_be_a_stream_is_not_tried_again(run):
     [
         ({"run_for": timedelta(0)}, "`run_for` must be more than 0"),
         ({"stream": {"commit_interval_ms": 0}}, "stream.commit_interval_ms"),
+        ({"sinks": [{"type": "files", "uri": "out"}]}, "`sinks`: must be of types 'kafka', at most one"),
+        ({"source": {"uri": "in.csv", "key": "id"}}, "`source`: must be of type 'kafka' in a stream"),
+        (
+            {"conversation": {"key": "u", "order_by": "at"}},
+            "`conversation.order_by`: must be left out of a stream",
+        ),
+        (
+            {"safety": {"privacy": {"detectors": [DLP]}}},
+            "`safety.privacy.detectors`: must have none of type 'dlp'",
+        ),
+        ({"safety": {"audit": {"uri": "gs://b/audit"}}}, "`safety.audit`: must be a directory of a disk"),
+        ({"safety": {"audit": {"table": "my-project.d.t"}}}, "`safety.audit`: must be a directory of a disk"),
     ],
 )
 def test_a_literal_argument_that_is_invalid_fails_the_parsing_of_the_dag(arguments, fault):
     with pytest.raises(JobSpecError, match=fault):
         make(**arguments)
+
+
+def test_further_sinks_are_part_of_the_job_and_a_template_is_checked_when_it_is_rendered():
+    store = {"type": "postgres", "table": "answers", "conn_id": "{{ var.value.store }}"}
+    task = make(sinks=[store], source={"type": "{{ var.value.queue }}"})
+    assert "sinks" in task.template_fields
+    assert task._spec_data("job", None)["sinks"] == [store]

@@ -1,12 +1,21 @@
-"""What a command says of an address or an option that does not fit it."""
+"""What a command says of an address or an option that does not fit it, and of a signal."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_llmbeam.pipeline.command import EXIT_BAD_SPEC, Command, execute
+from airflow_provider_llmbeam.pipeline import steps
+from airflow_provider_llmbeam.pipeline.command import (
+    EXIT_BAD_SPEC,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    Command,
+    execute,
+)
+from airflow_provider_llmbeam.pipeline.launch.interruption import stopped_at_signal
 
 
 @pytest.mark.parametrize(
@@ -35,3 +44,24 @@ def test_what_does_not_fit_a_command_is_one_sentence_and_nothing_is_sent(job, tm
     assert outcome["error"]["message"].startswith(sentence)
     assert outcome["error"]["message"].endswith("Nothing was sent or billed.")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("step", "begins", "code"),
+    [("stream", False, EXIT_OK), ("stream", True, EXIT_INTERRUPTED), ("estimate", False, EXIT_INTERRUPTED)],
+)
+def test_a_stream_worker_that_is_stopped_before_it_has_begun_ends_in_order(
+    job, tmp_path, monkeypatch, step, begins, code
+):
+    def signalled(*_):
+        if begins:  # a worker that does not end within its grace
+            with stopped_at_signal(lambda: None):
+                signal.raise_signal(signal.SIGTERM)
+                signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        pytest.fail("it goes on")
+
+    monkeypatch.setattr(steps, "run_step", signalled)
+    spec = tmp_path / "job.json"
+    spec.write_text(job().model_dump_json())
+    assert execute(Command(spec=str(spec), step=step, given={})) == (code, {})

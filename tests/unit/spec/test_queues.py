@@ -95,11 +95,18 @@ def test_a_subscription_and_a_topic_of_pubsub_have_their_full_names():
     assert "must be a topic of Pub/Sub" in problem.want
 
 
-def test_an_ordering_key_is_a_column_of_the_output():
-    sink = {"type": "pubsub", "topic": "projects/p/topics/t", "ordering_key": "lang"}
+@pytest.mark.parametrize(
+    ("field", "sink"),
+    [
+        ("ordering_key", {"type": "pubsub", "topic": "projects/p/topics/t"}),
+        ("key", {"type": "kafka", "topic": "t", "bootstrap_servers": "h:1"}),
+    ],
+)
+def test_the_key_of_the_messages_is_a_column_of_the_output(field, sink):
+    sink = {**sink, field: "lang"}
     job = {**JOB, "source": {"uri": "a.csv", "key": "id"}, "sink": sink, "state_uri": "state"}
     (problem,) = JobSpec.problems(job)
-    assert problem.field == "sink.ordering_key"
+    assert problem.field == f"sink.{field}"
     assert not JobSpec.problems({**job, "sink": {**sink, "passthrough": ["lang"]}})
 
 

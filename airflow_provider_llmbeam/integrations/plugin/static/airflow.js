@@ -1,8 +1,9 @@
 // What the pages share: requests to Airflow's REST API, and text that is safe to read.
 const RUNNING = new Set(["RunInferenceOperator", "RetryFailedRowsOperator", "@task.llmbeam", "_LLMBeamDecoratedOperator"]);
-const MEASURING = new Set(["EstimateInferenceOperator", "EvaluateInferenceOperator", "CompareInferenceOperator"]);
+const MEASURING = new Set(["EstimateInferenceOperator", "EvaluateInferenceOperator", "CompareInferenceOperator", "StreamInferenceOperator"]);
 const isOne = (operators) => (task) => [task.operator_name, task.operator].some((name) => operators.has(name));
-// Whether a task runs inference over the rows of a Dag, and whether it estimates, evaluates or compares such a one.
+// Whether a task runs inference over the rows of a Dag, and whether it estimates, evaluates or compares such a one,
+// or answers the messages of a queue.
 export const isRunning = isOne(RUNNING);
 export const isMeasuring = isOne(MEASURING);
 export const isTeardown = isOne(new Set(["TeardownEndpointOperator"]));

@@ -20,7 +20,14 @@ from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
-from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partition, Result, finish, prepare
+from airflow_provider_llmbeam.pipeline.stream.partition import (
+    Message,
+    Partition,
+    Result,
+    Usage,
+    finish,
+    prepare,
+)
 from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
 from airflow_provider_llmbeam.spec import JobSpec
 
@@ -203,7 +210,7 @@ def test_each_turn_of_a_conversation_sees_the_turns_before_it_committed_or_not()
 
 
 def result_of(message: Message):
-    return Result(message, "a", message.key, b"x", is_answered=True)
+    return Result(message, "a", message.key, b"x", usage=Usage(None))
 
 
 def test_a_turn_that_failed_is_in_no_history():
@@ -269,6 +276,46 @@ def test_personal_data_is_masked_for_the_model_and_restored_in_the_answer(monkey
         assert texts(await stream.ask(stream.message(text))) == [text]
         ((asked,),) = stream.engine.asked
         assert "ada@example.com" not in asked
+
+    asyncio.run(main())
+
+
+class Altering(FakeEngine):
+    """Alters the placeholders of its first answers, and those of a text with `twice` in the repair, too."""
+
+    @staticmethod
+    def _completion(prompt) -> Completion:
+        text, *repair = prompt.text.split("\n\nAn earlier answer")
+        is_altered = not repair or "twice" in text
+        answer = FakeEngine._completion(prompt)
+        return replace(answer, text=text.lower() if is_altered else text, cost_nano_usd=7)
+
+
+@pytest.mark.parametrize(
+    ("on_altered", "expected", "asked"),
+    [
+        ("keep", ["write to <email_", "twice to <email_"], 2),
+        ("fail", ["invalid_output", "invalid_output"], 2),
+        ("repair", ["write to ada@example.com", "invalid_output"], 4),
+    ],
+)
+def test_an_answer_with_an_altered_placeholder_is_kept_refused_or_asked_for_once_more(
+    monkeypatch, on_altered, expected, asked
+):
+    monkeypatch.setenv("LLMBEAM_PRIVACY_KEY", "k" * 32)
+
+    async def main() -> None:
+        stream = Stream(Altering(), safety={"privacy": {"on_altered": on_altered}})
+        first, second = [stream.message(f"{word} to ada@example.com") for word in ("write", "twice")]
+        rows = await stream.ask(first, second)
+        assert [text.partition("_")[0] for text in texts(rows)] == [text.partition("_")[0] for text in expected]
+        assert len(stream.engine.asked) == len(stream.writer.entries) == asked
+        assert len(first.fingerprints) == asked / 2  # their tombstones go with the position
+        costs = [(row.completion if isinstance(row, AnsweredRow) else row.failure).cost_nano_usd for row in rows]
+        assert sum(map(int, costs)) == stream.counts.cost_nano_usd == 7 * asked
+        (again,) = await stream.ask(stream.message("write to ada@example.com"))
+        assert len(stream.engine.asked) == asked, "what is paid is asked no more"
+        assert texts([again]) == texts(rows[:1])
 
     asyncio.run(main())
 

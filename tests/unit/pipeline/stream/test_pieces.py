@@ -113,5 +113,5 @@ def test_pieces_are_refused_where_the_answer_is_restored_or_judged_later(safety)
             "stream": {"stream_output": True},
         }
     )
-    with pytest.raises(JobSpecError, match=r"`stream\.stream_output` must be left out with"):
+    with pytest.raises(JobSpecError, match=r"`stream\.stream_output`: must be left out with"):
         check_stream(spec)
