@@ -261,7 +261,7 @@ def doctor(
 ) -> None:
     """Check what a job needs: account, APIs, permissions, quota, buckets, tables, network, packages.
 
-    Prints what holds, what does not, and the command that mends it; without JOB, of this machine and the account.
+    Prints what holds, what does not, and the command that fixes it; without JOB, of this machine and the account.
     Changes nothing, and sends nothing that is billed without --send. Needs Airflow, for its connections. Exits
     with 1 if something does not hold.
     """

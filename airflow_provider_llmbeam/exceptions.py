@@ -33,6 +33,8 @@ The hierarchy is independent of Airflow: `operators/` turns `retryable = False` 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 #: An error of this package in a traceback, with the further lines of its message only if Beam marks their end.
@@ -195,6 +197,28 @@ def refusal(fault: str, remains: str) -> LLMBeamError:
     """
     kind = JobSpecError if remains == JobSpecError.remains else JobRefusedError
     return kind(f"{fault} {remains}")
+
+
+@contextmanager
+def require_extra(part: str, extra: str, remains: str = JobSpecError.remains) -> Iterator[None]:
+    """Converts the error of an import inside: the packages of an extra are missing.
+
+    Args:
+        part: What imports them, as the subject of a sentence.
+        extra: The extra.
+        remains: What was sent or is kept, see `refusal`.
+
+    Raises:
+        JobSpecError: An import failed; `JobRefusedError` with other `remains`.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise refusal(
+            f"{part} needs the extra {extra!r} where the job runs, on Dataflow in `runner.container_image` if "
+            f"there is one: `pip install 'airflow-provider-llmbeam[{extra}]'` ({error}).",
+            remains,
+        ) from None
 
 
 def error_class(name: str, default: type[LLMBeamError]) -> type[LLMBeamError]:

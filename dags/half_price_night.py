@@ -34,7 +34,7 @@ with DAG(
     start_date=datetime(2026, 1, 1),
     catchup=False,
     doc_md=__doc__,
-):
+) as dag:
     RunInferenceOperator(
         task_id="judge",
         source={"uri": f"{DATA}/reviews/{DAY}.jsonl", "key": "review_id"},

@@ -34,7 +34,7 @@ with DAG(
     catchup=False,
     max_active_runs=1,  # two runs at once would share one quota
     doc_md=__doc__,
-):
+) as dag:
     RunInferenceOperator(
         task_id="judge",
         source={"uri": f"gs://{BUCKET}/reviews/{DAY}.jsonl", "key": "review_id"},

@@ -185,7 +185,7 @@ def _subject(check: Check) -> str:
 
 
 def _remedy(check: Check, error: LLMBeamError) -> str:
-    """Returns the command that mends what raised an error; its sentence has the rest."""
+    """Returns the command that fixes what raised an error; its sentence has the rest."""
     match check:
         case ModelCheck(model=model) if isinstance(error, ApiNotFoundError):
             return f"set `model.name` and `model.location` to a model of {model.api.service} in that location"

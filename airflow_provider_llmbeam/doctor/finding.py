@@ -1,4 +1,4 @@
-"""What the doctor found: for each check whether it holds, and the command that mends it."""
+"""What the doctor found: for each check whether it holds, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Finding:
         subject: What was checked.
         verdict: `holds`, `fault`, or `unknown`, if it cannot be seen from here.
         sentence: What was found.
-        remedy: Command that mends it; empty if it holds.
+        remedy: Command that fixes it; empty if it holds.
     """
 
     subject: str

@@ -1,4 +1,4 @@
-"""Findings from facts, and the command that mends each fault. Pure."""
+"""Findings from facts, and the command that fixes each fault. Pure."""
 
 from __future__ import annotations
 

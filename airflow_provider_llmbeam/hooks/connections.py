@@ -140,8 +140,8 @@ def sink_environment(sink: Sink, part: str = "sink") -> dict[str, str]:
     connection = _read_connection(f"{part}.conn_id", sink.conn_id, "postgres", "the type Postgres")
     if connection.extra_dejson.get("iam"):
         raise JobSpecError(
-            f"`{part}.conn_id`: connection {sink.conn_id!r} uses a token of AWS IAM (`iam`), which is valid for 15 "
-            "minutes; a job may run longer. Expected a password."
+            f"`{part}.conn_id`: connection {sink.conn_id!r} uses a token of AWS IAM (`iam`), which is valid for "
+            "15 minutes; a job may run longer. Expected a password."
         )
     dsn = _dsn(connection)
     # In the DSN the password is percent-encoded; an extra may be a password, too, e.g. `sslpassword`.

@@ -144,6 +144,11 @@ class EngineThread:
                 self._wait_for_answers(prompts, record, on_throttled, on_counts, dialogues.next_turn)
             on_counts(dialogues.take_counts(self._price))
 
+    @property
+    def max_instances(self) -> int:
+        """Maximum number of prompts of a request."""
+        return self._engine.max_instances
+
     def submit(self, prompts: Sequence[Prompt]) -> Future[list[Outcome]]:
         """Begins to answer prompts, and returns at once; no journal records the outcomes."""
         return self.start(lambda engine: engine.answer(prompts))

@@ -153,7 +153,11 @@ def _check(spec: JobSpec) -> None:
     Raises:
         JobSpecError: It cannot start; nothing was sent.
     """
-    for field, value in (("sinks", spec.sinks), ("limits.per_key", spec.limits.per_key)):
+    for field, value in (
+        ("sinks", spec.sinks),
+        ("sink.embed", getattr(spec.sink, "embed", None)),
+        ("limits.per_key", spec.limits.per_key),
+    ):
         if value:
             raise JobSpecError(f"`{field}`: must be left out of a job that is run; it is for `llmbeam stream`.")
     check_reachable(spec)

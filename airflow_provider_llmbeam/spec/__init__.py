@@ -52,6 +52,7 @@ from airflow_provider_llmbeam.spec.runner import (
 )
 from airflow_provider_llmbeam.spec.safety import AirflowRun, BigQueryAudit, FilesAudit, Moderation, Safety
 from airflow_provider_llmbeam.spec.sink import (
+    AnswerVectors,
     BigQuerySink,
     FilesSink,
     KafkaSink,
@@ -76,6 +77,7 @@ from airflow_provider_llmbeam.spec.traces import Traces
 __all__ = [
     "AirflowRun",
     "Alerts",
+    "AnswerVectors",
     "AnthropicModel",
     "Architecture",
     "Auth",

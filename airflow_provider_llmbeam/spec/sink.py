@@ -19,6 +19,8 @@ from airflow_provider_llmbeam.spec.base import (
 )
 from airflow_provider_llmbeam.spec.fields.names import KafkaTopic, MilvusCollection, PostgresTable, PubSubTopic
 from airflow_provider_llmbeam.spec.fields.text import from_text
+from airflow_provider_llmbeam.spec.limits import Limits
+from airflow_provider_llmbeam.spec.model import Embedding, Model
 from airflow_provider_llmbeam.spec.source import KafkaCluster, full_table_name
 
 #: What a sink has instead of `answer` for an answer with an `output_schema`: one column with its fields, a column
@@ -44,6 +46,21 @@ MILVUS_DETAILS = ("llmbeam_model", "llmbeam_fingerprint")
 
 #: A file, and no glob, which is refused as one.
 _FILE = re.compile(r"[^*?\[]+\.(jsonl?|ndjson|csv|parquet|avro)(\.gz)?", re.IGNORECASE)
+
+
+class AnswerVectors(Embedding):
+    """Vectors of the answers of a stream, for a sink that stores vectors.
+
+    Attributes:
+        model: The embedding model.
+        field: What becomes a vector: `answer`, a field of an answer with an `output_schema`, or a column of the
+            message.
+        limits: Rates of the embedding model; the budget is that of the job.
+    """
+
+    model: Model
+    field: Annotated[str, Field(min_length=1)] = "answer"
+    limits: Limits = Limits()
 
 
 class _Sink(SpecModel):
@@ -158,6 +175,8 @@ class PostgresSink(_Sink):
             per property of the schema, and no `answer`.
         vector_type: Type of the vectors of `task: embed` in a new table: `jsonb`, or `vector` of pgvector, whose
             extension the database must have.
+        embed: What a sink of a stream stores instead of the answers: their vectors. `passthrough` may name
+            `llmbeam_text`, what the vector is of.
     """
 
     type: Literal["postgres"]
@@ -166,12 +185,13 @@ class PostgresSink(_Sink):
     dsn_env: str = "LLMBEAM_POSTGRES_DSN"
     answer_columns: Literal["flat", "json"] = "json"
     vector_type: Literal["jsonb", "vector"] = "jsonb"
+    embed: AnswerVectors | None = None
 
     _variable = field_validator("dsn_env")(variable_name)
 
 
 class MilvusSink(_Sink):
-    """A Milvus collection with one entity per key, for the vectors of `task: embed`.
+    """A Milvus collection with one entity per key, for the vectors of `task: embed`, or of answers of a stream.
 
     Each entity has the key columns, those of `passthrough`, `vector`, with `details` `llmbeam_model` and
     `llmbeam_fingerprint`, and as its primary key `llmbeam_id`, a hash of the key columns: writing a row again
@@ -185,6 +205,8 @@ class MilvusSink(_Sink):
         token_env: Environment variable that holds the token, `user:password` or an API key. If it is unset, no
             token is sent.
         metric_type: Metric of the index of a new collection.
+        embed: Makes the vectors of the answers of a stream, which are texts. `passthrough` may name
+            `llmbeam_text`, what the vector is of.
     """
 
     type: Literal["milvus"]
@@ -192,6 +214,7 @@ class MilvusSink(_Sink):
     collection: MilvusCollection
     token_env: str = "MILVUS_TOKEN"
     metric_type: Literal["COSINE", "IP", "L2"] = "COSINE"
+    embed: AnswerVectors | None = None
 
     _variable = field_validator("token_env")(variable_name)
 
@@ -213,15 +236,16 @@ class MilvusSink(_Sink):
 class KafkaSink(KafkaCluster, _Sink):
     """A Kafka topic, which receives one message per answer.
 
-    The value of a message is the output row as JSON. All messages of a run are sent in one transaction by an idempotent producer: readers with the isolation level `read_committed`
-    (the default of librdkafka, not of the Java client) see all of them or none. A run that is repeated with the
-    same answers sends nothing; one that was killed within the moment after the transaction sends them again, with
-    the same keys. The topic must exist. Needs the extra `kafka`.
+    The value of a message is the output row as JSON. All messages of a run are sent in one transaction by an
+    idempotent producer: readers with the isolation level `read_committed` (the default of librdkafka, not of the
+    Java client) see all of them or none. A run that is repeated with the same answers sends nothing; one that was
+    killed within the moment after the transaction sends them again, with the same keys. The topic must exist.
+    Needs the extra `kafka`.
 
     Attributes:
         topic: The topic.
-        key: Column of the output row whose value, as text, is the key of its message; null is none. `None`: the key
-            of the row as JSON, and in a stream the key of the message that was answered.
+        key: Column of the output row whose value, as text, is the key of its message; null is none. `None`: the
+            key of the row as JSON, and in a stream the key of the message that was answered.
     """
 
     type: Literal["kafka"]

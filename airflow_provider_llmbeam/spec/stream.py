@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from airflow_provider_llmbeam.spec.base import SpecModel
-from airflow_provider_llmbeam.spec.fields.names import KafkaTopic
+from airflow_provider_llmbeam.spec.fields.names import KafkaTopic, QueueTopic
 
 #: What names a member in ids of Kafka.
 _MEMBER = r"[A-Za-z0-9._-]{1,100}"
@@ -60,7 +60,7 @@ class StreamOptions(SpecModel):
     group_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     journal_topic: KafkaTopic | None = None
     history_topic: KafkaTopic | None = None
-    dead_letter_topic: KafkaTopic | None = None
+    dead_letter_topic: QueueTopic | None = None
     stream_output: bool = False
     piece_topic: KafkaTopic | None = None
     report_seconds: Annotated[float, Field(gt=0)] = 10.0

@@ -7,6 +7,7 @@ the server, the output as a stranger reads it, and the times of the kills.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ RULES = {
     "failed for a reason": "each row of the dead letter was refused by the server",
     "published at one stroke": "at each kill the output had no row or all of them",
     "no GPU outside its run": "each billed second of an accelerator lies within the run",
+    "no GPU that was not asked for": "at no moment are more accelerators billed than the run asks for",
 }
 
 
@@ -53,6 +55,7 @@ def check(history: History) -> list[Violation]:
         *(("failed for a reason", what) for what in _failed_without_reason(history)),
         *(("published at one stroke", what) for what in _half_published(history)),
         *(("no GPU outside its run", what) for what in _rent_outside(history)),
+        *(("no GPU that was not asked for", what) for what in _rent_too_much(history)),
     ]
     return [Violation(rule, what) for rule, what in found]
 
@@ -146,6 +149,14 @@ def _rent_outside(history: History) -> Iterator[str]:
         elif rent.since < history.began_at or rent.until > history.ended_at:
             before, after = max(0.0, history.began_at - rent.since), max(0.0, rent.until - history.ended_at)
             yield f"{rent.name} was billed {before:.3f} s before the run and {after:.3f} s after it"
+
+
+def _rent_too_much(history: History) -> Iterator[str]:
+    for begun in history.rents:
+        at_once = [one for one in history.rents if one.since <= begun.since < (one.until or math.inf)]
+        if (gpus := sum(one.gpus for one in at_once)) > history.gpus:
+            names = ", ".join(sorted({one.name for one in at_once}))
+            yield f"{gpus} accelerators of {names} were billed at once, and the run asks for {history.gpus}"
 
 
 def main(paths: Sequence[str]) -> int:

@@ -93,6 +93,7 @@ def _record(case: EndpointCase, directory: Path, database: Path) -> History:
             dead_letter=dead_letter_of(place),
             kills=tuple(kills),
             rents=rents_of(sandbox),
+            gpus=1,
             probes=1,
         )
 

@@ -70,15 +70,17 @@ class Kill:
 
 @dataclass(frozen=True, kw_only=True)
 class Rent:
-    """An accelerator on the bill.
+    """Accelerators on the bill.
 
     Attributes:
         name: The resource that had it.
+        gpus: Number of accelerators.
         since: Time of its first second.
         until: Time of its last one; `None` while it is billed.
     """
 
     name: str
+    gpus: int
     since: float
     until: float | None
 
@@ -98,6 +100,7 @@ class History:
         dead_letter: Keys of its failed rows.
         kills: The kills, in their order.
         rents: The accelerators that were billed.
+        gpus: Number of accelerators that the run asks for.
         probes: Number of paid requests that may belong to no row: an endpoint is asked whether it serves.
     """
 
@@ -111,6 +114,7 @@ class History:
     dead_letter: tuple[int, ...]
     kills: tuple[Kill, ...] = ()
     rents: tuple[Rent, ...] = ()
+    gpus: int = 0
     probes: int = 0
 
     def fields(self) -> dict[str, Any]:

@@ -40,6 +40,10 @@ inference on Dataflow, as the task prepares and awaits it, and Prism where `scri
 `python -m bench.verdict.checker HISTORY.json` judges it again. `tests/pipeline/test_verdict.py` plants faults in
 the code, each of which is found: answers joined by position, answers that are not recorded and so paid for again,
 a teardown that is skipped.
+
+Somebody who had not read the checker planted five more: rows that a retry writes twice, a retried row with the
+answer of its neighbour, a refused prompt that is published as an empty answer, a few prompts that are sent twice,
+and two GPUs where one was asked for. The last one was found only with a rule of its own.
 """
 
 

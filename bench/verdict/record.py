@@ -115,7 +115,9 @@ def requests_of(sandbox: Sandbox, texts: tuple[str, ...]) -> tuple[Request, ...]
 def rents_of(sandbox: Sandbox) -> tuple[Rent, ...]:
     """Returns what the bill for accelerators has, and what still runs."""
     charges = [*sandbox.bill.lines, *sandbox.bill.running]
-    return tuple(Rent(name=each.name, since=each.since, until=each.until) for each in charges if each.gpus)
+    return tuple(
+        Rent(name=each.name, gpus=each.gpus, since=each.since, until=each.until) for each in charges if each.gpus
+    )
 
 
 @contextmanager

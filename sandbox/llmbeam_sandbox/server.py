@@ -23,9 +23,9 @@ from llmbeam_sandbox.billing.tokens import TokenBill
 from llmbeam_sandbox.core.access import USER, Access
 from llmbeam_sandbox.core.clock import Clock
 from llmbeam_sandbox.core.faults import Faults
+from llmbeam_sandbox.core.grpc import GrpcServer
 from llmbeam_sandbox.core.records import RequestLog
 from llmbeam_sandbox.dataflow.api import Dataflow
-from llmbeam_sandbox.dataflow.grpc import GrpcServer
 from llmbeam_sandbox.dataflow.settings import DataflowSettings
 from llmbeam_sandbox.dlp.state import DlpState
 from llmbeam_sandbox.flink.api import PATH as FLINK_PATH
@@ -268,7 +268,7 @@ class Sandbox(Server):
         self.job_environments[:] = [self.environment()]
 
     def start_grpc(self) -> int:
-        """Starts to serve Dataflow over gRPC without TLS, unless it is served already, and returns the port.
+        """Starts to serve Dataflow and Pub/Sub over gRPC without TLS, unless they are, and returns the port.
 
         Raises:
             ModuleNotFoundError: A required package is not installed.
@@ -278,7 +278,7 @@ class Sandbox(Server):
             if not self._thread.is_running:
                 raise RuntimeError("The sandbox is not running; start it first.")
             if self._grpc is None:
-                self._grpc = GrpcServer(self.dataflow.service, self.access)
+                self._grpc = GrpcServer(self._services.grpc_apis(), self.access)
             return self._grpc.port
 
     def environment(self) -> dict[str, str]:

@@ -21,9 +21,11 @@ from llmbeam_sandbox.cloud_run import api as cloud_run
 from llmbeam_sandbox.cloud_run import traffic as cloud_run_traffic
 from llmbeam_sandbox.core.backend import Backend
 from llmbeam_sandbox.core.clock import Clock, Timeline
+from llmbeam_sandbox.core.grpc import GrpcApi
 from llmbeam_sandbox.core.methods import Methods
 from llmbeam_sandbox.core.rest import RestError
 from llmbeam_sandbox.dataflow import api as dataflow
+from llmbeam_sandbox.dataflow import grpc as dataflow_grpc
 from llmbeam_sandbox.dataflow.api import Dataflow
 from llmbeam_sandbox.dataflow.settings import DataflowSettings
 from llmbeam_sandbox.dlp import api as dlp
@@ -40,6 +42,7 @@ from llmbeam_sandbox.monitoring import api as monitoring
 from llmbeam_sandbox.monitoring.state import Monitoring
 from llmbeam_sandbox.network import credentials
 from llmbeam_sandbox.pubsub import api as pubsub
+from llmbeam_sandbox.pubsub import grpc as pubsub_grpc
 from llmbeam_sandbox.pubsub.state import PubSubState
 from llmbeam_sandbox.secret_manager import api as secret_manager
 from llmbeam_sandbox.secret_manager.state import SecretStore
@@ -134,6 +137,7 @@ class Services:
         self.iam = IamState()
         self.dlp = DlpState(clock)
         self.pubsub = PubSubState(clock)
+        self.pubsub_service = pubsub.make_service(self.backend, self.pubsub)
         timeline = Timeline(clock)
         self.bill = Bill(timeline)
         self.vertex = vertex.Vertex(self.backend, timeline, self.bill, endpoints)
@@ -182,6 +186,13 @@ class Services:
         """Returns the middleware that answers requests to services of Cloud Run, by their hosts."""
         return cloud_run_traffic.Traffic(self.models, self.cloud_run).middleware()
 
+    def grpc_apis(self) -> list[GrpcApi]:
+        """Returns the services that are served over gRPC, too."""
+        return [
+            dataflow_grpc.grpc_api(self.dataflow.service),
+            pubsub_grpc.grpc_api(self.pubsub_service, self.pubsub),
+        ]
+
     def routes(self) -> list[web.AbstractRouteDef]:
         """Returns the routes of all services; the last of an application, as Gemini's match every POST.
 
@@ -194,7 +205,7 @@ class Services:
             *access.guarded(iam.routes(self.backend, iam.Iam(self.iam, self.secrets.has_secret))),
             *access.guarded(storage.routes(self.backend, self.storage)),
             *access.guarded(bigquery.routes(self.backend, self.bigquery)),
-            *access.guarded(pubsub.routes(self.backend, self.pubsub)),
+            *access.guarded(pubsub.routes(self.pubsub_service)),
             *access.guarded(secret_manager.routes(self.backend, self.secrets)),
             *access.guarded(dlp.routes(self.backend, self.dlp)),
             *monitoring.routes(self.backend, self.monitoring),

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 from llmbeam_sandbox import Sandbox
+from llmbeam_sandbox.core.grpc import GrpcServer
 from llmbeam_sandbox.core.responses import JSON_TYPE
-from llmbeam_sandbox.dataflow.grpc import GrpcServer
 from llmbeam_sandbox.models.anthropic import AnthropicDialect
 from llmbeam_sandbox.models.gemini import GeminiDialect
 from llmbeam_sandbox.models.server import ModelServer
@@ -71,13 +71,9 @@ class Recorder:
             made.on_response_prepare.append(self._record_stream)
             return made
 
-        def rpc(server, call, verb, path, context):
-            value = answer_rpc(server, call, verb, path, context)
-            # In JSON these fields of the message are in the path.
-            fields = json.loads(call.body or b"null")
-            if "launchParameter" in (fields or {}):
-                fields = {name: item for name, item in fields.items() if name not in ("projectId", "location")}
-            self._record(verb, path, json.dumps(fields).encode(), json.dumps(value).encode())
+        def rpc(server, service, call, verb, path, context):
+            value = answer_rpc(server, service, call, verb, path, context)
+            self._record(verb, path, call.body or b"null", json.dumps(value).encode())
             return value
 
         def row(server, dialect, body, labels=()):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psycopg
 import pytest
+from milvus_lite.server_manager import server_manager_instance
+from pymilvus import MilvusClient
 
 from airflow_provider_llmbeam.engine.outcome import Completion
 from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
@@ -15,7 +18,7 @@ from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, failed_row
 from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
-from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Message, Partition
+from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Message, Partition, Vector
 from airflow_provider_llmbeam.pipeline.stream.run import check_stream
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
@@ -66,6 +69,24 @@ def end() -> Iterator[asyncio.Future[None]]:
     loop.close()
 
 
+def with_embedding(job: JobSpec, sink: dict[str, object]) -> tuple[JobSpec, Outputs]:
+    """Returns the job that makes the vectors of a sink, and the records of its stream."""
+    model = {"type": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1"}
+    sink = {**sink, "embed": {"model": model, "dimensions": 2}, "passthrough": ["llmbeam_text"]}
+    spec = JobSpec.parse({**job.model_dump(mode="json"), "sink": sink})
+    _, (found,) = check_stream(spec)
+    return found, Outputs(OutputColumns.of(spec), None, TOPICS, 1000, has_stores=True)
+
+
+def embedded(end: asyncio.Future[None], outputs: Outputs, *texts: str) -> Commit:
+    """Returns a transaction of answers that have vectors."""
+    commit = commit_of(end, outputs, *(answered(number, text) for number, text in enumerate(texts)))
+    for number, result in enumerate(commit.results):
+        vector = replace(answered(0).completion, text="", parsed=[float(number), 1.0])
+        result.message.vectors = (Vector(f"v{number}", vector, "fresh"),)
+    return commit
+
+
 def commit_of(end: asyncio.Future[None], outputs: Outputs, *rows) -> Commit:
     results = tuple(outputs.result(Message(number, b"k", None, 0.0, row), row) for number, row in enumerate(rows))
     partition = Partition(("q", 0), PartitionOrder(0), PartitionJournal())
@@ -98,3 +119,35 @@ def test_an_answer_that_a_store_refuses_goes_to_the_dead_letter_and_the_others_a
     assert [(each.topic, each.is_answered) for each in after.results] == [(None, True), ("dead", False)]
     assert b"not_stored" in after.results[1].value
     assert (1, "never") not in rows_of(postgres)
+
+
+def test_a_store_has_the_vectors_of_answers_with_their_texts(job, postgres, end):
+    with psycopg.connect(postgres) as connection:
+        connection.execute("DROP TABLE IF EXISTS vectors")
+    found, outputs = with_embedding(job, {**job.sink.model_dump(mode="json"), "table": "vectors"})
+    stores = Stores([found], outputs)
+    for _ in range(2):
+        (after,) = stores.put([embedded(end, outputs, "yes", "no")])
+        assert all(each.is_answered for each in after.results)
+    with psycopg.connect(postgres) as connection:
+        rows = connection.execute(
+            "SELECT kafka_offset, answer, llmbeam_text, llmbeam_fingerprint FROM vectors ORDER BY 1"
+        ).fetchall()
+    assert rows == [(0, [0.0, 1.0], "yes", "v0"), (1, [1.0, 1.0], "no", "v1")]
+
+
+def test_a_collection_of_milvus_has_the_vectors_of_answers(job, tmp_path, end):
+    sink = {"type": "milvus", "uri": f"{tmp_path}/answers.db", "collection": "answers"}
+    found, outputs = with_embedding(job, sink)
+    stores = Stores([found], outputs)
+    for _ in range(2):
+        stores.put([embedded(end, outputs, "yes", "no")])
+    client = MilvusClient(sink["uri"])
+    client.load_collection("answers")
+    rows = client.query("answers", filter="kafka_offset >= 0", output_fields=["vector", "llmbeam_text"])
+    client.close()
+    server_manager_instance.release_server(sink["uri"])
+    assert sorted((row["llmbeam_text"], [*map(float, row["vector"])]) for row in rows) == [
+        ("no", [1.0, 1.0]),
+        ("yes", [0.0, 1.0]),
+    ]

@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.promise(2), pytest
 ROOT = Path(__file__).resolve().parents[2]
 #: Its first case asks Gemini from a process, and is killed once, after more answers than are in flight.
 SEED = 69
-PROCESS, DATAFLOW, ENDPOINT = "process-gemini-jsonl", "dataflow-gemini-parquet", "endpoint-garden"
+PROCESS, DATAFLOW = "process-gemini-jsonl", "dataflow-gemini-parquet"
+ENDPOINT, CLOUD_RUN = "endpoint-garden", "endpoint-cloud_run"
 FAULTS = {
     "answers joined by position": (
         PROCESS,
@@ -37,10 +38,10 @@ FAULTS = {
         "paid once",
         PlantedFault(
             area="verdict",
-            what="answers are recorded at the end of a batch, and the retry of a killed job pays for them again",
+            what="answers are not recorded, and the retry of a killed job pays for them again",
             file="engine/journal/segment_writer.py",
             old="            file.writelines(line for _, line in self._unwritten)\n            file.flush()",
-            new="            file.writelines(line for _, line in self._unwritten)",
+            new="            file.flush()",
             tests=(),
         ),
     ),
@@ -53,6 +54,81 @@ FAULTS = {
             file="operators/endpoint.py",
             old="sites = [(one, platform) for one in found for platform in self._platforms(one.endpoint)]",
             new="sites = []",
+            tests=(),
+        ),
+    ),
+    "a sink that appends on retry": (
+        PROCESS,
+        "every row once",
+        PlantedFault(
+            area="verdict",
+            what="the rows that a retry takes from the journal are written twice",
+            file="pipeline/transforms/write.py",
+            old="    line = encode_record(answer_record(found, columns))",
+            new="    line = encode_record(answer_record(found, columns)) * (1 + (found.origin == 'resumed'))",
+            tests=(),
+        ),
+    ),
+    "a retried row that is answered by its neighbour": (
+        PROCESS,
+        "answer of its row",
+        PlantedFault(
+            area="verdict",
+            what="each prompt in the journal has the answer of the next one",
+            file="pipeline/transforms/reuse.py",
+            old=(
+                "    for entry in _entries(uri, oldest_at):\n"
+                "        yield entry.fingerprint, (entry.job, entry.outcome)"
+            ),
+            new=(
+                "    entries = [*_entries(uri, oldest_at)]\n"
+                "    for entry, other in zip(entries, entries[1:] + entries[:1], strict=True):\n"
+                "        yield entry.fingerprint, (entry.job, other.outcome)"
+            ),
+            tests=(),
+        ),
+    ),
+    "a refused prompt that is published as an empty answer": (
+        PROCESS,
+        "answer of its row",
+        PlantedFault(
+            area="verdict",
+            what="a row that the server refused is published with an empty answer, which nobody paid for",
+            file="engine/engine.py",
+            old="        failures = failures_of(request, self._failed(error, request))\n",
+            new=(
+                "        self._failed(error, request)\n"
+                "        reply = Reply(text='', finish_reason='stop', tokens=error.tokens, model='gemini')\n"
+                "        bill = self._bill(error, request)\n"
+                "        failures = [completion_of(reply, None, bill, request, 0.0, 0, is_first=True)]\n"
+            ),
+            tests=(),
+        ),
+    ),
+    "a few prompts that are sent twice without a kill": (
+        PROCESS,
+        "paid once",
+        PlantedFault(
+            area="verdict",
+            what="one prompt in twenty is sent twice, and one of its answers is thrown away",
+            file="engine/engine.py",
+            old="                    replies = [await tier.backend.complete(*prompts)]",
+            new=(
+                "                    twice = range(1 + (request.number % 20 == 7))\n"
+                "                    replies = [await tier.backend.complete(*prompts) for _ in twice][:1]"
+            ),
+            tests=(),
+        ),
+    ),
+    "two GPUs where one was asked for": (
+        CLOUD_RUN,
+        "no GPU that was not asked for",
+        PlantedFault(
+            area="verdict",
+            what="a service keeps twice the instances of its spec",
+            file="endpoints/platforms/cloud_run.py",
+            old='{"min_instance_count": spec.min_instances, "max_instance_count": spec.max_instances}',
+            new='{"min_instance_count": 2 * spec.max_instances, "max_instance_count": 2 * spec.max_instances}',
             tests=(),
         ),
     ),

@@ -94,7 +94,7 @@ def test_a_missing_secret_fails_the_job_before_any_request(spec, sandbox):
     [
         ("none", r"/secrets/none/versions/latest', for 'LLMBEAM_PRIVACY_KEY', does not exist"),
         ("LLMBEAM_PRIVACY_KEY", r"the environment variable 'LLMBEAM_PRIVACY_KEY' has 9 characters"),
-        (None, r"needs presidio-analyzer: .*, on Dataflow into the `runner\.container_image`"),
+        (None, r"needs the extra 'privacy' where the job runs, on Dataflow in `runner\.container_image`"),
     ],
 )
 def test_workers_that_cannot_mask_personal_data_fail_the_job_before_any_request(

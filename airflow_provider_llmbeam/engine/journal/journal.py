@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from array import array
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import IO, Protocol
@@ -13,6 +13,7 @@ from typing import IO, Protocol
 from airflow_provider_llmbeam.engine.journal.entry import encode_entry, read_segment
 from airflow_provider_llmbeam.engine.journal.segment_name import (
     SegmentName,
+    all_shards,
     half_of,
     job_prefix,
     segment_of,
@@ -102,6 +103,19 @@ class Journal:
         batch.earlier = [recorded.get(fingerprint) for fingerprint in fingerprints]
         return batch
 
+    def find(self, fingerprints: Collection[str]) -> dict[str, Outcome]:
+        """Returns the outcomes of fingerprints that are recorded, among others."""
+        halves = {*map(half_of, fingerprints)}
+        return self._recorded(halves, shard_set(halves))
+
+    def open_writer(self, on_segment: Callable[[str], None]) -> SegmentWriter:
+        """Opens a writer of entries of any fingerprints.
+
+        Args:
+            on_segment: Takes the address of each segment when it begins.
+        """
+        return self._writer(all_shards(), on_segment)
+
     def conversations(
         self, halves: Set[str], fingerprints: Mapping[Prompt, str]
     ) -> tuple[dict[str, Outcome], BatchJournal]:
@@ -119,10 +133,11 @@ class Journal:
             fingerprints=fingerprints,
         )
 
-    def _writer(self, shards: int) -> SegmentWriter:
+    def _writer(self, shards: int, on_segment: Callable[[str], None] = lambda _: None) -> SegmentWriter:
         def new_segment() -> tuple[str, array[int]]:
             name = SegmentName(shards, int(self._now())).text(self._job, uuid.uuid4().hex)
             index = self._indexes[f"{self._directory}{name}"] = _Index(None)
+            on_segment(f"{self._directory}{name}")
             return f"{self._directory}{name}", index.hashes
 
         if self._files.is_local(self._directory):

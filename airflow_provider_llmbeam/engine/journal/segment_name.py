@@ -39,6 +39,11 @@ def shard_set(fingerprints: Iterable[str]) -> int:
     return found
 
 
+def all_shards() -> int:
+    """Returns all shards as the bits of an integer."""
+    return (1 << SHARDS) - 1
+
+
 def half_of(fingerprint: str) -> str:
     """Returns the part of a fingerprint by which it is looked up: its first half, which names a conversation.
 

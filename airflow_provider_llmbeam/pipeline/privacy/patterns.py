@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import require_extra
 from airflow_provider_llmbeam.pipeline.privacy.finding import Finding
 from airflow_provider_llmbeam.spec.safety.privacy import PatternsDetector, kinds_of
 
@@ -97,14 +97,8 @@ class PatternFinder:
     """
 
     def __init__(self, detector: PatternsDetector) -> None:
-        try:
+        with require_extra("A detector of type 'patterns'", "privacy"):
             from presidio_analyzer import predefined_recognizers
-        except ImportError as error:
-            raise JobSpecError(
-                f"`safety.privacy.detectors`: a detector of type 'patterns' needs presidio-analyzer: {error}. "
-                "Install the extra: `pip install 'airflow-provider-llmbeam[privacy]'`, on Dataflow into the "
-                "`runner.container_image` if there is one."
-            ) from None
         logging.getLogger("presidio-analyzer").disabled = True  # its messages quote what was found
         self._kinds: list[tuple[str, int, Callable[[str], object], _Spans]] = []
         for kind in sorted(kinds_of(detector), key="PHONE".__eq__):

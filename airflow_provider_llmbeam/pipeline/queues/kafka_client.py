@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, refusal
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, LLMBeamError, refusal, require_extra
 from airflow_provider_llmbeam.pipeline.secrets import known_secrets
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.source import KafkaCluster
@@ -133,12 +133,6 @@ def client_package(part: str, remains: str = JobSpecError.remains) -> Any:
     Raises:
         JobSpecError: It is not installed.
     """
-    try:
+    with require_extra(f"A {part} of type 'kafka'", "kafka", remains):
         import confluent_kafka
-    except ImportError as error:
-        raise refusal(
-            f"A {part} of type 'kafka' needs `confluent-kafka` ({error}). Install it with "
-            "`pip install 'airflow-provider-llmbeam[kafka]'`.",
-            remains,
-        ) from None
     return confluent_kafka

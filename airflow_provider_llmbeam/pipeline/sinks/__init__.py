@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import ModuleType
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError, require_extra
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.sinks import bigquery, files, kafka, merge_files, milvus, pubsub
 from airflow_provider_llmbeam.pipeline.sinks.ownership import (
@@ -124,11 +124,6 @@ def _publish_files(spec: JobSpec, sink: FilesSink, staged: Mapping[int, str]) ->
 
 def _postgres() -> ModuleType:
     """Returns the module of the PostgreSQL sink, whose driver is an extra."""
-    try:
+    with require_extra("A sink of type 'postgres'", "postgres"):
         from airflow_provider_llmbeam.pipeline.sinks import postgres
-    except ImportError as error:
-        raise JobSpecError(
-            f"A sink of type 'postgres' needs `psycopg` ({error}). Install it with "
-            "`pip install 'airflow-provider-llmbeam[postgres]'`."
-        ) from None
     return postgres

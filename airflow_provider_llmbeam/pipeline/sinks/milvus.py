@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError, refusal
+from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError, RowsLostError, require_extra
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.records import encode_key, read_records, whole
 from airflow_provider_llmbeam.pipeline.sinks.key_types import KeyType, KeyTypes
@@ -211,18 +211,12 @@ def _is_relevant(record: logging.LogRecord) -> bool:
 @contextmanager
 def _opened(sink: MilvusSink, outcome: str) -> Iterator[MilvusClient]:
     """Opens a client and converts its errors."""
-    try:
+    with require_extra("A sink of type 'milvus'", "milvus", outcome):
         from pymilvus import MilvusClient
         from pymilvus.exceptions import MilvusException
 
         if sink.is_local:
             from milvus_lite.server_manager import server_manager_instance
-    except ImportError as error:
-        raise refusal(
-            f"A sink of type 'milvus' needs {error.name!r}: install `airflow-provider-llmbeam[milvus]` where the "
-            "job runs.",
-            outcome,
-        ) from error
     # It logs every exception with a traceback.
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
     if sink.is_local:

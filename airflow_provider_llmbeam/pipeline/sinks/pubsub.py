@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from requests import RequestException
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.bigquery_jobs import before_the_model, message_of
+from airflow_provider_llmbeam.pipeline.elements import Row
 from airflow_provider_llmbeam.pipeline.records import encode_key, encode_record, read_records
 from airflow_provider_llmbeam.pipeline.sinks.refused import Refuse, store_each
 from airflow_provider_llmbeam.pipeline.sinks.sent import Unsent, digest_of, find_unsent, remember
@@ -111,21 +113,28 @@ def _send(publisher: Any, topic: str, answers: list[_Message], refuse: Refuse) -
     return count
 
 
+def message_of_answer(sink: PubSubSink, key: tuple[str, ...], record: Row) -> dict[str, Any]:
+    """Returns the message of an answer: data, attributes and ordering key, if it has one."""
+    data, name = encode_record(record).rstrip(b"\n"), _name(encode_key(record, key).rstrip(b"\n"))
+    message: dict[str, Any] = {"data": data, "attributes": {"llmbeam_key": name}}
+    if sink.ordering_key is not None and record[sink.ordering_key] is not None:
+        message["ordering_key"] = str(record[sink.ordering_key])
+    return message
+
+
 def _requests(sink: PubSubSink, key: tuple[str, ...], answers: Iterable[Unsent]) -> Iterator[list[_Message]]:
-    """Yields the messages of each request, in the order of the answers."""
-    messages, size = list[_Message](), 0
+    """Yields the messages of each request, of one ordering key and in the order of the answers."""
+    open_requests, count, size = defaultdict[str | None, list[_Message]](list), 0, 0
     for number, record in answers:
-        data, name = encode_record(record).rstrip(b"\n"), _name(encode_key(record, key).rstrip(b"\n"))
-        if messages and (len(messages) == _MESSAGES or size + len(data) + len(name) > _BYTES):
-            yield messages
-            messages, size = [], 0
-        message: dict[str, Any] = {"data": data, "attributes": {"llmbeam_key": name}}
-        if sink.ordering_key is not None and record[sink.ordering_key] is not None:
-            message["ordering_key"] = str(record[sink.ordering_key])
-        messages.append((number, message))
-        size += len(data) + len(name)
-    if messages:
-        yield messages
+        message = message_of_answer(sink, key, record)
+        length = len(message["data"]) + len(message["attributes"]["llmbeam_key"])
+        if count and (count == _MESSAGES or size + length > _BYTES):
+            yield from open_requests.values()
+            open_requests.clear()
+            count = size = 0
+        open_requests[message.get("ordering_key")].append((number, message))
+        count, size = count + 1, size + length
+    yield from open_requests.values()
 
 
 def _name(key: bytes) -> str:

@@ -89,7 +89,11 @@ def _pull(subscriber: Any, source: PubSubSource, batches: Batches, known: set[st
         if not received:
             break
         new = {each.message.message_id: each.message for each in received}
-        lines = [encode_message(_columns(each), each.data) for name, each in new.items() if name not in known]
+        lines = [
+            encode_message(columns_of(each, each.publish_time.rfc3339() if each.publish_time else None), each.data)
+            for name, each in new.items()
+            if name not in known
+        ]
         name = batches.write(b"".join(lines)) if lines else None
         known.update(new)
         count += len(lines)
@@ -107,10 +111,11 @@ def _acknowledge(subscriber: Any, source: PubSubSource, ack_ids: list[str]) -> N
     subscriber.acknowledge(subscription=source.subscription, ack_ids=ack_ids, timeout=_TIMEOUT_SECONDS)
 
 
-def _columns(message: Any) -> dict[str, Any]:
+def columns_of(message: Any, published_at: str | None) -> dict[str, Any]:
+    """Returns what is known of a message besides its data, by column."""
     return {
         "pubsub_message_id": message.message_id,
-        "pubsub_publish_time": message.publish_time.rfc3339() if message.publish_time else None,
+        "pubsub_publish_time": published_at,
         "pubsub_ordering_key": message.ordering_key or None,
         "pubsub_attributes": dict(message.attributes),
     }

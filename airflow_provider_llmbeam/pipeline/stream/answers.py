@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 
 from airflow_provider_llmbeam.engine.engine import Engine
@@ -21,7 +21,16 @@ from airflow_provider_llmbeam.pipeline.audit.record import key_hashes
 from airflow_provider_llmbeam.pipeline.audit.trail import AuditTrail, was_sent
 from airflow_provider_llmbeam.pipeline.conversation.order import conversation_of, fault_of, turn_name
 from airflow_provider_llmbeam.pipeline.conversation.turns import Dialogue, RowTurn
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Origin, Row, RowPrompt, failed_row
+from airflow_provider_llmbeam.pipeline.elements import (
+    OF_THIS_RUN,
+    AnsweredRow,
+    FailedRow,
+    Origin,
+    Row,
+    RowPrompt,
+    failed_row,
+    refused_row,
+)
 from airflow_provider_llmbeam.pipeline.moderation.feature import judged_row, replaced_row, with_published_text
 from airflow_provider_llmbeam.pipeline.moderation.guard import Questions, guard_job
 from airflow_provider_llmbeam.pipeline.moderation.verdict import decide, refusal
@@ -33,13 +42,15 @@ from airflow_provider_llmbeam.pipeline.privacy.repair import (
     repair_text,
 )
 from airflow_provider_llmbeam.pipeline.privacy.vault import add_sealed, masked_in, returned_of
+from airflow_provider_llmbeam.pipeline.stream.batches import Batches
 from airflow_provider_llmbeam.pipeline.stream.flow import seconds_to_send
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories, Talk
-from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.key_limits import KeyLimits
-from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partition
+from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partition, Vector
 from airflow_provider_llmbeam.pipeline.stream.pieces import Pieces, Write, listening
+from airflow_provider_llmbeam.pipeline.stream.queue import ELSEWHERE, StreamJournal
 from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
+from airflow_provider_llmbeam.pipeline.stream.vectors import AnswerEmbedder, text_to_embed
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import Moderation
@@ -64,6 +75,7 @@ class Answers:
         counts: What is counted.
         histories: The conversations; `None` without any.
         ask_guard: Sends prompts to the guard; `None` without one.
+        vectors: Makes the vectors of the answers, for each sink that has them.
         write_piece: Writes pieces of answers; `None` for none.
     """
 
@@ -71,17 +83,18 @@ class Answers:
         self,
         spec: JobSpec,
         engine: Engine,
-        writer: JournalWriter,
+        writer: StreamJournal,
         counts: StreamCounts,
         histories: Histories | None,
         ask_guard: AskGuard | None,
+        vectors: Sequence[AnswerEmbedder] = (),
         write_piece: Write | None = None,
     ) -> None:
         self._spec, self._writer, self._counts = spec, writer, counts
         self._histories, self._conversation = histories, spec.conversation
         self._ask_guard, self._moderation = ask_guard, spec.safety.moderation
         self._questions = None if spec.safety.moderation is None else _questions(spec, spec.safety.moderation)
-        self._masker = masker_of(spec)
+        self._masker, self._vectors = masker_of(spec), vectors
         self._keys = None if spec.limits.per_key is None else KeyLimits(spec.limits.per_key)
         self._requests = _Requests(engine, spec.stream.batch_wait_ms / 1000, write_piece)
         self._trail = AuditTrail.of(spec)
@@ -100,6 +113,8 @@ class Answers:
         """
         found = message.prompt
         answered = found if isinstance(found, FailedRow) else await self._take_turn(partition, message, found)
+        if isinstance(answered, AnsweredRow):
+            answered = await self._add_vectors(partition, message, answered)
         if self._masker is None:
             return answered
         if isinstance(answered, FailedRow):
@@ -157,6 +172,34 @@ class Answers:
         text, _ = with_published_text(answered, self._spec.generation.keep_reasoning)
         return judged_row(answered, decide(await self._judge(partition, message, text), moderation), moderation)
 
+    async def _add_vectors(
+        self, partition: Partition, message: Message, answered: AnsweredRow
+    ) -> AnsweredRow | FailedRow:
+        """Adds to a message the vectors of its answer; an answer without one of them is not stored anywhere."""
+        found = await asyncio.gather(
+            *(self._vector(partition, message, answered, vectors) for vectors in self._vectors)
+        )
+        if failures := [each for each in found if isinstance(each, Failure)]:
+            return refused_row(answered, failures[0])
+        message.vectors = tuple(each for each in found if isinstance(each, Vector))
+        return answered
+
+    async def _vector(
+        self, partition: Partition, message: Message, answered: AnsweredRow, vectors: AnswerEmbedder
+    ) -> Vector | Failure:
+        text = text_to_embed(answered, vectors.field)
+        if not text.strip():
+            return Failure(
+                kind="not_stored", message=f"`sink.embed.field` {vectors.field!r}: the answer has no text"
+            )
+        fingerprint, prompt = vectors.request(text)
+        outcome, origin = await self._ask(partition, message, fingerprint, prompt, vectors.send)
+        if isinstance(outcome, Completion):
+            self._counts.embedded += origin in OF_THIS_RUN
+            return Vector(fingerprint, outcome, origin)
+        _refuse_of_the_job(outcome)
+        return dataclasses.replace(outcome, message=f"the vector of the answer: {outcome.message}")
+
     async def _ask_model(
         self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt
     ) -> tuple[Outcome, Origin]:
@@ -168,11 +211,8 @@ class Answers:
         outcome, origin = await self._ask(
             partition, message, fingerprint, prompt, lambda prompt: self._send(prompt, message)
         )
-        if isinstance(outcome, Failure) and outcome.kind in _OF_THE_JOB:
-            raise JobFailedError(
-                f"No message can be answered: {outcome.message} ({outcome.kind}). Their positions have not "
-                "moved. Correct the job or the account; the worker then continues where it was."
-            )
+        if isinstance(outcome, Failure):
+            _refuse_of_the_job(outcome)
         return outcome, origin
 
     async def _settle_altered(
@@ -266,6 +306,9 @@ class Answers:
                 continue
             asked = partition.asked[fingerprint] = asyncio.get_running_loop().create_future()
             try:
+                if (earlier := await self._writer.find(fingerprint)) is not None:
+                    journal.record(fingerprint, earlier, ELSEWHERE, was_read=True)
+                    continue
                 outcome = await send(prompt)
                 await self._record(partition, message, fingerprint, prompt, outcome)
                 asked.set_result(outcome)
@@ -295,6 +338,15 @@ class Answers:
                 partition.journal.record(fingerprint, outcome, offset)
 
 
+def _refuse_of_the_job(failure: Failure) -> None:
+    """Raises a failure that every other message would meet, too."""
+    if failure.kind in _OF_THE_JOB:
+        raise JobFailedError(
+            f"No message can be answered: {failure.message} ({failure.kind}). Their positions have not "
+            "moved. Correct the job or the account; the worker then continues where it was."
+        )
+
+
 def _questions(spec: JobSpec, moderation: Moderation) -> Questions:
     return Questions(guard_job(spec, moderation), moderation)
 
@@ -309,16 +361,14 @@ class _Requests:
     """
 
     def __init__(self, engine: Engine, wait_seconds: float, write_piece: Write | None) -> None:
-        self._engine, self._wait_seconds, self._write_piece = engine, wait_seconds, write_piece
-        self._waiting: list[tuple[Prompt, asyncio.Future[Outcome]]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._batches: set[asyncio.Task[None]] = set()
+        self._engine, self._write_piece = engine, write_piece
+        self._batches = Batches(engine.answer, engine.max_instances, wait_seconds)
 
     async def send(self, prompt: Prompt, message: Message, left_seconds: float | None) -> Outcome:
         """Sends the prompt of a message, unless its time is over before it can be sent."""
         if self._engine.max_instances > 1:
             message.is_sent = True
-            return await self._send_with_others(prompt)
+            return await self._batches.send(prompt)
         pieces = self._pieces_of(message)
         try:
             async with asyncio.timeout(left_seconds) as limit:
@@ -334,37 +384,6 @@ class _Requests:
         if self._write_piece is None or not isinstance(message.prompt, RowPrompt):
             return None
         return Pieces(message.prompt.row, message.key, self._write_piece)
-
-    async def _send_with_others(self, prompt: Prompt) -> Outcome:
-        loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[Outcome] = loop.create_future()
-        self._waiting.append((prompt, outcome))
-        if len(self._waiting) >= self._engine.max_instances:
-            self._send_batch()
-        elif self._timer is None:
-            self._timer = loop.call_later(self._wait_seconds, self._send_batch)
-        return await outcome
-
-    def _send_batch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        batch, self._waiting = self._waiting, []
-        task = asyncio.get_running_loop().create_task(self._answer_batch(batch))
-        self._batches.add(task)
-        task.add_done_callback(self._batches.discard)
-
-    async def _answer_batch(self, batch: list[tuple[Prompt, asyncio.Future[Outcome]]]) -> None:
-        try:
-            outcomes = await self._engine.answer([prompt for prompt, _ in batch])
-        except Exception as error:  # noqa: BLE001 - raised for each of them
-            for _, waiting in batch:
-                if not waiting.done():
-                    waiting.set_exception(error)
-            return
-        for (_, waiting), outcome in zip(batch, outcomes, strict=True):
-            if not waiting.done():
-                waiting.set_result(outcome)
 
 
 class _Sending:

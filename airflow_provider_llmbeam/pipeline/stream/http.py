@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError, require_extra
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.windows import bucket_counts
 from airflow_provider_llmbeam.spec.job import JobSpec
@@ -51,13 +51,9 @@ async def served(spec: JobSpec, state: StreamState, address: str | None) -> Asyn
 
 
 def _application(spec: JobSpec, state: StreamState) -> web.Application:
-    try:
+    with require_extra("`http`", "stream"):
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.exposition import CONTENT_TYPE_LATEST
-    except ImportError:
-        raise JobSpecError(
-            "`http` needs prometheus-client: pip install 'airflow-provider-llmbeam[stream]'."
-        ) from None
     registry = CollectorRegistry()
     registry.register(_Collector(f"{spec.model.type}:{spec.model.name}", state))
     started_at = time.time()

@@ -75,9 +75,9 @@ class PartitionJournal:
         """Returns the answer of a fingerprint if it is paid."""
         return self._paid.get(fingerprint)
 
-    def record(self, fingerprint: str, outcome: Outcome, offset: int) -> None:
-        """Takes an answer whose entry the topic has acknowledged."""
-        self._paid[fingerprint] = Paid(outcome, offset)
+    def record(self, fingerprint: str, outcome: Outcome, offset: int, *, was_read: bool = False) -> None:
+        """Takes an answer whose entry is stored, or was read."""
+        self._paid[fingerprint] = Paid(outcome, offset, was_read)
         self.end = max(self.end, offset + 1)
 
     def take_ended(self, fingerprints: Iterable[str], position: int) -> dict[str, Paid]:

@@ -76,16 +76,19 @@ class JournalWriter:
             else:
                 return await written
 
+    async def find(self, fingerprint: str) -> None:
+        """Finds nothing: what others have written is read with the partition."""
+
     def write_piece(self, topic: str, key: bytes, value: bytes) -> None:
         """Writes a record that may be lost."""
         with contextlib.suppress(BufferError):  # the queue of the client is full
             self._producer.produce(topic, value, key)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Writes what is left."""
-        self._producer.flush(10.0)
+        await asyncio.to_thread(self._producer.flush, 10.0)
         self._is_closed.set()
-        self._thread.join()
+        await asyncio.to_thread(self._thread.join)
 
     def _take_acknowledgements(self) -> None:
         while not self._is_closed.is_set():

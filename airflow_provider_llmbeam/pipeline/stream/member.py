@@ -23,11 +23,19 @@ from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
     client_package,
     is_permanent,
 )
+from airflow_provider_llmbeam.pipeline.sources.kafka import columns_of
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.journal import BEGIN, PartitionJournal, begin_of
-from airflow_provider_llmbeam.pipeline.stream.membership import machines_of, read_members
+from airflow_provider_llmbeam.pipeline.stream.membership import (
+    GroupMember,
+    check_agreed,
+    machines_of,
+    metadata_of,
+    read_members,
+    read_metadata,
+)
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
-from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Partition, Place
+from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Incoming, Partition, Place
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 from airflow_provider_llmbeam.spec.source import KafkaSource
 
@@ -65,7 +73,7 @@ class Member:
         client: The cluster.
         topics: The topics.
         name: Name of the member, the same after its restart.
-        metadata: What the metadata of each position has besides the offset in the journal.
+        agreed: What all members of the group have in common, see `agreed_of`.
         versions: Headers of each result: by which version it was answered.
         histories: The conversations; `None` without any.
         on_assigned: Takes new partitions.
@@ -79,7 +87,7 @@ class Member:
         client: Client,
         topics: Topics,
         name: str,
-        metadata: Mapping[str, Any],
+        agreed: Mapping[str, Any],
         versions: Mapping[str, str],
         histories: Histories | None,
         on_assigned: Callable[[Sequence[Partition]], None],
@@ -89,7 +97,8 @@ class Member:
         self._kafka = client_package("source")
         self._source, self._client, self._topics = source, client, topics
         self._name = f"{topics.group}-{name}"
-        self._metadata, self._versions = metadata, dict(versions)
+        self._agreed, self._versions = agreed, dict(versions)
+        self._metadata = metadata_of(agreed)
         self._histories = histories
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._paused: frozenset[Place] = frozenset()
@@ -97,8 +106,15 @@ class Member:
         self._consumer: Any = None
 
     def open(self) -> None:
-        """Ends what an earlier process of this name has left open, and joins the group."""
+        """Ends what an earlier process of this name has left open, and joins the group, if this one fits it.
+
+        Raises:
+            JobSpecError: Members with another state run.
+        """
         given = self._client.settings()
+        with self._errors("asking for the positions"):
+            metadata = read_metadata({**RECOVERY, **given}, self._topics)
+        check_agreed(metadata, self._agreed, self._topics.group, self._count_others)
         for_producers = {name: value for name, value in given.items() if name not in CONSUMER_SETTINGS}
         with self._errors("beginning transactions"):
             self._producer = self._kafka.Producer(
@@ -151,15 +167,17 @@ class Member:
         self._consumer = self._producer = None
         self._paused = frozenset()
 
-    def poll(self, most: int, seconds: float) -> Iterator[Any]:
-        """Yields messages, at most so many, and ends of partitions (`_PARTITION_EOF`)."""
+    def poll(self, most: int, seconds: float) -> Iterator[tuple[Place, Incoming | None]]:
+        """Yields messages, at most so many; `None` is the end of a partition."""
         with self._errors("reading"):
             first = self._consumer.poll(seconds)
             found = [] if first is None else [first, *self._consumer.consume(max(1, most - 1), 0)]
         for message in found:
             error = message.error()
-            if error is None or error.code() == self._kafka.KafkaError._PARTITION_EOF:
-                yield message
+            if error is None:
+                yield (message.topic(), message.partition()), _incoming(message)
+            elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
+                yield (message.topic(), message.partition()), None
             elif error.code() == self._kafka.KafkaError._AUTO_OFFSET_RESET:
                 raise JobSpecError(
                     f"`source.on_deleted`: Kafka has deleted messages of {message.topic()!r}, partition "
@@ -195,8 +213,8 @@ class Member:
     def machines(self) -> float | None:
         """Returns by how many a quota is divided, see `machines_of`; `None` if it is not known now."""
         try:
-            return machines_of(read_members(self._client, self._topics.group), self._name)
-        except LLMBeamError as error:
+            return machines_of(self._members(), self._name)
+        except (LLMBeamError, RestartError) as error:
             _log.warning("This machine keeps its share of the quota: %s", error)
             return None
 
@@ -245,6 +263,13 @@ class Member:
                 producer.abort_transaction(_COMMIT_SECONDS)
             return False
         return True
+
+    def _count_others(self) -> int:
+        return sum(each.name != self._name for each in self._members())
+
+    def _members(self) -> list[GroupMember]:
+        with self._errors("asking for the members of the group"):
+            return read_members({**RECOVERY, **self._client.settings()}, self._topics.group)
 
     def _produce(
         self,
@@ -390,6 +415,14 @@ class Member:
             if is_permanent(error):
                 raise self._client.error(error, doing) from None
             raise RestartError(f"{doing} failed: {error.name()}: {error.str()}") from None
+
+
+def _incoming(record: Any) -> Incoming:
+    columns = columns_of(record)
+    at = columns["kafka_timestamp"]
+    name = f"{record.topic()}:{record.partition()}:{record.offset()}"
+    produced_at = None if at is None else at / 1000
+    return Incoming(record.offset(), name, record.key(), produced_at, columns, record.value())
 
 
 def journal_key(topic: str, fingerprint: str) -> bytes:

@@ -5,26 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_llmbeam.engine.state_version import VERSION, is_newer, newer_state
 from airflow_provider_llmbeam.exceptions import JobSpecError
-from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
-    CONSUMER_SETTINGS,
-    TIMEOUT_SECONDS,
-    Client,
-    client_package,
-    is_permanent,
-)
+from airflow_provider_llmbeam.pipeline.queues.kafka_client import CONSUMER_SETTINGS, client_package, is_permanent
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 from airflow_provider_llmbeam.spec.job import JobSpec
 
 _log = logging.getLogger("llmbeam")
 
-#: Time after which the cluster is asked again, in seconds.
-_RETRY_SECONDS = 0.5
+#: Longest time for which the cluster is asked, and pause between two questions, in seconds.
+_SECONDS, _PAUSE_SECONDS = 10.0, 0.2
 #: Fields of the metadata of a position.
 _VERSION, _AGREED = "version", "agreed"
 
@@ -45,35 +39,20 @@ class GroupMember:
     partitions: int
 
 
-def read_members(client: Client, group: str, wait_seconds: float = 0.0) -> list[GroupMember]:
+def read_members(settings: Mapping[str, Any], group: str) -> list[GroupMember]:
     """Returns the members of a group; none while it gives partitions away.
 
     Args:
-        client: The cluster.
+        settings: Settings of the client.
         group: The group.
-        wait_seconds: Time in which it is asked again, e.g. while a broker takes over the group, in seconds.
 
     Raises:
-        LLMBeamError: The cluster does not tell.
+        KafkaException: The cluster does not tell.
     """
-    kafka = client_package("source")
     from confluent_kafka.admin import AdminClient
 
-    admin = AdminClient(
-        {name: value for name, value in client.settings().items() if name not in CONSUMER_SETTINGS}
-    )
-    deadline = time.monotonic() + wait_seconds
-    with client.errors("asking for the members of the group"):
-        while True:
-            try:
-                described = admin.describe_consumer_groups([group], request_timeout=TIMEOUT_SECONDS)[
-                    group
-                ].result()
-                break
-            except kafka.KafkaException as raised:
-                if is_permanent(raised.args[0]) or time.monotonic() > deadline:
-                    raise
-                time.sleep(_RETRY_SECONDS)
+    admin = AdminClient({name: value for name, value in settings.items() if name not in CONSUMER_SETTINGS})
+    described = admin.describe_consumer_groups([group], request_timeout=_SECONDS)[group].result()
     return [
         GroupMember(
             each.group_instance_id or each.member_id,
@@ -116,14 +95,16 @@ def metadata_of(agreed: Mapping[str, Any]) -> dict[str, Any]:
     return {_VERSION: VERSION, _AGREED: dict(agreed)}
 
 
-def check_agreed(metadata: Iterable[str | None], agreed: Mapping[str, Any], group: str, others: int) -> None:
+def check_agreed(
+    metadata: Iterable[str | None], agreed: Mapping[str, Any], group: str, count_others: Callable[[], int]
+) -> None:
     """Checks that this process fits what the group has committed.
 
     Args:
         metadata: Metadata of its positions.
         agreed: What this process agrees on.
         group: The group.
-        others: Number of its other members.
+        count_others: Returns the number of its other members.
 
     Raises:
         JobFailedError: A newer version of the package, with another format, has committed.
@@ -140,7 +121,7 @@ def check_agreed(metadata: Iterable[str | None], agreed: Mapping[str, Any], grou
         if not other:
             continue
         says = ", ".join(f"`{name}` is {agreed[name]!r}, and was {theirs[name]!r}" for name in sorted(other))
-        if others:
+        if others := count_others():
             raise JobSpecError(
                 f"This process does not fit the {others} running members of group {group!r}: {says}. They would "
                 "not find what it has paid, or its turns. End them first; model, prompt and package may change "
@@ -160,22 +141,30 @@ def _read(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def read_metadata(client: Client, topics: Topics) -> list[str | None]:
+def read_metadata(settings: Mapping[str, Any], topics: Topics) -> list[str | None]:
     """Returns the metadata of the positions of a group.
 
+    Args:
+        settings: Settings of the client.
+        topics: The topics.
+
     Raises:
-        LLMBeamError: The cluster does not tell.
+        KafkaException: The cluster does not tell.
     """
     kafka = client_package("source")
-    consumer = kafka.Consumer({**client.settings(), "group.id": topics.group, "enable.auto.commit": False})
+    consumer = kafka.Consumer({**settings, "group.id": topics.group, "enable.auto.commit": False})
     try:
-        with client.errors("asking for the positions"):
-            found = consumer.list_topics(timeout=TIMEOUT_SECONDS).topics
-            parts = [
-                kafka.TopicPartition(topic, number)
-                for topic in topics.source
-                for number in found[topic].partitions
-            ]
-            return [part.metadata for part in consumer.committed(parts, TIMEOUT_SECONDS)]
+        found = consumer.list_topics(timeout=_SECONDS).topics
+        parts = [
+            kafka.TopicPartition(topic, number) for topic in topics.source for number in found[topic].partitions
+        ]
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            try:
+                return [part.metadata for part in consumer.committed(parts, _SECONDS)]
+            except kafka.KafkaException as raised:  # a broker may not know yet that it coordinates the group
+                if is_permanent(raised.args[0]) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
     finally:
         consumer.close()

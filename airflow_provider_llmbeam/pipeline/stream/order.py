@@ -70,3 +70,29 @@ class PartitionOrder(Generic[ResultT]):
             self.held -= 1
             self.held_bytes -= settled[1]
         self.position = position
+
+
+@dataclass(slots=True)
+class NoOrder(PartitionOrder[ResultT]):
+    """Messages whose results may be committed as they come; positions number the results."""
+
+    _waiting: set[int] = field(default_factory=set)
+
+    @property
+    def unsettled(self) -> int:
+        """Number of messages that are consumed and have no result."""
+        return len(self._waiting)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all consumed messages are committed."""
+        return not self._waiting and not self._results
+
+    def take(self, offset: int) -> None:
+        """Adds a message."""
+        self._waiting.add(offset)
+
+    def settle(self, offset: int, result: ResultT, size: int) -> None:
+        """Adds the result of a message, see `PartitionOrder.settle`."""
+        self._waiting.discard(offset)
+        PartitionOrder.settle(self, self.position + len(self._results), result, size)

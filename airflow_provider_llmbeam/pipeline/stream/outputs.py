@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.pipeline.stream.partition import Message, Result, 
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 
 #: Columns of a message besides its value.
-_PLACE = "kafka_"
+_PLACES = ("kafka_", "pubsub_")
 
 
 class Outputs:
@@ -68,6 +68,6 @@ def _shortened(failed: FailedRow) -> FailedRow:
     row: Row = {
         name: value[:SHOWN_SIZE] if isinstance(value, str) else value
         for name, value in failed.row.items()
-        if name.startswith(_PLACE) or isinstance(value, str)
+        if name.startswith(_PLACES) or isinstance(value, str)
     }
     return FailedRow(row, failed.failure, failed.origin)

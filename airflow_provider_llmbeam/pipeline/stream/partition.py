@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Outcome
-from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, RowPrompt
+from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, Origin, RowPrompt
 from airflow_provider_llmbeam.pipeline.stream.histories import Talk
 from airflow_provider_llmbeam.pipeline.stream.journal import Paid, PartitionJournal
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
@@ -14,6 +16,42 @@ from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 
 #: A partition of a topic.
 Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A message as its queue delivers it.
+
+    Attributes:
+        offset: Its offset, or its number where the queue has none.
+        id: Its id, the same in each delivery.
+        key: Its key.
+        produced_at: Unix time of its timestamp; `None` without one.
+        columns: What is known of it besides its value, by column.
+        value: Its value.
+    """
+
+    offset: int
+    id: str
+    key: bytes | None
+    produced_at: float | None
+    columns: Mapping[str, Any]
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A vector of the answer of a message, for one sink.
+
+    Attributes:
+        fingerprint: Fingerprint of its request.
+        completion: The vector.
+        origin: Its origin.
+    """
+
+    fingerprint: str
+    completion: Completion
+    origin: Origin
 
 
 @dataclass(eq=False, slots=True)
@@ -31,6 +69,8 @@ class Message:
         task: The task that answers it.
         conversation: Name of its conversation; `None` for a message by itself.
         state: Turns of the conversation with its own; `None` if it adds none.
+        id: Its id, the same in each delivery.
+        vectors: Vectors of its answer, in the order of the sinks that have them.
     """
 
     offset: int
@@ -43,6 +83,8 @@ class Message:
     task: asyncio.Task[None] | None = None
     conversation: str | None = None
     state: bytes | None = None
+    id: str = ""
+    vectors: tuple[Vector, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

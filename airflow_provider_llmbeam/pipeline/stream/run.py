@@ -26,30 +26,28 @@ from airflow_provider_llmbeam.pipeline.features import features_of
 from airflow_provider_llmbeam.pipeline.job_handler import JobHandler
 from airflow_provider_llmbeam.pipeline.launch.interruption import stopped_at_signal
 from airflow_provider_llmbeam.pipeline.moderation.guard import guard_job
-from airflow_provider_llmbeam.pipeline.queues.kafka_client import TIMEOUT_SECONDS, Client
+from airflow_provider_llmbeam.pipeline.queues.kafka_client import Client
+from airflow_provider_llmbeam.pipeline.queues.pubsub_publisher import Publisher
 from airflow_provider_llmbeam.pipeline.shared_budget import check_budget, name_window
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.http import served
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
-from airflow_provider_llmbeam.pipeline.stream.membership import (
-    agreed_of,
-    check_agreed,
-    metadata_of,
-    read_members,
-    read_metadata,
-)
+from airflow_provider_llmbeam.pipeline.stream.membership import agreed_of
 from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
+from airflow_provider_llmbeam.pipeline.stream.pubsub_member import open_pubsub
+from airflow_provider_llmbeam.pipeline.stream.queue import Queue
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
+from airflow_provider_llmbeam.pipeline.stream.vectors import AnswerEmbedder, embedding_of, vector_job
 from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
 from airflow_provider_llmbeam.spec.identity import spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec, StreamJob
-from airflow_provider_llmbeam.spec.sink import KafkaSink
-from airflow_provider_llmbeam.spec.source import KafkaSource
+from airflow_provider_llmbeam.spec.sink import KafkaSink, PubSubSink
+from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 from airflow_provider_llmbeam.spec.stream import StreamRun
 
 _log = logging.getLogger("llmbeam")
@@ -81,66 +79,59 @@ def run_stream(
     """
     spec = _streamed(spec)
     source, jobs = check_stream(spec)
-    client = Client(source, "source")
     sink = next((job.sink for job in jobs if isinstance(job.sink, KafkaSink)), None)
     stores = [job for job in jobs if job.sink != sink]
-    if sink is not None and not _is_same_cluster(client, Client(sink, "sink")):
-        raise JobSpecError(
-            "`sink.bootstrap_servers`: a stream has source and sink in one cluster, as one transaction has both; "
-            f"got {source.shown_servers} and {sink.shown_servers}. Copy the answers to the other cluster, e.g. "
-            "with MirrorMaker."
-        )
     for job in stores:
         sinks.check_here(job)
     for feature in features_of(spec):
         feature.check_keys()
     check_budget(name_window(spec, time.time()))
-    topics = Topics.of(spec, source, sink)
-    ttl_days = 0.0 if spec.conversation is None else spec.conversation.ttl_days
-    max_bytes = check_topics(topics, client, creates=spec.stream.create_topics, ttl_days=ttl_days)
     state, context = StreamState(), RunContext(started_at=time.time())
     with ExitStack() as until_end:
-        name = run.member or until_end.enter_context(_slot(topics.group))
-        _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
-        agreed = agreed_of(spec, topics)
-        members = read_members(client, topics.group, TIMEOUT_SECONDS)
-        others = sum(each.name != f"{topics.group}-{name}" for each in members)
-        check_agreed(read_metadata(client, topics), agreed, topics.group, others)
-        versions = {"llmbeam-version": __version__, "llmbeam-job": spec_digest(spec)}
-        metrics = Metrics(spec, name, state, alerts_path, page_path)
-        writer = JournalWriter(client, topics.journal, max_bytes)
-        until_end.callback(writer.close)
+        publisher = None
+        if isinstance(source, PubSubSource) or any(isinstance(job.sink, PubSubSink) for job in stores):
+            publisher = Publisher()
+            until_end.callback(publisher.close)
         histories = None
         if spec.conversation is not None:
             histories = Histories(spec.conversation, spec.fingerprinter())
             until_end.callback(histories.close)
+        if isinstance(source, PubSubSource):
+            assert publisher is not None
+            queue = open_pubsub(spec, source, publisher)
+        else:
+            queue = _open_kafka(spec, source, sink, histories)
+        topics = queue.topics
+        name = run.member or until_end.enter_context(_slot(topics.group))
+        _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
+        metrics = Metrics(spec, name, state, alerts_path, page_path)
         moderation = spec.safety.moderation
         guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context, until_end)
+        vectors = [
+            AnswerEmbedder(job, _open_engine(job, context, until_end), spec.stream.batch_wait_ms / 1000)
+            for job in stores
+            if embedding_of(job.sink) is not None
+        ]
 
         async def work(engine: Engine) -> None:
             ask_guard = None if guard is None else guard.submit
-            write_piece = None if topics.pieces is None else partial(writer.write_piece, topics.pieces)
-            answers = Answers(spec, engine, writer, state.counts, histories, ask_guard, write_piece)
-            member = partial(Member, source, client, topics, name, metadata_of(agreed), versions, histories)
+            answers = Answers(
+                spec, engine, queue.journal, state.counts, histories, ask_guard, vectors, queue.write_piece
+            )
             columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
             key = None if sink is None else sink.key
-            outputs = Outputs(columns, key, topics, max_bytes, has_stores=bool(stores))
+            outputs = Outputs(columns, key, queue.topics, queue.max_bytes, has_stores=bool(stores))
+            into = Stores(stores, outputs, publisher)
+            member = partial(queue.open_member, name)
             share_quota = engine.share_quota if _shares_quota(spec) else None
             worker = StreamWorker(
-                spec,
-                source,
-                run,
-                member,
-                answers,
-                histories,
-                outputs,
-                Stores(stores, outputs),
-                state,
-                metrics,
-                share_quota,
+                spec, source, run, member, answers, histories, outputs, into, state, metrics, share_quota
             )
-            async with metrics.kept(), served(spec, state, run.http):
-                await worker.run()
+            try:
+                async with metrics.kept(), served(spec, state, run.http):
+                    await worker.run()
+            finally:
+                await queue.journal.close()
 
         def stop() -> None:
             state.is_stopping = True
@@ -169,24 +160,57 @@ def _shares_quota(spec: JobSpec) -> bool:
     return limits.expected_workers is None and quotas != (None, None, None)
 
 
+def _open_kafka(spec: JobSpec, source: KafkaSource, sink: KafkaSink | None, histories: Histories | None) -> Queue:
+    client = Client(source, "source")
+    if sink is not None and not _is_same_cluster(client, Client(sink, "sink")):
+        raise JobSpecError(
+            "`sink.bootstrap_servers`: a stream has source and sink in one cluster, as one transaction has both; "
+            f"got {source.shown_servers} and {sink.shown_servers}. Copy the answers to the other cluster, e.g. "
+            "with MirrorMaker."
+        )
+    topics = Topics.of(spec, source, sink)
+    ttl_days = 0.0 if spec.conversation is None else spec.conversation.ttl_days
+    max_bytes = check_topics(topics, client, creates=spec.stream.create_topics, ttl_days=ttl_days)
+    journal = JournalWriter(client, topics.journal, max_bytes)
+    write_piece = None if topics.pieces is None else partial(journal.write_piece, topics.pieces)
+    agreed = agreed_of(spec, topics)
+    versions = {"llmbeam-version": __version__, "llmbeam-job": spec_digest(spec)}
+
+    def open_member(name: str, *callbacks: Any) -> Member:
+        return Member(source, client, topics, name, agreed, versions, histories, *callbacks)
+
+    return Queue(
+        topics=topics,
+        max_bytes=max_bytes,
+        journal=journal,
+        open_member=open_member,
+        write_piece=write_piece,
+    )
+
+
 def _is_same_cluster(source: Client, sink: Client) -> bool:
     servers = "bootstrap.servers"
     return bool(source.settings()[servers] == sink.settings()[servers])
 
 
-def check_stream(spec: JobSpec) -> tuple[KafkaSource, list[JobSpec]]:
+def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpec]]:
     """Returns the source of a job that can be a stream, and the job with each of its sinks.
 
     Raises:
         JobSpecError: It cannot.
     """
     source = StreamJob.parse(spec.model_dump(mode="json")).source
-    assert isinstance(source, KafkaSource)
+    assert isinstance(source, KafkaSource | PubSubSource)
     # A sink has rules on other parts of the job.
     fields = spec.model_dump(mode="json", exclude={"sink", "sinks"})
-    return source, [
-        JobSpec.parse({**fields, "sink": sink.model_dump(mode="json")}) for sink in (spec.sink, *spec.sinks)
-    ]
+    jobs = []
+    for sink in (spec.sink, *spec.sinks):
+        embed = embedding_of(sink)
+        if embed is None:
+            jobs.append(JobSpec.parse({**fields, "sink": sink.model_dump(mode="json")}))
+        else:
+            jobs.append(vector_job(spec, sink, embed))
+    return source, jobs
 
 
 def _open_engine(spec: JobSpec, context: RunContext, until_end: ExitStack) -> EngineThread:

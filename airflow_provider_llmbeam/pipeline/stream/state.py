@@ -23,7 +23,8 @@ class StreamCounts:
         consumed: Number of messages read.
         requests: Number of requests that were answered or failed, retries included.
         rejections: Number of 429s.
-        answered: Number of answers received.
+        answered: Number of answers received, verdicts and vectors included.
+        embedded: Number of vectors of answers received.
         resumed: Number of messages whose answer was in the journal.
         duplicates: Number of messages that took the answer of an equal prompt of their partition.
         committed: Number of answers committed.
@@ -41,6 +42,7 @@ class StreamCounts:
     requests: int = 0
     rejections: int = 0
     answered: int = 0
+    embedded: int = 0
     resumed: int = 0
     duplicates: int = 0
     committed: int = 0

@@ -1,7 +1,7 @@
 """The resident worker: reads messages, has them answered, and commits answers and positions together.
 
-Its state lives on the event loop of the engine. The client of Kafka has one thread: it polls and commits, and its
-callbacks ask the loop for what they change.
+Its state lives on the event loop of the engine. The client of the queue has one thread: it polls and commits, and
+its callbacks ask the loop for what they change.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from typing import Any, TypeVar
 
 from airflow_provider_llmbeam.exceptions import JobFailedError
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
-from airflow_provider_llmbeam.pipeline.sources.kafka import columns_of
 from airflow_provider_llmbeam.pipeline.sources.messages import row_of_message
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
 from airflow_provider_llmbeam.pipeline.stream.flow import parts_to_pause, room, seconds_to_commit
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
-from airflow_provider_llmbeam.pipeline.stream.member import Member, RestartError
+from airflow_provider_llmbeam.pipeline.stream.member import RestartError
 from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
 from airflow_provider_llmbeam.pipeline.stream.partition import (
@@ -35,11 +34,12 @@ from airflow_provider_llmbeam.pipeline.stream.partition import (
     finish,
     prepare,
 )
+from airflow_provider_llmbeam.pipeline.stream.queue import QueueMember
 from airflow_provider_llmbeam.pipeline.stream.state import StreamState
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.windows import increment_of
 from airflow_provider_llmbeam.spec.job import JobSpec
-from airflow_provider_llmbeam.spec.source import KafkaSource
+from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 from airflow_provider_llmbeam.spec.stream import StreamRun
 
 _log = logging.getLogger("llmbeam")
@@ -80,9 +80,9 @@ class StreamWorker:
     def __init__(
         self,
         spec: JobSpec,
-        source: KafkaSource,
+        source: KafkaSource | PubSubSource,
         run: StreamRun,
-        open_member: Callable[..., Member],
+        open_member: Callable[..., QueueMember],
         answers: Answers,
         histories: Histories | None,
         outputs: Outputs,
@@ -98,8 +98,10 @@ class StreamWorker:
         self._share_quota = share_quota
         self._prompts = RowPrompts(spec)
         self._member = open_member(self._on_assigned, self._on_revoked, self._on_lost)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="llmbeam-kafka")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="llmbeam-queue")
         self._loop = asyncio.get_running_loop()
+        topics = source.topic if isinstance(source, KafkaSource) else (source.subscription,)
+        self._first = topics[0], 0
         self._partitions: dict[Place, Partition] = {}
         self._paused: frozenset[Place] = frozenset()
         self._error: BaseException | None = None
@@ -226,17 +228,13 @@ class StreamWorker:
         """Reads messages, and makes their prompts."""
         now = time.time()
         found: list[tuple[Place, Message | None]] = []
-        for record in self._member.poll(most, seconds):
-            place = record.topic(), record.partition()
-            if record.error() is not None:
+        for place, each in self._member.poll(most, seconds):
+            if each is None:
                 found.append((place, None))
                 continue
-            columns = columns_of(record)
-            at = columns["kafka_timestamp"]
-            row = row_of_message(columns, record.value(), self._source.value_format)
+            row = row_of_message(each.columns, each.value, self._source.value_format)
             prompt = self._prompts.prompt_of_row(row)
-            produced_at = None if at is None else at / 1000
-            found.append((place, Message(record.offset(), record.key(), produced_at, now, prompt)))
+            found.append((place, Message(each.offset, each.key, each.produced_at, now, prompt, id=each.id)))
         if found:
             self._loop.call_soon_threadsafe(self._take, found)
 
@@ -314,7 +312,7 @@ class StreamWorker:
 
     def _show_assigned(self) -> None:
         self._state.assigned = len(self._partitions)
-        self._state.leads = (self._source.topic[0], 0) in self._partitions
+        self._state.leads = self._first in self._partitions
 
     def _take(self, found: Sequence[tuple[Place, Message | None]]) -> None:
         """Begins to answer messages; `None` is the end of a partition."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import require_extra
 
 #: Number of positions of words, and of parts of words.
 _WORDS, _PARTS = 2**15, 2**15
@@ -19,12 +18,8 @@ def require_sklearn() -> None:
     Raises:
         JobSpecError: It is not installed.
     """
-    if find_spec("sklearn") is None:
-        raise JobSpecError(
-            "A distilled classifier needs scikit-learn, which is not installed where the job runs. Expected "
-            "`airflow-provider-llmbeam[cascade]` there, and with `tfidf` on the workers, too. Nothing was sent or "
-            "billed."
-        )
+    with require_extra("A distilled classifier", "cascade"):
+        import sklearn  # noqa: F401
 
 
 def hash_texts(texts: Sequence[str]) -> Any:

@@ -229,6 +229,14 @@ KafkaTopic = Annotated[
     str, _like(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", "a topic of Kafka: at most 249 letters, digits and . _ -")
 ]
 PubSubTopic = Annotated[str, _like(r"projects/[^/]+/topics/[^/:]+", "a topic of Pub/Sub, 'projects/…/topics/…'")]
+#: A topic of the queue that a stream reads.
+QueueTopic = Annotated[
+    str,
+    _like(
+        r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}|projects/[^/]+/topics/[^/:]+",
+        "a topic of Kafka, at most 249 letters, digits and . _ -, or one of Pub/Sub, 'projects/…/topics/…'",
+    ),
+]
 PubSubSubscription = Annotated[
     str,
     _like(r"projects/[^/]+/subscriptions/[^/:]+", "a subscription of Pub/Sub, 'projects/…/subscriptions/…'"),

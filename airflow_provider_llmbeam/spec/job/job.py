@@ -159,10 +159,12 @@ class JobSpec(SpecModel):
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """The models that the job asks: its own, those of its cascade, and that of its guard."""
+        """The models that the job asks: its own, those of its cascade and its sinks, and that of its guard."""
         moderation = self.safety.moderation
         stages = () if self.cascade is None else self.cascade.models
-        return (self.model, *stages, *(() if moderation is None else (moderation.model,)))
+        guards = () if moderation is None else (moderation.model,)
+        vectors = (getattr(sink, "embed", None) for sink in (self.sink, *self.sinks))
+        return (self.model, *stages, *guards, *(each.model for each in vectors if each is not None))
 
     def fingerprinter(self) -> Fingerprinter:
         """Returns what computes the fingerprints of the prompts of this job."""

@@ -27,9 +27,11 @@ def milvus_fault(spec: JobSpec) -> FieldFaultError | None:
     """Returns why a sink of type `milvus` cannot store the answers of a job, or `None`."""
     if not isinstance(spec.sink, MilvusSink):
         return None
-    if spec.embedding is None:
+    if spec.embedding is None and spec.sink.embed is None:
         return FieldFaultError(
-            "task", "must be 'embed' with a sink of type 'milvus', which stores vectors", spec.task
+            "task",
+            "must be 'embed' with a sink of type 'milvus', which stores vectors; in a stream it may have `embed`",
+            spec.task,
         )
     for field, columns in (("source.key", spec.source.key), ("sink.passthrough", spec.sink.passthrough)):
         if odd := [column for column in columns if not _MILVUS_FIELD.match(column)]:

@@ -135,6 +135,11 @@ class JobPaths:
         return tuple(dict.fromkeys((self.journal_uri, f"{self._journal}/")))
 
     @property
+    def segments_uri(self) -> str:
+        """Directory of the journal segments of resident workers, which delete what is of no use any more."""
+        return f"{self.journal_uri.rstrip('/')}@stream/"
+
+    @property
     def shared_uri(self) -> str:
         """Directory of what the jobs with this `state_uri`, or this files sink, share."""
         return self.spec.state_uri or f"{self.output_uri}.llmbeam/"

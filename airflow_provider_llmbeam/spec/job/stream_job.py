@@ -9,8 +9,10 @@ from pydantic import model_validator
 from airflow_provider_llmbeam.spec.base import NOT_SHOWN, FieldFaultError
 from airflow_provider_llmbeam.spec.job.job import JobSpec
 from airflow_provider_llmbeam.spec.safety import FilesAudit
-from airflow_provider_llmbeam.spec.source import KafkaSource
+from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 
+#: Options that name what a stream has in Kafka alone.
+_OF_KAFKA = ("group_id", "journal_topic", "history_topic", "metrics_topic", "piece_topic")
 _SCHEDULED = "a job on a schedule may have it (docs/queues.md)"
 
 
@@ -30,19 +32,43 @@ def _stream_fault(spec: JobSpec) -> FieldFaultError | None:
     types = [sink.type for sink in (spec.sink, *spec.sinks)]
     moderation = spec.safety.moderation
     judges_output = moderation is not None and "output" in moderation.on
+    is_kafka, topic = isinstance(source, KafkaSource), spec.stream.dead_letter_topic
+    embed = next(filter(None, (getattr(sink, "embed", None) for sink in (spec.sink, *spec.sinks))), None)
+    of_kafka = (
+        ("conversation", spec.conversation and NOT_SHOWN),
+        ("stream.stream_output", spec.stream.stream_output or None),
+        *((f"stream.{name}", getattr(spec.stream, name)) for name in _OF_KAFKA),
+    )
     dlp, order_by = privacy and privacy.dlp, spec.conversation and spec.conversation.order_by
     faults: tuple[tuple[bool, str, str, Any], ...] = (
         (
-            not isinstance(source, KafkaSource) or source.window is not None,
+            not isinstance(source, KafkaSource | PubSubSource) or getattr(source, "window", None) is not None,
             "source",
-            "must be of type 'kafka' in a stream, without a time range",
+            "must be of type 'kafka' in a stream, without a time range, or 'pubsub'",
             NOT_SHOWN,
         ),
         (
-            not {*types} <= {"kafka", "milvus", "postgres"} or types.count("kafka") > 1,
+            not {*types} <= {"kafka", "milvus", "postgres", "pubsub"} or types.count("kafka") > is_kafka,
             "sinks",
-            "must be of types 'kafka', at most one, 'milvus' and 'postgres' in a stream, with `sink`",
+            "must be of types 'milvus', 'postgres' and 'pubsub' in a stream, with `sink`; from Kafka, at most one "
+            "may be of type 'kafka', whose transaction has the positions of the source, too",
             types,
+        ),
+        (
+            embed is not None and spec.embedding is not None,
+            "sink.embed",
+            "must be left out with `task` 'embed', whose answers are vectors",
+            NOT_SHOWN,
+        ),
+        (
+            topic is not None and topic.startswith("projects/") == is_kafka,
+            "stream.dead_letter_topic",
+            f"must be a topic of {'Kafka' if is_kafka else 'Pub/Sub'}, as the source is",
+            topic,
+        ),
+        *(
+            (value is not None and not is_kafka, field, "must be left out with a source of type 'pubsub'", value)
+            for field, value in of_kafka
         ),
         (
             spec.inference.mode != "online",
@@ -75,8 +101,8 @@ def _stream_fault(spec: JobSpec) -> FieldFaultError | None:
         (
             audit is not None and not (isinstance(audit, FilesAudit) and _is_local(audit.uri)),
             "safety.audit",
-            "must be a directory of a disk in a stream, which stores each record before its answer: copy the files "
-            "from there, e.g. each day",
+            "must be a directory of a disk in a stream, which stores each record before its answer: copy the "
+            "files from there, e.g. each day",
             NOT_SHOWN,
         ),
     )

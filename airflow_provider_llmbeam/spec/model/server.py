@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -178,6 +179,9 @@ def _with_base_urls(part: Any, environment: Mapping[str, str], log: _Log | None)
             items = {name: getattr(part, name) for name in type(part).model_fields}
         case Mapping():
             items = dict(part)
+        case tuple():
+            new = tuple(_with_base_urls(each, environment, log) for each in part)
+            return part if all(map(operator.is_, new, part)) else new
         case _:
             return part
     changed = {

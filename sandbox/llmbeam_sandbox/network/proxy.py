@@ -55,7 +55,7 @@ SERVED_SUFFIXES = (
     # Regional hosts of Cloud Run.
     "-run.googleapis.com",
 )
-GRPC_HOSTS = frozenset({"dataflow.googleapis.com"})
+GRPC_HOSTS = frozenset({"dataflow.googleapis.com", "pubsub.googleapis.com"})
 """Hosts whose clients use gRPC when they choose HTTP/2."""
 NEEDS_PACKAGES = "The proxy needs other packages: `pip install cryptography pysocks`."
 _PORT = "443"

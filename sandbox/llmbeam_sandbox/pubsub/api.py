@@ -101,9 +101,13 @@ class PubSub:
         return json_reply({})
 
 
-def routes(backend: Backend, state: PubSubState) -> list[web.RouteDef]:
+def make_service(backend: Backend, state: PubSubState) -> Service:
+    """Returns the methods of Pub/Sub."""
+    return Service(backend, WORDING, PubSub(state).routes(), is_slow=False)
+
+
+def routes(service: Service) -> list[web.RouteDef]:
     """Returns the routes of Pub/Sub."""
-    service = Service(backend, WORDING, PubSub(state).routes(), is_slow=False)
     return [
         web.route("*", f"/v1/projects/{{project}}/{kind}{{tail:.*}}", service.serve)
         for kind in ("topics", "subscriptions")

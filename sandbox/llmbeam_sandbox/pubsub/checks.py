@@ -27,6 +27,8 @@ def check_messages(messages: list[dict[str, Any]], size: int) -> None:
         raise RestError(400, f"The value for message_count is {len(messages)}; it must be 1 to {MAX_MESSAGES}.")
     if size > MAX_BYTES:
         raise RestError(400, f"Request payload size exceeds the limit: {MAX_BYTES} bytes.")
+    if len({str(message.get("orderingKey", "")) for message in messages}) > 1:
+        raise RestError(400, "All messages of a publish request must have the same ordering key.")
     for message in messages:
         try:
             data = base64.b64decode(str(message.get("data") or ""), validate=True)

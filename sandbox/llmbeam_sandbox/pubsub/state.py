@@ -131,8 +131,14 @@ class PubSubState:
                     each.deliveries += map(Delivery, found)
             return [message.message_id for message in found]
 
-    def pull(self, path: str, count: int) -> list[Delivery]:
-        """Delivers messages that nobody holds; of an ordering key only those after which none is held."""
+    def pull(self, path: str, count: int, deadline_seconds: int | None = None) -> list[Delivery]:
+        """Delivers messages that nobody holds; of an ordering key only those after which none is held.
+
+        Args:
+            path: The subscription.
+            count: Maximum number of messages.
+            deadline_seconds: Time after which they are delivered again, in seconds. `None`: the subscription's.
+        """
         with self._lock:
             subscription, now = self._subscription(path), self._clock()
             found, held = list[Delivery](), set[str]()
@@ -143,9 +149,15 @@ class PubSubState:
                 elif (not key or key not in held) and len(found) < count:
                     each.attempts += 1
                     each.ack_id = f"{each.message.message_id}:{each.attempts}"
-                    each.leased_until = now + subscription.deadline_seconds
+                    each.leased_until = now + (deadline_seconds or subscription.deadline_seconds)
                     found.append(each)
             return found
+
+    def leased(self, path: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Returns those of some deliveries that are neither acknowledged nor due again."""
+        with self._lock:
+            left, now = {*map(id, self._subscription(path).deliveries)}, self._clock()
+            return [each for each in deliveries if id(each) in left and each.leased_until > now]
 
     def acknowledge(self, path: str, ack_ids: Sequence[str]) -> None:
         """Ends the deliveries with these ids; others are passed over, as by Pub/Sub."""

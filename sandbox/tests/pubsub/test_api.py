@@ -49,7 +49,8 @@ def test_messages_of_an_ordering_key_are_delivered_in_their_order(publisher):
         request = {"name": SUBSCRIPTION, "topic": TOPIC, "enable_message_ordering": True}
         subscriber.create_subscription(request=request)
         messages = [{"data": bytes([number]), "ordering_key": "k"} for number in range(3)]
-        publisher.publish(topic=TOPIC, messages=[*messages, {"data": b"other"}])
+        publisher.publish(topic=TOPIC, messages=messages)
+        publisher.publish(topic=TOPIC, messages=[{"data": b"other"}])
         assert [each.message.data for each in pull(subscriber, 1)] == [b"\x00"]
         assert [each.message.data for each in pull(subscriber)] == [b"other"]
 
@@ -69,7 +70,14 @@ def test_what_does_not_exist_or_exists_already_is_an_error(publisher, subscriber
 
 @pytest.mark.parametrize(
     "messages",
-    [[], [{}], [{"data": b"x"}] * 1001, [{"data": b"x", "ordering_key": "k" * 1025}], [{"data": b"x" * 10**7}]],
+    [
+        [],
+        [{}],
+        [{"data": b"x"}] * 1001,
+        [{"data": b"x", "ordering_key": "k" * 1025}],
+        [{"data": b"x", "ordering_key": key} for key in "ab"],
+        [{"data": b"x" * 10**7}],
+    ],
 )
 def test_a_request_beyond_the_limits_is_refused(publisher, messages):
     with pytest.raises((BadRequest, InvalidArgument)):

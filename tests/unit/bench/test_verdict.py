@@ -37,7 +37,8 @@ GOOD = History(
     published=(published(0, "p0"), published(1, "p1"), published(2, "p1"), published(4, "p2")),
     dead_letter=(3,),
     kills=(Kill(since=14.0, until=14.5, in_flight=2, published=0),),
-    rents=(Rent(name="endpoint", since=10.5, until=19.0),),
+    rents=(Rent(name="endpoint", gpus=1, since=10.5, until=19.0),),
+    gpus=1,
 )
 
 
@@ -93,16 +94,24 @@ BAD = {
         "published at one stroke",
     ),
     "a GPU is billed after the run": (
-        replace(GOOD, rents=(Rent(name="endpoint", since=10.5, until=20.5),)),
+        replace(GOOD, rents=(replace(GOOD.rents[0], until=20.5),)),
         "no GPU outside its run",
     ),
     "a GPU is billed before the run": (
-        replace(GOOD, rents=(Rent(name="endpoint", since=9.0, until=19.0),)),
+        replace(GOOD, rents=(replace(GOOD.rents[0], since=9.0),)),
         "no GPU outside its run",
     ),
     "a GPU is still billed": (
-        replace(GOOD, rents=(Rent(name="endpoint", since=10.5, until=None),)),
+        replace(GOOD, rents=(replace(GOOD.rents[0], until=None),)),
         "no GPU outside its run",
+    ),
+    "two GPUs are billed at once where one was asked for": (
+        replace(GOOD, rents=(*GOOD.rents, replace(GOOD.rents[0], since=11.0, until=12.0))),
+        "no GPU that was not asked for",
+    ),
+    "a resource has two GPUs where one was asked for": (
+        replace(GOOD, rents=(replace(GOOD.rents[0], gpus=2),)),
+        "no GPU that was not asked for",
     ),
 }
 
@@ -119,6 +128,12 @@ def test_each_broken_history_violates_the_rule_that_it_breaks(history, rule):
 
 def test_every_rule_is_broken_by_a_history():
     assert {rule for _, rule in BAD.values()} == RULES.keys()
+
+
+def test_a_gpu_that_follows_another_one_is_not_a_second_one():
+    (rent,) = GOOD.rents
+    rents = (replace(rent, until=12.0), replace(rent, since=12.0))
+    assert check(replace(GOOD, rents=rents)) == []
 
 
 def test_a_probe_of_an_endpoint_may_be_paid_for():

@@ -1,4 +1,4 @@
-"""The doctor against the sandbox: one planted fault at a time, and each is named with what mends it."""
+"""The doctor against the sandbox: one planted fault at a time, and each is named with what fixes it."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def wrong_region(world: World) -> None:
 DEVELOPER = {"type": "gemini", "name": "gemini-2.5-flash"}
 SERVER = {"type": "openai", "name": "llama"}
 GRANT = "gcloud projects add-iam-policy-binding llmbeam-sandbox"
-#: Fault, how it is planted, words of the sentence, and of what mends it.
+#: Fault, how it is planted, words of the sentence, and of what fixes it.
 FAULTS: dict[str, tuple[Callable[[World], None], str, str]] = {
     "API disabled": (
         disable("dataflow.googleapis.com"),

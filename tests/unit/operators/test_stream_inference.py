@@ -10,7 +10,8 @@ from airflow_provider_llmbeam.exceptions import JobFailedError, JobSpecError
 from airflow_provider_llmbeam.operators import stream_inference
 from airflow_provider_llmbeam.operators.stream_inference import StreamInferenceOperator
 
-
+PUBSUB = {"type": "pubsub", "subscription": "projects/p/subscriptions/s"}
+STORE = {"type": "postgres", "table": "answers"}
 DLP = {"type": "dlp", "location": "europe-west1", "project": "my-project"}
 
 
@@ -93,7 +94,10 @@ def test_a_job_that_cannot_be_a_stream_is_not_tried_again(run):
     [
         ({"run_for": timedelta(0)}, "`run_for` must be more than 0"),
         ({"stream": {"commit_interval_ms": 0}}, "stream.commit_interval_ms"),
-        ({"sinks": [{"type": "files", "uri": "out"}]}, "`sinks`: must be of types 'kafka', at most one"),
+        (
+            {"sinks": [{"type": "files", "uri": "out"}]},
+            "`sinks`: must be of types 'milvus'",
+        ),
         ({"source": {"uri": "in.csv", "key": "id"}}, "`source`: must be of type 'kafka' in a stream"),
         (
             {"conversation": {"key": "u", "order_by": "at"}},
@@ -102,6 +106,16 @@ def test_a_job_that_cannot_be_a_stream_is_not_tried_again(run):
         (
             {"safety": {"privacy": {"detectors": [DLP]}}},
             "`safety.privacy.detectors`: must have none of type 'dlp'",
+        ),
+        ({"source": PUBSUB}, "`sinks`: must be of types 'milvus'"),
+        ({"source": PUBSUB, "sink": STORE, "conversation": {"key": "u"}}, "`conversation`: must be left out"),
+        (
+            {"source": PUBSUB, "sink": STORE, "stream": {"journal_topic": "j"}},
+            "`stream.journal_topic`: must",
+        ),
+        (
+            {"source": PUBSUB, "sink": STORE, "stream": {"dead_letter_topic": "d"}},
+            "`stream.dead_letter_topic`: must be a topic of Pub/Sub",
         ),
         ({"safety": {"audit": {"uri": "gs://b/audit"}}}, "`safety.audit`: must be a directory of a disk"),
         ({"safety": {"audit": {"table": "my-project.d.t"}}}, "`safety.audit`: must be a directory of a disk"),

@@ -53,7 +53,7 @@ def test_what_does_not_fit_a_command_is_one_sentence_and_nothing_is_sent(job, tm
 def test_a_stream_worker_that_is_stopped_before_it_has_begun_ends_in_order(
     job, tmp_path, monkeypatch, step, begins, code
 ):
-    def signalled(*_):
+    def signalled(*_, **__):
         if begins:  # a worker that does not end within its grace
             with stopped_at_signal(lambda: None):
                 signal.raise_signal(signal.SIGTERM)

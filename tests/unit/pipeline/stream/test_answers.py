@@ -29,7 +29,8 @@ from airflow_provider_llmbeam.pipeline.stream.partition import (
     prepare,
 )
 from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
-from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.pipeline.stream.vectors import AnswerEmbedder, vector_job
+from airflow_provider_llmbeam.spec import JobSpec, PostgresSink
 
 SPEC: dict[str, Any] = {
     "name": "stream",
@@ -79,10 +80,17 @@ class FakeWriter:
 
     def __init__(self) -> None:
         self.entries: list[str] = []
+        self.elsewhere: dict[str, Completion] = {}
 
     async def write(self, place, fingerprint, entry):
         self.entries.append(fingerprint)
         return len(self.entries) - 1
+
+    async def find(self, fingerprint):
+        return self.elsewhere.get(fingerprint)
+
+    async def close(self):
+        pass
 
 
 class Stream:
@@ -329,5 +337,76 @@ def test_the_audit_has_a_record_of_each_request(tmp_path):
         assert record["model"] == "m"
         assert len(record["row_key_hashes"]) == 1
         stream.answers.close()
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_another_process_has_recorded_is_not_asked_again():
+    async def main() -> None:
+        stream = Stream(FakeEngine())
+        message = stream.message("a")
+        stream.writer.elsewhere = {message.prompt.fingerprint: FakeEngine._completion(message.prompt.prompt)}
+        (row, again) = await stream.ask(message, stream.message("a"))
+        assert (row.origin, again.origin) == ("resumed", "resumed")
+        assert stream.engine.asked == stream.writer.entries == []
+        assert stream.counts.resumed == 2
+
+    asyncio.run(main())
+
+
+class FakeThread:
+    """An engine that makes vectors of three numbers."""
+
+    max_instances = 2
+
+    def __init__(self, failure: Failure | None = None) -> None:
+        self.asked: list[list[str]] = []
+        self.failure = failure
+
+    def submit(self, prompts):
+        self.asked.append([prompt.text for prompt in prompts])
+        done: Future[list[Any]] = Future()
+        vector = replace(FakeEngine._completion(prompts[0]), text="", parsed=[1.0, 2.0, 3.0])
+        done.set_result([self.failure or vector] * len(prompts))
+        return done
+
+
+def embedding_stream(thread: FakeThread, field: str = "answer") -> Stream:
+    embed = {"model": {"type": "openai", "name": "m", "base_url": "http://127.0.0.1:1/v1"}, "field": field}
+    stream = Stream(FakeEngine())
+    sink = PostgresSink(type="postgres", table="t", embed=embed)
+    job = vector_job(stream.spec, sink, sink.embed)
+    stream.answers._vectors = [AnswerEmbedder(job, thread, 0.01)]
+    return stream
+
+
+@pytest.mark.parametrize(("field", "texts"), [("answer", ["a", "b"]), ("user", ["u"])])
+def test_each_answer_has_a_vector_which_is_asked_once_and_journaled(field, texts):
+    async def main() -> None:
+        thread = FakeThread()
+        stream = embedding_stream(thread, field)
+        messages = [stream.message(text) for text in "aab"]
+        rows = await stream.ask(*messages)
+        assert [row.completion.text for row in rows] == ["a", "a", "b"]
+        assert [each.vectors[0].completion.parsed for each in messages] == [[1.0, 2.0, 3.0]] * 3
+        assert sorted(text for batch in thread.asked for text in batch) == texts
+        assert len(stream.writer.entries) == 2 + len(texts)
+        assert stream.counts.embedded == len(texts)
+        assert len(messages[0].fingerprints) == 2
+
+    asyncio.run(main())
+
+
+def test_an_answer_without_a_vector_is_of_the_dead_letter_with_the_reason():
+    async def main() -> None:
+        failure = Failure(kind="bad_request", message="too long")
+        (row,) = await (stream := embedding_stream(FakeThread(failure))).ask(stream.message("a"))
+        assert (row.failure.kind, row.failure.message) == ("bad_request", "the vector of the answer: too long")
+        (row,) = await (stream := embedding_stream(FakeThread(), "absent")).ask(stream.message("a"))
+        assert row.failure.kind == "not_stored"
+        unauthorized = Failure(kind="unauthorized", message="no key")
+        stream = embedding_stream(FakeThread(unauthorized))
+        with pytest.raises(JobFailedError, match="no key"):
+            await stream.ask(stream.message("a"))
 
     asyncio.run(main())

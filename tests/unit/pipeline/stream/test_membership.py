@@ -73,7 +73,7 @@ def agreed(**changes):
     ],
 )
 def test_model_prompt_and_limits_may_change_while_members_run(changes):
-    check_agreed([json.dumps({"journal": 1, **metadata_of(agreed())})], agreed(**changes), "g", others=3)
+    check_agreed([json.dumps({"journal": 1, **metadata_of(agreed())})], agreed(**changes), "g", lambda: 3)
 
 
 @pytest.mark.parametrize(
@@ -89,16 +89,16 @@ def test_model_prompt_and_limits_may_change_while_members_run(changes):
 def test_a_member_with_another_state_is_refused_while_others_run(changes, field, caplog):
     metadata = [None, "", "x", json.dumps({"journal": 3}), json.dumps({"journal": 1, **metadata_of(agreed())})]
     with pytest.raises(JobSpecError, match=rf"does not fit the 2 running members of group 'g'.*`{field}` is"):
-        check_agreed(metadata, agreed(**changes), "g", others=2)
+        check_agreed(metadata, agreed(**changes), "g", lambda: 2)
     with caplog.at_level(logging.WARNING, "llmbeam"):
-        check_agreed(metadata, agreed(**changes), "g", others=0)
+        check_agreed(metadata, agreed(**changes), "g", lambda: 0)
     assert "goes on with another state" in caplog.text
     assert field in caplog.text
 
 
 def test_a_field_that_only_one_of_two_versions_knows_is_no_difference():
     theirs = metadata_of({**agreed(), "stream.of_later": 1})
-    check_agreed([json.dumps(theirs)], agreed(), "g", others=1)
+    check_agreed([json.dumps(theirs)], agreed(), "g", lambda: 1)
 
 
 def test_the_journal_is_read_from_where_the_metadata_says():
@@ -108,4 +108,4 @@ def test_the_journal_is_read_from_where_the_metadata_says():
 def test_positions_of_a_newer_format_are_refused_whoever_runs():
     newer = json.dumps({"journal": 1, **metadata_of(agreed()), "version": VERSION + 1})
     with pytest.raises(JobFailedError, match=f"'g' has version {VERSION + 1} of its format"):
-        check_agreed([newer], agreed(), "g", others=0)
+        check_agreed([newer], agreed(), "g", lambda: 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
+from airflow_provider_llmbeam.pipeline.stream.order import NoOrder, PartitionOrder
 
 
 def order_of(*offsets: int, position: int = 0) -> PartitionOrder[str]:
@@ -55,3 +55,18 @@ def test_in_whatever_order_answers_arrive_they_are_committed_in_that_of_the_mess
         assert order.held == len(settled) - len(committed) == order.held_bytes
     assert committed == [*range(7)]
     assert order.is_empty
+
+
+def test_without_order_an_answer_is_ready_as_soon_as_it_is_there():
+    order: NoOrder[str] = NoOrder(0)
+    for offset in (0, 1, 2):
+        order.take(offset)
+    order.settle(2, "c", 5)
+    assert [*order.ready(9)] == [(0, "c")]
+    assert (order.unsettled, order.held, order.held_bytes, order.is_empty) == (2, 1, 5, False)
+    order.settle(0, "a", 1)
+    order.commit(1)
+    assert [*order.ready(9)] == [(1, "a")]
+    order.settle(1, "b", 1)
+    order.commit(3)
+    assert (order.unsettled, order.held, order.held_bytes, order.is_empty) == (0, 0, 0, True)
