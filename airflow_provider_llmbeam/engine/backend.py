@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
 
 from airflow_provider_llmbeam.engine.logprobs import TokenLogprob
@@ -14,6 +15,10 @@ from airflow_provider_llmbeam.engine.value import value
 from airflow_provider_llmbeam.spec.fields.failure_kind import FailureKind
 from airflow_provider_llmbeam.spec.model.tier import ServiceTier
 from airflow_provider_llmbeam.transport.server_reply import PASSING_STATUSES, ErrorBody, advised_wait_seconds
+
+#: Takes the text of a streamed answer, piece by piece; `None` if nobody listens. The tasks that send a request
+#: inherit it from the one that has called `Engine.answer`.
+ON_TEXT: ContextVar[Callable[[str], None] | None] = ContextVar("ON_TEXT", default=None)
 
 
 @value(kw_only=True)

@@ -141,6 +141,10 @@ class Engine:
         """Time that requests have waited for the governor so far, in seconds."""
         return self._gate.waited_seconds
 
+    def share_quota(self, machines: float) -> None:
+        """Takes another number of machines that share the quota."""
+        self._gate.governor.share_among(machines)
+
     async def answer(
         self,
         prompts: Sequence[Prompt],

@@ -137,6 +137,7 @@ class LeasedAdmission:
         self._admit = admission.admit
         self.settle = admission.settle
         self.rejected = admission.rejected
+        self.share_among = admission.share_among
 
     def admit(self, now: float, tokens: float, backlog: float = 0.0) -> float:
         """See `Admission.admit`."""

@@ -12,7 +12,7 @@ import json
 import ssl
 import urllib.request
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -375,9 +375,14 @@ MAX_CHARACTERS = 8 * 2**20
 
 
 class StreamedText:
-    """The text of a streamed answer so far."""
+    """The text of a streamed answer so far.
 
-    def __init__(self) -> None:
+    Args:
+        on_piece: Takes each piece as it comes.
+    """
+
+    def __init__(self, on_piece: Callable[[str], None] | None = None) -> None:
+        self._on_piece = on_piece
         self._pieces: list[str] = []
         self._characters = 0
 
@@ -394,6 +399,8 @@ class StreamedText:
             return
         self._pieces.append(piece)
         self._characters += len(piece)
+        if self._on_piece is not None:
+            self._on_piece(piece)
         if self._characters > MAX_CHARACTERS:
             raise RequestError(
                 "garbage", f"a streamed answer of more than {MAX_CHARACTERS:,} characters", http_status=200

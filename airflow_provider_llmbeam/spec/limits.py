@@ -54,7 +54,8 @@ class SharedBudget(SpecModel):
 class PerKey(SpecModel):
     """A rate of each key of a topic, e.g. of each user, for `llmbeam stream` alone.
 
-    The rate of a key begins anew when its partition goes to another process.
+    A key is in one partition, and so with one member of the group. When its partition goes to another one, its
+    rate begins anew: the key may have up to `burst` messages more.
 
     Attributes:
         requests_per_minute: Maximum number of messages of a key that are sent in a minute, evenly.
@@ -85,7 +86,8 @@ class Limits(SpecModel):
             run. All jobs of one machine with the same quotas and share use one governor.
         expected_workers: Number of machines that share the quotas above (the processes of one machine share a
             governor). Each starts with its fraction and increases it while the server returns no 429. `None`: the
-            maximum number of workers of the job on Dataflow, else one.
+            maximum number of workers of the job on Dataflow, else one. In a stream, each machine has the share
+            that its members have of the partitions, and a change of the group changes it.
         max_attempts: Maximum number of attempts per row for 5xx, timeouts, broken connections, and replies without
             an answer. A 429 or 503 costs time, not attempts.
         request_timeout_seconds: Timeout of one attempt, in seconds.

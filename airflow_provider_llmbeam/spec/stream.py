@@ -39,6 +39,10 @@ class StreamOptions(SpecModel):
         journal_topic: Topic of the answers that are paid for and not committed yet. `None`: named after the job.
         history_topic: Topic of the turns of conversations. `None`: named after the job.
         dead_letter_topic: Topic of the messages without an answer. `None`: named after the job.
+        stream_output: Whether answers are also written in pieces, while the model generates them, to `piece_topic`
+            and outside the transactions. A piece has `kafka_topic`, `kafka_partition` and `kafka_offset` of its
+            message, `sequence`, `text` and `last`.
+        piece_topic: Topic of these pieces. `None`: named after the job.
         report_seconds: Interval between two lines of counts, in seconds.
         window_seconds: Length of a window of the metrics, in seconds; it divides an hour.
         metrics_topic: Topic to which each transaction writes its increment of a window. `None`: none.
@@ -57,6 +61,8 @@ class StreamOptions(SpecModel):
     journal_topic: KafkaTopic | None = None
     history_topic: KafkaTopic | None = None
     dead_letter_topic: QueueTopic | None = None
+    stream_output: bool = False
+    piece_topic: KafkaTopic | None = None
     report_seconds: Annotated[float, Field(gt=0)] = 10.0
     window_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     metrics_topic: KafkaTopic | None = None

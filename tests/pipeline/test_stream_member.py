@@ -60,7 +60,7 @@ def opened(tmp_path) -> Iterator[Callable[..., tuple[Broker, Member, list[Partit
                 producer.produce(QUESTIONS, b"{}")
             assert producer.flush(10) == 0
             given, lost = list[Partition](), list[Place]()
-            member = Member(spec.source, client, topics, "a", None, given.extend, lost.extend, lost.extend)
+            member = Member(spec.source, client, topics, "a", {}, {}, None, given.extend, lost.extend, lost.extend)
             member.open()
             until_end.callback(member.close)
             return broker, member, given, lost
@@ -107,12 +107,12 @@ def test_a_member_returns_although_its_broker_does_not_answer(opened, monkeypatc
     loop.close()
     message = Message(0, b"k", None, 0.0, failed_row({}, "unreadable_row", "bytes"))
     result = Result(message, member._topics.dead_letter, b"k", b"{}", Usage("unreadable_row"))
-    commit = Commit(given[0], (result,), 1, {}, "", asyncio.Future(loop=loop))
-    assert member.commit([commit])
+    commit = Commit(given[0], (result,), 1, {}, 0, asyncio.Future(loop=loop))
+    assert member.commit([commit], 0, None)
     os.kill(broker.process_id, signal.SIGSTOP)
     begun = time.monotonic()
     with pytest.raises(RestartError):
-        member.commit([commit])
+        member.commit([commit], 0, None)
     member.close()
     assert time.monotonic() - begun < scaled(30)  # and not for ever
     os.kill(broker.process_id, signal.SIGCONT)

@@ -25,6 +25,9 @@ class Admission(Protocol):
         """See `LearnedRate.rejected`."""
         ...
 
+    def share_among(self, machines: float) -> None:
+        """See `Governor.share_among`."""
+
 
 @dataclass(slots=True)
 class _Waiter:

@@ -35,6 +35,7 @@ class GovernorState:
         sent: Number of requests since `cut_at` that were not rejected.
         sent_tokens: Tokens of these requests.
         blind_holds: Number of 429s without a retry delay since the last answer.
+        machines: Number of machines that share the quota.
     """
 
     share: float = 0.0
@@ -49,6 +50,7 @@ class GovernorState:
     sent: float = 0.0
     sent_tokens: float = 0.0
     blind_holds: float = 0.0
+    machines: float = 1.0
 
 
 class Governor:
@@ -113,9 +115,15 @@ class Governor:
     ) -> None:
         self._rps = requests_per_minute / 60 if requests_per_minute else None
         self._tps = tokens_per_minute / 60 if tokens_per_minute else None
-        self._workers = expected_workers
         share = 1.0 / expected_workers
-        self.state = state or GovernorState(share=share, usual_share=share)
+        self.state = state or GovernorState(share=share, usual_share=share, machines=expected_workers)
+
+    def share_among(self, machines: float) -> None:
+        """Takes another number of machines that share the quota: the share changes in proportion."""
+        state = self.state
+        ratio = state.machines / machines
+        state.share, state.usual_share = min(1.0, state.share * ratio), min(1.0, state.usual_share * ratio)
+        state.machines = machines
 
     def admit(self, now: float, tokens: float, backlog: float = 0.0) -> float:
         """Admits a request now, or returns how long to wait.
@@ -235,7 +243,7 @@ class Governor:
 
     def _probe_seconds(self) -> float:
         rps = self._rps or self.SENDS_PER_PROBE / self.SHORTEST_PROBE_SECONDS
-        seconds = self.SENDS_PER_PROBE * self._workers / rps
+        seconds = self.SENDS_PER_PROBE * self.state.machines / rps
         return min(self.LONGEST_PROBE_SECONDS, max(self.SHORTEST_PROBE_SECONDS, seconds))
 
     def _seconds_per_request(self) -> float:

@@ -78,9 +78,13 @@ class PrioritizedRate:
         expected_workers: int = 1,
         state: PrioritizedState | None = None,
     ) -> None:
-        self._threshold_tps = tokens_per_minute / 60 / expected_workers
-        self._least_gap = 60 * expected_workers / requests_per_minute
+        self._whole_tps, self._whole_gap = tokens_per_minute / 60, 60 / requests_per_minute
+        self.share_among(expected_workers)
         self.state = state or PrioritizedState()
+
+    def share_among(self, machines: float) -> None:
+        """Takes another number of machines: each has its fraction of what is served first."""
+        self._threshold_tps, self._least_gap = self._whole_tps / machines, self._whole_gap * machines
 
     def admit(self, now: float, tokens: float, backlog: float = 0.0) -> float:
         """See `Governor.admit`."""

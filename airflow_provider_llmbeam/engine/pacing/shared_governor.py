@@ -94,6 +94,14 @@ class SharedGovernor:
         with self._locked(now):
             return float(self._governor.rejected(now, rejection))
 
+    def share_among(self, machines: float) -> None:
+        """See `Governor.share_among`; the processes of the machine may all call it."""
+        with self._locked():
+            self._governor.share_among(machines)
+            state, self._governor.state = self._governor.state, self._fresh  # after a pause, too
+            self._governor.share_among(machines)
+            self._governor.state = state
+
     @property
     def state(self) -> State:
         """The state at present."""

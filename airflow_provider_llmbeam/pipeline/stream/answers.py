@@ -47,6 +47,7 @@ from airflow_provider_llmbeam.pipeline.stream.flow import seconds_to_send
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories, Talk
 from airflow_provider_llmbeam.pipeline.stream.key_limits import KeyLimits
 from airflow_provider_llmbeam.pipeline.stream.partition import Message, Partition, Vector
+from airflow_provider_llmbeam.pipeline.stream.pieces import Pieces, Write, listening
 from airflow_provider_llmbeam.pipeline.stream.queue import ELSEWHERE, StreamJournal
 from airflow_provider_llmbeam.pipeline.stream.state import StreamCounts
 from airflow_provider_llmbeam.pipeline.stream.vectors import AnswerEmbedder, text_to_embed
@@ -75,6 +76,7 @@ class Answers:
         histories: The conversations; `None` without any.
         ask_guard: Sends prompts to the guard; `None` without one.
         vectors: Makes the vectors of the answers, for each sink that has them.
+        write_piece: Writes pieces of answers; `None` for none.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Answers:
         histories: Histories | None,
         ask_guard: AskGuard | None,
         vectors: Sequence[AnswerEmbedder] = (),
+        write_piece: Write | None = None,
     ) -> None:
         self._spec, self._writer, self._counts = spec, writer, counts
         self._histories, self._conversation = histories, spec.conversation
@@ -93,7 +96,7 @@ class Answers:
         self._questions = None if spec.safety.moderation is None else _questions(spec, spec.safety.moderation)
         self._masker, self._vectors = masker_of(spec), vectors
         self._keys = None if spec.limits.per_key is None else KeyLimits(spec.limits.per_key)
-        self._requests = _Requests(engine, spec.stream.batch_wait_ms / 1000)
+        self._requests = _Requests(engine, spec.stream.batch_wait_ms / 1000, write_piece)
         self._trail = AuditTrail.of(spec)
         self._records = None if self._trail is None else self._trail.open_writer()
         self._waits_until = 0
@@ -354,10 +357,11 @@ class _Requests:
     Args:
         engine: The engine.
         wait_seconds: Longest time for which a prompt waits for others.
+        write_piece: Writes pieces of answers; `None` for none.
     """
 
-    def __init__(self, engine: Engine, wait_seconds: float) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, wait_seconds: float, write_piece: Write | None) -> None:
+        self._engine, self._write_piece = engine, write_piece
         self._batches = Batches(engine.answer, engine.max_instances, wait_seconds)
 
     async def send(self, prompt: Prompt, message: Message, left_seconds: float | None) -> Outcome:
@@ -365,23 +369,35 @@ class _Requests:
         if self._engine.max_instances > 1:
             message.is_sent = True
             return await self._batches.send(prompt)
+        pieces = self._pieces_of(message)
         try:
             async with asyncio.timeout(left_seconds) as limit:
-                (outcome,) = await self._engine.answer([prompt], (_Sending(message, limit),))
+                with listening(pieces):
+                    (outcome,) = await self._engine.answer([prompt], (_Sending(message, limit, pieces),))
         except TimeoutError:
             return _too_old()
+        if pieces is not None and isinstance(outcome, Completion):
+            pieces.end()
         return outcome
+
+    def _pieces_of(self, message: Message) -> Pieces | None:
+        if self._write_piece is None or not isinstance(message.prompt, RowPrompt):
+            return None
+        return Pieces(message.prompt.row, message.key, self._write_piece)
 
 
 class _Sending:
     """Ends the time in which a message may be sent when it is; an engine `Observer`."""
 
-    def __init__(self, message: Message, limit: asyncio.Timeout) -> None:
+    def __init__(self, message: Message, limit: asyncio.Timeout, pieces: Pieces | None) -> None:
         self._message, self._limit, self._deadline = message, limit, limit.when()
+        self._pieces = pieces
 
     def sent(self) -> None:
-        """Has the answer awaited."""
+        """Has the answer awaited, and its pieces begin."""
         self._message.is_sent = True
+        if self._pieces is not None:
+            self._pieces.begin()
         self._limit.reschedule(None)
 
     def rejected(self, hold_seconds: float) -> None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from airflow_provider_llmbeam.engine.journal.entry import decode_entry
 from airflow_provider_llmbeam.engine.outcome import Outcome
 
-#: Field of the metadata of a position.
-_BEGIN = "journal"
+#: Field of the metadata of a position: the offset from which its next owner reads the topic.
+BEGIN = "journal"
 
 
 @dataclass(slots=True)
@@ -104,16 +104,15 @@ class PartitionJournal:
         self._paid.update(ended)
 
     @property
-    def metadata(self) -> str:
-        """Metadata of a position: the offset from which its next owner reads the topic."""
-        begin = min((paid.offset for paid in self._paid.values()), default=self.end)
-        return json.dumps({_BEGIN: begin})
+    def begin(self) -> int:
+        """Offset from which the next owner of the partition reads the topic."""
+        return min((paid.offset for paid in self._paid.values()), default=self.end)
 
 
 def begin_of(metadata: str | None) -> int:
     """Returns the offset from which the journal is read by the metadata of a position; 0 without any."""
     try:
-        begin = json.loads(metadata or "{}")[_BEGIN]
+        begin = json.loads(metadata or "{}")[BEGIN]
     except (ValueError, KeyError, TypeError):
         return 0
     return begin if isinstance(begin, int) and begin > 0 else 0

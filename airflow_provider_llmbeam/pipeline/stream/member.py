@@ -6,14 +6,16 @@ Its functions are called on one thread, and so are the callbacks, during `poll` 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.exceptions import JobSpecError, LLMBeamError
 from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
     CONSUMER_SETTINGS,
     TIMEOUT_SECONDS,
@@ -23,7 +25,15 @@ from airflow_provider_llmbeam.pipeline.queues.kafka_client import (
 )
 from airflow_provider_llmbeam.pipeline.sources.kafka import columns_of
 from airflow_provider_llmbeam.pipeline.stream.histories import Histories
-from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal, begin_of
+from airflow_provider_llmbeam.pipeline.stream.journal import BEGIN, PartitionJournal, begin_of
+from airflow_provider_llmbeam.pipeline.stream.membership import (
+    GroupMember,
+    check_agreed,
+    machines_of,
+    metadata_of,
+    read_members,
+    read_metadata,
+)
 from airflow_provider_llmbeam.pipeline.stream.order import PartitionOrder
 from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Incoming, Partition, Place
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
@@ -63,6 +73,8 @@ class Member:
         client: The cluster.
         topics: The topics.
         name: Name of the member, the same after its restart.
+        agreed: What all members of the group have in common, see `agreed_of`.
+        versions: Headers of each result: by which version it was answered.
         histories: The conversations; `None` without any.
         on_assigned: Takes new partitions.
         on_revoked: Takes the places of partitions that go to another member; may commit.
@@ -75,6 +87,8 @@ class Member:
         client: Client,
         topics: Topics,
         name: str,
+        agreed: Mapping[str, Any],
+        versions: Mapping[str, str],
         histories: Histories | None,
         on_assigned: Callable[[Sequence[Partition]], None],
         on_revoked: Callable[[Collection[Place]], None],
@@ -83,6 +97,8 @@ class Member:
         self._kafka = client_package("source")
         self._source, self._client, self._topics = source, client, topics
         self._name = f"{topics.group}-{name}"
+        self._agreed, self._versions = agreed, dict(versions)
+        self._metadata = metadata_of(agreed)
         self._histories = histories
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._paused: frozenset[Place] = frozenset()
@@ -90,8 +106,15 @@ class Member:
         self._consumer: Any = None
 
     def open(self) -> None:
-        """Ends what an earlier process of this name has left open, and joins the group."""
+        """Ends what an earlier process of this name has left open, and joins the group, if this one fits it.
+
+        Raises:
+            JobSpecError: Members with another state run.
+        """
         given = self._client.settings()
+        with self._errors("asking for the positions"):
+            metadata = read_metadata({**RECOVERY, **given}, self._topics)
+        check_agreed(metadata, self._agreed, self._topics.group, self._count_others)
         for_producers = {name: value for name, value in given.items() if name not in CONSUMER_SETTINGS}
         with self._errors("beginning transactions"):
             self._producer = self._kafka.Producer(
@@ -113,6 +136,7 @@ class Member:
                     "session.timeout.ms": _SESSION_MILLISECONDS,
                     "queued.max.messages.kbytes": _QUEUED_KILOBYTES,
                     "fetch.wait.max.ms": _FETCH_MILLISECONDS,
+                    "client.id": socket.gethostname(),  # by which the members of one machine are known
                     **RECOVERY,
                     **given,
                     "group.id": self._topics.group,
@@ -186,6 +210,14 @@ class Member:
                 lags[place] = max(0, high - position)
         return lags
 
+    def machines(self) -> float | None:
+        """Returns by how many a quota is divided, see `machines_of`; `None` if it is not known now."""
+        try:
+            return machines_of(self._members(), self._name)
+        except (LLMBeamError, RestartError) as error:
+            _log.warning("This machine keeps its share of the quota: %s", error)
+            return None
+
     def commit(self, commits: Sequence[Commit], at_ms: int, increment: tuple[bytes, bytes] | None) -> bool:
         """Commits results and positions in one transaction; returns whether it is committed, and not aborted.
 
@@ -203,7 +235,7 @@ class Member:
             for commit in commits:
                 for result in commit.results:
                     if result.topic is not None:
-                        self._produce(result.topic, result.value, result.key, at_ms=at_ms)
+                        self._produce(result.topic, result.value, result.key, at_ms=at_ms, headers=self._versions)
                 topic, number = commit.partition.place
                 for name, state in commit.states.items():
                     assert self._topics.history is not None
@@ -214,7 +246,9 @@ class Member:
                 key, value = increment
                 self._produce(self._topics.metrics, value, key, at_ms=at_ms)
             positions = [
-                self._kafka.TopicPartition(*commit.partition.place, commit.position, commit.metadata)
+                self._kafka.TopicPartition(
+                    *commit.partition.place, commit.position, json.dumps({BEGIN: commit.begin, **self._metadata})
+                )
                 for commit in commits
             ]
             group = self._consumer.consumer_group_metadata()
@@ -230,12 +264,26 @@ class Member:
             return False
         return True
 
+    def _count_others(self) -> int:
+        return sum(each.name != self._name for each in self._members())
+
+    def _members(self) -> list[GroupMember]:
+        with self._errors("asking for the members of the group"):
+            return read_members({**RECOVERY, **self._client.settings()}, self._topics.group)
+
     def _produce(
-        self, topic: str, value: bytes | None, key: bytes | None, partition: int = -1, *, at_ms: int = 0
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int = -1,
+        *,
+        at_ms: int = 0,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, timestamp=at_ms)  # 0: now
+                self._producer.produce(topic, value, key, partition, timestamp=at_ms, headers=headers)  # 0: now
             except BufferError:  # the queue of the client is full
                 self._producer.poll(0.1)
             else:

@@ -171,7 +171,7 @@ class Commit:
         results: The results, in order.
         position: Position after them.
         ended: Answers whose tombstones it writes, by fingerprint.
-        metadata: Metadata of the position.
+        begin: Offset in the journal from which the next owner of the partition reads it.
         end: End of the transaction.
     """
 
@@ -179,7 +179,7 @@ class Commit:
     results: tuple[Result, ...]
     position: int
     ended: dict[str, Paid]
-    metadata: str
+    begin: int
     end: asyncio.Future[None]
 
     @property
@@ -205,7 +205,7 @@ def prepare(partition: Partition, max_answers: int) -> Commit | None:
     ended = journal.take_ended(used, position)
     end = asyncio.get_running_loop().create_future()
     journal.ending = dict.fromkeys(ended, end)
-    return Commit(partition, results, position, ended, journal.metadata, end)
+    return Commit(partition, results, position, ended, journal.begin, end)
 
 
 def finish(commit: Commit, *, is_committed: bool) -> None:

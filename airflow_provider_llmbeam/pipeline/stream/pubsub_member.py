@@ -128,6 +128,10 @@ class PubSubMember:
         """Returns the number of messages that the client has leased and the worker has not read."""
         return {self._place: self._found.qsize()}
 
+    def machines(self) -> float | None:
+        """Returns `None`: who else reads a subscription is not known."""
+        return None
+
     def commit(self, commits: Sequence[Commit], at_ms: int, increment: tuple[bytes, bytes] | None) -> bool:
         """Sends what the dead letter gets, and acknowledges all messages; there is no topic for an increment.
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from airflow_provider_llmbeam.engine.outcome import Outcome
 from airflow_provider_llmbeam.pipeline.stream.partition import Commit, Incoming, Place
+from airflow_provider_llmbeam.pipeline.stream.pieces import Write
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 
 #: Attribute of a message of Pub/Sub with the id of the message that it answers, the same if it is sent twice.
@@ -34,6 +35,10 @@ class QueueMember(Protocol):
 
     def lags(self, positions: Sequence[tuple[Place, int]]) -> dict[Place, int]:
         """Returns the number of messages after each of these positions, as far as the client knows."""
+        ...
+
+    def machines(self) -> float | None:
+        """Returns by how many a quota is divided for this machine; `None` if it is not known now."""
         ...
 
     def commit(self, commits: Sequence[Commit], at_ms: int, increment: tuple[bytes, bytes] | None) -> bool:
@@ -65,9 +70,11 @@ class Queue:
         max_bytes: Size of the largest record, in bytes.
         journal: What is paid and not committed yet.
         open_member: Makes a reader, with its name and what takes new, revoked and lost partitions.
+        write_piece: Writes a piece of an answer; `None` for none.
     """
 
     topics: Topics
     max_bytes: int
     journal: StreamJournal
     open_member: Callable[..., QueueMember]
+    write_piece: Write | None = None

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_llmbeam import __version__
 from airflow_provider_llmbeam.engine.engine import Engine
 from airflow_provider_llmbeam.exceptions import JobSpecError
 from airflow_provider_llmbeam.pipeline import sinks
@@ -33,6 +34,7 @@ from airflow_provider_llmbeam.pipeline.stream.histories import Histories
 from airflow_provider_llmbeam.pipeline.stream.http import served
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
 from airflow_provider_llmbeam.pipeline.stream.member import Member
+from airflow_provider_llmbeam.pipeline.stream.membership import agreed_of
 from airflow_provider_llmbeam.pipeline.stream.metrics import Metrics
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
 from airflow_provider_llmbeam.pipeline.stream.pubsub_member import open_pubsub
@@ -42,6 +44,7 @@ from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics, check_topics
 from airflow_provider_llmbeam.pipeline.stream.vectors import AnswerEmbedder, embedding_of, vector_job
 from airflow_provider_llmbeam.pipeline.stream.worker import StreamWorker
+from airflow_provider_llmbeam.spec.identity import spec_digest
 from airflow_provider_llmbeam.spec.job import JobSpec, StreamJob
 from airflow_provider_llmbeam.spec.sink import KafkaSink, PubSubSink
 from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
@@ -74,6 +77,7 @@ def run_stream(
         JobSpecError: The job cannot be a stream, or a topic is missing; nothing was sent.
         LLMBeamError: Nothing can be answered any more. What was answered is committed.
     """
+    spec = _streamed(spec)
     source, jobs = check_stream(spec)
     sink = next((job.sink for job in jobs if isinstance(job.sink, KafkaSink)), None)
     stores = [job for job in jobs if job.sink != sink]
@@ -111,13 +115,18 @@ def run_stream(
 
         async def work(engine: Engine) -> None:
             ask_guard = None if guard is None else guard.submit
-            answers = Answers(spec, engine, queue.journal, state.counts, histories, ask_guard, vectors)
+            answers = Answers(
+                spec, engine, queue.journal, state.counts, histories, ask_guard, vectors, queue.write_piece
+            )
             columns = OutputColumns.of(next((job for job in jobs if job.sink == sink), spec))
             key = None if sink is None else sink.key
             outputs = Outputs(columns, key, queue.topics, queue.max_bytes, has_stores=bool(stores))
             into = Stores(stores, outputs, publisher)
             member = partial(queue.open_member, name)
-            worker = StreamWorker(spec, source, run, member, answers, histories, outputs, into, state, metrics)
+            share_quota = engine.share_quota if _shares_quota(spec) else None
+            worker = StreamWorker(
+                spec, source, run, member, answers, histories, outputs, into, state, metrics, share_quota
+            )
             try:
                 async with metrics.kept(), served(spec, state, run.http):
                     await worker.run()
@@ -136,6 +145,21 @@ def run_stream(
     return state.plain()
 
 
+def _streamed(spec: JobSpec) -> JobSpec:
+    """Returns the job with streamed answers, if pieces of them are written."""
+    if not spec.stream.stream_output or spec.generation.stream:
+        return spec
+    fields = spec.model_dump(mode="json")
+    return JobSpec.parse({**fields, "generation": {**fields["generation"], "stream": True}})
+
+
+def _shares_quota(spec: JobSpec) -> bool:
+    """Whether the machines of the group share a quota that is stated, and their number is not."""
+    limits = spec.limits
+    quotas = (limits.requests_per_minute, limits.tokens_per_minute, limits.usage_tier)
+    return limits.expected_workers is None and quotas != (None, None, None)
+
+
 def _open_kafka(spec: JobSpec, source: KafkaSource, sink: KafkaSink | None, histories: Histories | None) -> Queue:
     client = Client(source, "source")
     if sink is not None and not _is_same_cluster(client, Client(sink, "sink")):
@@ -148,11 +172,20 @@ def _open_kafka(spec: JobSpec, source: KafkaSource, sink: KafkaSink | None, hist
     ttl_days = 0.0 if spec.conversation is None else spec.conversation.ttl_days
     max_bytes = check_topics(topics, client, creates=spec.stream.create_topics, ttl_days=ttl_days)
     journal = JournalWriter(client, topics.journal, max_bytes)
+    write_piece = None if topics.pieces is None else partial(journal.write_piece, topics.pieces)
+    agreed = agreed_of(spec, topics)
+    versions = {"llmbeam-version": __version__, "llmbeam-job": spec_digest(spec)}
 
     def open_member(name: str, *callbacks: Any) -> Member:
-        return Member(source, client, topics, name, histories, *callbacks)
+        return Member(source, client, topics, name, agreed, versions, histories, *callbacks)
 
-    return Queue(topics=topics, max_bytes=max_bytes, journal=journal, open_member=open_member)
+    return Queue(
+        topics=topics,
+        max_bytes=max_bytes,
+        journal=journal,
+        open_member=open_member,
+        write_piece=write_piece,
+    )
 
 
 def _is_same_cluster(source: Client, sink: Client) -> bool:

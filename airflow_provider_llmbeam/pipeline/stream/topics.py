@@ -36,6 +36,7 @@ class Topics:
         dead_letter: Topic of the messages without an answer.
         journal: Topic of what is paid and not committed.
         history: Topic of the conversations; `None` without any.
+        pieces: Topic of the pieces of answers; `None` for none.
         metrics: Topic of the increments of the windows; `None` for none.
         group: Consumer group.
     """
@@ -45,6 +46,7 @@ class Topics:
     dead_letter: str
     journal: str
     history: str | None
+    pieces: str | None = None
     metrics: str | None = None
     group: str
 
@@ -58,6 +60,7 @@ class Topics:
             dead_letter=options.dead_letter_topic or f"{name}-dead-letter",
             journal=options.journal_topic or f"{name}-journal",
             history=None if spec.conversation is None else options.history_topic or f"{name}-history",
+            pieces=options.piece_topic or f"{name}-pieces" if options.stream_output else None,
             metrics=options.metrics_topic,
             group=options.group_id or name,
         )
@@ -93,7 +96,7 @@ def check_topics(topics: Topics, client: Client, *, creates: bool, ttl_days: flo
     if topics.history is not None:
         # A conversation without a new turn for that time has none that is in a history.
         own[topics.history] = {_POLICY: "compact,delete", "retention.ms": str(int(ttl_days * _DAY_MILLISECONDS))}
-    plain = filter(None, (topics.answers, topics.dead_letter, topics.metrics))
+    plain = filter(None, (topics.answers, topics.dead_letter, topics.metrics, topics.pieces))
     wanted: dict[str, dict[str, str]] = {**{topic: {} for topic in plain}, **own}
     lacking = {topic: config for topic, config in wanted.items() if topic not in found}
     if lacking and not creates:

@@ -74,6 +74,7 @@ class StreamWorker:
         stores: Sinks outside Kafka.
         state: What the worker shows, and whether it is to end.
         metrics: Windows of what it does.
+        share_quota: Takes the number of machines that share the quota; `None` if it is stated or learned.
     """
 
     def __init__(
@@ -88,11 +89,13 @@ class StreamWorker:
         stores: Stores,
         state: StreamState,
         metrics: Metrics,
+        share_quota: Callable[[float], None] | None,
     ) -> None:
         self._spec, self._source, self._run, self._options = spec, source, run, spec.stream
         self._histories = histories
         self._answers, self._state, self._counts = answers, state, state.counts
         self._outputs, self._stores, self._metrics = outputs, stores, metrics
+        self._share_quota = share_quota
         self._prompts = RowPrompts(spec)
         self._member = open_member(self._on_assigned, self._on_revoked, self._on_lost)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llmbeam-queue")
@@ -269,6 +272,8 @@ class StreamWorker:
 
     def _on_assigned(self, partitions: Sequence[Partition]) -> None:
         self._on_loop(self._add, partitions)
+        if self._share_quota is not None and (machines := self._member.machines()) is not None:
+            self._on_loop(self._share_quota, machines)
 
     def _on_revoked(self, places: Collection[Place]) -> None:
         try:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_llmbeam.engine.backend import Reply, error_of_response, kind_of_status
+from airflow_provider_llmbeam.engine.backend import ON_TEXT, Reply, error_of_response, kind_of_status
 from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
 from airflow_provider_llmbeam.engine.prefix import CachedHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -128,7 +128,7 @@ class AnthropicBackend(HttpBackend):
 
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         """Assembles a streamed answer in the format of an unstreamed one."""
-        first_token_seconds, text, thoughts = None, StreamedText(), StreamedText()
+        first_token_seconds, text, thoughts = None, StreamedText(ON_TEXT.get()), StreamedText()
         answer: dict[str, Any] = {}
         has_ended = False
         async for line in with_idle_timeout(response.lines(), self._generation.stream_idle_timeout_seconds):

@@ -18,7 +18,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_llmbeam.engine.backend import Reply, error_of_response, kind_of_status
+from airflow_provider_llmbeam.engine.backend import ON_TEXT, Reply, error_of_response, kind_of_status
 from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
 from airflow_provider_llmbeam.engine.prefix import CachedHead
 from airflow_provider_llmbeam.engine.prompt import Prompt
@@ -141,7 +141,7 @@ class GeminiBackend(HttpBackend):
             return read_reply(body, prompt, self._model.name, self._usage)
 
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
-        first_token_seconds, text, thoughts = None, StreamedText(), StreamedText()
+        first_token_seconds, text, thoughts = None, StreamedText(ON_TEXT.get()), StreamedText()
         last: dict[str, Any] = {}
         async for line in with_idle_timeout(response.lines(), self._generation.stream_idle_timeout_seconds):
             if not line.startswith(b"data:"):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_llmbeam.engine.backend import Reply, error_of_response, kind_of_status
+from airflow_provider_llmbeam.engine.backend import ON_TEXT, Reply, error_of_response, kind_of_status
 from airflow_provider_llmbeam.engine.media.data_uri import inline_parts
 from airflow_provider_llmbeam.engine.prompt import Prompt
 from airflow_provider_llmbeam.engine.retry import RequestError
@@ -124,7 +124,7 @@ class ChatBackend(HttpBackend):
     async def _stream(self, response: Response, prompt: Prompt, started: float) -> Reply:
         """Assembles a streamed answer in the format of an unstreamed one."""
         first_token_seconds = None
-        text, reasoning, refusal = StreamedText(), StreamedText(), StreamedText()
+        text, reasoning, refusal = StreamedText(ON_TEXT.get()), StreamedText(), StreamedText()
         finish_reason, usage, model, tier = None, None, None, None
         async for line in with_idle_timeout(response.lines(), self._generation.stream_idle_timeout_seconds):
             data = line.removeprefix(b"data:").strip()

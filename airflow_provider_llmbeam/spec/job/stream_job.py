@@ -12,7 +12,7 @@ from airflow_provider_llmbeam.spec.safety import FilesAudit
 from airflow_provider_llmbeam.spec.source import KafkaSource, PubSubSource
 
 #: Options that name what a stream has in Kafka alone.
-_OF_KAFKA = ("group_id", "journal_topic", "history_topic", "metrics_topic")
+_OF_KAFKA = ("group_id", "journal_topic", "history_topic", "metrics_topic", "piece_topic")
 _SCHEDULED = "a job on a schedule may have it (docs/queues.md)"
 
 
@@ -30,10 +30,13 @@ def _stream_fault(spec: JobSpec) -> FieldFaultError | None:
     """Returns why a job cannot be a stream, or `None`."""
     source, privacy, audit = spec.source, spec.safety.privacy, spec.safety.audit
     types = [sink.type for sink in (spec.sink, *spec.sinks)]
+    moderation = spec.safety.moderation
+    judges_output = moderation is not None and "output" in moderation.on
     is_kafka, topic = isinstance(source, KafkaSource), spec.stream.dead_letter_topic
     embed = next(filter(None, (getattr(sink, "embed", None) for sink in (spec.sink, *spec.sinks))), None)
     of_kafka = (
         ("conversation", spec.conversation and NOT_SHOWN),
+        ("stream.stream_output", spec.stream.stream_output or None),
         *((f"stream.{name}", getattr(spec.stream, name)) for name in _OF_KAFKA),
     )
     dlp, order_by = privacy and privacy.dlp, spec.conversation and spec.conversation.order_by
@@ -86,6 +89,13 @@ def _stream_fault(spec: JobSpec) -> FieldFaultError | None:
             "safety.privacy.detectors",
             "must have none of type 'dlp' in a stream, where each message would wait for that service: name "
             f"others, or {_SCHEDULED}",
+            NOT_SHOWN,
+        ),
+        (
+            spec.stream.stream_output and (privacy is not None or judges_output),
+            "stream.stream_output",
+            "must be left out with `safety.privacy` and with moderation of the output: pieces are read before the "
+            "answer is restored and judged",
             NOT_SHOWN,
         ),
         (

@@ -55,6 +55,9 @@ class LearnedRate:
     def __init__(self, state: LearnedRateState | None = None) -> None:
         self.state = state or LearnedRateState()
 
+    def share_among(self, machines: float) -> None:
+        """Does nothing: what a machine gets of the quota is learned."""
+
     def admit(self, now: float, tokens: float, backlog: float = 0.0) -> float:
         """Admits a request now, or returns how long to wait.
 

@@ -262,6 +262,20 @@ def test_the_share_of_machines_that_left_is_taken_over():
     assert governor.state.share == 1.0
 
 
+def test_the_share_follows_the_number_of_machines_and_what_was_learned():
+    governor = Governor(requests_per_minute=600)
+    governor.share_among(4)
+    assert (governor.state.share, governor.state.usual_share) == (0.25, 0.25)
+    governor.state.share = 0.2  # as after some 429s
+    governor.share_among(4)
+    governor.share_among(5)
+    assert governor.state.share == pytest.approx(0.16)
+    governor.share_among(1)
+    assert governor.state.share == pytest.approx(0.8)
+    governor.share_among(0.5)
+    assert governor.state.share == 1.0
+
+
 def test_the_stated_quota_is_never_exceeded_however_few_429s_there_are():
     governor = Governor(requests_per_minute=600)
     for second in range(3600):

@@ -71,8 +71,10 @@ def test_the_limit_of_requests_holds_for_short_prompts():
     assert rejected_ratio(records) == 0
 
 
-def test_machines_share_the_threshold():
-    quarter = PrioritizedRate(tokens_per_minute=THRESHOLD, expected_workers=4)
+@pytest.mark.parametrize("is_told_later", [False, True])
+def test_machines_share_the_threshold(is_told_later):
+    quarter = PrioritizedRate(tokens_per_minute=THRESHOLD, expected_workers=1 if is_told_later else 4)
+    quarter.share_among(4)
     assert quarter.admit(0.0, 1000) == 0
     assert quarter.admit(0.0, 1000) == pytest.approx(4 * 1000 / (THRESHOLD / 60))
 

@@ -49,6 +49,19 @@ def test_two_governors_with_one_state_file_share_one_quota(path):
     assert admitted == pytest.approx(100, abs=5)
 
 
+def test_a_change_of_the_number_of_machines_counts_once_whichever_processes_tell_it(path):
+    first, second = shared(path), shared(path)
+    first.share_among(4)
+    second.share_among(4)
+    assert (first.state.share, second.state.share) == (0.25, 0.25)
+    os.truncate(path, 0)  # as after a pause, when each begins anew
+    assert (first.state.share, second.state.share) == (0.25, 0.25)
+    learned_rate = SharedGovernor(learned(), path.with_name("learned"))
+    before = learned_rate.state
+    learned_rate.share_among(4)
+    assert learned_rate.state == before
+
+
 @pytest.mark.parametrize("law", [partial(Governor, requests_per_minute=600), learned])
 def test_fifty_processes_that_wait_for_each_other_share_one_quota(path, law):
     """Each read the clock up to 0.2 s before its turn, and lowered the line of the others to its own time."""
@@ -213,7 +226,7 @@ def test_a_file_that_can_no_longer_be_locked_or_read_stops_no_request(path, capl
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("field", range(12))
+@pytest.mark.parametrize("field", range(13))
 def test_a_state_that_is_not_finite_is_discarded(path, value, field):
     governor = shared(path)
     governor.admit(100.0, 1)
@@ -222,7 +235,7 @@ def test_a_state_that_is_not_finite_is_discarded(path, value, field):
         file.write(struct.pack("d", value))
     assert governor.admit(100.2, 1) == 0
     assert governor.rejected(100.3, Rejection(1.0)) == 1.0
-    assert math.isfinite(sum(struct.unpack("12d", path.read_bytes())))
+    assert math.isfinite(sum(struct.unpack("13d", path.read_bytes())))
 
 
 def test_a_debt_does_not_outlive_ten_minutes_of_polling(path):

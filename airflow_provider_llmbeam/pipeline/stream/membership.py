@@ -1,0 +1,170 @@
+"""Who else is in the group of a stream, and what its members agree on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_llmbeam.engine.state_version import VERSION, is_newer, newer_state
+from airflow_provider_llmbeam.exceptions import JobSpecError
+from airflow_provider_llmbeam.pipeline.queues.kafka_client import CONSUMER_SETTINGS, client_package, is_permanent
+from airflow_provider_llmbeam.pipeline.stream.topics import Topics
+from airflow_provider_llmbeam.spec.job import JobSpec
+
+_log = logging.getLogger("llmbeam")
+
+#: Longest time for which the cluster is asked, and pause between two questions, in seconds.
+_SECONDS, _PAUSE_SECONDS = 10.0, 0.2
+#: Fields of the metadata of a position.
+_VERSION, _AGREED = "version", "agreed"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group, as the cluster knows it.
+
+    Attributes:
+        name: Its `group.instance.id`.
+        machine: Its `client.id`, which is the name of its host, and its address: behind one address there may be
+            several hosts, and a connection may set one `client.id` for all.
+        partitions: Number of partitions that it owns.
+    """
+
+    name: str
+    machine: tuple[str, str]
+    partitions: int
+
+
+def read_members(settings: Mapping[str, Any], group: str) -> list[GroupMember]:
+    """Returns the members of a group; none while it gives partitions away.
+
+    Args:
+        settings: Settings of the client.
+        group: The group.
+
+    Raises:
+        KafkaException: The cluster does not tell.
+    """
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({name: value for name, value in settings.items() if name not in CONSUMER_SETTINGS})
+    described = admin.describe_consumer_groups([group], request_timeout=_SECONDS)[group].result()
+    return [
+        GroupMember(
+            each.group_instance_id or each.member_id,
+            (each.client_id, each.host),
+            len(each.assignment.topic_partitions),
+        )
+        for each in described.members
+    ]
+
+
+def machines_of(members: Collection[GroupMember], name: str) -> float | None:
+    """Returns by how many a quota is divided for the machine of a member: all partitions over its own ones.
+
+    So a machine has the share of the quota that it has of the messages, if the partitions have equally many.
+
+    Returns:
+        `None` if the machine has no partition.
+    """
+    here = next((each.machine for each in members if each.name == name), None)
+    own = sum(each.partitions for each in members if each.machine == here)
+    return sum(each.partitions for each in members) / own if own else None
+
+
+def agreed_of(spec: JobSpec, topics: Topics) -> dict[str, Any]:
+    """Returns what all members of a group must have in common, by the field that says it.
+
+    Model, prompt and package may differ: a fingerprint has all that decides an answer.
+    """
+    turns = spec.conversation
+    return {
+        "stream.journal_topic": topics.journal,
+        "stream.history_topic": topics.history,
+        "conversation.key": None if turns is None else list(turns.key),
+        "safety.privacy": turns is not None and spec.safety.privacy is not None,
+    }
+
+
+def metadata_of(agreed: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of the metadata of a position that say what its member agrees on."""
+    return {_VERSION: VERSION, _AGREED: dict(agreed)}
+
+
+def check_agreed(
+    metadata: Iterable[str | None], agreed: Mapping[str, Any], group: str, count_others: Callable[[], int]
+) -> None:
+    """Checks that this process fits what the group has committed.
+
+    Args:
+        metadata: Metadata of its positions.
+        agreed: What this process agrees on.
+        group: The group.
+        count_others: Returns the number of its other members.
+
+    Raises:
+        JobFailedError: A newer version of the package, with another format, has committed.
+        JobSpecError: It does not fit, and other members run.
+    """
+    for text in dict.fromkeys(filter(None, metadata)):
+        found = _read(text)
+        if is_newer(found.get(_VERSION)):
+            raise newer_state(group, found[_VERSION])
+        theirs = found.get(_AGREED)
+        if not isinstance(theirs, Mapping):
+            continue
+        other = [name for name in agreed.keys() & theirs.keys() if agreed[name] != theirs[name]]
+        if not other:
+            continue
+        says = ", ".join(f"`{name}` is {agreed[name]!r}, and was {theirs[name]!r}" for name in sorted(other))
+        if others := count_others():
+            raise JobSpecError(
+                f"This process does not fit the {others} running members of group {group!r}: {says}. They would "
+                "not find what it has paid, or its turns. End them first; model, prompt and package may change "
+                "while they run."
+            )
+        _log.warning(
+            "Group %r goes on with another state, and what it had under way is asked again: %s.", group, says
+        )
+        return
+
+
+def _read(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_metadata(settings: Mapping[str, Any], topics: Topics) -> list[str | None]:
+    """Returns the metadata of the positions of a group.
+
+    Args:
+        settings: Settings of the client.
+        topics: The topics.
+
+    Raises:
+        KafkaException: The cluster does not tell.
+    """
+    kafka = client_package("source")
+    consumer = kafka.Consumer({**settings, "group.id": topics.group, "enable.auto.commit": False})
+    try:
+        found = consumer.list_topics(timeout=_SECONDS).topics
+        parts = [
+            kafka.TopicPartition(topic, number) for topic in topics.source for number in found[topic].partitions
+        ]
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            try:
+                return [part.metadata for part in consumer.committed(parts, _SECONDS)]
+            except kafka.KafkaException as raised:  # a broker may not know yet that it coordinates the group
+                if is_permanent(raised.args[0]) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_SECONDS)
+    finally:
+        consumer.close()
