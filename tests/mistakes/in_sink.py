@@ -123,8 +123,8 @@ MISTAKES = (
     Mistake(
         changes={"sink.key": "id"},
         sentence=(
-            "`sink.key`: there is no such field; it belongs in `source` or `conversation`. Nothing was sent "
-            "or billed."
+            "`sink.key`: there is no such field; expected one of `answer_columns`, `details`, `format`, "
+            "`on_existing`, `passthrough`, `shards`, `type`, `uri`. Nothing was sent or billed."
         ),
     ),
     Mistake(
@@ -184,8 +184,8 @@ MISTAKES = (
     Mistake(
         changes={"sink": {"type": "milvus", "uri": "a.db", "collection": "c"}, "state_uri": "state/"},
         sentence=(
-            "`task`: must be 'embed' with a sink of type 'milvus', which stores vectors; got "
-            "'generate'. Nothing was sent or billed."
+            "`task`: must be 'embed' with a sink of type 'milvus', which stores vectors; in a stream it may have "
+            "`embed`; got 'generate'. Nothing was sent or billed."
         ),
     ),
     Mistake(
