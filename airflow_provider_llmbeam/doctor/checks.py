@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -23,11 +25,11 @@ from airflow_provider_llmbeam.spec import (
     PubSubSource,
 )
 from airflow_provider_llmbeam.spec.model import Model
-from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.spec.runner import DataflowRunner, FlinkRunner
 from airflow_provider_llmbeam.spec.safety import FilesAudit, PatternsDetector
 
 ResourceKind = Literal[
-    "project", "bucket", "dataset", "table", "secret", "service_account", "topic", "subscription"
+    "project", "bucket", "dataset", "table", "secret", "service_account", "topic", "subscription", "key"
 ]
 
 # Permissions of the roles that docs/dataflow.md and docs/composer.md ask for.
@@ -140,6 +142,35 @@ class QuotaCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyCheck:
+    """A key of Cloud KMS."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlinkCheck:
+    """A cluster of Flink."""
+
+    rest_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServersCheck:
+    """The servers of a source or a sink, one of which has to accept connections.
+
+    Attributes:
+        subject: Kind of server, and the part of the spec that names it.
+        servers: Host and port of each, separated by commas; `None`: the variable names them.
+        variable: Environment variable of the client settings, or of the connection string.
+    """
+
+    subject: str
+    servers: str | None = None
+    variable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackagesCheck:
     """The packages of this environment, with those of extras."""
 
@@ -156,6 +187,9 @@ Check = (
     | SubnetworkCheck
     | ModelCheck
     | QuotaCheck
+    | KeyCheck
+    | FlinkCheck
+    | ServersCheck
     | PackagesCheck
 )
 
@@ -165,7 +199,40 @@ def local_checks(spec: JobSpec | None) -> tuple[Check, ...]:
     if spec is None:
         return (PackagesCheck(),)
     asked = (model for model in spec.models if model.type not in ("echo", "distilled"))  # which have no server
-    return (PackagesCheck(extras=tuple(_extras(spec))), *(ModelCheck(model=model) for model in asked))
+    models = (ModelCheck(model=model) for model in asked)
+    return (PackagesCheck(extras=tuple(_extras(spec))), *models, *_servers(spec))
+
+
+def _servers(spec: JobSpec) -> Iterator[Check]:
+    for field, part in (("source", spec.source), ("sink", spec.sink)):
+        if isinstance(part, KafkaSource | KafkaSink):
+            subject = f"Kafka of the {field}"
+            yield ServersCheck(subject=subject, servers=part.bootstrap_servers, variable=part.config_env)
+        if isinstance(part, PostgresSink):
+            yield ServersCheck(subject=f"PostgreSQL of the {field}", variable=part.dsn_env)
+    if isinstance(spec.runner, FlinkRunner):
+        yield FlinkCheck(rest_url=spec.runner.rest_url)
+
+
+def servers_of(check: ServersCheck, value: str) -> list[tuple[str, int]]:
+    """Returns host and port of each server; none if they cannot be read.
+
+    Args:
+        check: The check.
+        value: Value of its variable: settings of librdkafka in JSON, or a connection string of PostgreSQL.
+    """
+    try:
+        if check.servers is not None or value.lstrip().startswith("{"):
+            names, port = check.servers or str(json.loads(value).get("bootstrap.servers", "")), 9092
+        elif "://" in value:
+            names, port = urlsplit(value).netloc.rpartition("@")[2], 5432
+        else:
+            named = dict(re.findall(r"\b(host|port)\s*=\s*'?([^\s']+)", value))
+            names, port = f"{named.get('host', '')}:{named.get('port', '')}", 5432
+        parts = [urlsplit(f"//{name.strip().rpartition('://')[2]}") for name in names.split(",")]
+        return [(part.hostname, part.port or port) for part in parts if part.hostname]
+    except ValueError:  # of JSON, or of a port; the value may hold a password, and is not quoted
+        return []
 
 
 def cloud_checks(spec: JobSpec, project: str, workers: str) -> tuple[Check, ...]:
@@ -180,6 +247,8 @@ def cloud_checks(spec: JobSpec, project: str, workers: str) -> tuple[Check, ...]
     for account in ("", workers) if workers else ("",):
         found += _permissions(spec, project, account)
     found += _places(spec)
+    if spec.kms_key_name is not None:
+        found.append(KeyCheck(name=spec.kms_key_name))
     found += [QuotaCheck(model=model, limits=spec.limits) for model in spec.models if model.project]
     return tuple(each for index, each in enumerate(found) if each not in found[:index])  # specs have no hash
 
@@ -223,6 +292,8 @@ def _services(spec: JobSpec, project: str) -> Iterator[Check]:
             need(model.project, "aiplatform")
     if spec.safety.privacy is not None and spec.safety.privacy.dlp is not None:
         need(project, "dlp")
+    if spec.kms_key_name is not None:
+        need(spec.kms_key_name.split("/")[1], "cloudkms")
     for where, services in by_project.items():
         yield ServicesCheck(project=where, services=tuple(dict.fromkeys(services)))
 

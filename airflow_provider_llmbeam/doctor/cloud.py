@@ -20,6 +20,7 @@ _BIGQUERY = "https://bigquery.googleapis.com/bigquery/v2/projects"
 _SECRETS = "https://secretmanager.googleapis.com/v1"
 _ACCOUNTS = "https://iam.googleapis.com/v1/projects/-/serviceAccounts"
 _PUBSUB = "https://pubsub.googleapis.com/v1"
+_KEYS = "https://cloudkms.googleapis.com/v1"
 _COMPUTE = "https://compute.googleapis.com/compute/v1/projects"
 #: Roles of a dataset that may write its tables. Data Editor is shown as WRITER.
 #: Source: docs.cloud.google.com/iam/docs/roles-permissions/bigquery (2026-11-29)
@@ -126,6 +127,8 @@ class Cloud:
                 return f"{_ACCOUNTS}/{name}"
             case "topic" | "subscription":
                 return f"{_PUBSUB}/{name}"
+            case "key":
+                return f"{_KEYS}/{name}"
         return f"{_PROJECTS}/{name}"
 
     def _request(self, url: str, action: str, role: str, missing: str = "such project") -> CloudRequest:

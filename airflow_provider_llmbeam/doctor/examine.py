@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from airflow_provider_llmbeam import __version__
 from airflow_provider_llmbeam.doctor.checks import (
     Check,
     ExistsCheck,
+    FlinkCheck,
+    KeyCheck,
     LocationCheck,
     ModelCheck,
     PackagesCheck,
@@ -23,11 +26,13 @@ from airflow_provider_llmbeam.doctor.checks import (
     QuotaCheck,
     RegionCheck,
     Resource,
+    ServersCheck,
     ServicesCheck,
     SubnetworkCheck,
     TemplateCheck,
     cloud_checks,
     local_checks,
+    servers_of,
 )
 from airflow_provider_llmbeam.doctor.cloud import Cloud
 from airflow_provider_llmbeam.doctor.finding import Finding, Verdict
@@ -35,11 +40,13 @@ from airflow_provider_llmbeam.doctor.judge import (
     grant,
     judge_clock,
     judge_existence,
+    judge_key,
     judge_location,
     judge_models,
     judge_packages,
     judge_permissions,
     judge_quota,
+    judge_servers,
     judge_services,
     judge_subnetwork,
     judge_template,
@@ -56,6 +63,7 @@ from airflow_provider_llmbeam.quota.hook import QuotaHook
 from airflow_provider_llmbeam.spec import JobSpec
 from airflow_provider_llmbeam.spec.model import Model
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
+from airflow_provider_llmbeam.transport.flink import FlinkCluster
 
 #: A host of Google that answers every request, with its time.
 _CLOCK_HOST = "https://storage.googleapis.com"
@@ -182,6 +190,12 @@ def _subject(check: Check) -> str:
             return str(check.resource)
         case PackagesCheck():
             return "packages"
+        case KeyCheck():
+            return f"key {check.name}"
+        case FlinkCheck():
+            return f"Flink at {check.rest_url}"
+        case ServersCheck():
+            return check.subject
 
 
 def _remedy(check: Check, error: LLMBeamError) -> str:
@@ -198,6 +212,8 @@ def _remedy(check: Check, error: LLMBeamError) -> str:
             return "set `runner.location` to a region of Dataflow: gcloud compute regions list"
         case TemplateCheck() if isinstance(error, CloudNotFoundError):
             return "scripts/build-template --image IMAGE --output DIRECTORY"
+        case FlinkCheck():
+            return f"curl -sS {check.rest_url}/overview  # on the worker: `runner.rest_url`, firewall"
         case SubnetworkCheck():
             return f"gcloud compute networks subnets list --project={check.project} --regions={check.location}"
         case PermissionCheck() if check.account and isinstance(error, AccessDeniedError):
@@ -221,7 +237,28 @@ def _examine_here(check: Check, patient: Patient) -> list[Finding]:
             return [judge_packages(_wrong_packages(check.extras), check.extras, __version__)]
         case ModelCheck():
             return [_ask(check.model, patient)]
+        case FlinkCheck():
+            slots = FlinkCluster(check.rest_url).overview()["slots-available"]
+            return [Finding(subject=_subject(check), verdict="holds", sentence=f"answers; {slots} slots are free")]
+        case ServersCheck():
+            secrets = patient.spec.environment_secrets if patient.spec else {}
+            return [judge_servers(check, _connect(check, patient), is_secret=check.variable in secrets)]
     raise NotImplementedError(check)
+
+
+def _connect(check: ServersCheck, patient: Patient) -> dict[tuple[str, int], str]:
+    """Connects to one server after the other until one accepts; returns the error of each."""
+    errors: dict[tuple[str, int], str] = {}
+    value = patient.secrets.get(check.variable) or os.environ.get(check.variable, "")
+    for server in servers_of(check, value):
+        try:
+            socket.create_connection(server, timeout=_TIMEOUT_SECONDS[0]).close()
+        except OSError as error:
+            errors[server] = error.strerror or str(error)
+            continue
+        errors[server] = ""
+        break
+    return errors
 
 
 def _ask(model: Model, patient: Patient) -> Finding:
@@ -273,6 +310,8 @@ def _examine_cloud(check: Check, patient: Patient, clouds: Mapping[str, Cloud], 
             if found is None or isinstance(check, ExistsCheck):
                 return [judge_existence(check, exists=found is not None)]
             return [judge_location(check, str(found.get("location", "")))]
+        case KeyCheck():
+            return [judge_key(check, cloud.find(Resource(kind="key", name=check.name)))]
         case RegionCheck():
             hook = DataflowJobHook(check.location, check.project, patient.gcp_conn_id, patient.impersonation_chain)
             hook.active()

@@ -9,10 +9,12 @@ from typing import Any
 
 from airflow_provider_llmbeam.doctor.checks import (
     ExistsCheck,
+    KeyCheck,
     LocationCheck,
     PermissionCheck,
     QuotaCheck,
     Resource,
+    ServersCheck,
     ServicesCheck,
     SubnetworkCheck,
     TemplateCheck,
@@ -94,6 +96,8 @@ def grant(resource: Resource, account: str, role: str) -> str:
             return f"gcloud iam service-accounts add-iam-policy-binding {name} {given}"
         case "topic" | "subscription":
             return f"gcloud pubsub {resource.kind}s add-iam-policy-binding {name} {given}"
+        case "key":
+            return f"gcloud kms keys add-iam-policy-binding {name} {given}"
 
 
 def judge_existence(check: ExistsCheck | LocationCheck, *, exists: bool) -> Finding:
@@ -114,6 +118,54 @@ def judge_existence(check: ExistsCheck | LocationCheck, *, exists: bool) -> Find
     return Finding(
         subject=str(resource), verdict="fault", sentence=sentence, remedy=remedies.get(resource.kind, "")
     )
+
+
+def judge_key(check: KeyCheck, found: Mapping[str, Any] | None) -> Finding:
+    """Judges a key of Cloud KMS.
+
+    Args:
+        check: The check.
+        found: The key: `None` if there is none, empty if the account may not see it.
+    """
+    subject = f"key {check.name}"
+    if found is None:
+        sentence = "`kms_key_name`: there is none of this name."
+        remedy = f"gcloud kms keys describe {check.name}  # then correct `kms_key_name`"
+        return Finding(subject=subject, verdict="fault", sentence=sentence, remedy=remedy)
+    if not found:
+        sentence = "this account may not see it; what encrypts with it are the agents of the services."
+        return Finding(subject=subject, verdict="unknown", sentence=sentence)
+    version = found.get("primary", {})
+    if (state := version.get("state")) != "ENABLED":
+        sentence = f"its primary version is in state {state}, so that nothing is written or read with it."
+        remedy = (
+            f"gcloud kms keys versions enable {version.get('name', f'{check.name}/cryptoKeyVersions/VERSION')}"
+        )
+        return Finding(subject=subject, verdict="fault", sentence=sentence, remedy=remedy)
+    return Finding(subject=subject, verdict="holds", sentence="its primary version is enabled")
+
+
+def judge_servers(check: ServersCheck, errors: Mapping[tuple[str, int], str], *, is_secret: bool) -> Finding:
+    """Judges the servers of a source or a sink.
+
+    Args:
+        check: The check.
+        errors: Error of the connection to each server, up to the first that accepted one, whose error is empty.
+        is_secret: Whether the variable that names them is in Secret Manager.
+    """
+    if not errors:
+        if is_secret:
+            sentence = f"{check.variable} is in Secret Manager, and not on this machine; `llmbeam run` asks it."
+            return Finding(subject=check.subject, verdict="unknown", sentence=sentence)
+        sentence = f"no server is named: expected `conn_id` in a task, or {check.variable} in the environment."
+        remedy = f"export {check.variable}=…"
+        return Finding(subject=check.subject, verdict="fault", sentence=sentence, remedy=remedy)
+    (host, port), error = [*errors.items()][-1]
+    if not error:
+        return Finding(subject=check.subject, verdict="holds", sentence=f"{host}:{port} accepts connections")
+    sentence = "; ".join(f"{host}:{port} accepts no connection: {error}" for (host, port), error in errors.items())
+    remedy = f"nc -vz {host} {port}  # on the worker: address, firewall"
+    return Finding(subject=check.subject, verdict="fault", sentence=f"{sentence}.", remedy=remedy)
 
 
 def judge_location(check: LocationCheck, location: str) -> Finding:

@@ -12,12 +12,15 @@ from typing import Any
 
 from airflow_provider_llmbeam.doctor.finding import Finding
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.inference import PILOT_ROWS
 from airflow_provider_llmbeam.spec.model.price import price_of
 from airflow_provider_llmbeam.spec.runner import DataflowRunner
 from airflow_provider_llmbeam.spec.sink import FilesSink
 
 #: Limit of the cost of one trial, in US dollars.
 _BUDGET_USD = 0.5
+#: Longest wait for the line of batch inference, in seconds.
+_BATCH_SECONDS = 3600.0
 
 
 def trials_of(spec: JobSpec, token: str) -> Iterator[tuple[str, JobSpec]]:
@@ -29,8 +32,9 @@ def trials_of(spec: JobSpec, token: str) -> Iterator[tuple[str, JobSpec]]:
     """
     yield "one prompt", _trial(spec, f"llmbeam-doctor-prompt-{token}", rows=1)
     if spec.inference.mode != "online":
-        batch = {"inference": {"mode": "batch"}}
-        yield "one line of batch inference", _trial(spec, f"llmbeam-doctor-batch-{token}", rows=1, **batch)
+        batch = {"inference": {"mode": "batch", "max_batch_wait_seconds": _BATCH_SECONDS}}
+        name = f"llmbeam-doctor-batch-{token}"
+        yield "one line of batch inference", _trial(spec, name, rows=PILOT_ROWS + 1, **batch)
     if isinstance(spec.runner, DataflowRunner):
         runner = {"runner": spec.runner.model_dump(mode="json")}
         yield "ten rows on Dataflow", _trial(spec, f"llmbeam-doctor-dataflow-{token}", rows=10, **runner)
@@ -75,5 +79,11 @@ def send(spec: JobSpec, token: str, environment: Mapping[str, str]) -> Iterator[
             remedy = f"its files are in {trial.paths.output_uri}"
             yield Finding(subject=what, verdict="fault", sentence=last, remedy=remedy)
             continue
-        sentence = f"{json.loads(ended.stdout)['rows']['answered']} answered; below {trial.paths.output_uri}"
+        manifest = json.loads(ended.stdout)
+        if trial.inference.mode == "batch" and not manifest["origins"].get("batch"):
+            sentence = f"it was not answered within {_BATCH_SECONDS / 60:g} minutes, and was sent online."
+            remedy = "llmbeam run with `inference` 'batch', which waits a day"
+            yield Finding(subject=what, verdict="unknown", sentence=sentence, remedy=remedy)
+            continue
+        sentence = f"{manifest['rows']['answered']} answered; below {trial.paths.output_uri}"
         yield Finding(subject=what, verdict="holds", sentence=sentence)

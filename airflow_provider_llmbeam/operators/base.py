@@ -296,6 +296,9 @@ class InferenceJobOperator(WrittenInDag, HasLineage, BaseOperator):
             connected["safety"] = models.complete_guard(self.safety)
         if self.cascade is not None:
             connected["cascade"] = models.complete_stages(self.cascade)
+        connected["sink"] = models.complete_sink(connected.get("sink"))
+        if connected.get("sinks"):
+            connected["sinks"] = [*map(models.complete_sink, connected["sinks"])]
         spec = with_base_urls(with_key(JobSpec.parse(connected), self.gcp_conn_id), os.environ, self.log)
         self._check_allowed(spec)
         return spec, secrets

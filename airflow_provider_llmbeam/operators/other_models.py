@@ -70,6 +70,21 @@ class OtherModels:
         guard = self.complete_model(moderation.get("model"), moderation.get("conn_id"))
         return {**found, "moderation": {**moderation, "model": guard}}
 
+    def complete_sink(self, sink: Any) -> Any:
+        """Returns a sink, as plain data, with the fields of the connection of its embedding model.
+
+        Args:
+            sink: A sink of the job.
+
+        Raises:
+            JobSpecError: See `complete_model`.
+        """
+        found = from_text(plain(sink))
+        embed = from_text(found.get("embed")) if isinstance(found, Mapping) else None
+        if not isinstance(embed, Mapping):
+            return sink
+        return {**found, "embed": {**embed, "model": self.complete_model(embed.get("model"))}}
+
     def complete_stages(self, cascade: Any) -> Any:
         """Returns `cascade`, as plain data, with the fields of the connection of each model of its type.
 

@@ -21,6 +21,10 @@ _CLOCK = re.compile(r"[+-]?\d+:\d\d(:\d\d(\.\d+)?)?")
 _TIME_OF_DAY = re.compile(r"(?P<time>\d?\d:\d\d(:\d\d)?) +(?P<zone>[A-Za-z][\w+/-]*)")
 
 
+#: Number of prompts that are sent online first, so that a wrong prompt or model is found in a minute and not after
+#: hours. The job keeps their answers.
+PILOT_ROWS = 32
+
 TimeOfDay = Annotated[str, Field(pattern=_TIME_OF_DAY)]
 
 

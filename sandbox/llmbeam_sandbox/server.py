@@ -203,7 +203,7 @@ class Sandbox(Server):
 
     @property
     def iam(self) -> IamState:
-        """Permissions, APIs, accounts and subnetworks, which tests change."""
+        """Permissions, APIs, accounts, subnetworks and keys, which tests change."""
         return self._services.iam
 
     @property

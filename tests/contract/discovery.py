@@ -23,6 +23,7 @@ DOCUMENTS = (
     (re.compile(r"/compute/v1/"), "compute", "v1"),
     (re.compile(r"/v1/projects/[^/]+/(?:topics|subscriptions|snapshots)\b"), "pubsub", "v1"),
     (re.compile(r"/v1/projects/[^/]+/(?:locations/[^/]+/)?secrets\b"), "secretmanager", "v1"),
+    (re.compile(r"/v1/projects/[^/]+/locations/[^/]+/keyRings\b"), "cloudkms", "v1"),
     (re.compile(r"/v2/projects/[^/]+/(?:locations/[^/]+/)?content:"), "dlp", "v2"),
     (re.compile(r"/v2/projects/"), "run", "v2"),
     (re.compile(r"/v1/projects/-/serviceAccounts/[^/:]+(:testIamPermissions)?$"), "iam", "v1"),

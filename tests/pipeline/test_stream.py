@@ -6,16 +6,19 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka_broker import Broker, create_topics
 from llmbeam_sandbox import Latency, ModelSettings, Quota, Sandbox
+from llmbeam_sandbox.models.embedding.base import vector
 
 from airflow_provider_llmbeam.pipeline.stream.run import run_stream
 from airflow_provider_llmbeam.spec import JobSpec
@@ -210,3 +213,42 @@ def test_the_rate_that_a_worker_has_learned_is_that_of_the_next_one_on_another_m
     (file,) = (tmp_path / "state").rglob("learned_rate-*.json")
     assert 5 < json.loads(file.read_text())["requests_per_second"] < 14
     assert rejected[0] > rejected[1]
+
+
+def test_answers_and_their_vectors_are_each_paid_and_stored_once_although_a_worker_is_killed(
+    stream, sandbox, tmp_path, database, monkeypatch
+):
+    monkeypatch.setenv("VECTORS", database)
+    count, dimensions, model = 40, 8, "text-embedding-3-small"
+    embed = {"model": {**stream.spec["model"], "name": model}, "dimensions": dimensions}
+    store = {"type": "postgres", "table": "vectors", "dsn_env": "VECTORS", "passthrough": ["llmbeam_text"]}
+    stream.spec["sinks"] = [{**store, "embed": embed}]
+    stream.send([(f"u{number}".encode(), encoded({"text": f"question {number}"})) for number in range(count)])
+    spec, run = tmp_path / "job.json", tmp_path / "run.json"
+    spec.write_text(json.dumps(stream.spec))
+    run.write_text(json.dumps({"member": "a"}))
+    held = sandbox.faults.hold("openai.embeddings", "question 7 ")
+    command = [sys.executable, "-m", "airflow_provider_llmbeam.pipeline", "--step", "stream"]
+    worker = subprocess.Popen([*command, "--spec", str(spec), "--input", str(run)])
+
+    def stored():
+        with psycopg.connect(database) as connection:
+            if connection.execute("SELECT to_regclass('vectors')").fetchone() == (None,):
+                return []
+            return connection.execute("SELECT llmbeam_text, answer FROM vectors").fetchall()
+
+    until_job(worker, lambda: held.waiting and stored() and len(sandbox.requests.paid(METHOD)) == count)
+    time.sleep(1)  # what is answered is in the journal
+    worker.kill()
+    worker.wait()
+    held.release()
+    found = stream.drain()
+    answers = [each["answer"] for each in stream.answers()]
+    assert len(answers) == len({*answers}) == count
+    wanted = {text: vector(text, model=model, dimensions=dimensions) for text in answers}
+    assert {text: pytest.approx(each, abs=1e-6) for text, each in stored()} == wanted
+    assert Counter(sandbox.requests.paid(METHOD).values()) == {1: count}
+    embedded = sandbox.requests.paid("openai.embeddings")
+    assert len(embedded) == count
+    assert embedded.total() - count <= found["embedded"] < count, "at most what was in flight"
+    assert found["resumed"] > 0

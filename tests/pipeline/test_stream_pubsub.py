@@ -6,13 +6,13 @@ import base64
 import json
 import os
 import random
+import re
 import sys
 import time
-from collections import Counter
 
 import pytest
 import sessions
-from llmbeam_sandbox import Latency, ModelSettings, Sandbox
+from llmbeam_sandbox import Fault, Latency, ModelSettings, Sandbox
 from llmbeam_sandbox.models.answers import prompt_sha256
 from waiting import scaled, until
 
@@ -76,12 +76,17 @@ class Stream:
         return json.loads([line for line in self.log.read_text().splitlines() if line.startswith('{"at"')][-1])
 
     def kill(self):
-        """Kills the oldest worker; its leases end at once, as at any time they may."""
+        """Kills the oldest worker; its leases end at once, as at any time they may.
+
+        Returns the time, and the texts of the answers that were recorded until then.
+        """
         worker = self.workers.pop(0)
         sessions.kill([worker])
         worker.wait()
+        killed_at, recorded = time.time(), self.recorded()
         for each in self.sandbox.pubsub.subscription(SUBSCRIPTION).deliveries:
             each.leased_until = 0.0
+        return killed_at, recorded
 
     def end(self):
         """Ends all workers with SIGTERM."""
@@ -98,10 +103,9 @@ class Stream:
         ]
 
     def recorded(self):
-        """Texts of the answers that segments have."""
         files = self.directory.glob("state/trial/journal*@stream/*.jsonl")
         lines = [line for file in files for line in file.read_text().splitlines()]
-        return [json.loads(line)["text"] for line in lines if line.endswith("}")]
+        return {json.loads(line)["text"].partition(" [")[0] for line in lines if line.endswith("}")}
 
 
 @pytest.fixture
@@ -115,27 +119,19 @@ def stream(sandbox, google, tmp_path):
 def test_kills_lose_nothing_and_pay_twice_at_most_what_was_not_recorded(stream, workers):
     chance = random.Random(61 + workers)
     texts = {}
-    for number in range(400):
+    for number in range(200 * KILLS):
         key = f"user {number % 7}" if number % 2 else ""
-        (message_id,) = stream.publish({"text": f"message {number} of {key}"}, key=key)
-        texts[message_id] = f"message {number} of {key}", key
-    hashes = {prompt_sha256(text): text for text, _ in texts.values()}
-
-    def requests():
-        return Counter(hashes[each.prompt_sha256] for each in stream.sandbox.requests if each.prompt_sha256)
-
+        text = f"message {number} of {key or 'nobody'}"
+        (message_id,) = stream.publish({"text": text}, key=key)
+        texts[message_id] = text, key
     for _ in range(workers):
         stream.start()
-    unrecorded, before_kill = 0, list[tuple[set, Counter]]()
+    kills = []
     for _ in range(2 * KILLS):
         begun = len(stream.records(ANSWERS))
         until(lambda begun=begun: len(stream.records(ANSWERS)) > begun + 10, stream.log.read_text)
         time.sleep(chance.uniform(0, 1))
-        stream.kill()
-        recorded = {text.partition(" [")[0] for text in stream.recorded()}
-        sent = requests()
-        unrecorded += len(set(sent) - recorded)
-        before_kill.append((recorded, sent))
+        kills.append(stream.kill())
         stream.start()
     until(lambda: {name for name, _ in stream.records(ANSWERS)} == set(texts), stream.log.read_text)
     stream.end()
@@ -146,11 +142,17 @@ def test_kills_lose_nothing_and_pay_twice_at_most_what_was_not_recorded(stream, 
     for key in {key for _, key in texts.values() if key}:
         of_key = [name for name in first if texts[name][1] == key]
         assert of_key == sorted(of_key, key=int)
-    total = requests()
-    assert sum(total.values()) - len(texts) <= unrecorded
-    if workers == 1:  # the other one may be asking while this one is killed
-        for recorded, sent in before_kill:
-            assert all(total[text] == sent[text] for text in recorded)
+    hashes = {prompt_sha256(text): text for text, _ in texts.values()}
+    asked = [
+        (each.received_at, hashes[each.prompt_sha256]) for each in stream.sandbox.requests if each.prompt_sha256
+    ]
+    unrecorded = 0
+    for killed_at, recorded in kills:
+        unrecorded += len({text for at, text in asked if at < killed_at} - recorded)
+        assert not {text for at, text in asked if at > killed_at} & recorded
+    print(f"{len(texts)} messages, {len(kills)} kills: {len(answers) - len(texts)} answers and", end=" ")
+    print(f"{len(asked) - len(texts)} requests twice, {unrecorded} unrecorded")
+    assert len(asked) - len(texts) <= unrecorded
     assert stream.sandbox.pubsub.subscription(SUBSCRIPTION).deliveries == []
 
 
@@ -163,3 +165,33 @@ def test_a_message_that_cannot_be_read_goes_to_the_dead_letter_topic_with_its_id
     assert [name for name, _ in failed] == ids[1:]
     assert {record["llmbeam_error"]["kind"] for _, record in failed} == {"unreadable_row", "template_error"}
     assert stream.sandbox.pubsub.subscription(SUBSCRIPTION).deliveries == []
+
+
+def test_an_answer_that_the_topic_refuses_goes_to_the_dead_letter_and_the_others_stay_in_order(stream, sandbox):
+    stream.spec["sink"]["ordering_key"] = "pubsub_ordering_key"
+    stream.spec["sink"]["passthrough"] = ["pubsub_ordering_key"]
+    ids = [name for number in range(6) for name in stream.publish({"text": f"m{number}"}, key="k")]
+    fault = Fault(kind="error", http_status=400, message="No schema.")
+    refused = f'pubsub_message_id\\": \\"{ids[2]}\\"'
+    sandbox.faults.when("pubsub.topics.publish", refused, fault)
+    stream.start(drain=True)
+    assert stream.workers[0].wait(scaled(90)) == 0, stream.log.read_text()
+    sandbox.faults.clear()
+    assert [name for name, _ in stream.records(ANSWERS)] == [*ids[:2], *ids[3:]]
+    assert {each.fields["orderingKey"] for each in sandbox.pubsub.messages(ANSWERS)} == {"k"}
+    ((name, record),) = stream.records(DEAD_LETTER)
+    assert (name, record["llmbeam_error"]["kind"]) == (ids[2], "not_stored")
+    assert "No schema." in record["llmbeam_error"]["message"]
+
+
+def test_missing_topics_are_created_with_a_subscription_or_named(stream, sandbox):
+    del stream.spec["stream"]["dead_letter_topic"]
+    stream.publish(b"no JSON")
+    stream.start(drain=True)
+    assert stream.workers.pop().wait(scaled(90)) != 0
+    assert "or set `stream.create_topics`" in stream.log.read_text()
+    stream.spec["stream"]["create_topics"] = True
+    stream.start(drain=True)
+    assert stream.workers[0].wait(scaled(90)) == 0, stream.log.read_text()
+    name = re.search(r"llmbeam-trial-[0-9a-f]+-dead-letter", stream.log.read_text())[0]
+    assert len(sandbox.pubsub.subscription(f"{PROJECT}/subscriptions/{name}").deliveries) == 1

@@ -56,6 +56,7 @@ from airflow_provider_llmbeam.providers.errors import ApiError
 from airflow_provider_llmbeam.redaction import redact
 from airflow_provider_llmbeam.spec.facts import TIER_RATIOS
 from airflow_provider_llmbeam.spec.identity import display_name_prefix
+from airflow_provider_llmbeam.spec.inference import PILOT_ROWS
 from airflow_provider_llmbeam.spec.job import JobSpec
 from airflow_provider_llmbeam.spec.job.inference_rules import check_batch_model
 from airflow_provider_llmbeam.spec.model import Model, parse_model
@@ -67,9 +68,6 @@ _log = logging.getLogger("llmbeam")
 
 #: Largest request file, in bytes. Files are answered side by side, and one that fails takes only its rows with it.
 MAX_FILE_BYTES = 200 * 2**20
-#: Number of prompts that are sent online first, so that a wrong prompt or model is found in a minute and not after
-#: hours. The job keeps their answers.
-PILOT_ROWS = 32
 
 NewPipeline = Callable[[], beam.Pipeline]
 

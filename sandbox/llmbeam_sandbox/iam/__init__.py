@@ -1,1 +1,1 @@
-"""The emulated permissions, APIs of projects, accounts and subnetworks."""
+"""The emulated permissions, APIs of projects, accounts, subnetworks and keys."""

@@ -1,4 +1,4 @@
-"""`testIamPermissions` of several APIs, Service Usage, projects, service accounts and subnetworks, over REST."""
+"""`testIamPermissions` of several APIs, Service Usage, projects, accounts, subnetworks and keys, over REST."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from llmbeam_sandbox.iam.state import IamState
 METHODS = Methods(
     names=(
         "bigquery.tables.testIamPermissions",
+        "cloudkms.cryptoKeys.get",
         "cloudresourcemanager.projects.get",
         "cloudresourcemanager.projects.testIamPermissions",
         "compute.subnetworks.get",
@@ -69,6 +70,7 @@ class Iam:
         subnetwork = (
             r"/compute/v1/projects/(?P<project>[^/]+)/regions/(?P<region>[^/]+)/subnetworks/(?P<subnetwork>[^/]+)"
         )
+        key = r"/v1/(?P<key>projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/:]+)"
         services = r"/v1/projects/(?P<project>[^/]+)/services:batchGet"
         return [
             *(_route("POST", f"{path}:testIamPermissions", name, self._test) for name, path in _TESTED),
@@ -77,6 +79,7 @@ class Iam:
             _route("GET", _ACCOUNT, "iam.serviceAccounts.get", self._get_account),
             _route("GET", services, "serviceusage.services.batchGet", self._batch_get),
             _route("GET", subnetwork, "compute.subnetworks.get", self._get_subnetwork),
+            _route("GET", key, "cloudkms.cryptoKeys.get", self._get_key),
         ]
 
     def _test(self, call: RestCall) -> Reply:
@@ -144,6 +147,13 @@ class Iam:
             }
         )
 
+    def _get_key(self, call: RestCall) -> Reply:
+        name = call.names["key"]
+        if name not in self._state.keys:
+            raise RestError(404, f"CryptoKey {name} not found.")
+        primary = {"name": f"{name}/cryptoKeyVersions/1", "state": self._state.keys[name]}
+        return json_reply({"name": name, "purpose": "ENCRYPT_DECRYPT", "primary": primary})
+
 
 def routes(backend: Backend, iam: Iam) -> list[web.RouteDef]:
     """Returns the routes, which precede those of the services that have the resources."""
@@ -162,6 +172,7 @@ def routes(backend: Backend, iam: Iam) -> list[web.RouteDef]:
         ("GET", "/v1/projects/-/serviceAccounts/{account:[^/:]+}"),
         ("GET", "/v1/projects/{project}/services:batchGet"),
         ("GET", "/compute/v1/projects/{project}/regions/{region}/subnetworks/{subnetwork}"),
+        ("GET", "/v1/projects/{project}/locations/{location}/keyRings/{ring}/cryptoKeys/{key:[^/:]+}"),
     )
     return [web.route(verb, path, service.serve) for verb, path in paths]
 

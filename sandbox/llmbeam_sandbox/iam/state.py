@@ -13,6 +13,7 @@ class IamState:
         disabled: APIs that are disabled.
         accounts: Emails of accounts that exist; None is all.
         subnetworks: Whether a subnetwork has Private Google Access, by name.
+        keys: State of the primary version of a key of Cloud KMS, by name.
     """
 
     def __init__(self) -> None:
@@ -24,6 +25,7 @@ class IamState:
         self.disabled: set[str] = set()
         self.accounts: set[str] | None = None
         self.subnetworks: dict[str, bool] = {}
+        self.keys: dict[str, str] = {}
 
     def deny(self, *permissions: str, on: str = "") -> None:
         """Denies permissions from now on, until a reset.

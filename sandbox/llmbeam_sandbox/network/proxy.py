@@ -27,6 +27,7 @@ SERVED_HOSTS = frozenset(
         "api.anthropic.com",
         "api.openai.com",
         "bigquery.googleapis.com",
+        "cloudkms.googleapis.com",
         "cloudquotas.googleapis.com",
         "cloudresourcemanager.googleapis.com",
         "compute.googleapis.com",

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from airflow_provider_llmbeam.doctor.checks import ModelCheck, PackagesCheck, local_checks
+import pytest
+
+from airflow_provider_llmbeam.doctor.checks import (
+    ModelCheck,
+    PackagesCheck,
+    ServersCheck,
+    local_checks,
+    servers_of,
+)
 from airflow_provider_llmbeam.spec import JobSpec
 
 JOB = {
@@ -25,3 +33,22 @@ def test_a_kafka_sink_has_an_extra():
     kafka = {"type": "kafka", "topic": "moods", "bootstrap_servers": "localhost:9092"}
     job = JobSpec.parse({**JOB, "sink": kafka, "state_uri": "state"})
     assert local_checks(job)[0] == PackagesCheck(extras=("kafka",))
+
+
+@pytest.mark.parametrize(
+    ("servers", "value", "found"),
+    [
+        ("a:9093, b", "", [("a", 9093), ("b", 9092)]),
+        (None, '{"bootstrap.servers": "SASL_SSL://a:9093"}', [("a", 9093)]),
+        (None, '{"sasl.password": "k"}', []),
+        (None, '{"sasl.password": ', []),
+        (None, "postgresql://me:a%40b@db/shop", [("db", 5432)]),
+        (None, "postgresql://me@[::1]:6432/shop?sslmode=require", [("::1", 6432)]),
+        (None, "host=db port=6432 dbname=shop", [("db", 6432)]),
+        (None, "host='db' dbname=shop", [("db", 5432)]),
+        (None, "postgresql:///shop?host=/tmp", []),
+        (None, "", []),
+    ],
+)
+def test_servers_are_read_from_the_spec_from_settings_and_from_connection_strings(servers, value, found):
+    assert servers_of(ServersCheck(subject="Kafka", servers=servers, variable="V"), value) == found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -206,6 +207,36 @@ def wrong_region(world: World) -> None:
     world.sandbox.faults.queue("dataflow.jobs.list", Fault(kind="error", http_status=400, message=message))
 
 
+def use_key(state: str | None) -> Callable[[World], None]:
+    def plant(world: World) -> None:
+        world.job["kms_key_name"] = KEY
+        if state:
+            world.sandbox.iam.keys[KEY] = state
+
+    return plant
+
+
+def run_on_flink(world: World) -> None:
+    world.job["runner"] = {
+        "type": "flink",
+        "rest_url": "http://127.0.0.1:9",
+        "job_endpoint": "127.0.0.1:9",
+        "flink_version": "2.1",
+        "environment": {"type": "EXTERNAL", "address": "localhost:50000"},
+    }
+    change(model={"type": "echo"})(world)
+
+
+def write_to_postgres(**secrets: str) -> Callable[[World], None]:
+    def plant(world: World) -> None:
+        change(sink={"type": "postgres", "table": "moods"}, model={"type": "echo"})(world)
+        del world.job["runner"]
+        world.patient["secrets"] = secrets
+
+    return plant
+
+
+KEY = f"projects/{PROJECT}/locations/us-central1/keyRings/llmbeam/cryptoKeys/state"
 DEVELOPER = {"type": "gemini", "name": "gemini-2.5-flash"}
 SERVER = {"type": "openai", "name": "llama"}
 GRANT = "gcloud projects add-iam-policy-binding llmbeam-sandbox"
@@ -338,6 +369,32 @@ FAULTS: dict[str, tuple[Callable[[World], None], str, str]] = {
     ),
     "proxy that does not answer": (break_the_proxy, "through the proxy of HTTPS_PROXY", "correct HTTPS_PROXY"),
     "clock that is slow": (set_now, " s slow: Google refuses", "timedatectl set-ntp true"),
+    "key of Cloud KMS missing": (
+        use_key(None),
+        "`kms_key_name`: there is none of this name",
+        f"gcloud kms keys describe {KEY}",
+    ),
+    "key of Cloud KMS disabled": (
+        use_key("DISABLED"),
+        "its primary version is in state DISABLED",
+        f"gcloud kms keys versions enable {KEY}/cryptoKeyVersions/1",
+    ),
+    "Flink unreachable": (run_on_flink, "Flink did not answer", "curl -sS http://127.0.0.1:9/overview"),
+    "Kafka unreachable": (
+        change(sink={"type": "kafka", "topic": "moods", "bootstrap_servers": "127.0.0.1:9,localhost:9"}),
+        "127.0.0.1:9 accepts no connection: Connection refused; localhost:9 accepts",
+        "nc -vz localhost 9",
+    ),
+    "PostgreSQL unreachable": (
+        write_to_postgres(LLMBEAM_POSTGRES_DSN="postgresql://me:secret@127.0.0.1:9/shop"),
+        "127.0.0.1:9 accepts no connection: Connection refused",
+        "nc -vz 127.0.0.1 9",
+    ),
+    "PostgreSQL not named": (
+        write_to_postgres(),
+        "expected `conn_id` in a task, or LLMBEAM_POSTGRES_DSN",
+        "export LLMBEAM_POSTGRES_DSN=",
+    ),
     "extra not installed": (
         remove_a_package,
         "confluent-kafka>=2.12, which is not installed",
@@ -359,6 +416,32 @@ def test_a_planted_fault_is_named_with_what_mends_it(world, name):
     plant(world)
     faults = [each for each in world.findings() if each.verdict == "fault"]
     assert any(words in each.sentence and remedy in each.remedy for each in faults), faults
+
+
+def test_a_key_and_servers_that_are_there_hold(world):
+    use_key("ENABLED")(world)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        brokers = f"127.0.0.1:9,127.0.0.1:{port}"
+        change(sink={"type": "kafka", "topic": "moods", "bootstrap_servers": brokers})(world)
+        found = {each.subject: each for each in world.findings()}
+    assert found[f"key {KEY}"].verdict == "holds"
+    kafka = found["Kafka of the sink"]
+    assert (kafka.verdict, kafka.sentence) == ("holds", f"127.0.0.1:{port} accepts connections")
+
+
+def test_a_key_that_the_account_may_not_see_is_no_fault(world):
+    use_key("ENABLED")(world)
+    world.sandbox.faults.queue("cloudkms.cryptoKeys.get", Fault(kind="error", http_status=403))
+    (found,) = [each for each in world.findings() if each.verdict != "holds"]
+    assert (found.verdict, found.subject) == ("unknown", f"key {KEY}")
+
+
+def test_servers_whose_settings_are_in_secret_manager_are_unknown(world):
+    runner = {"environment_secrets": {"LLMBEAM_POSTGRES_DSN": f"{SECRET}/versions/latest"}}
+    change(sink={"type": "postgres", "table": "moods"}, runner=runner)(world)
+    (found,) = [each for each in world.findings() if each.verdict != "holds"]
+    assert (found.verdict, found.subject) == ("unknown", "PostgreSQL of the sink")
 
 
 def test_an_unknown_usage_tier_is_no_fault_and_is_named(world):

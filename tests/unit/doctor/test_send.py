@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from llmbeam_sandbox import BatchSettings
 
 from airflow_provider_llmbeam.doctor.send import send, trials_of
 from airflow_provider_llmbeam.spec import JobSpec
+from airflow_provider_llmbeam.spec.inference import PILOT_ROWS
 
 JOB = {
     "name": "moods",
@@ -29,7 +31,11 @@ def test_a_job_online_has_a_trial_of_one_prompt_on_this_machine():
 def test_batch_inference_has_a_trial_of_one_line():
     job = JobSpec.parse({**JOB, "inference": {"mode": "batch"}})
     _, (name, trial) = trials_of(job, "1")
-    assert (name, trial.inference.mode, len(trial.source.rows)) == ("one line of batch inference", "batch", 1)
+    assert (name, trial.inference.mode, len(trial.source.rows)) == (
+        "one line of batch inference",
+        "batch",
+        PILOT_ROWS + 1,
+    )
 
 
 def test_dataflow_has_a_trial_of_ten_rows():
@@ -53,3 +59,23 @@ def test_ten_rows_are_sent_on_dataflow(google, sandbox):
     trials = {found.subject: found for found in send(JobSpec.parse({**JOB, "runner": DATAFLOW}), "3", {})}
     assert trials["ten rows on Dataflow"].verdict == "holds", trials
     assert trials["ten rows on Dataflow"].sentence.startswith("10 answered")
+
+
+@pytest.mark.full
+def test_a_line_of_batch_inference_is_sent(google, sandbox):
+    job = JobSpec.parse({**JOB, "inference": {"mode": "batch"}})
+    trials = {found.subject: found for found in send(job, "4", {})}
+    assert trials["one line of batch inference"].verdict == "holds", trials
+    assert {charge.tier: charge.answers for charge in sandbox.token_bill.charges} == {
+        "standard": 1 + PILOT_ROWS,
+        "batch": 1,
+    }
+
+
+@pytest.mark.full
+def test_a_line_that_batch_inference_does_not_answer_in_time_is_said_to_be(google, sandbox, monkeypatch):
+    monkeypatch.setattr("airflow_provider_llmbeam.doctor.send._BATCH_SECONDS", 1.0)
+    sandbox.batches.settings = BatchSettings(outcome="stuck")
+    job = JobSpec.parse({**JOB, "inference": {"mode": "batch"}})
+    trials = {found.subject: found for found in send(job, "5", {})}
+    assert trials["one line of batch inference"].verdict == "unknown", trials

@@ -14,9 +14,17 @@ from airflow_provider_llmbeam.operators.compare_inference import CompareInferenc
 from airflow_provider_llmbeam.operators.evaluate_inference import EvaluateInferenceOperator
 from airflow_provider_llmbeam.operators.other_models import OtherModels
 from airflow_provider_llmbeam.operators.run_inference import RunInferenceOperator
+from airflow_provider_llmbeam.operators.stream_inference import StreamInferenceOperator
 from airflow_provider_llmbeam.operators.taskflow import _LLMBeamDecoratedOperator
 from airflow_provider_llmbeam.sensors.quota import QuotaHealthSensor
-from airflow_provider_llmbeam.spec import FilesSink, FilesSource, GeminiModel, JobSpec, PromptTemplate
+from airflow_provider_llmbeam.spec import (
+    AnswerVectors,
+    FilesSink,
+    FilesSource,
+    GeminiModel,
+    JobSpec,
+    PromptTemplate,
+)
 from airflow_provider_llmbeam.spec.evaluation import Alternative, Judge, JudgeMetric
 from airflow_provider_llmbeam.spec.safety import Moderation, Safety
 from tests.unit.operators.test_arguments import SIMPLE, TASK
@@ -40,6 +48,15 @@ def test_a_guard_that_is_a_spec_value_gets_what_the_connection_provides(safety: 
     assert moderation is not None
     assert moderation.model == MODEL.model_copy(update={"base_url": GATEWAY, "project": "p"})
     assert environment == {"GOOGLE_API_KEY": "the-key"}
+
+
+def test_the_embedding_model_of_a_sink_gets_what_the_connection_provides() -> None:
+    queue = {"type": "pubsub", "subscription": "projects/p/subscriptions/s"}
+    embed = AnswerVectors(model=GeminiModel(name="gemini-embedding-001"))
+    sink = {"type": "milvus", "uri": "a.db", "collection": "a", "embed": embed}
+    given = {**SIMPLE, "source": queue, "sink": sink, "sinks": [{**sink, "collection": "b"}], "state_uri": "state"}
+    spec, _ = StreamInferenceOperator(**given)._job({"ti": TASK})
+    assert [model.base_url for model in spec.models] == [GATEWAY] * 3
 
 
 def test_a_model_that_a_function_returns_as_a_spec_value_gets_what_the_connection_provides() -> None:
