@@ -25,6 +25,7 @@ from llmbeam_sandbox import Latency  # noqa: E402
 
 from airflow_provider_llmbeam.pipeline.stream.windows import merge  # noqa: E402
 from bench.stream import __doc__ as description  # noqa: E402
+from bench.stream.group import rows_by_members, watch_group  # noqa: E402
 from bench.stream.latency import LOADS, measure, table  # noqa: E402
 from bench.stream.plan import steps  # noqa: E402
 from bench.stream.recount import count_again, find_differences, sum_increments  # noqa: E402
@@ -45,11 +46,8 @@ _MIB = 2**20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a measurement; returns 1 if something is wrong."""
     options = _parser().parse_args(arguments)
-    return int(
-        not {"kills": kills, "latency": latency, "memory": memory, "lag": lag, "metrics": metrics}[options.what](
-            options
-        )
-    )
+    measurements = (kills, latency, memory, lag, metrics, group, members)
+    return int(not {each.__name__: each for each in measurements}[options.what](options))
 
 
 def kills(options: argparse.Namespace) -> bool:
@@ -131,6 +129,24 @@ def metrics(options: argparse.Namespace) -> bool:
     return not different and total.answers == len(evidence.keys)
 
 
+def group(options: argparse.Namespace) -> bool:
+    """Kills members of a group that grows, shrinks and is upgraded; returns whether nothing was wrong."""
+    with _broker() as (broker, directory):
+        found = watch_group(options.seed, options.kills, broker, directory)
+    verdict = found.verdict
+    figures = asdict(found) | {"faults": verdict.faults, "recovery_median": median(verdict.recoveries)}
+    _print(json.dumps(figures, indent=1))
+    return not verdict.faults and len(found.versions) == 2
+
+
+def members(options: argparse.Namespace) -> bool:
+    """Measures rows per second against the number of members."""
+    with _broker() as (broker, directory):
+        for number, rows in rows_by_members(broker, directory).items():
+            _print(f"{number} members: {rows:.1f} rows/s")
+    return True
+
+
 @contextmanager
 def _broker() -> Iterator[tuple[Broker, Path]]:
     """Provides a broker, and a folder for the rest."""
@@ -142,7 +158,7 @@ def _broker() -> Iterator[tuple[Broker, Path]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.stream", description=description)
-    parser.add_argument("what", choices=("kills", "latency", "memory", "lag", "metrics"))
+    parser.add_argument("what", choices=("kills", "latency", "memory", "lag", "metrics", "group", "members"))
     parser.add_argument("--seed", type=int, default=61)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--rate", type=float, default=200.0, help="messages per second, of memory and lag")

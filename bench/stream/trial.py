@@ -20,7 +20,7 @@ from typing import Any
 
 import sessions
 from kafka_broker import Broker, create_topics
-from llmbeam_sandbox import Latency, ModelSettings, Sandbox
+from llmbeam_sandbox import Latency, ModelSettings, Quota, Sandbox
 from llmbeam_sandbox.models.answers import prompt_sha256
 from waiting import scaled, until
 
@@ -32,6 +32,8 @@ METRICS, WINDOW_SECONDS = "metrics", 2
 _NUMBER = re.compile(r"message (\d+)")
 #: What a worker prints once it has partitions.
 _JOINED = re.compile(r"assigned\W+[1-9]")
+#: What follows the text in the prompt, before and after an upgrade.
+PROMPTS = ("", " Be brief.")
 #: Longest time without another answer at the end, when all workers answer, in seconds.
 _STALL_SECONDS = 20.0
 
@@ -48,6 +50,8 @@ class Setting:
         commit_interval_ms: `stream.commit_interval_ms`.
         program: What a worker runs, before `--spec`.
         seed: Seed of the keys.
+        requests_per_minute: Quota of the model server, which the job states; `None` for none.
+        own_machines: Whether each worker is a machine of its own, as far as it shares a governor.
         job: Further fields of the job.
     """
 
@@ -58,6 +62,8 @@ class Setting:
     commit_interval_ms: int = 200
     program: Sequence[str] = ("-m", "airflow_provider_llmbeam.pipeline")
     seed: int = 0
+    requests_per_minute: int | None = None
+    own_machines: bool = False
     job: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -83,8 +89,10 @@ class Trial:
 
     def __enter__(self) -> Trial:
         self._stack = ExitStack()
-        latency = self.setting.latency
-        self._sandbox = self._stack.enter_context(Sandbox(models=ModelSettings(latency=latency)))
+        quota = Quota(requests_per_minute=self.setting.requests_per_minute)
+        settings = ModelSettings(latency=self.setting.latency, quota=quota)
+        self._sandbox = self._stack.enter_context(Sandbox(models=settings))
+        self._prompt = PROMPTS[0]
         self.url = self._sandbox.url
         create_topics(self.broker.servers, self.setting.partitions, QUESTIONS, ANSWERS, DEAD_LETTER, METRICS)
         # The broker's own time: that of a producer is earlier than the moment from which others see the record.
@@ -116,17 +124,21 @@ class Trial:
         for member in (0, 1):
             self.start(member)
         self.await_partitions()
-        for step in steps:
-            if step.awaits_answers:
-                self.await_partitions()
-            time.sleep(step.pause)
-            self._do(step)
+        self.do(steps)
         self.await_partitions()
         time.sleep(seconds_after)
         self.finish()
         for member in [*self.workers]:
             self.end(member)
         return self.evidence()
+
+    def do(self, steps: Iterable[Step]) -> None:
+        """Does steps."""
+        for step in steps:
+            if step.awaits_answers:
+                self.await_partitions()
+            time.sleep(step.pause)
+            self._do(step)
 
     def finish(self) -> None:
         """Ends the messages, and waits until all are answered, or there is no progress."""
@@ -146,7 +158,14 @@ class Trial:
         self._logs[member] = path
         with path.open("wb") as log:
             command = [sys.executable, *arguments]
-            self.workers[member] = sessions.start(command, stdout=log, stderr=log, env=environment())
+            self.workers[member] = sessions.start(command, stdout=log, stderr=log, env=self._environment(member))
+
+    def _environment(self, member: int) -> dict[str, str]:
+        if not self.setting.own_machines:
+            return environment()
+        (folder := self.directory / f"machine-{member}").mkdir(exist_ok=True)
+        client = json.dumps({"client.id": folder.name})
+        return environment() | {"LLMBEAM_SHARED_TMPDIR": str(folder), "LLMBEAM_KAFKA_SOURCE_CONFIG": client}
 
     def kill(self, member: int) -> None:
         """Ends a worker with kill -9, and all that it has started."""
@@ -180,9 +199,9 @@ class Trial:
         return {
             "name": "trial",
             "source": {"type": "kafka", "topic": QUESTIONS, "bootstrap_servers": servers},
-            "prompt": "{{ row.text }}",
+            "prompt": f"{{{{ row.text }}}}{self._prompt}",
             "model": {"type": "openai", "name": "sandbox-model", "base_url": f"{self.url}/v1"},
-            "limits": {"max_in_flight": 64},
+            "limits": {"max_in_flight": 64, "requests_per_minute": self.setting.requests_per_minute},
             "sink": {"type": "kafka", "topic": ANSWERS, "bootstrap_servers": servers},
             "state_uri": str(self.directory / "state"),
             "stream": {
@@ -199,12 +218,16 @@ class Trial:
 
     def evidence(self) -> Evidence:
         """Returns what reader, server and journal have seen."""
-        hashes = {prompt_sha256(text_of(number, key)): number for number, key in self.keys.items()}
+        hashes = {
+            prompt_sha256(text_of(number, key) + prompt): (number, version)
+            for number, key in self.keys.items()
+            for version, prompt in enumerate(PROMPTS)
+        }
         requests: dict[int, list[Sent]] = {}
         for record in self._sandbox.requests:
             if record.prompt_sha256 in hashes:
-                sent = Sent(record.received_at, record.answered_at)
-                requests.setdefault(hashes[record.prompt_sha256], []).append(sent)
+                number, version = hashes[record.prompt_sha256]
+                requests.setdefault(number, []).append(Sent(record.received_at, record.answered_at, version))
         return Evidence(
             keys=self.keys,
             seen=self.seen,
@@ -215,6 +238,10 @@ class Trial:
             outages=self.outages,
             undrained=self.undrained,
         )
+
+    def asked(self) -> list[tuple[float, bool]]:
+        """Returns when the model server got each request, and whether it answered with 429."""
+        return sorted((each.received_at, each.http_status == 429) for each in self._sandbox.requests)
 
     def logs(self) -> str:
         """Returns the last lines of the workers."""
@@ -237,6 +264,20 @@ class Trial:
                 self.start(2)
                 time.sleep(AWAY_SECONDS)
                 self.end(2)
+            case "grow":
+                self._note("join")
+                self.start(step.member)
+                self.await_partitions()
+            case "shrink":
+                self.end(step.member)
+                self.await_partitions()
+            case "upgrade":
+                self._prompt = PROMPTS[1]
+                for member in sorted(self.workers):
+                    self.end(member)
+                    self._note("join")
+                    self.start(member)
+                    self.await_partitions()  # as a rolling update waits for /readyz
             case "broker":
                 self._note("broker")
                 began_at = time.time()

@@ -46,10 +46,12 @@ class Sent:
     Attributes:
         at: Unix time at which it came.
         answered_at: Unix time of its answer; `None` without one.
+        prompt: Number of the prompt: an upgrade changes it.
     """
 
     at: float
     answered_at: float | None = None
+    prompt: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,8 @@ class Verdict:
         missing: Messages without an answer.
         repeated: Answers beyond the first of a message.
         disordered: Answers after one of a later message of their key.
-        paid_twice: Requests beyond the first of a message.
+        paid_by_both: Requests with another prompt than the one before.
+        paid_twice: Other requests beyond the first of a message.
         paid_though_recorded: Those that were sent although the broker had the journal's record.
         paid_though_answered: Those whose answer had come long before the next disturbance, so that it should have
             had a record.
@@ -101,6 +104,7 @@ class Verdict:
     missing: int
     repeated: int
     disordered: int
+    paid_by_both: int
     paid_twice: int
     paid_though_recorded: int
     paid_though_answered: int
@@ -125,9 +129,12 @@ def judge(evidence: Evidence) -> Verdict:
         disordered += each.number < last.get(each.key, -1)
         last[each.key] = max(each.number, last.get(each.key, -1))
     disturbances = sorted(evidence.disturbances)
-    paid_twice = paid_though_recorded = paid_though_answered = paid_without_cause = 0
+    paid_by_both = paid_twice = paid_though_recorded = paid_though_answered = paid_without_cause = 0
     for number, sent in evidence.requests.items():
         for before, again in pairwise(sent):
+            if before.prompt != again.prompt:
+                paid_by_both += 1
+                continue
             paid_twice += 1
             paid_though_recorded += evidence.journaled.get(number, again.at) < again.at
             if any(begin < again.at and before.at < end for begin, end in evidence.outages):
@@ -140,6 +147,7 @@ def judge(evidence: Evidence) -> Verdict:
         missing=sum(number not in times for number in evidence.keys),
         repeated=sum(times.values()) - len(times),
         disordered=disordered,
+        paid_by_both=paid_by_both,
         paid_twice=paid_twice,
         paid_though_recorded=paid_though_recorded,
         paid_though_answered=paid_though_answered,
