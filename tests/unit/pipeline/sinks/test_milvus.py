@@ -313,7 +313,7 @@ def test_the_error_for_a_missing_package_names_the_extra(
     sink: MilvusSink, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(JobSpecError, match=r"`airflow-provider-llmbeam\[milvus\]` where the job runs"):
+    with pytest.raises(JobSpecError, match=r"needs the extra 'milvus' where the job runs"):
         check(sink, OutputColumns(KEY))
 
 
