@@ -23,12 +23,13 @@ class Alerts(SpecModel):
             last seven runs has.
         drift_psi: Population stability index of the labels, or of the lengths, of the answers from which on they
             have drifted from the last seven runs. By convention, 0.25 and more means that a lot has changed.
-        latency_p95_ms: Of a stream, an alert when the 95th percentile of the latency was above this in each window
-            of `for_seconds`, in milliseconds.
-        lag: Of a stream, an alert when more messages than this have waited in each window of `for_seconds`.
-        cost_usd_per_hour: Of a stream, an alert when the last hour has cost more than this, in US dollars.
-        for_seconds: Of a stream, the time for which a figure is above its limit before an alert, and not above it
-            before the alert is resolved, in seconds; `failed_row_ratio` is that of the messages of this time.
+        latency_p95_ms: A stream raises an alert when the 95th percentile of its latency was above this in each
+            window of `for_seconds`, in milliseconds.
+        lag: A stream raises an alert when more messages than this have waited in each window of `for_seconds`.
+        cost_usd_per_hour: A stream raises an alert when its last hour has cost more than this, in US dollars.
+        for_seconds: Time for which a figure of a stream is above its limit before an alert is raised, and not
+            above it before the alert is resolved, in seconds; `failed_row_ratio` is that of the messages of this
+            time.
         on_drift: `ignore`; `warn` raises an alert; `fail` fails the task besides, and publishes no answers.
     """
 

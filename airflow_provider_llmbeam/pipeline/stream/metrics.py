@@ -87,7 +87,7 @@ class Metrics:
         self._window(at_ms).add(increment)
 
     @asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
+    async def keep_files(self) -> AsyncIterator[None]:
         """Writes the windows during the body, and what is left at its end."""
         ended = asyncio.Event()
         task = asyncio.create_task(self._keep(ended))

@@ -128,7 +128,7 @@ def run_stream(
                 spec, source, run, member, answers, histories, outputs, into, state, metrics, share_quota
             )
             try:
-                async with metrics.kept(), served(spec, state, run.http):
+                async with metrics.keep_files(), served(spec, state, run.http):
                     await worker.run()
             finally:
                 await queue.journal.close()
@@ -215,8 +215,8 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpe
 
 def _open_engine(spec: JobSpec, context: RunContext, until_end: ExitStack) -> EngineThread:
     handler: JobHandler[Any] = JobHandler(spec, context)
-    handler.journal_uri = None  # the journal is a topic
-    engine_thread = handler.load_model()  # it closes with its last reference
+    handler.journal_uri = None  # `queue.journal` has what is paid
+    engine_thread = handler.load_model()
     until_end.callback(engine_thread.end)
     return engine_thread
 

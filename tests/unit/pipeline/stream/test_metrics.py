@@ -123,7 +123,7 @@ def test_what_is_left_at_the_end_is_written(spec, tmp_path, clock):
     write(metrics, NOW)
 
     async def run():
-        async with metrics.kept():
+        async with metrics.keep_files():
             metrics.add(Window(answers=2345), int(NOW * 1000))
             state.leads = False  # as the member leaves its group before that
 
