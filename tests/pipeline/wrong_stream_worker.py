@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 
 from airflow_provider_llmbeam.pipeline.__main__ import main
 from airflow_provider_llmbeam.pipeline.stream.journal_writer import JournalWriter
@@ -30,8 +30,7 @@ def _produce(self: Any, commits: Sequence[Commit]) -> None:
 
 
 def _move_positions(self: Any, commits: Sequence[Commit]) -> None:
-    positions = [TopicPartition(*each.partition.place, each.position, each.metadata) for each in commits]
-    self._consumer.commit(offsets=positions, asynchronous=False)
+    self._consumer.commit(offsets=self._positions(commits), asynchronous=False)
 
 
 def commit_positions_first(self: Any, commits: Sequence[Commit], *_: Any) -> bool:

@@ -245,14 +245,8 @@ class Member:
             if self._topics.metrics is not None and increment is not None:
                 key, value = increment
                 self._produce(self._topics.metrics, value, key, at_ms=at_ms)
-            positions = [
-                self._kafka.TopicPartition(
-                    *commit.partition.place, commit.position, json.dumps({BEGIN: commit.begin, **self._metadata})
-                )
-                for commit in commits
-            ]
             group = self._consumer.consumer_group_metadata()
-            producer.send_offsets_to_transaction(positions, group, _COMMIT_SECONDS)
+            producer.send_offsets_to_transaction(self._positions(commits), group, _COMMIT_SECONDS)
             producer.commit_transaction(_COMMIT_SECONDS)
         except self._kafka.KafkaException as raised:
             error = raised.args[0]
@@ -263,6 +257,14 @@ class Member:
                 producer.abort_transaction(_COMMIT_SECONDS)
             return False
         return True
+
+    def _positions(self, commits: Sequence[Commit]) -> list[Any]:
+        return [
+            self._kafka.TopicPartition(
+                *each.partition.place, each.position, json.dumps({BEGIN: each.begin, **self._metadata})
+            )
+            for each in commits
+        ]
 
     def _count_others(self) -> int:
         return sum(each.name != self._name for each in self._members())
