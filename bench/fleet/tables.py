@@ -16,7 +16,7 @@ ROW_BYTES, LOAD_JOB_BYTES, STREAM_BYTES_PER_SECOND = 1000, 15e12, 3e9
 
 def sharing_table(sharings: Iterable[Sharing]) -> str:
     """Returns a line for each `expected_workers`."""
-    return _table(
+    return format_table(
         ("`expected_workers`", "first minute", "429s in it", "after 5 minutes", "429s", "Jain"),
         [sharing_line(sharing) for sharing in sharings],
     )
@@ -36,7 +36,7 @@ def sharing_line(sharing: Sharing) -> list[str]:
 
 def bounds_table(totals: Totals) -> str:
     """Returns a line for each part of the system."""
-    return _table(
+    return format_table(
         ("what bounds the job", "rows per second"),
         [[bound.name, f"{bound.rows_per_second:,.0f}"] for bound in totals.bounds],
     )
@@ -44,7 +44,7 @@ def bounds_table(totals: Totals) -> str:
 
 def totals_table(totals: Totals, journal: FleetJournal) -> str:
     """Returns the totals of a job."""
-    return _table(("total", "value"), [*_duration(totals), *_journal(totals, journal), *_costs(totals)])
+    return format_table(("total", "value"), [*_duration(totals), *_journal(totals, journal), *_costs(totals)])
 
 
 def paper_table(case: FleetCase, totals: Totals, journal: FleetJournal) -> str:
@@ -52,7 +52,7 @@ def paper_table(case: FleetCase, totals: Totals, journal: FleetJournal) -> str:
     tokens = (case.input_tokens + case.output_tokens) * case.requests_per_second
     streamed = case.requests_per_second * ROW_BYTES / STREAM_BYTES_PER_SECOND
     busy = case.process_rows_per_second / PROCESS_REQUESTS_PER_SECOND
-    return _table(
+    return format_table(
         ("part", "what it would take"),
         [
             ["quota", f"{case.requests_per_minute:,.0f} requests and {60 * tokens:,.0f} tokens per minute"],
@@ -125,6 +125,7 @@ def _percent(ratio: float, digits: int = 0) -> str:
     return f"{100 * ratio:.{digits}f} %"
 
 
-def _table(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def format_table(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Returns a table of Markdown."""
     rule = ["---"] * len(titles)
     return "\n".join(f"| {' | '.join(line)} |" for line in (titles, rule, *lines))

@@ -25,6 +25,7 @@ from llmbeam_sandbox import Latency  # noqa: E402
 
 from airflow_provider_llmbeam.pipeline.stream.windows import merge  # noqa: E402
 from bench.stream import __doc__ as description  # noqa: E402
+from bench.stream.costs import INTERVALS_MS, count, of_message_and_transaction  # noqa: E402
 from bench.stream.group import rows_by_members, watch_group  # noqa: E402
 from bench.stream.latency import LOADS, measure, table  # noqa: E402
 from bench.stream.plan import steps  # noqa: E402
@@ -46,7 +47,7 @@ _MIB = 2**20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a measurement; returns 1 if something is wrong."""
     options = _parser().parse_args(arguments)
-    measurements = (kills, latency, memory, lag, metrics, group, members)
+    measurements = (kills, latency, memory, lag, metrics, group, members, costs)
     return int(not {each.__name__: each for each in measurements}[options.what](options))
 
 
@@ -147,6 +148,19 @@ def members(options: argparse.Namespace) -> bool:
     return True
 
 
+def costs(options: argparse.Namespace) -> bool:
+    """Measures what a message and a transaction cost."""
+    counted = []
+    for interval in INTERVALS_MS:
+        with _broker() as (broker, directory):
+            counted.append(count(interval, options.rate, broker, directory))
+        _print(json.dumps(asdict(counted[-1]) | {"commit_seconds": counted[-1].commit_seconds}))
+    for name in ("worker_seconds", "broker_seconds"):
+        message, transaction = of_message_and_transaction(name, counted)
+        _print(f"{name}: {1e6 * message:.0f} µs a message, {1e6 * transaction:.0f} µs a transaction")
+    return True
+
+
 @contextmanager
 def _broker() -> Iterator[tuple[Broker, Path]]:
     """Provides a broker, and a folder for the rest."""
@@ -158,7 +172,9 @@ def _broker() -> Iterator[tuple[Broker, Path]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.stream", description=description)
-    parser.add_argument("what", choices=("kills", "latency", "memory", "lag", "metrics", "group", "members"))
+    parser.add_argument(
+        "what", choices=("kills", "latency", "memory", "lag", "metrics", "group", "members", "costs")
+    )
     parser.add_argument("--seed", type=int, default=61)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--rate", type=float, default=200.0, help="messages per second, of memory and lag")

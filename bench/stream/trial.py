@@ -53,6 +53,7 @@ class Setting:
         requests_per_minute: Quota of the model server, which the job states; `None` for none.
         own_machines: Whether each worker is a machine of its own, as far as it shares a governor.
         job: Further fields of the job.
+        stream: Further fields of its `stream`.
     """
 
     partitions: int = 4
@@ -65,6 +66,7 @@ class Setting:
     requests_per_minute: int | None = None
     own_machines: bool = False
     job: Mapping[str, Any] = field(default_factory=dict)
+    stream: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -212,6 +214,7 @@ class Trial:
                 "group_id": "trial",
                 "report_seconds": 1,
                 "commit_interval_ms": self.setting.commit_interval_ms,
+                **self.setting.stream,
             },
             **self.setting.job,
         }
@@ -225,7 +228,7 @@ class Trial:
         }
         requests: dict[int, list[Sent]] = {}
         for record in self._sandbox.requests:
-            if record.prompt_sha256 in hashes:
+            if record.prompt_sha256 in hashes and record.http_status != 429:  # which costs nothing
                 number, version = hashes[record.prompt_sha256]
                 requests.setdefault(number, []).append(Sent(record.received_at, record.answered_at, version))
         return Evidence(
@@ -242,6 +245,12 @@ class Trial:
     def asked(self) -> list[tuple[float, bool]]:
         """Returns when the model server got each request, and whether it answered with 429."""
         return sorted((each.received_at, each.http_status == 429) for each in self._sandbox.requests)
+
+    def last_counts(self, member: int) -> dict[str, Any]:
+        """Returns the last line of counts of a worker."""
+        lines = [line for line in self._logs[member].read_text().splitlines() if line.startswith('{"at"')]
+        found: dict[str, Any] = json.loads(lines[-1])
+        return found
 
     def logs(self) -> str:
         """Returns the last lines of the workers."""
@@ -269,6 +278,7 @@ class Trial:
                 self.start(step.member)
                 self.await_partitions()
             case "shrink":
+                self.await_partitions()  # a process that has not begun has nothing to drain
                 self.end(step.member)
                 self.await_partitions()
             case "upgrade":
