@@ -18,7 +18,7 @@ from airflow_provider_llmbeam.redaction import redact, visible
 
 NEEDS_SANDBOX = (
     "The sandbox is a distribution of its own, `llmbeam-sandbox`, which is not installed here: "
-    "`pip install ./sandbox` in a clone of this project."
+    "`pip install` its wheel, or `./sandbox` in a clone of this project."
 )
 #: A task of a Dag file, or the spec of a job, which may be on Cloud Storage.
 _JOB = click.argument("job", metavar="JOB")
