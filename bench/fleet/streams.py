@@ -39,8 +39,9 @@ class Measured:
     """What was measured of one process and one broker on two slow cores.
 
     Attributes:
-        worker_message: Time of a processor that a worker takes for a message, in seconds.
-        worker_transaction: The same for a transaction.
+        worker_message: Time of a processor that a worker takes for a message, its part of a transaction
+            included, in seconds.
+        worker_second: Time of a processor that a worker takes in each second besides.
         broker_message: Time of a processor that a broker takes for a message, in seconds.
         broker_transaction: The same for a transaction over four partitions of each topic.
         commit_seconds: Duration of a transaction.
@@ -51,7 +52,7 @@ class Measured:
     """
 
     worker_message: float
-    worker_transaction: float
+    worker_second: float
     broker_message: float
     broker_transaction: float
     commit_seconds: float
@@ -125,7 +126,7 @@ def simulate(
     while now < seconds:
         while arrival <= now:
             place, number = chance.randrange(len(orders)), len(begun)
-            free_at = max(free_at, arrival) + measured.worker_message
+            free_at = max(free_at, arrival) + measured.worker_message / (1 - measured.worker_second)
             model.append(chance.lognormvariate(mean, case.model_sigma))
             begun.append(arrival)
             ended.append(math.inf)
@@ -144,7 +145,6 @@ def simulate(
             continue
         left = options.max_answers
         committed_at = now = now + measured.commit_seconds
-        free_at = max(free_at, now) + measured.worker_transaction
         transactions += 1
         for order, found in zip(orders, ready, strict=True):
             for _, number in found[:left]:
@@ -235,20 +235,20 @@ def fleet_of(case: StreamCase, measured: Measured, one: Latencies) -> StreamFlee
     )
 
 
-#: Counted on 29 November 2026, see docs/evidence/stream-scale.md.
+#: By `python -m bench.stream costs` on 29 November 2026; docs/evidence/stream-scale.md says how.
 MEASURED = Measured(
-    worker_message=1e-3,
-    worker_transaction=3e-3,
-    broker_message=2e-4,
-    broker_transaction=3e-3,
-    commit_seconds=0.03,
+    worker_message=1.4e-3,
+    worker_second=0.16,
+    broker_message=0.7e-3,
+    broker_transaction=7.6e-3,
+    commit_seconds=0.04,
     asked_seconds=0.004,
-    message_bytes={"questions": 100.0},
-    state_bytes=3000.0,
-    restore_seconds=2e-5,
+    message_bytes={"questions": 111, "answers": 180, "journal": 504, "history": 1144, "metrics": 13},
+    state_bytes=4469,
+    restore_seconds=3.1e-5,
 )
 #: Messages per second of a process, and commit intervals, that are simulated.
-RATES, INTERVALS_MS = (100, 200, 300, 400, 500, 600, 700, 800, 900, 1000), (50, 100, 200)
+RATES, INTERVALS_MS = tuple(range(50, 651, 50)), (50, 100, 200)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -285,7 +285,7 @@ def fleet_table(fleet: StreamFleet, one: Latencies) -> str:
         [
             [
                 "processes",
-                f"{fleet.processes:,}: each {one.rate:.0f} messages per second, a commit each {one.interval_ms} ms",
+                f"{fleet.processes:,}: each {one.rate:.0f} messages per second, commits each {one.interval_ms} ms",
             ],
             ["partitions", f"{fleet.partitions:,} of each topic"],
             [

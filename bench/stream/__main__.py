@@ -25,7 +25,7 @@ from llmbeam_sandbox import Latency  # noqa: E402
 
 from airflow_provider_llmbeam.pipeline.stream.windows import merge  # noqa: E402
 from bench.stream import __doc__ as description  # noqa: E402
-from bench.stream.costs import INTERVALS_MS, count, of_message_and_transaction  # noqa: E402
+from bench.stream.costs import RUNS, count, fit_costs  # noqa: E402
 from bench.stream.group import rows_by_members, watch_group  # noqa: E402
 from bench.stream.latency import LOADS, measure, table  # noqa: E402
 from bench.stream.plan import steps  # noqa: E402
@@ -148,16 +148,16 @@ def members(options: argparse.Namespace) -> bool:
     return True
 
 
-def costs(options: argparse.Namespace) -> bool:
+def costs(_: argparse.Namespace) -> bool:
     """Measures what a message and a transaction cost."""
     counted = []
-    for interval in INTERVALS_MS:
+    for rate, interval in RUNS:
         with _broker() as (broker, directory):
-            counted.append(count(interval, options.rate, broker, directory))
+            counted.append(count(interval, rate, broker, directory))
         _print(json.dumps(asdict(counted[-1]) | {"commit_seconds": counted[-1].commit_seconds}))
     for name in ("worker_seconds", "broker_seconds"):
-        message, transaction = of_message_and_transaction(name, counted)
-        _print(f"{name}: {1e6 * message:.0f} µs a message, {1e6 * transaction:.0f} µs a transaction")
+        second, message, transaction = (1e6 * each for each in fit_costs(name, counted))
+        _print(f"{name}: {message:.0f} µs a message, {transaction:.0f} µs a transaction, {second:.0f} µs a second")
     return True
 
 

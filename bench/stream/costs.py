@@ -1,7 +1,7 @@
 """What a message and a transaction cost a worker and a broker, in time of a processor and in bytes.
 
-Time of a processor depends less on what else runs than durations do. Two commit intervals tell the cost of a
-message from that of a transaction.
+Time of a processor depends less on what else runs than durations do. Runs with few messages or few transactions
+tell the cost of a message from that of a transaction.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import numpy as np
 import psutil
 from kafka_broker import Broker
 from llmbeam_sandbox import Latency
+from scipy.optimize import nnls  # type: ignore[import-untyped]
 
 from bench.stream.trial import ANSWERS, JOURNAL, METRICS, QUESTIONS, Setting, Trial, read_committed
 
 HISTORY = "history"
 #: Users that talk, turns of a history, and partitions of each topic.
 USERS, TURNS, PARTITIONS = 400, 10, 4
-WARM_SECONDS, SECONDS = 20.0, 40.0
-INTERVALS_MS = (50, 200)
+WARM_SECONDS, SECONDS = 30.0, 40.0
+#: Messages per second and commit interval of each run.
+RUNS = ((400, 50), (400, 1000), (100, 50))
 _TOPICS = (QUESTIONS, ANSWERS, JOURNAL, HISTORY, METRICS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What was counted at one commit interval.
+    """What was counted in one run.
 
     Attributes:
         interval_ms: The interval, in milliseconds.
@@ -111,8 +114,8 @@ def _size(data: Path, topic: str) -> int:
     return sum(file.stat().st_size for folder in folders for file in folder.glob("*.log"))
 
 
-def of_message_and_transaction(name: str, counted: Sequence[Counted]) -> tuple[float, float]:
-    """Returns what a message and a transaction take, of a figure that was counted at two intervals."""
-    (m, t, a), (n, u, b) = ((each.messages, each.transactions, getattr(each, name)) for each in counted)
-    determinant = m * u - n * t
-    return (a * u - b * t) / determinant, (m * b - n * a) / determinant
+def fit_costs(name: str, counted: Sequence[Counted]) -> tuple[float, float, float]:
+    """Returns what a second, a message and a transaction take, none of them less than nothing."""
+    counts = [(SECONDS, each.messages, each.transactions) for each in counted]
+    second, message, transaction = nnls(np.array(counts), np.array([getattr(each, name) for each in counted]))[0]
+    return float(second), float(message), float(transaction)

@@ -34,6 +34,7 @@ class MemberHour:
         held: Number of answers that waited for their transaction.
         is_paused: Whether it read nothing.
         commit_seconds: Time that a transaction took, in seconds.
+        may_lead: Whether it owned the first partition.
     """
 
     member: str
@@ -45,6 +46,7 @@ class MemberHour:
     held: int = 0
     is_paused: bool = False
     commit_seconds: float = 0.0
+    may_lead: bool = False
 
 
 MEMBER_HOUR = TypeAdapter(MemberHour)
@@ -65,6 +67,11 @@ class GroupMetrics:
     windows: Mapping[int, Window]
     models: Mapping[str, Mapping[int, Window]]
     counts: Mapping[int, int]
+
+    def leader(self, since: float) -> str | None:
+        """Returns the one member, of those that may lead and have written since then, that does."""
+        names = (each.member for each in self.members.values() if each.may_lead and each.written_at >= since)
+        return min(names, default=None)
 
 
 class GroupReader:

@@ -1,7 +1,7 @@
 """Leaves the windows of a member below `state_uri`, where its group, and whoever shows them, adds them up.
 
-A member writes a file for each hour. The member that owns the first partition reads those of all members once per
-window, raises the alerts of the stream, and writes its page.
+A member writes a file for each hour. The member that owns the first partition, or of several the first by name,
+reads those of all members once per window, raises the alerts of the stream, and writes its page.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _log = logging.getLogger("llmbeam")
 
 #: Hours for which files are kept.
 _KEPT_HOURS = 24 * 7
+#: Intervals of its reports after which a member that has written nothing leads no more.
+_REPORTS_TO_LEAD = 3
 
 
 class Metrics:
@@ -117,7 +119,7 @@ class Metrics:
         hour = self._hours[int(now) // HOUR]
         hour.lags = {f"{topic}/{number}": lag for (topic, number), lag in state.lags.items()}
         hour.unsettled, hour.held, hour.is_paused = state.unsettled, state.held, state.is_paused
-        hour.commit_seconds, hour.written_at = state.commit_seconds, now
+        hour.commit_seconds, hour.written_at, hour.may_lead = state.commit_seconds, now, state.may_lead
         files = {self._uri(number): MEMBER_HOUR.dump_json(hour) for number, hour in self._hours.items()}
         for number in [each for each in self._hours if now > (each + 1) * HOUR + SETTLED_SECONDS / 2]:
             del self._hours[number]
@@ -180,7 +182,12 @@ class Metrics:
 
         At its end, when a member has no partition any more, it writes the page, too.
         """
-        if not self._state.leads and not is_last:
+        if not self._state.may_lead and not is_last:
+            self._raised = None
+            return
+        group = self._reader.read(now)
+        leads = group.leader(now - _REPORTS_TO_LEAD * self._options.report_seconds) == self._member
+        if not leads and not is_last:
             self._raised = None
             return
         if self._raised is None:
@@ -188,8 +195,7 @@ class Metrics:
         if (hour := int(now) // HOUR) != self._cleared_hour:
             self._cleared_hour = hour
             self._delete_old(hour)
-        group = self._reader.read(now)
-        if self._state.leads:
+        if leads:
             for alert in alerts_of_stream(
                 self._spec.alerts,
                 group.windows,

@@ -72,7 +72,7 @@ class StreamState:
     Attributes:
         counts: Its counts.
         assigned: Number of partitions that it owns; `None` before the group has given it any, or none.
-        leads: Whether it owns the first partition: of the members of the group, one does.
+        may_lead: Whether it owns the first partition, which the subscription of each Pub/Sub worker is.
         lags: Number of offsets that are not committed, by partition.
         commit_seconds: Time that a transaction takes, in seconds; an average of the last ones.
         total: What it has committed since its start.
@@ -87,7 +87,7 @@ class StreamState:
 
     counts: StreamCounts = field(default_factory=StreamCounts)
     assigned: int | None = None
-    leads: bool = False
+    may_lead: bool = False
     lags: dict[tuple[str, int], int] = field(default_factory=dict)
     commit_seconds: float = 0.0
     total: Window = field(default_factory=Window)

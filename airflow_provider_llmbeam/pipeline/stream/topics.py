@@ -106,9 +106,9 @@ def check_topics(topics: Topics, client: Client, *, creates: bool, ttl_days: flo
         )
     if lacking:
         new = [NewTopic(topic, num_partitions=partitions, config=config) for topic, config in lacking.items()]
-        for topic, created in admin.create_topics(new, operation_timeout=TIMEOUT_SECONDS).items():
+        for topic, created in admin.create_topics(new, request_timeout=TIMEOUT_SECONDS).items():
             with client.errors(f"creating topic {topic!r}"):
-                created.result(TIMEOUT_SECONDS)
+                created.result()
             _log.info("Created topic %r with %s partitions.", topic, partitions)
     for topic in own.keys() - lacking.keys():
         if (there := len(found[topic].partitions)) < partitions:
@@ -120,7 +120,7 @@ def check_topics(topics: Topics, client: Client, *, creates: bool, ttl_days: flo
     configs: dict[str, dict[str, Any]] = {}
     for resource, described in admin.describe_configs(asked, request_timeout=TIMEOUT_SECONDS).items():
         try:
-            configs[resource.name] = described.result(TIMEOUT_SECONDS)
+            configs[resource.name] = described.result()
         except Exception as error:  # noqa: BLE001 - an account may use a topic without the right to describe it
             _log.warning(
                 "The settings of topic %r cannot be read, and are taken for right: %s", resource.name, error

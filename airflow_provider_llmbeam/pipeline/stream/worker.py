@@ -312,7 +312,7 @@ class StreamWorker:
 
     def _show_assigned(self) -> None:
         self._state.assigned = len(self._partitions)
-        self._state.leads = self._first in self._partitions
+        self._state.may_lead = self._first in self._partitions
 
     def _take(self, found: Sequence[tuple[Place, Message | None]]) -> None:
         """Begins to answer messages; `None` is the end of a partition."""

@@ -43,8 +43,8 @@ def spec(tmp_path):
     )
 
 
-def member(spec, tmp_path, name="w0", *, leads=False):
-    state = StreamState(leads=leads, assigned=1, lags={("q", 0): 7})
+def member(spec, tmp_path, name="w0", *, may_lead=False):
+    state = StreamState(may_lead=may_lead, assigned=1, lags={("q", 0): 7})
     return Metrics(spec, name, state, tmp_path / "alerts.jsonl", tmp_path / "page.json"), state
 
 
@@ -92,10 +92,10 @@ def test_the_member_that_leads_raises_alerts_once_also_after_another_one_led(spe
         lines = path.read_text().splitlines() if path.exists() else []
         return [(each["kind"], each["is_resolved"]) for each in map(json.loads, lines)]
 
-    (first, state), (second, other) = member(spec, tmp_path, leads=True), member(spec, tmp_path, "w1")
+    (first, state), (second, other) = member(spec, tmp_path, may_lead=True), member(spec, tmp_path, "w1")
     for minute in range(12):
         if minute == 4:  # a rebalance
-            state.leads, other.leads = False, True
+            state.may_lead, other.may_lead = False, True
         state.lags = {("q", 0): 5 if minute in (0, 1, 2, 8, 9, 10, 11) else 500}
         for metrics in (first, second):
             write(metrics, NOW + 60 * minute + 50)
@@ -103,11 +103,24 @@ def test_the_member_that_leads_raises_alerts_once_also_after_another_one_led(spe
     assert told() == [("lag", False), ("lag", True)]
 
 
+def test_of_members_that_all_may_lead_one_raises_alerts_and_another_one_after_its_end(spec, tmp_path, clock):
+    members = [member(spec, tmp_path, name, may_lead=True)[0] for name in ("w0", "w1", "w2")]
+    for minute in range(5):
+        group = members if minute < 3 else members[1:]  # as Pub/Sub's, and the first one is killed
+        for at in (50, 59):
+            for metrics in group:
+                metrics._state.lags = {("q", 0): 500}
+                write(metrics, NOW + 60 * minute + at)
+        raised = [metrics._raised is not None for metrics in members]
+        assert raised == ([True, False, False] if minute < 3 else [True, True, False])
+    assert (tmp_path / "alerts.jsonl").read_text().count("\n") == 1
+
+
 def test_the_page_is_written_by_the_leader_and_each_member_gives_it_to_its_task(spec, tmp_path, clock):
     metrics, _ = member(spec, tmp_path, "w1")
     write(metrics, NOW)
     assert not (tmp_path / "page.json").exists()
-    leader, _ = member(spec, tmp_path, leads=True)
+    leader, _ = member(spec, tmp_path, may_lead=True)
     leader.add(Window(answers=600, latencies=Counter({0: 600})), int(NOW * 1000))
     write(leader, NOW + 1)
     page = Path(spec.paths.stream_html_uri).read_text()
@@ -119,13 +132,13 @@ def test_the_page_is_written_by_the_leader_and_each_member_gives_it_to_its_task(
 
 
 def test_what_is_left_at_the_end_is_written(spec, tmp_path, clock):
-    metrics, state = member(spec, tmp_path, leads=True)
+    metrics, state = member(spec, tmp_path, may_lead=True)
     write(metrics, NOW)
 
     async def run():
         async with metrics.keep_files():
             metrics.add(Window(answers=2345), int(NOW * 1000))
-            state.leads = False  # as the member leaves its group before that
+            state.may_lead = False  # as the member leaves its group before that
 
     asyncio.run(run())
     assert read(spec, NOW).windows[int(NOW)].answers == 2345
@@ -137,13 +150,13 @@ def test_files_of_long_ago_are_deleted(spec, tmp_path, clock):
     for folder in (old, young):
         folder.mkdir(parents=True)
         (folder / "w0.json").write_text("{}")
-    leader, _ = member(spec, tmp_path, leads=True)
+    leader, _ = member(spec, tmp_path, may_lead=True)
     write(leader, NOW)
     assert [[*folder.iterdir()] != [] for folder in (old, young)] == [False, True]
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning_and_ends_nothing(spec, tmp_path, clock, caplog):
-    metrics, _ = member(spec, tmp_path, leads=True)
+    metrics, _ = member(spec, tmp_path, may_lead=True)
     (tmp_path / "state").write_text("a file where the folder would be")
     for second in range(3):
         write(metrics, NOW + second)
