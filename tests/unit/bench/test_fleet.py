@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
+from bench.fleet import streams
 from bench.fleet.case import HUNDRED_MILLION, PAPER, FleetCase
 from bench.fleet.governors import Sharing, share_quota
 from bench.fleet.journal import write_all, write_batch
 from bench.fleet.tables import bounds_table, paper_table, sharing_line, totals_table
 from bench.fleet.totals import totals_of
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "evidence" / "scale.md").read_text()
+EVIDENCE = Path(__file__).resolve().parents[3] / "docs" / "evidence"
+PAGE = (EVIDENCE / "scale.md").read_text()
 
 
 def totals(case):
@@ -46,3 +49,21 @@ def test_every_answer_of_a_batch_is_in_an_object_at_its_end():
     assert batch.written - batch.deleted == batch.segments
     assert batch.segments >= 1000 / (100 * 16), "one for each 15 s and upload"
     assert write_all(case, batch).objects == batch.segments
+
+
+def test_the_figures_of_a_stream_on_its_page_are_those_of_the_simulation():
+    case, page = streams.StreamCase(), (EVIDENCE / "stream-scale.md").read_text()
+    one = streams.simulate(case, streams.MEASURED, 500, 50)
+    assert streams.fleet_table(streams.fleet_of(case, streams.MEASURED, one), one) in page
+    assert streams.latency_table([one]).splitlines()[-1].rstrip("| ") in page
+
+
+def test_a_stream_takes_longer_with_longer_intervals_and_more_messages_and_falls_behind_at_last():
+    case, measured = streams.StreamCase(), streams.MEASURED
+    quick, slow, busy, full = (
+        streams.simulate(case, measured, rate, interval, seconds=10)
+        for rate, interval in ((100, 50), (100, 200), (500, 50), (600, 50))
+    )
+    assert case.model_seconds < quick.p50 < slow.p50
+    assert quick.beyond_p95 < busy.beyond_p95 < full.beyond_p95 == math.inf
+    assert slow.transactions < quick.transactions < 1 / 0.05
