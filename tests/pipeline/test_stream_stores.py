@@ -11,8 +11,6 @@ import pytest
 from milvus_lite.server_manager import server_manager_instance
 from pymilvus import MilvusClient
 
-from airflow_provider_llmbeam.engine.outcome import Completion
-from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, failed_row
 from airflow_provider_llmbeam.pipeline.stream.journal import PartitionJournal
@@ -23,6 +21,7 @@ from airflow_provider_llmbeam.pipeline.stream.run import check_stream
 from airflow_provider_llmbeam.pipeline.stream.stores import Stores
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
 from airflow_provider_llmbeam.spec import JobSpec
+from tests.outcomes import completion
 
 pytestmark = pytest.mark.full
 
@@ -31,17 +30,7 @@ TOPICS = Topics(source=("q",), answers=None, dead_letter="dead", journal="journa
 
 def answered(number: int, text: str = "yes") -> AnsweredRow:
     row = {"kafka_topic": "q", "kafka_partition": 0, "kafka_offset": number, "text": f"t{number}"}
-    answer = Completion(
-        text=text,
-        model="m",
-        finish_reason="stop",
-        tokens=NO_TOKENS,
-        attempts=1,
-        latency_seconds=0.1,
-        sent_at=1.0,
-        answered_at=2.0,
-    )
-    return AnsweredRow(row, f"f{number}", answer, "fresh")
+    return AnsweredRow(row, f"f{number}", completion(text), "fresh")
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ import time
 
 import pytest
 
-from airflow_provider_llmbeam.engine.outcome import Completion
-from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
 from airflow_provider_llmbeam.pipeline.columns import OutputColumns
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow, failed_row
 from airflow_provider_llmbeam.pipeline.stream.outputs import Outputs
 from airflow_provider_llmbeam.pipeline.stream.partition import Message
 from airflow_provider_llmbeam.pipeline.stream.topics import Topics
+from tests.outcomes import completion
 
 TOPICS = Topics(source=("q",), answers="answers", dead_letter="dead", journal="j", history=None, group="g")
 
@@ -24,17 +23,7 @@ def record_of(row, key=b"of the message", column=None, max_bytes=1000):
 
 
 def answered(user: str | int | None, text: str = "yes") -> AnsweredRow:
-    answer = Completion(
-        text=text,
-        model="m",
-        finish_reason="stop",
-        tokens=NO_TOKENS,
-        attempts=1,
-        latency_seconds=0.1,
-        sent_at=1.0,
-        answered_at=2.0,
-    )
-    return AnsweredRow({"id": 1, "user": user}, "f", answer, "fresh")
+    return AnsweredRow({"id": 1, "user": user}, "f", completion(text), "fresh")
 
 
 @pytest.mark.parametrize(
