@@ -131,9 +131,14 @@ class JobUnreachableError(JobError):
 
 
 class BudgetExceededError(JobError):
-    """The tokens counted so far cost more than `limits.budget_usd`; a clear resumes from the journal."""
+    """The tokens counted so far cost more than `limits.budget_usd`; a clear resumes from the journal.
+
+    Attributes:
+        renewed_at: Unix time at which the budget begins anew; `None` if it does not.
+    """
 
     retryable = False  # a retry would spend the same budget again without approval
+    renewed_at: float | None = None
 
 
 class RowsLostError(JobError):

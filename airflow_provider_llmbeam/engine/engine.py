@@ -41,7 +41,7 @@ from airflow_provider_llmbeam.engine.retry import TRANSIENT_KINDS, RequestError,
 from airflow_provider_llmbeam.engine.tier import FlexTier, ShedError, Tier
 from airflow_provider_llmbeam.engine.unstored import Unstored
 from airflow_provider_llmbeam.engine.window import sliding_window
-from airflow_provider_llmbeam.exceptions import LLMBeamError
+from airflow_provider_llmbeam.exceptions import JobFailedError, LLMBeamError
 from airflow_provider_llmbeam.spec.model.price import Price
 from airflow_provider_llmbeam.spec.protocol.counts import NANO
 
@@ -78,6 +78,8 @@ class Engine:
         outage: Holds requests while the server is down, and ends the job if it stays down.
         flex: The flex tier, if requests are sent there.
         redact: Makes a text for people of what a server wrote beside an answer.
+        is_resident: Whether what ends the sending is an error, as prompts that are not sent have no end of a job
+            at which they would be counted.
         clock: Clock in seconds; with a shared governor the same for all processes of the machine.
     """
 
@@ -102,17 +104,18 @@ class Engine:
         outage: Outage | None = None,
         flex: FlexTier | None = None,
         redact: Callable[[str], str] = lambda text: text,
+        is_resident: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._standard = Tier(backend, request_timeout_seconds)
-        self._gate = Gate(governor, clock)
+        self._gate = Gate(governor, clock, self._has_ended)
         self._buckets = buckets
         self._parser = parser
         self._policy = policy
         self._max_in_flight = max_in_flight
         self._concurrency = concurrency
         self._pilot = pilot or Pilot(max_repairs=max_repairs)
-        self._breaker = Breaker(self._pilot, outage or Outage(), clock)
+        self._breaker = Breaker(self._pilot, outage or Outage(), clock, self._has_ended)
         self._slots = Slots(self._most_in_flight)
         self._unstored = Unstored(max_in_flight, self._slots.wake)
         self._observers = tuple(observers)
@@ -123,6 +126,7 @@ class Engine:
         self._media = media
         self._flex = flex
         self._redact = redact
+        self._is_resident = is_resident
         self._clock = clock
         self._answers = 0
         self._permanent_failures = 0
@@ -167,6 +171,7 @@ class Engine:
             BudgetExceededError: The budget was spent before all prompts were sent; requests in flight were awaited
                 and observed.
             ModelUnavailableError: The server is down; nothing more was sent.
+            JobFailedError: Others before failed, so that nothing more was sent, and the engine is resident.
             Exception: An observer failed, e.g. the journal on a full disk; nothing more was sent, and requests in
                 flight were awaited and observed. Also the error of `stop`.
         """
@@ -273,9 +278,14 @@ class Engine:
 
     def _is_over(self, request: Request) -> bool:
         """Whether nothing more is sent: after `stop`, an answer that could not be recorded, or a spent budget."""
-        if self._stop_error is not None or request.batch.error is not None:
-            return True
+        return self._stop_error is not None or request.batch.error is not None or self._is_budget_spent()
+
+    def _is_budget_spent(self) -> bool:
         return self._budget is not None and self._budget.is_spent
+
+    def _has_ended(self) -> bool:
+        """Whether nothing is sent now, so that nothing waits; a spent budget may begin anew."""
+        return self._stopped_by is not None or self._stop_error is not None or self._is_budget_spent()
 
     async def _send(self, request: Request, prompts: Sequence[Prompt]) -> Sequence[Outcome | None]:
         """Sends one request as soon as a shared budget and the governor admit it."""
@@ -357,7 +367,7 @@ class Engine:
     def _pay(self, billed: Reply | RequestError) -> None:
         if self._budget is not None:
             self._budget.add(self._bill(billed), self._price)
-            if self._budget.is_spent:
+            if self._is_budget_spent():
                 self._release_all()
 
     def _bill(self, billed: Reply | RequestError, request: Request | None = None) -> Bill:
@@ -422,8 +432,7 @@ class Engine:
             error.kind == "quota_exhausted" or self._permanent_failures >= MAX_PERMANENT_FAILURES
         ):
             message = f"not sent, as others before it failed: {error.message}"
-            self._stopped_by = Failure(kind=error.kind, message=message)
-            self._release_all()
+            self._end(Failure(kind=error.kind, message=message))
         failures = failures_of(request, self._failed(error, request))
         for _ in request.prompts[1:]:
             self._pilot.failed(error.kind, error.message)
@@ -442,18 +451,29 @@ class Engine:
             return
         match self._breaker.ending():
             case Failure() as failure:
-                self._stopped_by = failure
-                self._release_all()
+                self._end(failure)
             case Exception() as error:
                 self.stop(error)
 
+    def _end(self, failure: Failure) -> None:
+        """Ends sending: what is not sent has this failure."""
+        if self._is_resident:
+            self.stop(JobFailedError(f"Nothing more is sent: {failure.message} ({failure.kind})."))
+            return
+        self._stopped_by = failure
+        self._release_all()
+
     async def _pause(self, seconds: float) -> None:
         """Waits before a request is sent again, unless nothing is sent any more."""
+        if self._has_ended():
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._is_released.wait()
 
     def _release_all(self) -> None:
+        """Releases the requests that wait: nothing is sent now."""
         self._is_released.set()
+        self._is_released.clear()
         self._gate.release_all()
         self._breaker.release_all()

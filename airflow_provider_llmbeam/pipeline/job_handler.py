@@ -101,6 +101,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
         self.upload_prefix = display_name_prefix(spec) if spec.prompt.media else None
         self.price = price_of(spec.model, spec.limits.price)
         self.audit = AuditTrail.of(spec)
+        self.is_resident = False
         self._throttled = ThrottlingSignaler(NAMESPACE)
 
     def load_model(self) -> EngineThread:
@@ -276,6 +277,7 @@ class JobHandler(ModelHandler[ExampleT, PredictionResult, EngineThread]):
             flex=flex,
             # Here, as no other process surely has the keys. An outcome takes 0.13 µs (measured).
             redact=lru_cache(maxsize=1024)(partial(redact, secrets=self._secrets())),
+            is_resident=self.is_resident,
         )
 
     def _open_budget(self) -> Budget | None:

@@ -152,6 +152,14 @@ class RenewedBudget(Budget):
             self._begun, self._account = begun, open_account(name_window(self._spec, now))
         return self._account
 
+    def error(self) -> BudgetExceededError:
+        """Returns the error, with the time at which the budget begins anew; it may have, since it was spent."""
+        is_spent, error = self.is_spent, super().error()
+        if not self.is_of_run_spent:
+            now = self._clock()
+            error.renewed_at = now + (self._budget.seconds_to_next(now) or 0.0) if is_spent else now
+        return error
+
 
 def read_left_usd(spec: JobSpec) -> float | None:
     """Returns what is left of the budget, in US dollars; `None` without one."""

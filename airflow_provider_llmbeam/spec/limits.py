@@ -33,8 +33,8 @@ class SharedBudget(SpecModel):
         over: Which runs. `dag`: all of the Dag; `month`: all of the Dag that start in the same month, in the time
             zone of the Dag; `backfill`: its backfill runs, and others have no such budget (Airflow does not tell
             a task which backfill its run belongs to). `hour`, `day`: all members of a stream, and each hour or
-            day of UTC has its own; what is left over waits for the next. Any other word is a name: all runs with
-            this `state_uri` and the same name, e.g. of several Dags.
+            day of UTC has its own, and messages beyond it wait for the next. Any other word is a name: all runs
+            with this `state_uri` and the same name, e.g. of several Dags.
     """
 
     usd: Annotated[float, Field(gt=0)]

@@ -22,14 +22,16 @@ class Breaker:
         pilot: Judges the first rows.
         outage: Judges the connections.
         clock: Clock in seconds.
+        has_ended: Whether nothing is sent now, so that no request waits.
     """
 
-    def __init__(self, pilot: Pilot, outage: Outage, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, pilot: Pilot, outage: Outage, clock: Callable[[], float], has_ended: Callable[[], bool]
+    ) -> None:
         self.pilot = pilot
         self.outage = outage
-        self._clock = clock
+        self._clock, self._has_ended = clock, has_ended
         self._has_recovered = asyncio.Event()
-        self._is_released = False
 
     def ending(self) -> Failure | ModelUnavailableError | None:
         """Returns what ends the sending, if anything.
@@ -58,7 +60,7 @@ class Breaker:
 
     async def wait(self) -> None:
         """Waits until the server has replied to a probe, this request is the next probe, or all are released."""
-        while not self._is_released and (seconds := self.outage.admit(self._clock())) > 0:
+        while not self._has_ended() and (seconds := self.outage.admit(self._clock())) > 0:
             self._has_recovered.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -89,8 +91,7 @@ class Breaker:
         return error.is_unconnected or self.outage.is_open
 
     def release_all(self) -> None:
-        """Releases all waiting requests: nothing is sent any more."""
-        self._is_released = True
+        """Releases all waiting requests: nothing is sent now."""
         self._has_recovered.set()
 
     def _replied(self) -> None:

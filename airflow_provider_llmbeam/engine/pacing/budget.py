@@ -59,7 +59,12 @@ class Budget:
     @property
     def is_spent(self) -> bool:
         """Whether the cost exceeds the budget, or nothing is left of the shared one."""
-        return self.spent_usd > self._budget_usd or (self.account is not None and self.account.is_spent)
+        return self.is_of_run_spent or (self.account is not None and self.account.is_spent)
+
+    @property
+    def is_of_run_spent(self) -> bool:
+        """Whether the cost exceeds the budget of the run."""
+        return self.spent_usd > self._budget_usd
 
     def error(self) -> BudgetExceededError:
         """Returns the error that reports the spent budget."""

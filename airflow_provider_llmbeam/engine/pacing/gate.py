@@ -41,6 +41,7 @@ class Gate:
     Args:
         governor: Decides when a request may be sent.
         clock: Clock in seconds, the same for all processes of the machine.
+        has_ended: Whether nothing is sent now, so that no request waits.
     """
 
     #: Maximum time between two calls of the governor: 429s of other processes change a shared one.
@@ -51,9 +52,11 @@ class Gate:
     #: server held for 25 minutes had the next ones sent 12 minutes apart.
     MAX_SPACING_SECONDS = 0.1
 
-    def __init__(self, governor: Admission, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, governor: Admission, clock: Callable[[], float], has_ended: Callable[[], bool] = lambda: False
+    ) -> None:
         self.governor = governor
-        self._clock = clock
+        self._clock, self._has_ended = clock, has_ended
         self._retries: deque[_Waiter] = deque()
         self._fresh: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -61,7 +64,6 @@ class Gate:
         self._spacing_seconds = 0.0
         self._line = float("-inf")
         self._blocked_since: float | None = None
-        self._is_released = False
         #: Number of requests that are not yet answered.
         self.backlog = 0
         #: Time in which requests have waited for the governor so far, in seconds.
@@ -78,7 +80,7 @@ class Gate:
             Tokens with which it was admitted, and the time that it waited, in seconds.
         """
         tokens = reserve()
-        if self._is_released:
+        if self._has_ended():
             return tokens, 0.0
         if (
             self._timer is None
@@ -116,8 +118,7 @@ class Gate:
         return hold_seconds
 
     def release_all(self) -> None:
-        """Releases all waiting requests and those to come, admitted or not: nothing is sent any more."""
-        self._is_released = True
+        """Releases all waiting requests, admitted or not: nothing is sent now."""
         for waiter in (*self._retries, *self._fresh):
             if not waiter.turn.done():
                 waiter.turn.set_result(waiter.reserve())

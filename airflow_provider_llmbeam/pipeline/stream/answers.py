@@ -63,6 +63,7 @@ _OF_THE_JOB: frozenset[FailureKind] = frozenset({"unauthorized", "not_found", "q
 #: Begins a request to the guard of a job.
 AskGuard = Callable[[list[Prompt]], Future[list[Outcome]]]
 _Send = Callable[[Prompt], Awaitable[Outcome]]
+_SendWithin = Callable[[float | None], Awaitable[Outcome]]
 
 
 class Answers:
@@ -193,27 +194,28 @@ class Answers:
                 kind="not_stored", message=f"`sink.embed.field` {vectors.field!r}: the answer has no text"
             )
         fingerprint, prompt = vectors.request(text)
-        outcome, origin = await self._ask(partition, message, fingerprint, prompt, vectors.send)
+
+        async def send(prompt: Prompt) -> Outcome:
+            return await self._send(message, lambda _: vectors.send(prompt))
+
+        outcome, origin = await self._ask(partition, message, fingerprint, prompt, send)
         if isinstance(outcome, Completion):
             self._counts.embedded += origin in OF_THIS_RUN
             return Vector(fingerprint, outcome, origin)
-        _refuse_of_the_job(outcome)
         return dataclasses.replace(outcome, message=f"the vector of the answer: {outcome.message}")
 
     async def _ask_model(
         self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt
     ) -> tuple[Outcome, Origin]:
-        """Returns the outcome of a prompt of the model, see `_ask`.
+        """Returns the outcome of a prompt of the model, within the rate of the key of the message; see `_ask`."""
 
-        Raises:
-            JobFailedError: Every other message would fail, too.
-        """
-        outcome, origin = await self._ask(
-            partition, message, fingerprint, prompt, lambda prompt: self._send(prompt, message)
-        )
-        if isinstance(outcome, Failure):
-            _refuse_of_the_job(outcome)
-        return outcome, origin
+        async def send(prompt: Prompt) -> Outcome:
+            wait = 0.0 if self._keys is None else self._keys.admit(message.key or b"", time.time())
+            if wait is None:
+                return Failure(kind="throttled", message="its key has more messages than `limits.per_key` allows")
+            return await self._send(message, lambda left: self._requests.send(prompt, message, left), wait)
+
+        return await self._ask(partition, message, fingerprint, prompt, send)
 
     async def _settle_altered(
         self, partition: Partition, message: Message, answered: AnsweredRow, prompt: Prompt
@@ -247,11 +249,14 @@ class Answers:
         asked, message.state = self._histories.finish(talk, dialogue, outcome)
         return add_sealed(row, asked.values, outcome.text) if isinstance(outcome, Completion) else row
 
-    async def _send(self, prompt: Prompt, message: Message) -> Outcome:
-        """Sends the prompt of a message within the rate of its key, the budget and the age of the message."""
-        wait = 0.0 if self._keys is None else self._keys.admit(message.key or b"", time.time())
-        if wait is None:
-            return Failure(kind="throttled", message="its key has more messages than `limits.per_key` allows")
+    async def _send(self, message: Message, send: _SendWithin, wait: float = 0.0) -> Outcome:
+        """Sends a prompt within the budget and the age of its message.
+
+        Args:
+            message: The message.
+            send: Sends the prompt, within so many seconds.
+            wait: Time before, in seconds.
+        """
         while True:
             left = seconds_to_send(message.produced_at, self._spec.stream, time.time() + wait)
             if left is not None and left <= 0:
@@ -259,20 +264,18 @@ class Answers:
             if wait > 0:
                 await asyncio.sleep(wait)
             try:
-                return await self._requests.send(prompt, message, left)
+                return await send(left)
             except BudgetExceededError as error:
-                budget = self._spec.limits.budget
-                seconds = None if budget is None else budget.seconds_to_next(time.time())
-                if seconds is None:
+                if error.renewed_at is None:
                     raise
-                self._log_wait(error, seconds)
+                self._log_wait(error, error.renewed_at)
                 message.is_sent = False
-                wait = seconds
+                wait = max(0.0, error.renewed_at - time.time())
 
-    def _log_wait(self, error: BudgetExceededError, seconds: float) -> None:
+    def _log_wait(self, error: BudgetExceededError, until: float) -> None:
         """Logs once in a window that its budget is spent."""
-        if (end := round(time.time() + seconds)) != self._waits_until:
-            self._waits_until = end
+        if (seconds := until - time.time()) > 0 and round(until) > self._waits_until:
+            self._waits_until = round(until)
             _log.warning("Nothing is sent for %.0f s, until the budget begins anew: %s", seconds, error)
 
     async def _judge(self, partition: Partition, message: Message, text: str) -> Outcome:
@@ -281,9 +284,12 @@ class Answers:
         fingerprint, question = self._questions.of(text)
         ask_guard = self._ask_guard
 
-        async def send(prompt: Prompt) -> Outcome:
-            (outcome,) = await asyncio.wrap_future(ask_guard([prompt]))
+        async def judge(_: float | None) -> Outcome:
+            (outcome,) = await asyncio.wrap_future(ask_guard([question]))
             return outcome
+
+        async def send(_: Prompt) -> Outcome:
+            return await self._send(message, judge)
 
         outcome, _ = await self._ask(partition, message, fingerprint, question, send)
         return outcome
@@ -291,7 +297,11 @@ class Answers:
     async def _ask(
         self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt, send: _Send
     ) -> tuple[Outcome, Origin]:
-        """Returns the outcome of a prompt, asked unless another message of its partition has its answer."""
+        """Returns the outcome of a prompt, asked unless another message of its partition has its answer.
+
+        Raises:
+            JobFailedError: Every other message would fail, too.
+        """
         journal = partition.journal
         while (ending := journal.ending.get(fingerprint)) is not None:
             await asyncio.wait([ending])
@@ -310,6 +320,8 @@ class Answers:
                     journal.record(fingerprint, earlier, ELSEWHERE, was_read=True)
                     continue
                 outcome = await send(prompt)
+                if isinstance(outcome, Failure):
+                    _refuse_of_the_job(outcome)
                 await self._record(partition, message, fingerprint, prompt, outcome)
                 asked.set_result(outcome)
             finally:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,12 +107,16 @@ def run_stream(
         _log.info("Job %r: member %r of group %r, journal %r.", spec.name, name, topics.group, topics.journal)
         metrics = Metrics(spec, name, state, alerts_path, page_path)
         moderation = spec.safety.moderation
-        guard = None if moderation is None else _open_engine(guard_job(spec, moderation), context, until_end)
-        vectors = [
-            AnswerEmbedder(job, _open_engine(job, context, until_end), spec.stream.batch_wait_ms / 1000)
-            for job in stores
-            if embedding_of(job.sink) is not None
-        ]
+        engine_thread = _open_engine(spec, context, until_end)  # first, as its budget is that of the vectors, too
+        guard = None
+        if moderation is not None:  # whose budget is its own, beside that of an hour or day
+            of_guard = replace(context, run=f"{context.run}-guard")
+            guard = _open_engine(guard_job(spec, moderation), of_guard, until_end)
+        vectors = []
+        for number, job in enumerate(job for job in stores if embedding_of(job.sink) is not None):
+            of_vectors = replace(context, run=f"{context.run}-vectors-{number}", budget_run=context.run)
+            embedder = _open_engine(job, of_vectors, until_end)
+            vectors.append(AnswerEmbedder(job, embedder, spec.stream.batch_wait_ms / 1000))
 
         async def work(engine: Engine) -> None:
             ask_guard = None if guard is None else guard.submit
@@ -136,7 +141,6 @@ def run_stream(
         def stop() -> None:
             state.is_stopping = True
 
-        engine_thread = _open_engine(spec, context, until_end)
         with stopped_at_signal(stop, spec.stream.drain_seconds + _END_SECONDS):
             ended = engine_thread.start(work)
             while not wait([ended], timeout=_POLL_SECONDS).done:
@@ -216,6 +220,7 @@ def check_stream(spec: JobSpec) -> tuple[KafkaSource | PubSubSource, list[JobSpe
 def _open_engine(spec: JobSpec, context: RunContext, until_end: ExitStack) -> EngineThread:
     handler: JobHandler[Any] = JobHandler(spec, context)
     handler.journal_uri = None  # `queue.journal` has what is paid
+    handler.is_resident = True
     engine_thread = handler.load_model()
     until_end.callback(engine_thread.end)
     return engine_thread

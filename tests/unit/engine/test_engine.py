@@ -902,3 +902,55 @@ def test_a_request_that_fails_keeps_nothing_reserved(run: Run) -> None:
         backend = FakeBackend(refused)
         run(engine_of(backend, budget=budget, buckets=LengthBuckets((128,), 9)).answer(prompts(f"row {number}")))
         assert len(backend.sent) == 1
+
+
+class Window(Budget):
+    """A budget that begins anew when it is told to."""
+
+    is_over = True
+
+    @property
+    def is_spent(self) -> bool:
+        return self.is_over
+
+
+def test_a_budget_that_begins_anew_leaves_the_pace_and_the_waits_as_they_were(run: Run) -> None:
+    """After the first window that was spent, nothing waited for the governor any more."""
+    backend, budget = FakeBackend({"b": [error("server_error", 9.0)]}, seconds=0.0), Window()
+
+    async def main() -> float:
+        engine = engine_of(backend, budget=budget, governor=Governor(requests_per_minute=60))
+        with pytest.raises(BudgetExceededError):
+            await engine.answer(prompts("a"))
+        engine._release_all()  # as an answer that spends it does
+        budget.is_over, started = False, now()
+        await engine.answer(prompts("b", "c", "d", "e"))
+        return now() - started
+
+    assert run(main()) >= 9.0
+    assert backend.sent.count("b") == 2
+
+
+def test_a_block_that_is_refused_while_others_are_in_flight_is_awaited_after_an_earlier_end(run: Run) -> None:
+    """The wait for it gave the loop no turn, so that what was in flight never ended."""
+    backend = FakeBackend(seconds=5.0)
+    budget = shared_budget_of(2, LedgerFile())
+
+    async def main() -> list[Outcome]:
+        engine = engine_of(backend, budget=budget, buckets=LengthBuckets((128,), 9))
+        engine._release_all()
+        return await engine.answer(of_16_usd(3))
+
+    with pytest.raises(BudgetExceededError):
+        run(main())
+    assert len(backend.sent) == 2
+
+
+@pytest.mark.parametrize("kind", ["server_error", "timeout", "unauthorized"])
+def test_a_resident_engine_ends_with_an_error_where_others_would_fail_all_that_is_not_sent(
+    run: Run, kind: FailureKind
+) -> None:
+    backend = FakeBackend(always=error(kind))
+    with pytest.raises(JobFailedError, match=f"says {kind}"):
+        run(engine_of(backend, is_resident=True).answer(many(200)))
+    assert len({*backend.sent}) < 200

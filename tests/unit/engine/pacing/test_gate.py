@@ -96,16 +96,18 @@ def test_release_all_releases_every_waiter(run):
     assert run(scenario()) == 0
 
 
-def test_a_request_that_arrives_after_release_all_does_not_wait(run):
-    """E.g. one that waited for the end of an outage which has ended the job."""
+def test_a_request_that_arrives_after_the_end_does_not_wait_and_waits_if_sending_goes_on(run):
+    """E.g. one that waited for the end of an outage which has ended the job; a budget may begin anew."""
 
-    async def scenario() -> float:
-        gate = Gate(Governor(requests_per_minute=1), asyncio.get_running_loop().time)
+    async def scenario() -> tuple[float, float]:
+        ended = True
+        gate = Gate(Governor(requests_per_minute=1), asyncio.get_running_loop().time, lambda: ended)
+        first = (await gate.wait_for_admission(lambda: 1, is_retry=True))[1]
+        ended = False
         await gate.wait_for_admission(lambda: 1, is_retry=False)
-        gate.release_all()
-        return (await gate.wait_for_admission(lambda: 1, is_retry=True))[1]
+        return first, (await gate.wait_for_admission(lambda: 1, is_retry=True))[1]
 
-    assert run(scenario()) == 0.0
+    assert run(scenario()) == (0.0, 60.0)
 
 
 def test_slots_in_use_never_exceed_the_current_limit(run):

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_llmbeam.engine.outcome import Completion, Failure
 from airflow_provider_llmbeam.engine.token_counts import NO_TOKENS
-from airflow_provider_llmbeam.exceptions import JobFailedError
+from airflow_provider_llmbeam.exceptions import BudgetExceededError, JobFailedError
 from airflow_provider_llmbeam.pipeline.elements import AnsweredRow, FailedRow
 from airflow_provider_llmbeam.pipeline.prompt_of_row import RowPrompts
 from airflow_provider_llmbeam.pipeline.stream.answers import Answers
@@ -271,6 +271,51 @@ def test_a_guard_judges_prompts_before_they_are_sent_and_answers_before_they_are
         assert texts(rows) == expected
         assert stream.engine.asked == ([["fine"]] if on == ["input"] else [["fine"], ["bad"]])
         assert len(stream.writer.entries) == len(stream.engine.asked) + 2  # verdicts are paid, too
+
+    asyncio.run(main())
+
+
+def failing(*errors: Exception | Failure) -> Any:
+    """A guard that fails so often, and then calls every text safe."""
+    left, safe = list(errors), judged("nothing")
+
+    def ask(prompts) -> Future[list[Any]]:
+        if not left:
+            return safe(prompts)
+        future: Future[list[Any]] = Future()
+        if isinstance(error := left.pop(0), Exception):
+            future.set_exception(error)
+        else:
+            future.set_result([error])
+        return future
+
+    return ask
+
+
+MODERATION = {"model": {"type": "echo"}, "template": "{text}", "on": ["output"], "action": "fail"}
+
+
+def test_a_guard_whose_budget_begins_anew_is_asked_again_then_and_else_the_worker_ends():
+    async def main() -> None:
+        spent = BudgetExceededError("spent")
+        spent.renewed_at = time.time() + 0.1
+        stream = Stream(FakeEngine(), failing(spent), safety={"moderation": MODERATION})
+        assert texts(await stream.ask(stream.message("fine"))) == ["fine"]
+        assert time.time() >= spent.renewed_at
+        stream = Stream(FakeEngine(), failing(BudgetExceededError("spent")), safety={"moderation": MODERATION})
+        with pytest.raises(BudgetExceededError):
+            await stream.ask(stream.message("fine"))
+
+    asyncio.run(main())
+
+
+def test_a_guard_that_refuses_the_key_ends_the_worker_and_no_answer_is_lost():
+    async def main() -> None:
+        refused = failing(Failure(kind="unauthorized", message="revoked"))
+        stream = Stream(FakeEngine(), refused, safety={"moderation": MODERATION})
+        with pytest.raises(JobFailedError, match="revoked"):
+            await stream.ask(stream.message("fine"))
+        assert len(stream.writer.entries) == 1, "the answer is recorded"
 
     asyncio.run(main())
 
