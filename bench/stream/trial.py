@@ -247,9 +247,9 @@ class Trial:
         return sorted((each.received_at, each.http_status == 429) for each in self._sandbox.requests)
 
     def last_counts(self, member: int) -> dict[str, Any]:
-        """Returns the last line of counts of a worker."""
+        """Returns the last line of counts of a worker; empty before the first one."""
         lines = [line for line in self._logs[member].read_text().splitlines() if line.startswith('{"at"')]
-        found: dict[str, Any] = json.loads(lines[-1])
+        found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
         return found
 
     def logs(self) -> str:
@@ -311,6 +311,16 @@ class Trial:
             return len(answered) == self.setting.partitions
 
         until(are_answered, self.logs, 90)
+
+    def await_assignment(self, least: int) -> None:
+        """Begins the messages, and waits until each worker says that it has so many partitions, and all have one."""
+        self._is_begun.set()
+
+        def are_assigned() -> bool:
+            counts = [self.last_counts(member).get("assigned") or 0 for member in self.workers]
+            return min(counts) >= least and sum(counts) == self.setting.partitions
+
+        until(are_assigned, self.logs, 90)
 
     def _has_joined(self, member: int) -> bool:
         return _JOINED.search(self._logs[member].read_text()) is not None

@@ -99,7 +99,7 @@ def test_the_budget_of_a_guard_is_not_that_of_the_job(servers, tmp_path, sandbox
     guard = {"model": model, "template": "{text}", "on": ["input"], "limits": {"budget_usd": 1e9, "price": price}}
     safety = {"moderation": {**guard, "action": "flag"}}
     spec = job(tmp_path, sandbox, servers, safety=safety, limits={"budget_usd": USD, "price": price})
-    with pytest.raises(BudgetExceededError, match="`limits.budget_usd` is \\$400,"):
+    with pytest.raises(BudgetExceededError, match=r"`limits.budget_usd` is \$400,"):
         run_stream(spec, StreamRun(drain=True))
 
 
