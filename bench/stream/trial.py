@@ -313,7 +313,7 @@ class Trial:
         until(are_answered, self.logs, 90)
 
     def await_assignment(self, least: int) -> None:
-        """Begins the messages, and waits until each worker says that it has so many partitions, and all have one."""
+        """Begins the messages, and waits until each worker has so many partitions, and all have one."""
         self._is_begun.set()
 
         def are_assigned() -> bool:
