@@ -96,10 +96,10 @@ def test_a_stream_that_has_spent_its_hour_waits_for_the_next_one(servers, tmp_pa
 def test_the_budget_of_a_guard_is_not_that_of_the_job(servers, tmp_path, sandbox):
     model = {"type": "openai", "name": "m", "base_url": sandbox.openai_url}
     price = {"input_usd_per_million_tokens": 1e6, "output_usd_per_million_tokens": 1e6}
-    guard = {"model": model, "template": "{text}", "on": ["input"], "limits": {"budget_usd": 1e9, "price": price}}
+    guard = {"model": model, "template": "{text}", "on": ["output"], "limits": {"budget_usd": 1e9, "price": price}}
     safety = {"moderation": {**guard, "action": "flag"}}
     spec = job(tmp_path, sandbox, servers, safety=safety, limits={"budget_usd": USD, "price": price})
-    with pytest.raises(BudgetExceededError, match=r"`limits.budget_usd` is \$400,"):
+    with pytest.raises(BudgetExceededError, match=r"`limits.budget_usd` is \$400\."):
         run_stream(spec, StreamRun(drain=True))
 
 
