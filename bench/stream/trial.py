@@ -282,6 +282,7 @@ class Trial:
                 self.end(step.member)
                 self.await_partitions()
             case "upgrade":
+                self.await_partitions()
                 self._prompt = PROMPTS[1]
                 for member in sorted(self.workers):
                     self.end(member)
