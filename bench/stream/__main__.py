@@ -76,8 +76,9 @@ def latency(options: argparse.Namespace) -> bool:
 
 
 def memory(options: argparse.Namespace) -> bool:
-    """Measures the memory of a worker over many messages."""
-    setting = Setting(partitions=12, keys=1000, rate=options.rate, latency=Latency(mean_seconds=0.02))
+    """Measures the memory of a worker over many messages, of which two cores answer more without a server."""
+    job = {"model": {"type": "echo"}, "limits": {"max_in_flight": 256}}
+    setting = Setting(partitions=12, keys=1000, rate=options.rate, job=job)
     with _broker() as (broker, directory), Trial(setting, broker, directory) as trial:
         trial.start(0)
         trial.await_partitions()
