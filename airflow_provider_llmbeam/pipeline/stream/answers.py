@@ -62,8 +62,8 @@ _OF_THE_JOB: frozenset[FailureKind] = frozenset({"unauthorized", "not_found", "q
 
 #: Begins a request to the guard of a job.
 AskGuard = Callable[[list[Prompt]], Future[list[Outcome]]]
-_Send = Callable[[Prompt], Awaitable[Outcome]]
-_SendWithin = Callable[[float | None], Awaitable[Outcome]]
+#: Waits for so many seconds, and then sends a prompt.
+_SendAfter = Callable[[float], Awaitable[Outcome]]
 
 
 class Answers:
@@ -195,8 +195,9 @@ class Answers:
             )
         fingerprint, prompt = vectors.request(text)
 
-        async def send(prompt: Prompt) -> Outcome:
-            return await self._send(message, lambda _: vectors.send(prompt))
+        async def send(wait: float) -> Outcome:
+            await asyncio.sleep(wait)
+            return await vectors.send(prompt)
 
         outcome, origin = await self._ask(partition, message, fingerprint, prompt, send)
         if isinstance(outcome, Completion):
@@ -208,12 +209,20 @@ class Answers:
         self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt
     ) -> tuple[Outcome, Origin]:
         """Returns the outcome of a prompt of the model, within the rate of the key of the message; see `_ask`."""
+        is_admitted = self._keys is None
 
-        async def send(prompt: Prompt) -> Outcome:
-            wait = 0.0 if self._keys is None else self._keys.admit(message.key or b"", time.time())
-            if wait is None:
-                return Failure(kind="throttled", message="its key has more messages than `limits.per_key` allows")
-            return await self._send(message, lambda left: self._requests.send(prompt, message, left), wait)
+        async def send(wait: float) -> Outcome:
+            nonlocal is_admitted
+            if self._keys is not None and not is_admitted:
+                of_key, is_admitted = self._keys.admit(message.key or b"", time.time()), True
+                if of_key is None:
+                    return _too_many()
+                wait = max(wait, of_key)
+            left = seconds_to_send(message.produced_at, self._spec.stream, time.time() + wait)
+            if left is not None and left <= 0:
+                return _too_old()
+            await asyncio.sleep(wait)
+            return await self._requests.send(prompt, message, left)
 
         return await self._ask(partition, message, fingerprint, prompt, send)
 
@@ -249,22 +258,12 @@ class Answers:
         asked, message.state = self._histories.finish(talk, dialogue, outcome)
         return add_sealed(row, asked.values, outcome.text) if isinstance(outcome, Completion) else row
 
-    async def _send(self, message: Message, send: _SendWithin, wait: float = 0.0) -> Outcome:
-        """Sends a prompt within the budget and the age of its message.
-
-        Args:
-            message: The message.
-            send: Sends the prompt, within so many seconds.
-            wait: Time before, in seconds.
-        """
+    async def _send(self, message: Message, send: _SendAfter) -> Outcome:
+        """Sends a prompt for a message; once a budget is spent, when it begins anew."""
+        wait = 0.0
         while True:
-            left = seconds_to_send(message.produced_at, self._spec.stream, time.time() + wait)
-            if left is not None and left <= 0:
-                return _too_old()
-            if wait > 0:
-                await asyncio.sleep(wait)
             try:
-                return await send(left)
+                return await send(wait)
             except BudgetExceededError as error:
                 if error.renewed_at is None:
                     raise
@@ -284,18 +283,16 @@ class Answers:
         fingerprint, question = self._questions.of(text)
         ask_guard = self._ask_guard
 
-        async def judge(_: float | None) -> Outcome:
+        async def send(wait: float) -> Outcome:
+            await asyncio.sleep(wait)
             (outcome,) = await asyncio.wrap_future(ask_guard([question]))
             return outcome
-
-        async def send(_: Prompt) -> Outcome:
-            return await self._send(message, judge)
 
         outcome, _ = await self._ask(partition, message, fingerprint, question, send)
         return outcome
 
     async def _ask(
-        self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt, send: _Send
+        self, partition: Partition, message: Message, fingerprint: str, prompt: Prompt, send: _SendAfter
     ) -> tuple[Outcome, Origin]:
         """Returns the outcome of a prompt, asked unless another message of its partition has its answer.
 
@@ -319,7 +316,7 @@ class Answers:
                 if (earlier := await self._writer.find(fingerprint)) is not None:
                     journal.record(fingerprint, earlier, ELSEWHERE, was_read=True)
                     continue
-                outcome = await send(prompt)
+                outcome = await self._send(message, send)
                 if isinstance(outcome, Failure):
                     _refuse_of_the_job(outcome)
                 await self._record(partition, message, fingerprint, prompt, outcome)
@@ -418,6 +415,10 @@ class _Sending:
 
     def finished(self, prompt: Prompt, outcome: Outcome) -> None:
         """Does nothing."""
+
+
+def _too_many() -> Failure:
+    return Failure(kind="throttled", message="its key has more messages than `limits.per_key` allows")
 
 
 def _too_old() -> Failure:
