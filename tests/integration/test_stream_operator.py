@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import runpy
 import threading
 import time
 from datetime import timedelta
 from itertools import product
+from pathlib import Path
 
 import pytest
 from airflow.sdk import DAG, BaseNotifier
@@ -20,6 +22,7 @@ from tests.kafka import Cluster, kafka_broker
 
 pytestmark = [pytest.mark.full, pytest.mark.slow]
 
+ROOT = Path(__file__).resolve().parents[2]
 KINDS = {"latency", "lag", "failed_rows", "cost"}
 
 
@@ -109,6 +112,18 @@ def test_the_notifiers_of_a_task_get_each_alert_once_and_once_that_it_is_over(ru
     html = page_of(dag_run)
     assert "Alert: cost" in html
     assert "Alert: lag" not in html
+
+
+def test_the_dag_of_the_repository_answers_and_ends_after_its_time(
+    run_dag, cluster, sandbox, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("LLMBEAM_DATA", str(tmp_path))
+    cluster.send("questions", *({"text": f"Question {number}"} for number in range(20)))
+    dag = runpy.run_path(str(ROOT / "dags" / "stream_answers.py"))["dag"]
+    dag.get_task("answer").run_for = timedelta(seconds=20)
+    _, states = run_dag(dag)
+    assert states == {"answer": "success"}
+    assert len(cluster.messages("answers")) == 20
 
 
 def page_of(dag_run):
