@@ -1,8 +1,8 @@
 """Answers the messages of a Kafka topic within seconds: a resident worker, started anew each hour.
 
-The connection `kafka_default` of the type Apache Kafka names the brokers, and the topic `questions` exists. A message
-is a JSON object with a `text`; its key is the user's. The answers of a key come in order, each once for readers with
-`read_committed`.
+The connection `kafka_default` of the type Apache Kafka names the brokers, and the topic `questions` exists. A
+message is a JSON object with a `text`; its key is the user's. The answers of a key come in order, each once for
+readers with `read_committed`.
 """
 
 from __future__ import annotations
