@@ -54,13 +54,15 @@ def opened(tmp_path) -> Iterator[Callable[..., tuple[Broker, Member, list[Partit
             assert isinstance(spec.source, KafkaSource)
             assert isinstance(spec.sink, KafkaSink)
             client, topics = Client(spec.source, "source"), Topics.of(spec, spec.source, spec.sink)
-            check_topics(topics, client, creates=True, ttl_days=0)
+            max_bytes = check_topics(topics, client, creates=True, ttl_days=0)
             producer = Producer({"bootstrap.servers": broker.servers})
             for _ in range(COUNT):
                 producer.produce(QUESTIONS, b"{}")
             assert producer.flush(10) == 0
             given, lost = list[Partition](), list[Place]()
-            member = Member(spec.source, client, topics, "a", {}, {}, None, given.extend, lost.extend, lost.extend)
+            member = Member(
+                spec.source, client, topics, max_bytes, "a", {}, {}, None, given.extend, lost.extend, lost.extend
+            )
             member.open()
             until_end.callback(member.close)
             return broker, member, given, lost

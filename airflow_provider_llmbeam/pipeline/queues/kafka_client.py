@@ -21,8 +21,8 @@ from airflow_provider_llmbeam.spec.source import KafkaCluster
 TIMEOUT_SECONDS = 30.0
 #: Pause between two questions that the cluster cannot answer yet, in seconds.
 _PAUSE_SECONDS = 0.2
-#: Number of errors kept that a client has reported by itself, and the longest age of a cause, in seconds: a request
-#: may fail, after its timeout, by the first of them.
+#: Number of errors kept that a client has reported by itself, and the longest age of a cause, in seconds: a
+#: request may fail, after its timeout, by the first of them.
 _CAUSES, _CAUSE_SECONDS = 5, 2 * TIMEOUT_SECONDS
 
 #: With "rebootstrap", the default of librdkafka 2.16, `send_offsets_to_transaction` hung beyond its timeout when

@@ -240,6 +240,6 @@ def _slot(group: str) -> Iterator[str]:
             yield f"{host}-{number}"
             return
     raise JobSpecError(
-        f"No name is left for this process in group {group!r}: the {_SLOTS} files {folder / stem}-….lock are held, "
-        "or those of another user. Give it one, `--member`."
+        f"No name is left in group {group!r}: the {_SLOTS} files {folder / stem}-….lock are held, or those of "
+        "another user. Give this process one, `--member`."
     )
