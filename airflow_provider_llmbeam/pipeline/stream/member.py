@@ -418,7 +418,8 @@ class Member:
 
 def _ends_of(consumer: Any, part: Any) -> tuple[int, int]:
     """Returns the first offset of a partition, and the next one."""
-    return ask_until_known(partial(consumer.get_watermark_offsets, part, TIMEOUT_SECONDS))
+    low, high = ask_until_known(partial(consumer.get_watermark_offsets, part, TIMEOUT_SECONDS))
+    return low, high
 
 
 def _incoming(record: Any) -> Incoming:
