@@ -53,7 +53,7 @@ _FETCH_MILLISECONDS = 100
 _COMMIT_SECONDS = 20.0
 #: Time to read the journals of new partitions, in seconds; a dead member's transaction delays it by ten.
 _READ_BACK_SECONDS = 120.0
-#: Names of errors for which a transaction is aborted whenever the member repeats it: the group has it no more.
+#: Names of the errors with which each further transaction would be aborted: the group no longer has the member.
 _NO_MEMBER = frozenset({"FENCED_INSTANCE_ID", "UNKNOWN_MEMBER_ID"})
 _SEPARATOR = ":"  # no name of a topic has one
 
